@@ -1,0 +1,1 @@
+"""KV-cache arithmetic: models, packing policies, capacity, traces."""

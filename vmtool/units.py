@@ -1,0 +1,127 @@
+"""Byte sizes, counts and durations: one parser and one formatter each, IEC units only."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+
+#: Sizes are counted in 64 bits by every OS and driver call that vmtool makes.
+MAX_BYTES: Final = (1 << 64) - 1
+
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SIZE_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    **{unit.lower(): 1 << (10 * i) for i, unit in enumerate(_BINARY) if i},
+    **{unit: 1000**i for i, unit in enumerate(("kb", "mb", "gb", "tb", "pb", "eb"), start=1)},
+}
+_COUNT_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20}
+_DURATION_UNITS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+# Twenty digits hold any 64-bit value; more would only make the parser slow on hostile input.
+_QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a {what}; write it like {example}")
+    number, unit = match.groups()
+    factor = units.get(unit.lower())
+    if factor is None:
+        known = ", ".join(sorted((u for u in units if u), key=lambda u: units[u]))
+        raise ValueError(f"{text!r} has an unknown unit {unit!r}; known units: {known}")
+    value = Fraction(number) * factor
+    if value.denominator != 1:
+        raise ValueError(f"{text!r} is not a whole number of the smallest unit")
+    return value.numerator
+
+
+def parse_size(text: str) -> int:
+    """Return *text* in bytes: ``"2MiB"`` is 2097152, ``"2MB"`` is 2000000, ``"4096"`` is 4096.
+
+    Raises:
+        ValueError: If *text* is not a size, has an unknown unit, is not a whole number of bytes,
+            or does not fit in 64 bits.
+    """
+    nbytes = _parse(text, _SIZE_UNITS, "size", "64KiB, 2MiB or 4096")
+    if nbytes > MAX_BYTES:
+        raise ValueError(f"{text!r} is more than 64 bits can count ({MAX_BYTES} bytes)")
+    return nbytes
+
+
+def parse_count(text: str) -> int:
+    """Return *text* as a count of tokens: ``"32k"`` is 32768, as context lengths are written.
+
+    Raises:
+        ValueError: If *text* is not a count or is not whole.
+    """
+    return _parse(text, _COUNT_UNITS, "count", "4096, 32k or 1m")
+
+
+def parse_duration(text: str) -> int:
+    """Return *text* in nanoseconds: ``"5ms"``, ``"1.5s"``, ``"1h"``; a bare number is seconds.
+
+    Raises:
+        ValueError: If *text* is not a duration.
+    """
+    return _parse(text, _DURATION_UNITS, "duration", "500ms, 10s or 1h")
+
+
+def format_size(nbytes: int) -> str:
+    """Return *nbytes* with an IEC unit: exact when it is whole, else four significant digits.
+
+    2097152 is ``2 MiB``, 1536 is ``1.5 KiB``, 4097 is ``4.001 KiB``.
+    """
+    if nbytes < 0:
+        return "-" + format_size(-nbytes)
+    exponent = min(max(nbytes.bit_length() - 1, 0) // 10, len(_BINARY) - 1)
+    unit = 1 << (10 * exponent)
+    if nbytes % unit == 0:
+        return f"{nbytes // unit} {_BINARY[exponent]}"
+    value = nbytes / unit
+    digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 10 else 3
+    text = f"{value:.{digits}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text} {_BINARY[exponent]}"
+
+
+def format_duration(ns: float) -> str:
+    """Return *ns* nanoseconds with three significant digits: ``182 µs``, ``1.21 ms``."""
+    if ns < 0:
+        return "-" + format_duration(-ns)
+    for unit, factor in (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9)):
+        value = ns / factor
+        # 999.5 would be rounded to 1000, which is the next unit's 1.
+        if value < 999.5 or unit == "s":
+            break
+    if unit == "ns" and value == int(value):
+        return f"{int(value)} ns"
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def align_up(value: int, granule: int) -> int:
+    """Return the smallest multiple of *granule* that is at least *value*."""
+    return -(-value // granule) * granule
+
+
+def align_down(value: int, granule: int) -> int:
+    """Return the largest multiple of *granule* that is at most *value*."""
+    return value // granule * granule
