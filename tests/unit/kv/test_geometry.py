@@ -1,0 +1,171 @@
+"""Geometry: what each extent holds, and how ranks divide it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmtool.errors import UsageError
+from vmtool.kv.geometry import (
+    Extent,
+    Layer,
+    LayerKind,
+    ModelGeometry,
+    Role,
+    Span,
+    StatePart,
+    StateTensor,
+    Tensor,
+)
+
+
+def gqa(heads, dim=128, extent=None):
+    extent = extent or Extent()
+    return (Tensor("k", Role.KEY, heads, dim, extent), Tensor("v", Role.VALUE, heads, dim, extent))
+
+
+def model(*layers, context=8192):
+    return ModelGeometry("test", "llama", tuple(layers), context, "bf16")
+
+
+def full(index, heads=8):
+    return Layer(index, LayerKind.FULL, gqa(heads))
+
+
+def test_a_window_holds_window_tokens_while_decoding_and_more_with_tokens_in_flight():
+    # vLLM: min(window - 1 + max_num_batched_tokens, max_len), facts of vllm's SlidingWindowSpec.
+    window = Extent(Span.WINDOW, 128)
+    assert window.tokens_held(5) == 5
+    assert window.tokens_held(1000) == 128
+    assert window.tokens_held(1000, in_flight=1) == 128
+    assert window.tokens_held(1000, in_flight=64) == 191
+    assert window.tokens_held(150, in_flight=64) == 150
+
+
+def test_a_chunk_holds_chunk_tokens_and_those_in_flight():
+    chunk = Extent(Span.CHUNK, 8192)
+    assert chunk.tokens_held(8191) == 8191
+    assert chunk.tokens_held(100_000) == 8192
+    assert chunk.tokens_held(100_000, in_flight=8192) == 16384
+
+
+def test_a_window_larger_than_the_sequence_holds_the_sequence():
+    assert Extent(Span.WINDOW, 262_144).tokens_held(4096) == 4096
+
+
+def test_a_fixed_extent_ignores_the_sequence():
+    assert [Extent(Span.FIXED, 1500).tokens_held(n) for n in (0, 1, 10**6)] == [1500] * 3
+
+
+def test_compressed_entries_are_rounded_up():
+    assert [Extent(ratio=4).tokens_held(n) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
+
+
+@given(
+    st.sampled_from(list(Span)),
+    st.integers(1, 1 << 20),
+    st.integers(1, 128),
+    st.integers(1, 8),
+    st.integers(0, 1 << 24),
+    st.integers(0, 1 << 16),
+)
+def test_tokens_held_never_falls_as_a_sequence_grows(span, size, ratio, ranks, n, in_flight):
+    extent = Extent(span, size, ratio, ranks)
+    held = extent.tokens_held(n, in_flight)
+    assert held <= extent.tokens_held(n + 1, in_flight)
+    assert held <= extent.tokens_held(n, in_flight + 1)
+    assert held <= max(n, size if span is Span.FIXED else 0)
+
+
+def test_equal_layers_are_grouped_with_their_indices():
+    window = Layer(1, LayerKind.WINDOW, gqa(8, extent=Extent(Span.WINDOW, 4096)))
+    groups = model(full(0), window, full(2)).groups()
+    assert [(g.kind, g.indices, g.count) for g in groups] == [
+        (LayerKind.FULL, (0, 2), 2),
+        (LayerKind.WINDOW, (1,), 1),
+    ]
+    assert window.window == 4096
+    assert full(0).window is None
+
+
+@pytest.mark.parametrize(("tp", "heads"), [(1, 8), (2, 4), (8, 1), (16, 1), (64, 1)])
+def test_tp_divides_heads_and_then_copies_them(tp, heads):
+    rank = model(full(0, heads=8)).shard(tp=tp)
+    assert [t.heads for t in rank.layers[0].tensors] == [heads, heads]
+    assert rank.tp == tp
+
+
+@pytest.mark.parametrize("tp", [3, 12])
+def test_tp_that_neither_divides_nor_is_a_multiple_is_refused_by_field(tp):
+    with pytest.raises(UsageError, match=f"kv_heads = 8 cannot be divided among tp = {tp}"):
+        model(full(0, heads=8)).shard(tp=tp)
+
+
+def test_tp_never_divides_a_latent_or_its_index_keys():
+    latent = Tensor("latent", Role.LATENT, 1, 576, rope_dim=64)
+    index = Tensor("index", Role.INDEX, 1, 128)
+    rank = model(Layer(0, LayerKind.MLA, (latent, index))).shard(tp=8)
+    assert rank.layers[0].tensors == (latent, index)
+
+
+def test_dcp_divides_the_tokens_of_a_latent_rounding_up():
+    latent = Tensor("latent", Role.LATENT, 1, 576, rope_dim=64)
+    rank = model(Layer(0, LayerKind.MLA, (latent,))).shard(tp=8, dcp=8)
+    assert rank.layers[0].tensors[0].tokens_held(17) == 3
+
+
+def test_dcp_divides_only_copies_of_heads():
+    assert model(full(0, heads=4)).shard(tp=8, dcp=2).layers[0].tensors[0].tokens_held(9) == 5
+    with pytest.raises(UsageError, match="leaves 1 copies"):
+        model(full(0, heads=8)).shard(tp=8, dcp=2)
+    with pytest.raises(UsageError, match="dcp = 3 does not divide tp = 8"):
+        model(full(0)).shard(tp=8, dcp=3)
+
+
+def test_dcp_refuses_windows():
+    window = Layer(0, LayerKind.WINDOW, gqa(1, extent=Extent(Span.WINDOW, 128)))
+    with pytest.raises(UsageError, match="keep all tokens"):
+        model(window).shard(tp=2, dcp=2)
+
+
+def test_pp_returns_the_fullest_stage_with_vllms_split():
+    # vLLM's get_pp_indices docstring: 5 layers in 3 stages are 2, 2 and 1.
+    rank = model(*(full(i) for i in range(5))).shard(pp=3)
+    assert [layer.index for layer in rank.layers] == [0, 1]
+    heavy_tail = model(*(full(i, heads=1 if i < 2 else 8) for i in range(4)))
+    assert [layer.index for layer in heavy_tail.shard(pp=2).layers] == [2, 3]
+
+
+def test_pp_larger_than_the_layers_is_refused():
+    with pytest.raises(UsageError, match=r"pp = 3.*only 2 layers"):
+        model(full(0), full(1)).shard(pp=3)
+
+
+def test_pp_refuses_to_part_a_shared_layer_from_its_source():
+    shared = Layer(1, LayerKind.SHARED, shares=0)
+    with pytest.raises(UsageError, match="layer 1 and layer 0"):
+        model(full(0), shared).shard(pp=2)
+    assert len(model(full(0), shared, full(2), full(3)).shard(pp=2).layers) == 2
+
+
+def test_tp_divides_states_by_heads_and_copies_only_a_single_replicated_group():
+    conv = StateTensor("conv", (StatePart(4096, 3), StatePart(1, 256 * 3, replicates=True)))
+    ssm = StateTensor("ssm", (StatePart(64, 64 * 128),), "fp32")
+    rank = model(Layer(0, LayerKind.MAMBA2, states=(conv, ssm))).shard(tp=8)
+    assert [state.elements for state in rank.layers[0].states] == [512 * 3 + 768, 8 * 8192]
+    eight = StateTensor("conv", (StatePart(8, 768, replicates=True),))
+    with pytest.raises(UsageError, match="state conv: heads = 8"):
+        model(Layer(0, LayerKind.MAMBA2, states=(eight,))).shard(tp=16)
+
+
+@pytest.mark.parametrize("ranks", [0, -1])
+@pytest.mark.parametrize("flag", ["tp", "pp", "dcp"])
+def test_fewer_than_one_rank_is_refused(flag, ranks):
+    with pytest.raises(UsageError, match=f"{flag} = {ranks}"):
+        model(full(0)).shard(**{flag: ranks})
+
+
+def test_a_rank_is_not_divided_twice():
+    with pytest.raises(UsageError, match="already divided"):
+        model(full(0)).shard(tp=2).shard(tp=2)

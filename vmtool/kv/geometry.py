@@ -1,0 +1,379 @@
+"""What a model keeps per sequence: layers, their tensors, and how many tokens each tensor holds.
+
+Geometry counts *elements*; the element format (and so the bytes) is applied elsewhere. Everything
+here is pure, immutable and exact.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Where stages are weighed against each other when the model states no context length.
+_DEFAULT_WEIGHING_TOKENS = 1 << 17
+
+
+class Source(enum.Enum):
+    """Where a geometry value came from."""
+
+    FILE = "file"
+    DEFAULT = "default"
+    DERIVED = "derived"
+    FLAG = "flag"
+    BUILTIN = "builtin"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """One resolved value and where it came from.
+
+    Attributes:
+        value: The value that was used.
+        source: The kind of place.
+        where: The file, the architecture, or the flag.
+        detail: The key in the file, or the formula.
+    """
+
+    value: int | str
+    source: Source
+    where: str
+    detail: str = ""
+
+
+class LayerKind(enum.Enum):
+    """How one layer remembers the past."""
+
+    FULL = "full attention"
+    MLA = "latent attention"
+    WINDOW = "sliding window"
+    CHUNK = "chunked local"
+    COMPRESSED = "compressed attention"
+    CROSS = "cross attention"
+    MAMBA1 = "mamba1"
+    MAMBA2 = "mamba2"
+    GATED_DELTA = "gated delta net"
+    KIMI_DELTA = "kimi delta attention"
+    LINEAR = "linear attention"
+    SHORT_CONV = "short convolution"
+    RWKV = "rwkv"
+    PARALLEL = "attention and state in parallel"
+    SHARED = "shared kv"
+    NONE = "no attention"
+
+
+class Role(enum.Enum):
+    """What a tensor holds, which decides the element formats that can apply to it."""
+
+    KEY = "k"
+    VALUE = "v"
+    LATENT = "latent"
+    INDEX = "index"
+
+
+class Span(enum.Enum):
+    """Which tokens of a sequence a tensor keeps."""
+
+    ALL = "all"
+    WINDOW = "window"
+    CHUNK = "chunk"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many tokens a tensor holds for a sequence of *n* tokens.
+
+    Attributes:
+        span: Which tokens are kept.
+        size: Tokens in the window, in the chunk, or in total for ``FIXED``; 0 for ``ALL``.
+        ratio: Consecutive tokens that are compressed into one entry.
+        ranks: Ranks among which the tokens are divided (decode context parallelism).
+    """
+
+    span: Span = Span.ALL
+    size: int = 0
+    ratio: int = 1
+    ranks: int = 1
+
+    def tokens_held(self, n: int, in_flight: int = 0) -> int:
+        """Return the entries one rank holds for a sequence of *n* tokens.
+
+        Args:
+            n: Tokens in the sequence, 0 or more.
+            in_flight: Tokens that one step may add before old ones are dropped. A window then
+                needs ``window - 1 + in_flight`` entries and a chunk ``chunk + in_flight``; 0 and 1
+                mean plain decoding, where a window holds ``window`` and a chunk ``chunk``.
+        """
+        if self.span is Span.FIXED:
+            return self.size
+        kept = n
+        if self.span is Span.WINDOW:
+            kept = min(n, self.size - 1 + max(in_flight, 1))
+        elif self.span is Span.CHUNK:
+            kept = min(n, self.size + in_flight)
+        return _ceil_div(_ceil_div(kept, self.ranks), self.ratio)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a longer sequence always needs more, however long it already is."""
+        return self.span is Span.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One cached tensor of one layer: ``heads`` rows of ``dim`` elements for each token held.
+
+    Attributes:
+        name: ``k``, ``v``, ``latent``, ``index``, ``cross_k`` or ``cross_v``.
+        role: What the rows are.
+        heads: Rows per token on this rank. Block formats apply to each row on its own.
+        dim: Elements in a row.
+        extent: The tokens that are held.
+        rope_dim: The last elements of a latent row that carry positions; 0 elsewhere.
+    """
+
+    name: str
+    role: Role
+    heads: int
+    dim: int
+    extent: Extent = field(default_factory=Extent)
+    rope_dim: int = 0
+
+    @property
+    def elements_per_token(self) -> int:
+        """Elements for each token held."""
+        return self.heads * self.dim
+
+    def tokens_held(self, n: int, in_flight: int = 0) -> int:
+        """Return the entries held for a sequence of *n* tokens; see `Extent.tokens_held`."""
+        return self.extent.tokens_held(n, in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """A part of a state tensor that TP divides by whole heads.
+
+    Attributes:
+        heads: Heads, groups or channels: the count that TP divides.
+        head_elements: Elements for each of them.
+        replicates: Whether a single head is copied to every rank (Mamba-2's one group).
+    """
+
+    heads: int
+    head_elements: int
+    replicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A recurrent or convolution state: the same size whatever the length of the sequence.
+
+    Attributes:
+        name: ``conv``, ``ssm``, ``recurrent`` or ``shift``.
+        parts: What it is made of, one after the other in one tensor.
+        dtype: ``fp32``, ``fp16`` or ``bf16`` where the model fixes it; ``None`` is the model's own.
+    """
+
+    name: str
+    parts: tuple[StatePart, ...]
+    dtype: str | None = None
+
+    @property
+    def elements(self) -> int:
+        """Elements for each sequence."""
+        return sum(part.heads * part.head_elements for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of the model.
+
+    Attributes:
+        index: Its position in the whole model, from 0.
+        kind: How it remembers.
+        tensors: What grows or is capped; empty for layers that keep nothing per token.
+        states: What is fixed per sequence.
+        shares: For ``SHARED``, the index of the layer whose tensors it reads.
+    """
+
+    index: int
+    kind: LayerKind
+    tensors: tuple[Tensor, ...] = ()
+    states: tuple[StateTensor, ...] = ()
+    shares: int | None = None
+
+    @property
+    def window(self) -> int | None:
+        """Tokens in this layer's window or chunk, or ``None``."""
+        for tensor in self.tensors:
+            if tensor.extent.span in (Span.WINDOW, Span.CHUNK):
+                return tensor.extent.size
+        return None
+
+    def elements_held(self, n: int, in_flight: int = 0) -> int:
+        """Return the elements of tensors and states for a sequence of *n* tokens."""
+        return sum(t.elements_per_token * t.tokens_held(n, in_flight) for t in self.tensors) + sum(
+            state.elements for state in self.states
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers that cost the same.
+
+    Attributes:
+        kind: Their kind.
+        tensors: The tensors that each has.
+        states: The states that each has.
+        indices: Which layers they are.
+    """
+
+    kind: LayerKind
+    tensors: tuple[Tensor, ...]
+    states: tuple[StateTensor, ...]
+    indices: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many layers."""
+        return len(self.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGeometry:
+    """A model, or the part of it that one rank holds.
+
+    Attributes:
+        name: What the user called it.
+        architecture: The ``model_type`` or architecture it was resolved as.
+        layers: Every layer of this rank, in order.
+        context_tokens: The longest sequence the model was made for, or ``None`` if not stated.
+        dtype: ``fp32``, ``fp16`` or ``bf16``: the model's own element type; ``None`` if not stated.
+        provenance: Where each value came from.
+        tp: Ranks that divide the heads.
+        pp: Stages that divide the layers.
+        dcp: Ranks that divide the tokens.
+    """
+
+    name: str
+    architecture: str
+    layers: tuple[Layer, ...]
+    context_tokens: int | None = None
+    dtype: str | None = None
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    tp: int = 1
+    pp: int = 1
+    dcp: int = 1
+
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Return the layers grouped by equal cost, in order of first appearance."""
+        found: dict[tuple[LayerKind, tuple[Tensor, ...], tuple[StateTensor, ...]], list[int]] = {}
+        for layer in self.layers:
+            found.setdefault((layer.kind, layer.tensors, layer.states), []).append(layer.index)
+        return tuple(
+            LayerGroup(kind, tensors, states, tuple(indices))
+            for (kind, tensors, states), indices in found.items()
+        )
+
+    def shard(self, *, tp: int = 1, pp: int = 1, dcp: int = 1) -> ModelGeometry:
+        """Return what the fullest rank holds.
+
+        Heads are divided by *tp*, and copied when there are fewer heads than ranks; a latent is
+        held whole by every rank. Layers are divided into *pp* stages as vLLM does, and the stage
+        that holds most at the model's context length is returned. *dcp* divides the tokens of
+        layers that keep all of them among ranks that would hold copies.
+
+        Raises:
+            UsageError: If heads, layers or ranks cannot be divided so, naming the field.
+        """
+        for flag, ranks in (("tp", tp), ("pp", pp), ("dcp", dcp)):
+            if ranks < 1:
+                raise UsageError(f"{flag} = {ranks}: it must be 1 or more")
+        if (self.tp, self.pp, self.dcp) != (1, 1, 1):
+            raise UsageError(f"{self.name} is already divided among ranks")
+        if tp % dcp:
+            raise UsageError(f"dcp = {dcp} does not divide tp = {tp}: it reuses the ranks of tp")
+        stage = _fullest_stage(self, pp)
+        layers = tuple(_shard_layer(layer, tp, dcp) for layer in stage)
+        return replace(self, layers=layers, tp=tp, pp=pp, dcp=dcp)
+
+
+def _fullest_stage(geometry: ModelGeometry, pp: int) -> tuple[Layer, ...]:
+    """Return the pipeline stage that holds most elements at the model's context length."""
+    layers = geometry.layers
+    if pp > len(layers):
+        raise UsageError(f"pp = {pp}: {geometry.name} has only {len(layers)} layers")
+    # vLLM's get_pp_indices: the remainder goes to the stages before the last, from the end.
+    counts = [len(layers) // pp] * pp
+    for i in range(len(layers) % pp):
+        counts[-2 - i] += 1
+    stages = []
+    start = 0
+    for count in counts:
+        stage = layers[start : start + count]
+        for layer in stage:
+            if layer.shares is not None and not start <= layer.shares < start + count:
+                raise UsageError(
+                    f"pp = {pp} puts layer {layer.index} and layer {layer.shares}, whose KV it"
+                    " shares, into different stages"
+                )
+        stages.append(stage)
+        start += count
+    n = geometry.context_tokens or _DEFAULT_WEIGHING_TOKENS
+    return max(stages, key=lambda stage: sum(layer.elements_held(n) for layer in stage))
+
+
+def _shard_layer(layer: Layer, tp: int, dcp: int) -> Layer:
+    tensors = tuple(_shard_tensor(tensor, layer, tp, dcp) for tensor in layer.tensors)
+    states = tuple(
+        replace(state, parts=tuple(_shard_part(part, state, layer, tp) for part in state.parts))
+        for state in layer.states
+    )
+    return replace(layer, tensors=tensors, states=states)
+
+
+def _shard_tensor(tensor: Tensor, layer: Layer, tp: int, dcp: int) -> Tensor:
+    what = f"layer {layer.index} ({layer.kind.value}), tensor {tensor.name}"
+    extent = tensor.extent
+    if dcp > 1:
+        if extent.span is not Span.ALL:
+            raise UsageError(f"{what}: dcp = {dcp} can only divide layers that keep all tokens")
+        extent = replace(extent, ranks=dcp)
+    if tensor.role in (Role.LATENT, Role.INDEX):
+        return replace(tensor, extent=extent)  # one row for all query heads: every rank needs it
+    heads = _divide(tensor.heads, tp, f"{what}: kv_heads = {tensor.heads}", replicates=True)
+    copies = max(tp // tensor.heads, 1)
+    if copies % dcp:
+        raise UsageError(
+            f"{what}: kv_heads = {tensor.heads} at tp = {tp} leaves {copies} copies of each head,"
+            f" which dcp = {dcp} does not divide"
+        )
+    return replace(tensor, heads=heads, extent=extent)
+
+
+def _shard_part(part: StatePart, state: StateTensor, layer: Layer, tp: int) -> StatePart:
+    what = f"layer {layer.index} ({layer.kind.value}), state {state.name}: heads = {part.heads}"
+    replicates = part.replicates and part.heads == 1
+    return replace(part, heads=_divide(part.heads, tp, what, replicates=replicates))
+
+
+def _divide(heads: int, tp: int, what: str, *, replicates: bool) -> int:
+    if heads % tp == 0:
+        return heads // tp
+    if replicates and tp % heads == 0:
+        return 1
+    raise UsageError(
+        f"{what} cannot be divided among tp = {tp} ranks",
+        hint="choose a tp that divides the heads"
+        + (", or a multiple of them" if replicates else ""),
+    )
+
+
+def _ceil_div(value: int, divisor: int) -> int:
+    return -(-value // divisor)
