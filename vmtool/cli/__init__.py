@@ -2,7 +2,102 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-def entry() -> None:
+import click
+
+from vmtool import __version__
+from vmtool.errors import ExitCode, VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Every command, with the line that ``vmtool --help`` shows, so that listing imports none of them.
+#: The module is ``vmtool.cli.NAME`` (dashes become underscores) and has a command ``command``.
+COMMANDS: Final[dict[str, str]] = {}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used, not to list it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"vmtool.cli.{cmd_name.replace('-', '_')}")
+        return cast("click.Command", module.command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            raise click.exceptions.NoSuchCommand(
+                args[0], possibilities=get_close_matches(args[0], COMMANDS), ctx=ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 a call failed, 2 wrong usage, 3 a check failed, 4 not available "
+    "here, 5 refused by budget or preflight, 130 interrupted.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="vmtool")
+def main() -> None:
+    """Diagnose and benchmark memory that is contiguous in address and scattered in RAM or on a GPU.
+
+    \b
+    vmtool granularity          what this machine can map, and in what unit
+    vmtool kv-estimate llama-3.1-8b --budget 16GiB
+    """  # noqa: D301 - click's own mark
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; errors are told on stderr."""
+    try:
+        code = main.main(args=arguments, prog_name="vmtool", standalone_mode=False)
+    except VmtoolError as error:
+        _tell(error)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("vmtool: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader has enough. Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def entry() -> NoReturn:
     """Run the command line and exit with the code that says how it went."""
-    raise SystemExit(2)
+    sys.exit(run())
+
+
+def _tell(error: VmtoolError) -> None:
+    if os.environ.get("VMTOOL_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    click.echo(f"vmtool: error: {error}", err=True)
+    if error.cause:
+        click.echo(f"  cause: {error.cause}", err=True)
+    if error.hint:
+        click.echo(f"  hint: {error.hint}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(f"  note: {note}", err=True)

@@ -1,0 +1,60 @@
+"""Where a command's result goes: text or one JSON document, to stdout or a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What ``--json``, ``-o`` and ``-q`` asked for.
+
+    Attributes:
+        as_json: Print one JSON document instead of text.
+        path: A file for the result; ``None`` or ``-`` is stdout.
+        quiet: No notices on stderr.
+    """
+
+    as_json: bool = False
+    path: str | None = None
+    quiet: bool = False
+
+    def emit(
+        self,
+        document: Callable[[], dict[str, Any]],
+        text: Callable[[Console], None],
+    ) -> None:
+        """Write the result; only the form that was asked for is made.
+
+        Raises:
+            UsageError: If the file cannot be written.
+        """
+        try:
+            with click.open_file(self.path or "-", "w", encoding="utf-8") as file:
+                if self.as_json:
+                    from vmtool.report.document import dump
+
+                    dump(document(), file)
+                else:
+                    from vmtool.report.console import result_console
+
+                    text(result_console(file))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def notice(self, message: str) -> None:
+        """Tell the user something that is not the result."""
+        if not self.quiet:
+            click.echo(f"vmtool: {message}", err=True)

@@ -1,0 +1,75 @@
+"""Parameter types and option groups that several commands share; same name, same meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from vmtool import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+class _Quantity(click.ParamType[int]):
+    """A number with a unit, parsed by :mod:`vmtool.units`."""
+
+    def __init__(self, name: str, parse: Callable[[str], int], *, minimum: int) -> None:
+        self.name = name
+        self._parse = parse
+        self._minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            number = self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if number < self._minimum:
+            self.fail(f"{value!r} is not positive", param, ctx)
+        return number
+
+
+#: A positive number of bytes, such as ``64KiB``.
+SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
+#: Bytes, zero allowed.
+SIZE_OR_ZERO: Final = _Quantity("size", units.parse_size, minimum=0)
+#: A positive number of tokens or cycles, such as ``32k``.
+COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
+#: A positive duration in nanoseconds, such as ``10s``.
+DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
+
+
+def output_options(function: _F) -> _F:
+    """Add ``--json``, ``-o`` and ``-q``; pass them to :class:`vmtool.cli.output.Output`."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
+        click.option(
+            "-o",
+            "--output",
+            "path",
+            type=click.Path(dir_okay=False, allow_dash=True),
+            metavar="FILE",
+            help="Write the result to FILE instead of stdout.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    ):
+        function = option(function)
+    return function
+
+
+def backing_options(function: _F) -> _F:
+    """Add ``--backing``: which memory to use."""
+    return click.option(
+        "--backing",
+        default="host",
+        show_default=True,
+        envvar="VMTOOL_BACKING",
+        show_envvar=True,
+        metavar="NAME",
+        help="host, cuda or cuda:N.",
+    )(function)

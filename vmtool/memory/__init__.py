@@ -1,0 +1,50 @@
+"""The backing library: reserve addresses, commit memory behind them, never move the base."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import VirtualBacking
+
+
+def host_methods() -> tuple[str, ...]:
+    """Return the names of the commit methods of this platform's host backing, default first."""
+    if sys.platform == "win32":
+        return ("view", "private", "decommit")
+    else:  # mypy needs both branches spelled out
+        return ("fixed", "protect", "advise")
+
+
+def open_backing(
+    kind: str = "host",
+    *,
+    method: str | None = None,
+    prefault: bool = False,
+    huge: bool = False,
+    label: str = "",
+) -> VirtualBacking:
+    """Return the backing that *kind* names; the only place that chooses a platform.
+
+    Args:
+        kind: ``host``, ``cuda`` or ``cuda:N``.
+        method: How the host commits; one of :func:`host_methods`, the first by default.
+        prefault: Fault every page in at commit (host, Linux).
+        huge: Ask for transparent huge pages (host, Linux).
+        label: Name the mappings where the kernel can (host, Linux).
+
+    Raises:
+        UsageError: If *kind* or *method* is unknown.
+        UnavailableError: If this machine has no such memory.
+    """
+    if kind != "host":
+        raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
+    if sys.platform == "win32":
+        raise UsageError("the Windows backing is not built yet")
+    else:  # mypy needs both branches spelled out
+        from vmtool.memory.posix import PosixBacking
+
+        return PosixBacking(method or host_methods()[0], prefault=prefault, huge=huge, label=label)

@@ -1,0 +1,302 @@
+"""A buffer whose base never moves: growth, leasing and rounding over any backing."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Self
+
+from vmtool.errors import UnavailableError, UsageError
+from vmtool.memory.backing import ClosedError, QuarantineError
+from vmtool.memory.governor import Role, Tier
+from vmtool.units import align_up, format_size
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.governor import Governor, Lease
+
+
+class CapacityError(UsageError):
+    """A growth beyond what was reserved (V3).
+
+    Attributes:
+        requested_bytes: What was asked for.
+        capacity_bytes: What was reserved.
+    """
+
+    def __init__(self, requested: int, capacity: int) -> None:
+        super().__init__(
+            f"cannot grow to {requested} bytes: the capacity is {capacity} bytes",
+            hint="reserve a larger capacity; it costs address space only",
+        )
+        self.requested_bytes = requested
+        self.capacity_bytes = capacity
+
+
+class LiveViewError(UsageError):
+    """A close, release or shrink that would pull memory from under a live view of it."""
+
+
+class AuthorityError(UsageError):
+    """A governor and a backing that charge different ledgers for the same bytes (V4)."""
+
+
+class VirtualBuffer:
+    """Bytes at a fixed base that grow and shrink in place.
+
+    ``len(buffer)`` is the length asked for; ``committed`` is the length rounded up to granules,
+    or less where spans were released. Distinct buffers of one backing may be used from several
+    threads; one buffer may not.
+
+    Args:
+        backing: Where the memory comes from.
+        capacity: The largest length, in bytes; rounded up to a granule.
+        governor: Whose limits apply; ``None`` for none.
+        role: What the memory is for, in the governor's ledger.
+        holder: A name in the governor's ledger.
+
+    Raises:
+        AuthorityError: If the backing charges its own ledger and the governor is another's.
+        UsageError: If *capacity* is not positive.
+        CallError: If the platform refuses the reservation.
+    """
+
+    def __init__(
+        self,
+        backing: VirtualBacking,
+        capacity: int,
+        *,
+        governor: Governor | None = None,
+        role: Role = Role.KV_CACHE,
+        holder: str = "",
+    ) -> None:
+        authority = backing.accounting.authority
+        if authority is not None and governor is not None and governor.authority is not authority:
+            raise AuthorityError(
+                f"the backing {backing.name} charges the ledger of {authority.name!r}, the governor "
+                f"that of {governor.authority.name!r}",
+                hint="give the buffer the governor that the backing's pool was made with",
+            )
+        self._granule = backing.granularity
+        self._lease: Lease | None = None
+        self._reservation: Reservation | None = None
+        self._backing = backing
+        self._capacity = capacity
+        self._length = 0
+        self._views: list[weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = []
+        self._reservation = backing.reserve(align_up(capacity, self._granule))
+        self._blocks = self._reservation.blocks
+        if governor is not None and authority is None:
+            self._lease = governor.lease(backing.tier, role=role, holder=holder)
+
+    @property
+    def backing(self) -> VirtualBacking:
+        """Where the memory comes from."""
+        return self._backing
+
+    @property
+    def reservation(self) -> Reservation:
+        """The range of addresses and what is committed in it."""
+        if self._reservation is None:
+            raise ClosedError("the buffer is closed")
+        return self._reservation
+
+    @property
+    def base(self) -> int:
+        """The first address, which never changes. Not for the CPU when the tier is a device."""
+        return self.reservation.base
+
+    @property
+    def capacity(self) -> int:
+        """The largest length, in bytes."""
+        return self._capacity
+
+    @property
+    def committed(self) -> int:
+        """How many bytes have memory behind them."""
+        return 0 if self._reservation is None else self._blocks.total
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything was given back."""
+        return self._reservation is None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def grow_to(self, nbytes: int) -> None:
+        """Make the length at least *nbytes*, committing only the granules that are missing.
+
+        Raises:
+            CapacityError: If *nbytes* is over the capacity.
+            BudgetError: If the governor refuses; nothing was committed.
+            CallError: If the platform refuses; what this call committed was released again.
+        """
+        if nbytes > self._capacity:
+            raise CapacityError(nbytes, self._capacity)
+        if nbytes <= self._length:
+            self._check_length(nbytes)
+            return
+        end = -(-nbytes // self._granule) * self._granule
+        total = self._blocks.total
+        if self._blocks.covers(0, total):  # no holes: the common case
+            if end > total:
+                self.commit(total, end - total)
+        else:
+            self._fill(end)
+        self._length = nbytes
+
+    def shrink_to(self, nbytes: int) -> None:
+        """Make the length at most *nbytes*, releasing only whole granules above it.
+
+        Raises:
+            LiveViewError: If a live view reaches into what would be released.
+            CallError: If the platform refuses; the length has not changed, and of several spans
+                those below the refused one are released.
+        """
+        if nbytes >= self._length:
+            return
+        self._check_length(nbytes)
+        keep = -(-nbytes // self._granule) * self._granule
+        total = self._blocks.total
+        if self._blocks.covers(0, total):  # no holes: the common case
+            if total > keep:
+                self.release(keep, total - keep)
+        else:
+            for start, end in list(self._blocks.spans(keep, self.reservation.capacity)):
+                self.release(start, end - start)
+        self._length = nbytes
+
+    def commit(self, offset: int, nbytes: int) -> None:
+        """Commit any free span, leased first (V2); the length stays as it is.
+
+        Raises:
+            MisalignedError, OutOfRangeError, OverlapError: If the span is not legal.
+            BudgetError: If the governor refuses; nothing was committed.
+            CallError: If the platform refuses; nothing was committed.
+        """
+        reservation, lease = self._reservation, self._lease
+        if reservation is None:
+            raise ClosedError("the buffer is closed")
+        if lease is None or nbytes <= 0:
+            self._backing.commit(reservation, offset, nbytes)
+            return
+        lease.grow(nbytes)
+        try:
+            self._backing.commit(reservation, offset, nbytes)
+        except QuarantineError:
+            raise  # the span stays owned, and so charged
+        except BaseException:
+            lease.shrink(nbytes)
+            raise
+
+    def release(self, offset: int, nbytes: int) -> None:
+        """Release any committed span; the length stays as it is.
+
+        Raises:
+            MisalignedError, OutOfRangeError, NotCommittedError: If the span is not legal.
+            LiveViewError: If a live view reaches into it.
+            CallError: If the platform refuses; nothing was released.
+        """
+        reservation = self._reservation
+        if reservation is None:
+            raise ClosedError("the buffer is closed")
+        if self._views:
+            self._check_views(offset, offset + nbytes)
+        self._backing.release(reservation, offset, nbytes)
+        if self._lease is not None:
+            self._lease.shrink(nbytes)
+
+    def view(self) -> memoryview:
+        """Return a writable view of the length, valid while the buffer grows.
+
+        It and whatever is made from it, such as a numpy array, keep the memory alive; closing the
+        buffer, or releasing what they show, is refused meanwhile.
+
+        Raises:
+            UnavailableError: If the memory is a device's.
+            UsageError: If part of the length was released.
+        """
+        reservation = self.reservation
+        if self._backing.tier is not Tier.HOST:
+            raise UnavailableError(f"{self._backing.name} memory has no view on the CPU")
+        if not self._blocks.covers(0, self._length):
+            raise UsageError("part of the length is released", hint="commit it again first")
+        exporter = (ctypes.c_ubyte * self._length).from_address(reservation.base)
+        # The view keeps its exporter, and the exporter this buffer: a forgotten buffer is
+        # reclaimed only after its last view.
+        exporter.buffer = self  # type: ignore[attr-defined]
+        self._views = [ref for ref in self._views if ref() is not None]
+        self._views.append(weakref.ref(exporter))
+        return memoryview(exporter).cast("B")
+
+    def close(self) -> None:
+        """Give back every block, the addresses and the lease; again is a no-op.
+
+        Raises:
+            LiveViewError: If a view is live; nothing has changed.
+            CallError: If the platform refuses; the buffer stays open and may be closed again.
+        """
+        if self._reservation is None:
+            return
+        self._check_views(0, self._reservation.capacity)
+        self._backing.unreserve(self._reservation)
+        self._reservation = None
+        self._length = 0
+        if self._lease is not None:
+            self._lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # The reservation reclaims itself; the governor's ledger must hear of it.
+        if getattr(self, "_lease", None) is not None and self._reservation is not None:
+            self._reservation = None
+            self._lease.release()  # type: ignore[union-attr]
+
+    def __repr__(self) -> str:
+        if self._reservation is None:
+            return "<VirtualBuffer closed>"
+        return (
+            f"<VirtualBuffer {self._backing.name} at {self.base:#x}: {self._length} bytes of "
+            f"{format_size(self._capacity)}, {format_size(self.committed)} committed>"
+        )
+
+    def _check_length(self, nbytes: int) -> None:
+        if self._reservation is None:
+            raise ClosedError("the buffer is closed")
+        if nbytes < 0:
+            raise UsageError(f"a length of {nbytes} bytes is negative")
+
+    def _fill(self, end: int) -> None:
+        """Commit every gap below *end*, or none of them."""
+        done: list[tuple[int, int]] = []
+        try:
+            for start, gap_end in list(self._blocks.gaps(0, end)):
+                self.commit(start, gap_end - start)
+                done.append((start, gap_end - start))
+        except BaseException:
+            for start, nbytes in done:
+                self.release(start, nbytes)
+            raise
+
+    def _check_views(self, start: int, end: int) -> None:
+        self._views = [ref for ref in self._views if ref() is not None]
+        for ref in self._views:
+            exporter = ref()
+            if exporter is not None and start < min(end, len(exporter)):
+                raise LiveViewError(
+                    f"a live view shows the first {len(exporter)} bytes",
+                    hint="release the views and arrays made from this buffer first",
+                )

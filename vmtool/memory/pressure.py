@@ -1,0 +1,220 @@
+"""Why a memory call failed here: the counters at the moment of failure, and one cause and remedy.
+
+The counters are read where the call fails, because by the time the error reaches the user the
+reservation that caused it has been given back.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vmtool.units import format_size
+
+_NEVER_OVERCOMMIT: Final = 2
+# The kernel refuses the call that would *exceed* the limit and may need two areas for a split.
+_MAPPING_SLACK: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Limits and use of memory by this process and machine; ``None`` is unknown or unlimited.
+
+    Attributes:
+        mappings: Memory areas of this process (lines of ``/proc/self/maps``).
+        max_mappings: ``vm.max_map_count``.
+        address_space_bytes: Size of the address space in use (``VmSize``).
+        address_space_limit_bytes: ``RLIMIT_AS``.
+        data_bytes: Private writable memory (``VmData``).
+        data_limit_bytes: ``RLIMIT_DATA``.
+        overcommit_mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
+        charge_bytes: Commit charge of the machine (``Committed_AS``).
+        charge_limit_bytes: ``CommitLimit``; it binds only in mode 2.
+        available_bytes: What the machine can still give without swapping (``MemAvailable``).
+        total_bytes: RAM and swap: what the heuristic mode compares one request with.
+    """
+
+    mappings: int | None = None
+    max_mappings: int | None = None
+    address_space_bytes: int | None = None
+    address_space_limit_bytes: int | None = None
+    data_bytes: int | None = None
+    data_limit_bytes: int | None = None
+    overcommit_mode: int | None = None
+    charge_bytes: int | None = None
+    charge_limit_bytes: int | None = None
+    available_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One cause and one remedy.
+
+    Attributes:
+        kind: A short stable name: ``mapping-limit``, ``address-space-limit``, ``data-limit``,
+            ``commit-limit``, ``heuristic-overcommit``, ``no-address-range``, ``unknown`` ...
+        cause: What went wrong, with the numbers of this machine.
+        remedy: What to do, with the command where there is one.
+    """
+
+    kind: str
+    cause: str
+    remedy: str
+
+
+def read_pressure() -> Pressure:
+    """Return the counters of this moment; what the platform does not tell is ``None``."""
+    if sys.platform == "win32":
+        return Pressure()
+    else:  # mypy needs both branches spelled out
+        import resource  # absent on Windows
+
+        def limit(which: int) -> int | None:
+            soft = resource.getrlimit(which)[0]
+            return None if soft == resource.RLIM_INFINITY else soft
+
+        status = _read_kib("/proc/self/status")
+        meminfo = _read_kib("/proc/meminfo")
+        swap = meminfo.get("SwapTotal", 0)
+        total = meminfo.get("MemTotal")
+        return Pressure(
+            mappings=count_mappings(),
+            max_mappings=_read_int("/proc/sys/vm/max_map_count"),
+            address_space_bytes=status.get("VmSize"),
+            address_space_limit_bytes=limit(resource.RLIMIT_AS),
+            data_bytes=status.get("VmData"),
+            data_limit_bytes=limit(resource.RLIMIT_DATA),
+            overcommit_mode=_read_int("/proc/sys/vm/overcommit_memory"),
+            charge_bytes=meminfo.get("Committed_AS"),
+            charge_limit_bytes=meminfo.get("CommitLimit"),
+            available_bytes=meminfo.get("MemAvailable"),
+            total_bytes=None if total is None else total + swap,
+        )
+
+
+def count_mappings() -> int | None:
+    """Return how many memory areas this process has, or ``None`` where it can't be told."""
+    try:
+        with open("/proc/self/maps", "rb", buffering=1 << 20) as maps:
+            # The last line is the vsyscall page, which the limit does not count.
+            return sum(1 for line in maps if b"[vsyscall]" not in line)
+    except OSError:
+        return None
+
+
+def diagnose_host(call: str, nbytes: int, pressure: Pressure) -> Diagnosis:
+    """Return the likeliest cause of an out-of-memory error of a POSIX memory call.
+
+    ENOMEM means at least six different things; telling them apart is most of what users of such
+    memory need. Causes that a counter proves come before guesses.
+
+    Args:
+        call: ``mmap``, ``mprotect``, ``madvise`` or ``munmap``; ``reserve`` for the mmap that only
+            takes address space.
+        nbytes: The length that was asked for.
+        pressure: The counters at that moment.
+    """
+    for check in (_mapping_limit, _address_space_limit, _data_limit, _commit_limit, _heuristic):
+        diagnosis = check(call, nbytes, pressure)
+        if diagnosis is not None:
+            return diagnosis
+    if call == "reserve":
+        return Diagnosis(
+            "no-address-range",
+            f"no free range of {format_size(nbytes)} is left in the address space; "
+            "memory did not run out",
+            "reserve less; `vmtool granularity` shows the largest range that works",
+        )
+    available = pressure.available_bytes
+    return Diagnosis(
+        "unknown",
+        "the kernel had no memory for it"
+        + ("" if available is None else f" ({format_size(available)} available)"),
+        "`vmtool doctor` checks every limit on this machine",
+    )
+
+
+def _mapping_limit(_call: str, _nbytes: int, p: Pressure) -> Diagnosis | None:
+    if p.mappings is None or p.max_mappings is None:
+        return None
+    if p.mappings + _MAPPING_SLACK < p.max_mappings:
+        return None
+    return Diagnosis(
+        "mapping-limit",
+        f"the process has {p.mappings} memory areas and vm.max_map_count is {p.max_mappings}; "
+        "RAM did not run out",
+        f"sysctl -w vm.max_map_count={max(p.max_mappings * 4, 262144)}, or commit larger granules, "
+        "or grow at the tail so that neighbours join",
+    )
+
+
+def _address_space_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
+    limit, used = p.address_space_limit_bytes, p.address_space_bytes
+    if limit is None or used is None or call not in {"mmap", "reserve"} or used + nbytes <= limit:
+        return None
+    return Diagnosis(
+        "address-space-limit",
+        f"RLIMIT_AS is {format_size(limit)} and the process uses {format_size(used)}; "
+        "reservations count although they hold no memory",
+        "ulimit -v unlimited, and limit memory with a cgroup instead",
+    )
+
+
+def _data_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
+    limit, used = p.data_limit_bytes, p.data_bytes
+    if limit is None or used is None or call == "reserve" or used + nbytes <= limit:
+        return None
+    return Diagnosis(
+        "data-limit",
+        f"RLIMIT_DATA is {format_size(limit)} and the process has {format_size(used)} of private "
+        "writable memory",
+        "ulimit -d unlimited",
+    )
+
+
+def _commit_limit(call: str, _nbytes: int, p: Pressure) -> Diagnosis | None:
+    limit, used = p.charge_limit_bytes, p.charge_bytes
+    if p.overcommit_mode != _NEVER_OVERCOMMIT or call == "reserve" or limit is None or used is None:
+        return None
+    return Diagnosis(
+        "commit-limit",
+        f"vm.overcommit_memory is 2 and {format_size(used)} of the commit limit of "
+        f"{format_size(limit)} is charged already",
+        "commit less, or raise vm.overcommit_ratio or swap",
+    )
+
+
+def _heuristic(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
+    total = p.total_bytes
+    if p.overcommit_mode != 0 or call == "reserve" or total is None or nbytes <= total:
+        return None
+    return Diagnosis(
+        "heuristic-overcommit",
+        f"one request of {format_size(nbytes)} is more than all RAM and swap "
+        f"({format_size(total)}), which vm.overcommit_memory=0 refuses",
+        "commit less at once; only reserve what is not used yet",
+    )
+
+
+def _read_int(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _read_kib(path: str) -> dict[str, int]:
+    """Return the ``Name:  123 kB`` lines of a ``/proc`` file in bytes."""
+    values: dict[str, int] = {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                fields = line.split()
+                if len(fields) == 3 and fields[2] == "kB":
+                    values[fields[0].rstrip(":")] = int(fields[1]) << 10
+    except (OSError, ValueError):
+        return values
+    return values
