@@ -14,8 +14,6 @@ from vmtool.errors import CallError
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.pressure import diagnose_host, read_pressure
 
-assert sys.platform != "win32"
-
 PROT_NONE: Final = 0
 PROT_RW: Final = 3
 MAP_PRIVATE: Final = 0x02

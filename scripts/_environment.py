@@ -1,0 +1,293 @@
+"""The private environment that run.py and test.py work in: made once, kept current, healed.
+
+Standard library only. The environment is ``.venv`` in the checkout, or ``VMTOOL_VENV``. A stamp,
+written last, says what is installed in it; without a valid stamp it is made again from nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The exit codes of vmtool itself (vmtool/errors.py), which is not importable before the set-up.
+FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 4, 130
+
+_OUTPUT_LINES = 30  # of a failed installer: the error is at the end
+
+
+class SetupError(Exception):
+    """The set-up cannot go on; ``hint`` says what to do, ``code`` is the exit code."""
+
+    def __init__(self, message: str, *, hint: str, code: int) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where the parts of an environment are, on this platform."""
+
+    directory: Path
+
+    @property
+    def python(self) -> Path:
+        return self.program("python")
+
+    @property
+    def stamp(self) -> Path:
+        return self.directory / "vmtool-setup.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "vmtool-setup.lock"
+
+    def program(self, name: str) -> Path:
+        if sys.platform == "win32":
+            return self.directory / "Scripts" / f"{name}.exe"
+        else:
+            return self.directory / "bin" / name
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What an environment holds.
+
+    Attributes:
+        python: The interpreter it was made with.
+        root: The checkout it points to: an editable install and its scripts hold absolute paths.
+        project: Digest of pyproject.toml.
+        groups: The dependency groups installed beside the project, sorted.
+    """
+
+    python: str
+    root: str
+    project: str
+    groups: tuple[str, ...]
+
+
+def ensure(groups: Collection[str] = ()) -> Environment:
+    """Return the environment with the project and the dependency *groups* installed in it.
+
+    Raises:
+        SetupError: If it cannot be made.
+    """
+    environment = Environment(Path(os.environ.get("VMTOOL_VENV") or ROOT / ".venv").absolute())
+    try:
+        if not _is_current(environment, groups):
+            _require_venv()
+            _claim(environment)
+            with _locked(environment.lock):
+                if not _is_current(environment, groups):  # another run may have done it
+                    _install(environment, groups)
+    except OSError as exc:
+        raise SetupError(
+            f"cannot set up {environment.directory}: {exc}",
+            hint="set VMTOOL_VENV=DIR to a directory that you can write to",
+            code=FAILED,
+        ) from exc
+    return environment
+
+
+def run_guarded(body: Callable[[], int]) -> int:
+    """Return the exit code of *body*; say on stderr what stopped it, without a traceback."""
+    try:
+        return body()
+    except SetupError as exc:
+        _say(f"error: {exc}\n  hint: {exc.hint}")
+        return exc.code
+    except KeyboardInterrupt:
+        _say("interrupted; what was half made is made again by the next run")
+        return INTERRUPTED
+
+
+def hand_over(command: Sequence[str]) -> NoReturn:
+    """Become *command*, so that its exit code and signals are this process's own."""
+    if sys.platform == "win32":  # exec there starts a new process and lets the shell go on
+        sys.exit(run_child(command))
+    os.execv(command[0], list(command))  # noqa: S606 - no shell is wanted
+
+
+def run_child(command: Sequence[str], cwd: Path | None = None) -> int:
+    """Return the exit code of *command*, waiting for it through Ctrl-C, which reaches it too."""
+    with subprocess.Popen(command, cwd=cwd) as child:
+
+        def wait_on(_signum: int, _frame: object) -> None:
+            """Leave it to the child: a terminal sends these to both processes."""
+
+        def pass_on(_signum: int, _frame: object) -> None:
+            child.terminate()
+
+        signal.signal(signal.SIGINT, wait_on)
+        signal.signal(signal.SIGTERM, pass_on)
+        if sys.platform == "win32":
+            signal.signal(signal.SIGBREAK, wait_on)
+        code = child.wait()
+    return code if code >= 0 else 128 - code  # as a shell tells that a signal ended it
+
+
+def _is_current(environment: Environment, groups: Collection[str]) -> bool:
+    stamp = _read_stamp(environment)
+    return stamp is not None and stamp == _wanted_stamp({*groups, *stamp.groups})
+
+
+def _read_stamp(environment: Environment) -> Stamp | None:
+    """Return what the environment holds, or ``None`` if it is missing, half made or broken."""
+    if not environment.python.exists():  # follows the link: its interpreter may be gone
+        return None
+    try:
+        fields = json.loads(environment.stamp.read_text(encoding="utf-8"))
+        return Stamp(**{**fields, "groups": tuple(fields["groups"])})
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _wanted_stamp(groups: Collection[str]) -> Stamp:
+    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    interpreter = f"{sys.version} in {sys.base_prefix}"
+    return Stamp(interpreter, str(ROOT), digest, tuple(sorted(groups)))
+
+
+def _require_venv() -> None:
+    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+    if missing:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise SetupError(
+            f"this Python {version} ({sys.executable}) comes without {' and '.join(missing)}",
+            hint=f"Debian, Ubuntu: sudo apt install python3-venv (or python{version}-venv); "
+            "Fedora: sudo dnf install python3-libs python3-pip-wheel; "
+            "elsewhere: use a Python with its whole standard library",
+            code=UNAVAILABLE,
+        )
+
+
+def _claim(environment: Environment) -> None:
+    """Create the directory and its lock, refusing one that holds anybody else's files."""
+    directory = environment.directory
+    if directory.is_dir() and not environment.lock.exists() and any(directory.iterdir()):
+        raise SetupError(
+            f"{directory} exists and was not made by this script, which would empty it",
+            hint="remove it, or set VMTOOL_VENV=DIR to a new directory",
+            code=USAGE,
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    environment.lock.touch()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file, waiting for another run; the OS lets go of it if this process dies."""
+    with path.open("ab") as file:
+        if not _try_lock(file):
+            _say("waiting for another run that is setting up the environment")
+            while not _try_lock(file):
+                time.sleep(0.2)
+        yield
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415 - exists only there
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+    else:
+        import fcntl  # noqa: PLC0415 - exists only there
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _install(environment: Environment, groups: Collection[str]) -> None:
+    found = _read_stamp(environment)
+    wanted = _wanted_stamp({*groups, *(found.groups if found else ())})
+    environment.stamp.unlink(missing_ok=True)  # from here on it is half made
+    start = time.monotonic()
+    _say(f"installing into {environment.directory} (once, and when pyproject.toml changes)")
+    if found is None or (found.python, found.root) != (wanted.python, wanted.root):
+        _clear(environment)
+        # Not sys.executable: that may be the environment's own, just removed.
+        base = getattr(sys, "_base_executable", None) or sys.executable
+        _run_quietly(
+            "make a virtual environment", [base, "-I", "-m", "venv", str(environment.directory)]
+        )
+    _run_quietly(
+        "install vmtool",
+        [
+            *(str(environment.python), "-I", "-m", "pip", "install", "--quiet", "--no-input"),
+            *("--editable", str(ROOT), *_requirements(wanted.groups)),
+        ],
+    )
+    draft = environment.stamp.with_suffix(".new")
+    draft.write_text(json.dumps(asdict(wanted), indent=1), encoding="utf-8")
+    draft.replace(environment.stamp)
+    _say(f"installed in {time.monotonic() - start:.0f} s")
+
+
+def _clear(environment: Environment) -> None:
+    """Empty the directory but for the lock, which this process holds."""
+    for path in environment.directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path != environment.lock:
+            path.unlink()
+
+
+def _requirements(groups: Collection[str]) -> list[str]:
+    """Return the requirements of *groups* (PEP 735); the pip of Python 3.11 cannot read them."""
+    import tomllib  # noqa: PLC0415 - the usual run installs nothing
+
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        table = tomllib.load(file)["dependency-groups"]
+    return [requirement for group in groups for requirement in table[group]]
+
+
+def _run_quietly(purpose: str, command: Sequence[str]) -> None:
+    """Run an installer; its output is shown only if it fails.
+
+    Raises:
+        SetupError: If it fails.
+    """
+    result = subprocess.run(
+        command,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if result.returncode:
+        print(*result.stdout.splitlines()[-_OUTPUT_LINES:], sep="\n", file=sys.stderr)
+        raise SetupError(
+            f"could not {purpose}: {Path(command[0]).name} ended with exit code "
+            f"{result.returncode}; its words are above",
+            hint="pip needs a package index that it can reach (PIP_INDEX_URL or PIP_FIND_LINKS "
+            "can name another); then run this again: it starts afresh",
+            code=FAILED,
+        )
+
+
+def _say(text: str) -> None:
+    print(f"vmtool: {text}", file=sys.stderr, flush=True)
