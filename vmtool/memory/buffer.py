@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
+from vmtool.memory.blocks import BlockMap
 from vmtool.memory.governor import Role, Tier
 from vmtool.units import align_up, format_size
 
@@ -116,7 +117,7 @@ class VirtualBuffer:
     @property
     def committed(self) -> int:
         """How many bytes have memory behind them."""
-        return 0 if self._reservation is None else self._blocks.total
+        return self._blocks.total
 
     @property
     def closed(self) -> bool:
@@ -244,6 +245,7 @@ class VirtualBuffer:
         self._check_views(0, self._reservation.capacity)
         self._backing.unreserve(self._reservation)
         self._reservation = None
+        self._blocks = BlockMap()
         self._length = 0
         if self._lease is not None:
             self._lease.release()
