@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+pytest_plugins = ["fakecuda.plugin"]
+
 _MARKERS = ("gpu", "wine", "browser", "cc")
 
 

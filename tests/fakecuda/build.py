@@ -1,0 +1,78 @@
+"""Compile the stand-in driver, once per version of its sources and flags."""
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "src"
+_CACHE = Path(__file__).parents[2] / ".cache" / "fakecuda"
+_FLAGS = (
+    *("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC", "-pthread", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Wconversion", "-Werror"),
+)
+# The bindings ask for the driver by this name, and glibc matches it with the library's own.
+SHARED = ("-shared", "-Wl,-soname,libcuda.so.1")
+
+
+class CannotBuildError(Exception):
+    """There is no C compiler, or it lacks what was asked for; the text says which."""
+
+
+def compile_to(output: Path, flags: tuple[str, ...], sources: list[Path]) -> None:
+    """Compile *sources* into *output*; raises if the compiler is missing or objects."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise CannotBuildError("no C compiler (cc) on this machine")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        unfinished = Path(folder) / output.name
+        command = [compiler, *_FLAGS, *flags, "-o", str(unfinished), *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"the stand-in does not compile:\n{done.stderr}")
+        os.replace(unfinished, output)  # noqa: PTH105  # atomic: test processes build at once
+
+
+def _cached(name: str, flags: tuple[str, ...], more: tuple[Path, ...] = ()) -> Path:
+    sources = [*sorted(SOURCES.glob("*.c")), *more]
+    digest = hashlib.sha256(" ".join([*_FLAGS, *flags]).encode())
+    for path in [*sources, *sorted(SOURCES.glob("*.h")), *sorted(SOURCES.glob("*.def"))]:
+        digest.update(path.name.encode() + path.read_bytes())
+    output = _CACHE / digest.hexdigest()[:16] / name
+    if not output.exists():
+        compile_to(output, (*flags, f"-I{SOURCES}"), sources)
+    return output
+
+
+@functools.cache
+def library() -> Path:
+    """Return the path of ``libcuda.so.1``, built if it is not there yet.
+
+    Raises:
+        CannotBuildError: If there is no C compiler.
+    """
+    return _cached("libcuda.so.1", SHARED)
+
+
+@functools.cache
+def self_test(sanitizers: str) -> Path:
+    """Return the path of the C self-test, built with the stand-in under *sanitizers*.
+
+    Raises:
+        CannotBuildError: If there is no C compiler, or it has no such sanitizer.
+    """
+    flag = f"-fsanitize={sanitizers}"
+    with tempfile.TemporaryDirectory() as folder:
+        empty = Path(folder) / "empty.c"
+        empty.write_text("int main(void) { return 0; }\n")
+        try:
+            compile_to(Path(folder) / "empty", (flag,), [empty])
+        except RuntimeError as exc:
+            raise CannotBuildError(f"this C compiler cannot link {flag}") from exc
+    test = Path(__file__).parent / "selftest.c"
+    name = "selftest-" + sanitizers.replace(",", "-")
+    return _cached(name, (flag, "-fno-sanitize-recover=all"), (test,))

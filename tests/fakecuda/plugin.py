@@ -1,0 +1,66 @@
+"""Fixtures that put the stand-in driver under a test; ``tests/conftest.py`` loads this file."""
+
+import ctypes
+import os
+
+import pytest
+from fakecuda import build, control
+
+
+@pytest.fixture(scope="session")
+def fakecuda_lib():
+    """The path of the stand-in's ``libcuda.so.1``; skips where it cannot be built."""
+    if os.name != "posix" or os.uname().sysname != "Linux":
+        pytest.skip("the stand-in driver needs Linux (memfd)")
+    try:
+        return build.library()
+    except build.CannotBuildError as exc:
+        pytest.skip(str(exc))
+
+
+def _another_driver_is_loaded(path):
+    """Whether this process has a ``libcuda.so.1`` already that is not the stand-in."""
+    try:
+        loaded = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return not hasattr(loaded, "fakecuda_report")
+
+
+@pytest.fixture
+def fakecuda(fakecuda_lib):
+    """The stand-in in this process, freshly reset; afterwards nothing may be held or broken.
+
+    ``fakecuda.reset(devices=2, granularity="64KiB")`` starts anew with other settings.
+    """
+    from vmtool.memory.cuda import driver
+
+    if _another_driver_is_loaded(fakecuda_lib):
+        pytest.skip("a real CUDA driver is loaded in this process; run these tests apart")
+    fake = control.FakeCuda()
+    fake.reset()
+    driver.forget()
+    yield fake
+    driver.forget()
+    fake.assert_clean()
+
+
+@pytest.fixture
+def run_with_fakecuda(fakecuda_lib, tmp_path_factory):
+    """``run_with_fakecuda(["granularity", "--json"], devices=2)``: the command on the stand-in."""
+
+    def run(arguments, **settings):
+        folder = tmp_path_factory.mktemp("reports")
+        return control.run_python(["-m", "vmtool", *arguments], folder, **settings)
+
+    return run
+
+
+@pytest.fixture
+def python_with_fakecuda(fakecuda_lib, tmp_path_factory):
+    """``python_with_fakecuda(code, devices=0)``: a new interpreter on the stand-in."""
+
+    def run(code, **settings):
+        return control.run_python(["-c", code], tmp_path_factory.mktemp("reports"), **settings)
+
+    return run

@@ -1,0 +1,176 @@
+/* Settings: what the tests can ask of the stand-in. The list is in README.md beside this folder.
+ *
+ * They come from FAKECUDA_<NAME> in the environment, or as NAME=VALUE lines from fakecuda_reset(). A name or a
+ * value that is not understood is an error: a test whose setting was ignored would pass for the wrong reason. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "state.h"
+
+extern char **environ;
+
+struct number {
+    const char *name;
+    size_t field;
+    unsigned long long low, high, otherwise;
+};
+#define NUMBER(name, field, low, high, otherwise) {name, offsetof(struct settings, field), low, high, otherwise}
+#define MIB (1ull << 20)
+#define TIB (1ull << 40)
+
+static const struct number numbers[] = {
+    NUMBER("DEVICES", devices, 0, MAX_DEVICES, 1),
+    NUMBER("MEMORY", memory, 0, 1024 * TIB, 1024 * MIB),
+    NUMBER("GRANULARITY", granularity, 4096, 1024 * MIB, 2 * MIB),
+    NUMBER("GRANULARITY_REC", granularity_rec, 0, 1024 * MIB, 0),
+    NUMBER("POISON", poison, 0, POISON_OFF, POISON_OFF),
+    NUMBER("DRIVER_VERSION", driver_version, 1000, 99990, 13000),
+    NUMBER("VA_LIMIT", va_limit, 0, 128 * TIB, 128 * TIB),
+    NUMBER("MAX_MAPPINGS", max_mappings, 0, ULLONG_MAX, ULLONG_MAX),
+    NUMBER("BUSY_MS", busy_ms, 0, 60000, 0),
+    NUMBER("UNMAP_WAITS", unmap_waits, 0, 1, 0),
+    NUMBER("BAD_COPY", bad_copy, INVALID_VALUE, ILLEGAL_ADDRESS, INVALID_VALUE),
+    NUMBER("VMM", vmm, 0, 1, 1),
+    NUMBER("POSIX_FD", posix_fd, 0, 1, 1),
+    NUMBER("FABRIC", fabric, 0, 1, 0),
+    NUMBER("RDMA", rdma, 0, 1, 0),
+    NUMBER("COMPRESSION", compression, 0, 1, 0),
+    NUMBER("MULTICAST", multicast, 0, 1, 0),
+    NUMBER("HOST_NUMA", host_numa, 0, 1, 0),
+    NUMBER("DMA_BUF", dma_buf, 0, 1, 0),
+    NUMBER("INTEGRATED", integrated, 0, 1, 0),
+    NUMBER("TCC", tcc, 0, 1, 0),
+};
+enum { NUMBER_COUNT = sizeof numbers / sizeof numbers[0] };
+
+static unsigned long long *field_of(struct settings *settings, const struct number *number) {
+    return (unsigned long long *)(void *)((char *)settings + number->field);
+}
+
+/* A whole number, decimal or 0x, with an optional KiB, MiB, GiB or TiB. */
+static bool parse_number(const char *text, size_t length, unsigned long long *out) {
+    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    char copy[40];
+    char *end = NULL;
+    if (length == 0 || length >= sizeof copy || text[0] < '0' || text[0] > '9') return false;
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    unsigned long long value = strtoull(copy, &end, 0);
+    for (unsigned power = 0; power < sizeof units / sizeof units[0]; power++) {
+        if (strcmp(end, units[power]) != 0) continue;
+        *out = value << (10 * power);
+        return *out >> (10 * power) == value;
+    }
+    return false;
+}
+
+/* One fault: CALL:N, CALL:N+, either with =CODE. */
+static bool parse_fault(struct fault *out, const char *text, size_t length) {
+    const char *end = text + length;
+    const char *colon = memchr(text, ':', length);
+    if (colon == NULL) return false;
+    int call = call_by_name(text, (size_t)(colon - text));
+    const char *count = colon + 1;
+    const char *equals = memchr(count, '=', (size_t)(end - count));
+    const char *count_end = equals != NULL ? equals : end;
+    unsigned long long code = OUT_OF_MEMORY;
+    bool onwards = count_end > count && count_end[-1] == '+';
+    if (call < 0 || !parse_number(count, (size_t)(count_end - count) - onwards, &out->first)) return false;
+    if (equals != NULL && !parse_number(equals + 1, (size_t)(end - equals) - 1, &code)) return false;
+    out->call = (enum call_id)call;
+    out->onwards = onwards;
+    out->code = (CUresult)code;
+    return out->first > 0 && code > 0 && code <= INT_MAX;
+}
+
+bool faults_parse(struct faults *out, const char *text, char *why, size_t why_bytes) {
+    out->count = 0;
+    while (*text != '\0') {
+        size_t length = strcspn(text, ",");
+        if (out->count == MAX_FAULTS || !parse_fault(&out->list[out->count], text, length)) {
+            snprintf(why, why_bytes, "FAIL: '%.*s' is not CALL:N, CALL:N+ or either with =CODE (at most %d)",
+                     (int)length, text, MAX_FAULTS);
+            return false;
+        }
+        out->count++;
+        text += length;
+        if (*text == ',') text++;
+    }
+    return true;
+}
+
+static bool parse_one(struct settings *out, const char *line, size_t length, char *why, size_t why_bytes) {
+    const char *equals = memchr(line, '=', length);
+    size_t name = equals != NULL ? (size_t)(equals - line) : length;
+    const char *value = equals != NULL ? equals + 1 : line + length;
+    size_t value_bytes = (size_t)(line + length - value);
+    char text[PATH_BYTES];
+    snprintf(why, why_bytes, "'%.*s' is not a setting with a legal value", (int)length, line);
+    if (equals == NULL || value_bytes >= sizeof text) return false;
+    memcpy(text, value, value_bytes);
+    text[value_bytes] = '\0';
+    if (name == 4 && strncmp(line, "FAIL", name) == 0) return faults_parse(&out->faults, text, why, why_bytes);
+    if (name == 6 && strncmp(line, "REPORT", name) == 0) {
+        memcpy(out->report, text, value_bytes + 1);
+        return true;
+    }
+    for (int i = 0; i < NUMBER_COUNT; i++) {
+        const struct number *number = &numbers[i];
+        if (strlen(number->name) != name || strncmp(number->name, line, name) != 0) continue;
+        unsigned long long *field = field_of(out, number);
+        return parse_number(text, value_bytes, field) && *field >= number->low && *field <= number->high;
+    }
+    return false;
+}
+
+static bool power_of_two(unsigned long long value) { return value != 0 && (value & (value - 1)) == 0; }
+
+bool settings_parse(struct settings *out, const char *lines, char *why, size_t why_bytes) {
+    while (*lines != '\0') {
+        size_t length = strcspn(lines, "\n");
+        if (length > 0 && !parse_one(out, lines, length, why, why_bytes)) return false;
+        lines += length;
+        if (*lines == '\n') lines++;
+    }
+    if (out->granularity_rec == 0) out->granularity_rec = out->granularity;
+    if (!power_of_two(out->granularity) || !power_of_two(out->granularity_rec) ||
+        out->granularity_rec < out->granularity) {
+        snprintf(why, why_bytes, "GRANULARITY and GRANULARITY_REC are powers of two, the second not the smaller");
+        return false;
+    }
+    if (out->bad_copy != INVALID_VALUE && out->bad_copy != ILLEGAL_ADDRESS) {
+        snprintf(why, why_bytes, "BAD_COPY is 1 or 700");
+        return false;
+    }
+    return true;
+}
+
+void settings_default(struct settings *out) {
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < NUMBER_COUNT; i++) *field_of(out, &numbers[i]) = numbers[i].otherwise;
+}
+
+void settings_from_environment(struct settings *out) {
+    static const char prefix[] = "FAKECUDA_";
+    char lines[8192] = "";
+    char why[300];
+    size_t used = 0;
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+        if (strncmp(*entry, prefix, sizeof prefix - 1) != 0) continue;
+        int wrote = snprintf(lines + used, sizeof lines - used, "%s\n", *entry + sizeof prefix - 1);
+        if (wrote < 0 || used + (size_t)wrote >= sizeof lines) {
+            fputs("fakecuda: the FAKECUDA_ settings are too long\n", stderr);
+            abort();
+        }
+        used += (size_t)wrote;
+    }
+    settings_default(out);
+    if (!settings_parse(out, lines, why, sizeof why)) {
+        fprintf(stderr, "fakecuda: FAKECUDA_%s\n", why[0] == '\'' ? why + 1 : why);
+        abort();
+    }
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible != NULL && (visible[0] == '\0' || strcmp(visible, "-1") == 0)) out->devices = 0;
+}

@@ -1,0 +1,178 @@
+"""Every way in which CUDA can be missing becomes "not available here", with the reason."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from fakecuda import build, control
+
+from vmtool.errors import ExitCode, UnavailableError
+from vmtool.memory.cuda import absence, devices, driver
+
+LOAD = """
+import json
+from vmtool.errors import UnavailableError
+from vmtool.memory.cuda import driver
+try:
+    driver.load()
+except UnavailableError as exc:
+    print(json.dumps([str(exc), exc.cause or "", exc.hint or "", int(exc.exit_code)]))
+"""
+
+
+@pytest.fixture
+def load_with(tmp_path):
+    """``driver.load()`` in a new process that finds its libcuda in one folder only."""
+
+    def load(folder):
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD],
+            env=os.environ | {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(control._ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        return json.loads(done.stdout)
+
+    return load
+
+
+@pytest.fixture
+def stub(tmp_path, fakecuda_lib):
+    """Compile a libcuda.so.1 from a few lines of C; its folder."""
+
+    def compiled(source):
+        path = tmp_path / "stub.c"
+        path.write_text(source)
+        build.compile_to(tmp_path / "libcuda.so.1", build.SHARED, [path])
+        return tmp_path
+
+    return compiled
+
+
+def test_missing_bindings_say_how_to_install_them(monkeypatch):
+    driver.forget()
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(UnavailableError, match="bindings cannot be imported") as caught:
+        driver.load()
+    assert "cuda-python" in caught.value.hint
+    assert caught.value.exit_code == ExitCode.UNAVAILABLE
+
+
+def test_missing_bindings_on_macos_are_no_fault(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "macOS" in str(absence.no_bindings(ImportError("cuda")))
+
+
+def test_a_library_that_is_no_library_counts_as_no_driver(tmp_path, load_with):
+    (tmp_path / "libcuda.so.1").write_text("not an ELF file")
+    message, _, hint, code = load_with(tmp_path)
+    assert message.startswith("no NVIDIA driver was found on this machine")
+    assert "--backing host" in hint
+    assert code == 4
+
+
+@pytest.mark.cc
+def test_a_library_without_the_entry_point_is_too_old(stub, load_with):
+    message, cause, hint, code = load_with(
+        stub("int cuInit(unsigned f);\nint cuInit(unsigned f) { return (int)f; }\n")
+    )
+    assert "too old or not a real one" in message
+    assert "CUDA 12.0" in cause
+    assert "525.60" in hint
+    assert code == 4
+
+
+@pytest.mark.cc
+def test_a_library_that_hands_out_nothing_is_not_usable(stub, load_with):
+    source = (
+        "int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, int *t);\n"
+        '__attribute__((visibility("default")))\n'
+        "int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, int *t)\n"
+        "{ (void)s; (void)v; (void)g; (void)t; *f = 0; return 500; }\n"
+    )
+    message, cause, _, code = load_with(stub(source))
+    assert "cuInit" in message
+    assert "not usable" in message
+    assert "does not offer" in cause
+    assert code == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "symbol", "advice"),
+    [
+        (3, "CUDA_ERROR_NOT_INITIALIZED", "spawn"),
+        (34, "CUDA_ERROR_STUB_LIBRARY", "stubs"),
+        (100, "CUDA_ERROR_NO_DEVICE", "nvidia-smi"),
+        (802, "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"),
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
+        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "cuda-compat"),
+        (999, "CUDA_ERROR_UNKNOWN", "--gpus"),
+        (214, "CUDA_ERROR_ECC_UNCORRECTABLE", "nvidia-smi"),
+        (700, "CUDA_ERROR_ILLEGAL_ADDRESS", "nvidia-smi"),
+    ],
+)
+def test_any_refusal_of_cuinit_is_named_with_advice(fakecuda, code, symbol, advice):
+    fakecuda.fail(f"cuInit:1={code}")
+    with pytest.raises(
+        UnavailableError, match=rf"cuInit\(0\) failed: {symbol} \({code}\)"
+    ) as caught:
+        driver.load()
+    assert advice in caught.value.hint
+    fakecuda.reset()
+
+
+def test_a_code_that_the_bindings_do_not_know_keeps_its_number(fakecuda):
+    fakecuda.fail("cuInit:1=12345")
+    with pytest.raises(UnavailableError, match="12345"):
+        driver.load()
+
+
+def test_hidden_devices_are_blamed_on_the_variable(fakecuda, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    fakecuda.reset(devices=0)
+    with pytest.raises(UnavailableError, match="NO_DEVICE") as caught:
+        driver.load()
+    assert caught.value.cause == "CUDA_VISIBLE_DEVICES is ''"
+
+
+def test_a_driver_from_before_cuda_12_is_too_old(fakecuda):
+    fakecuda.reset(driver_version=11080)
+    with pytest.raises(UnavailableError, match=r"supports CUDA 11\.8"):
+        driver.load()
+
+
+def test_a_refused_start_is_tried_again(fakecuda):
+    fakecuda.fail("cuInit:1=999")
+    with pytest.raises(UnavailableError):
+        driver.load()
+    assert driver.load().version == 13000
+
+
+def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(absence.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    assert "WSL" in absence.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
+    assert devices._driver_model(0) == "wsl"
+
+
+def test_windows_device_models_are_told_apart(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert [devices._driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
+
+
+def test_a_device_without_virtual_memory_management_is_refused(fakecuda):
+    fakecuda.reset(vmm=0)
+    with pytest.raises(UnavailableError, match=r"cuda:0 \(vmtool stand-in GPU 0"):
+        devices.require_vmm(devices.device(0))
+
+
+def test_a_device_that_is_not_there_is_unavailable(fakecuda):
+    fakecuda.reset(devices=2)
+    with pytest.raises(UnavailableError, match="no CUDA device 2") as caught:
+        devices.device(2)
+    assert caught.value.hint == "use cuda:0 to cuda:1"

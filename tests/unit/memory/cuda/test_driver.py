@@ -1,0 +1,191 @@
+"""The checked call: outputs as plain values, errors with everything needed to understand them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vmtool.errors import CallError, ExitCode, UnavailableError
+from vmtool.memory.cuda import devices, driver
+from vmtool.memory.cuda.errors import (
+    STICKY_CODES,
+    CudaError,
+    CudaNotSupportedError,
+    CudaOutOfMemoryError,
+    DeviceLostError,
+)
+
+MIB = 1 << 20
+
+
+def test_importing_the_module_does_not_import_cuda():
+    code = "import sys, vmtool.memory.cuda.devices; print('cuda' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_outputs_are_none_one_value_or_a_tuple(fakecuda):
+    cuda = driver.load()
+    context = cuda.call("cuDevicePrimaryCtxRetain", 0)
+    assert cuda.call("cuCtxSetCurrent", context) is None
+    assert cuda.call("cuCtxGetCurrent") == context
+    assert cuda.call("cuMemGetInfo") == (1024 * MIB, 1024 * MIB)
+    assert type(cuda.call("cuCtxGetDevice")) is int
+    stream = cuda.call("cuStreamCreate", driver.STREAM_NON_BLOCKING)
+    event = cuda.call("cuEventCreate", 0)
+    assert [type(value) for value in (context, stream, event)] == [int, int, int]
+    cuda.call("cuDevicePrimaryCtxRelease", 0)
+
+
+def test_addresses_and_handles_are_integers(fakecuda):
+    cuda = driver.load()
+    properties = cuda.allocation_properties(0)
+    nbytes = cuda.granularity(properties, driver.GRANULARITY_MINIMUM)
+    address = cuda.call("cuMemAddressReserve", nbytes, 0, 0, 0)
+    handle = cuda.call("cuMemCreate", nbytes, properties, 0)
+    assert type(address) is int
+    assert type(handle) is int
+    cuda.call("cuMemMap", address, nbytes, 0, handle, 0)
+    cuda.call("cuMemRelease", handle)
+    cuda.call("cuMemSetAccess", address, nbytes, [cuda.access(0)], 1)
+    assert cuda.call("cuMemRetainAllocationHandle", address) == handle
+    cuda.call("cuMemRelease", handle)
+    cuda.call("cuMemUnmap", address, nbytes)
+    cuda.call("cuMemAddressFree", address, nbytes)
+
+
+def test_an_error_names_call_arguments_symbol_number_and_words(fakecuda):
+    cuda = driver.load()
+    with pytest.raises(CudaError) as caught:
+        cuda.call("cuMemAddressReserve", 4096, 0, 0, 0)
+    error = caught.value
+    assert str(error) == (
+        "cuMemAddressReserve(4096, 0, 0, 0) failed: CUDA_ERROR_INVALID_VALUE (1): invalid argument"
+    )
+    assert (error.call, error.arguments, error.code) == ("cuMemAddressReserve", "4096, 0, 0, 0", 1)
+    assert isinstance(error, CallError)
+    assert error.exit_code == ExitCode.CALL_FAILED
+    assert fakecuda.forgive() != []
+
+
+def test_arguments_that_are_not_numbers_are_named_by_kind(fakecuda):
+    cuda = driver.load()
+    with pytest.raises(CudaError) as caught:
+        cuda.call("cuMemcpyHtoD", 1, b"12345", 5)
+    assert caught.value.arguments == "1, <5 bytes>, 5"
+    with pytest.raises(CudaError) as caught:
+        cuda.call("cuMemSetAccess", 0, 0, [cuda.access(0)], 1)
+    assert caught.value.arguments == "0, 0, [<CUmemAccessDesc>], 1"
+    assert fakecuda.forgive() != []
+
+
+def test_a_full_device_is_an_error_of_its_own(fakecuda):
+    cuda = driver.load()
+    with pytest.raises(CudaOutOfMemoryError, match="CUDA_ERROR_OUT_OF_MEMORY") as caught:
+        cuda.call("cuMemCreate", 2048 * MIB, cuda.allocation_properties(0), 0)
+    assert caught.value.hint
+
+
+def test_what_is_not_supported_is_unavailable(fakecuda):
+    cuda = driver.load()
+    properties = cuda.allocation_properties(0, handle_types=driver.HANDLE_FABRIC)
+    with pytest.raises(CudaNotSupportedError) as caught:
+        cuda.call("cuMemCreate", 2 * MIB, properties, 0)
+    assert caught.value.exit_code == ExitCode.UNAVAILABLE
+
+
+def test_a_result_that_the_bindings_do_not_know_is_a_cuda_error(fakecuda):
+    cuda = driver.load()
+    fakecuda.fail("cuDeviceGetCount:1=4321")
+    with pytest.raises(CudaError, match="4321") as caught:
+        cuda.call("cuDeviceGetCount")
+    assert caught.value.code == 4321
+
+
+@pytest.mark.parametrize("name", ["cuMemAlloc", "cuNoSuchFunction"])
+def test_a_function_that_nobody_offers_is_unavailable(fakecuda, name):
+    with pytest.raises(UnavailableError, match=name):
+        driver.load().call(name, *[8] * (name == "cuMemAlloc"))
+
+
+def test_a_mistake_of_the_caller_is_not_dressed_up(fakecuda):
+    cuda = driver.load()
+    with pytest.raises(RuntimeError, match="List is too small"):
+        cuda.call("cuMemSetAccess", 0, 0, [cuda.access(0)], 2)
+    with pytest.raises(TypeError):
+        cuda.call("cuMemcpyHtoD", 0, "text", 4)
+
+
+@pytest.mark.parametrize("code", sorted(STICKY_CODES))
+def test_after_a_sticky_error_nothing_is_called_any_more(fakecuda, code):
+    cuda = driver.load()
+    cuda.call("cuDeviceGetCount")
+    fakecuda.fail(f"cuDeviceGet:1={code}")
+    with pytest.raises(DeviceLostError) as first:
+        cuda.call("cuDeviceGet", 0)
+    assert (first.value.code, cuda.lost) == (code, first.value)
+    before = fakecuda.report()["calls"]["cuDeviceGetCount"]
+    with pytest.raises(DeviceLostError, match=r"cuDeviceGet\(0\) failed") as later:
+        cuda.call("cuDeviceGetCount")
+    assert later.value.code == code
+    assert later.value.hint == first.value.hint
+    assert fakecuda.report()["calls"]["cuDeviceGetCount"] == before
+
+
+def test_other_errors_leave_the_driver_usable(fakecuda):
+    cuda = driver.load()
+    fakecuda.fail("cuDeviceGet:1=999")
+    with pytest.raises(CudaError, match="999"):
+        cuda.call("cuDeviceGet", 0)
+    assert cuda.lost is None
+    assert cuda.call("cuDeviceGet", 0) == 0
+
+
+def test_a_forked_child_is_told_to_use_spawn(python_with_fakecuda):
+    done = python_with_fakecuda(
+        "import os\n"
+        "from vmtool.memory.cuda import driver, errors\n"
+        "cuda = driver.load()\n"
+        "if os.fork() == 0:\n"
+        "    try: cuda.call('cuDeviceGetCount')\n"
+        "    except errors.CudaError as exc: print(exc.code, exc.hint, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    assert done.stdout == "3 start workers with spawn, not fork\n"
+
+
+def test_devices_are_listed_without_a_context(fakecuda):
+    fakecuda.reset(devices=2, memory="24GiB", fabric=1, integrated=1)
+    found = devices.devices()
+    assert [info.ordinal for info in found] == [0, 1]
+    assert found[1].name == "vmtool stand-in GPU 1 (no hardware)"
+    assert found[0].uuid != found[1].uuid
+    assert len(found[0].uuid) == 36
+    assert found[0].total_bytes == 24 << 30
+    assert found[0].compute_capability == "9.0"
+    assert found[0].integrated is True
+    assert found[0].driver_version == 13000
+    assert {key for key, value in found[0].attributes.items() if value == 1} == {
+        *("vmm", "posix_fd", "fabric", "unified_addressing"),
+    }
+    assert found[0].attributes["host_numa_id"] == -1
+    calls = fakecuda.report()["calls"]
+    assert not [name for name in calls if "Ctx" in name]
+
+
+def test_an_attribute_that_the_driver_does_not_know_is_none(fakecuda):
+    cuda = driver.load()
+    assert cuda.attribute("NO_SUCH_ATTRIBUTE", 0) is None
+    fakecuda.fail("cuDeviceGetAttribute:1=1")
+    assert cuda.attribute("INTEGRATED", 0) is None
+    fakecuda.fail("cuDeviceGetAttribute:1=2")
+    with pytest.raises(CudaOutOfMemoryError):
+        cuda.attribute("INTEGRATED", 0)
+
+
+def test_load_starts_the_driver_once(fakecuda):
+    assert driver.load() is driver.load()
+    assert fakecuda.report()["calls"]["cuInit"]["calls"] == 1
+    assert os.getpid() == fakecuda.report()["pid"]

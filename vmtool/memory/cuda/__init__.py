@@ -1,0 +1,1 @@
+"""Device memory through the CUDA driver's virtual memory calls."""

@@ -1,0 +1,117 @@
+"""The CUDA devices of this machine and what they offer, found without creating a context."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UnavailableError
+from vmtool.memory.cuda import absence, driver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# CU_DEVICE_ATTRIBUTE_..., by the name that results use.
+ATTRIBUTES: Final[dict[str, str]] = {
+    "vmm": "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    "posix_fd": "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+    "fabric": "HANDLE_TYPE_FABRIC_SUPPORTED",
+    "rdma": "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED",
+    "compression": "GENERIC_COMPRESSION_SUPPORTED",
+    "multicast": "MULTICAST_SUPPORTED",
+    "dma_buf": "DMA_BUF_SUPPORTED",
+    "host_numa": "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    "host": "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    "host_numa_id": "HOST_NUMA_ID",
+    "unified_addressing": "UNIFIED_ADDRESSING",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One CUDA device, as the driver describes it.
+
+    Attributes:
+        ordinal: Its number in this process, from 0.
+        name: The driver's own name for it.
+        uuid: 32 hexadecimal digits in the usual groups.
+        total_bytes: Its memory, used or not.
+        compute_capability: Such as ``9.0``.
+        integrated: Whether it shares the host's memory; ``None`` if unknown.
+        driver_version: The newest CUDA version that the driver supports: 1000 * major + 10 * minor.
+        driver_model: ``wddm`` or ``tcc`` on Windows, ``wsl`` under WSL, else ``None``.
+        attributes: The values of ``ATTRIBUTES``; ``None`` if driver or bindings do not know one.
+    """
+
+    ordinal: int
+    name: str
+    uuid: str
+    total_bytes: int
+    compute_capability: str
+    integrated: bool | None
+    driver_version: int
+    driver_model: str | None
+    attributes: Mapping[str, int | None]
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Return every device that this process may use, in the driver's order.
+
+    Raises:
+        UnavailableError: If there is no usable driver or no device.
+        CudaError: If the driver does not answer for a device.
+    """
+    count: int = driver.load().call("cuDeviceGetCount")
+    return tuple(device(ordinal) for ordinal in range(count))
+
+
+def device(ordinal: int) -> DeviceInfo:
+    """Return device *ordinal*.
+
+    Raises:
+        UnavailableError: If there is no usable driver or no such device.
+        CudaError: If the driver does not answer for the device.
+    """
+    loaded = driver.load()
+    count: int = loaded.call("cuDeviceGetCount")
+    if not 0 <= ordinal < count:
+        known = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+        raise UnavailableError(
+            f"there is no CUDA device {ordinal} here", hint=f"use {known}" if count else None
+        )
+    handle: int = loaded.call("cuDeviceGet", ordinal)
+    name: bytes = loaded.call("cuDeviceGetName", 256, handle)
+    uuid = bytes(loaded.call("cuDeviceGetUuid", handle).bytes).hex()
+    integrated = loaded.attribute("INTEGRATED", handle)
+    return DeviceInfo(
+        ordinal=ordinal,
+        name=name.split(b"\0", 1)[0].decode(errors="replace"),
+        uuid="-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])),
+        total_bytes=loaded.call("cuDeviceTotalMem", handle),
+        compute_capability=".".join(
+            str(loaded.attribute(f"COMPUTE_CAPABILITY_{part}", handle))
+            for part in ("MAJOR", "MINOR")
+        ),
+        integrated=None if integrated is None else bool(integrated),
+        driver_version=loaded.version,
+        driver_model=_driver_model(loaded.attribute("TCC_DRIVER", handle)),
+        attributes={key: loaded.attribute(name, handle) for key, name in ATTRIBUTES.items()},
+    )
+
+
+def require_vmm(info: DeviceInfo) -> None:
+    """Check that memory can be committed on this device.
+
+    Raises:
+        UnavailableError: If it has no virtual memory management.
+    """
+    if not info.attributes["vmm"]:
+        raise absence.no_vmm(f"cuda:{info.ordinal} ({info.name})", info.driver_model)
+
+
+def _driver_model(tcc: int | None) -> str | None:
+    """WDDM lets Windows page device memory out, so figures taken under it mean something else."""
+    if sys.platform == "win32":
+        return None if tcc is None else "tcc" if tcc else "wddm"
+    return "wsl" if absence.in_wsl() else None
