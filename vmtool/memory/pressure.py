@@ -29,6 +29,7 @@ class Pressure:
         address_space_limit_bytes: ``RLIMIT_AS``.
         data_bytes: Private writable memory (``VmData``).
         data_limit_bytes: ``RLIMIT_DATA``.
+        memlock_limit_bytes: ``RLIMIT_MEMLOCK``.
         overcommit_mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
         charge_bytes: Commit charge of the machine (``Committed_AS``).
         charge_limit_bytes: ``CommitLimit``; it binds only in mode 2.
@@ -42,6 +43,7 @@ class Pressure:
     address_space_limit_bytes: int | None = None
     data_bytes: int | None = None
     data_limit_bytes: int | None = None
+    memlock_limit_bytes: int | None = None
     overcommit_mode: int | None = None
     charge_bytes: int | None = None
     charge_limit_bytes: int | None = None
@@ -87,6 +89,7 @@ def read_pressure() -> Pressure:
             address_space_limit_bytes=limit(resource.RLIMIT_AS),
             data_bytes=status.get("VmData"),
             data_limit_bytes=limit(resource.RLIMIT_DATA),
+            memlock_limit_bytes=limit(resource.RLIMIT_MEMLOCK),
             overcommit_mode=_read_int("/proc/sys/vm/overcommit_memory"),
             charge_bytes=meminfo.get("Committed_AS"),
             charge_limit_bytes=meminfo.get("CommitLimit"),

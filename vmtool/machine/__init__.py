@@ -1,0 +1,24 @@
+"""Facts about this machine, what is safe on it, and what would stop a plan."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vmtool.machine.facts import MachineFacts
+
+
+def read_facts() -> MachineFacts:
+    """Return the facts of this machine at this moment; what it does not tell is ``None``.
+
+    Raises nothing: a source that is missing or not readable leaves its facts unknown.
+    """
+    if sys.platform == "linux":
+        from vmtool.machine.linux import read_linux_facts
+
+        return read_linux_facts()
+    else:  # mypy needs both branches spelled out
+        from vmtool.machine.other import read_other_facts
+
+        return read_other_facts()

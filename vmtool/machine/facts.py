@@ -1,0 +1,251 @@
+"""What is recorded about a machine with every result: frozen, integers, no text but names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vmtool.units import GIB, MIB
+
+#: Left to everything else on the machine when a safe amount is worked out.
+_KEEP_BYTES = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFacts:
+    """The software and the processor.
+
+    Attributes:
+        os: ``Linux``, ``Darwin`` or ``Windows``.
+        kernel: The kernel's release.
+        arch: The processor architecture, such as ``x86_64``.
+        cpu_model: The processor's own name.
+        cpus: Logical processors of the machine.
+        cpus_usable: Those this process may run on.
+        python: The Python version.
+        vmtool: The version of vmtool.
+    """
+
+    os: str
+    kernel: str
+    arch: str
+    cpu_model: str | None
+    cpus: int | None
+    cpus_usable: int | None
+    python: str
+    vmtool: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """RAM and swap, in bytes.
+
+    Attributes:
+        total_bytes: RAM.
+        available_bytes: RAM that can be had without swapping.
+        swap_total_bytes: Swap space.
+        swap_free_bytes: Swap space that is not used.
+    """
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HugeSize:
+    """One size of multi-size transparent huge pages, with its own mode."""
+
+    page_bytes: int
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class HugePool:
+    """One pool of reserved huge pages (hugetlb), counted in pages."""
+
+    page_bytes: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class HugePageFacts:
+    """Transparent and reserved huge pages of Linux.
+
+    Attributes:
+        thp_mode: ``always``, ``madvise`` or ``never``.
+        thp_defrag: How hard a fault works for a huge page.
+        pmd_bytes: The size of a transparent huge page.
+        sizes: Multi-size huge pages (mTHP), ascending.
+        pools: Reserved pools, ascending.
+    """
+
+    thp_mode: str | None = None
+    thp_defrag: str | None = None
+    pmd_bytes: int | None = None
+    sizes: tuple[HugeSize, ...] = ()
+    pools: tuple[HugePool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """Commit accounting.
+
+    Attributes:
+        mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
+        ratio_percent: ``vm.overcommit_ratio``.
+        limit_bytes: ``CommitLimit``; it binds only in mode 2.
+        charge_bytes: ``Committed_AS``: the charge of the whole machine.
+    """
+
+    mode: int | None = None
+    ratio_percent: int | None = None
+    limit_bytes: int | None = None
+    charge_bytes: int | None = None
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What the limit leaves, negative when it is exceeded already."""
+        if self.limit_bytes is None or self.charge_bytes is None:
+            return None
+        return self.limit_bytes - self.charge_bytes
+
+    @property
+    def binds(self) -> bool:
+        """Whether the limit is enforced."""
+        return self.mode == 2
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupLevel:
+    """One control group on the way from this process to the root.
+
+    Attributes:
+        path: Its directory.
+        version: 1 or 2.
+        limit_bytes: ``memory.max`` (v1: ``memory.limit_in_bytes``); ``None`` is unlimited.
+        high_bytes: ``memory.high``, above which v2 throttles; ``None`` is unlimited.
+        used_bytes: What is charged to it and to those below it.
+        reclaimable_bytes: Clean file cache in that, which the kernel drops first.
+    """
+
+    path: str
+    version: int
+    limit_bytes: int | None = None
+    high_bytes: int | None = None
+    used_bytes: int | None = None
+    reclaimable_bytes: int = 0
+
+    @property
+    def bound_bytes(self) -> int | None:
+        """The lower of limit and high; ``None`` is unlimited."""
+        bounds = [b for b in (self.limit_bytes, self.high_bytes) if b is not None]
+        return min(bounds, default=None)
+
+    @property
+    def available_bytes(self) -> int | None:
+        """What can still be charged before the bound; ``None`` is unlimited."""
+        if self.bound_bytes is None:
+            return None
+        hard = max((self.used_bytes or 0) - self.reclaimable_bytes, 0)
+        return max(self.bound_bytes - hard, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupFacts:
+    """The memory limits of every control group that this process is in.
+
+    Attributes:
+        levels: From the process's own group up to the root; both versions on hybrid systems.
+    """
+
+    levels: tuple[CgroupLevel, ...] = ()
+
+    @property
+    def tightest(self) -> CgroupLevel | None:
+        """The level that leaves least, or ``None`` if no level is limited."""
+        limited = [level for level in self.levels if level.available_bytes is not None]
+        return min(limited, key=lambda level: level.available_bytes or 0, default=None)
+
+    @property
+    def available_bytes(self) -> int | None:
+        """What the tightest level leaves; ``None`` is unlimited."""
+        return None if self.tightest is None else self.tightest.available_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What this process uses of what it may; a limit of ``None`` is unlimited.
+
+    Attributes:
+        mappings: Memory areas in use.
+        max_mappings: ``vm.max_map_count``.
+        address_space_bytes: Address space in use.
+        address_space_limit_bytes: ``RLIMIT_AS``.
+        data_bytes: Private writable memory.
+        data_limit_bytes: ``RLIMIT_DATA``.
+        memlock_limit_bytes: ``RLIMIT_MEMLOCK``.
+    """
+
+    mappings: int | None = None
+    max_mappings: int | None = None
+    address_space_bytes: int | None = None
+    address_space_limit_bytes: int | None = None
+    data_bytes: int | None = None
+    data_limit_bytes: int | None = None
+    memlock_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """What stands between this process and the hardware, as far as it shows.
+
+    Attributes:
+        container: Such as ``docker``, ``kubernetes`` or ``podman``.
+        hypervisor: Such as ``KVM``; ``unknown`` when only the processor says that there is one.
+        wsl: 1 or 2 under the Windows Subsystem for Linux.
+        gvisor: Whether the kernel is gVisor's.
+    """
+
+    container: str | None = None
+    hypervisor: str | None = None
+    wsl: int | None = None
+    gvisor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """Everything that is recorded about a machine."""
+
+    system: SystemFacts
+    page_bytes: int
+    memory: MemoryFacts = field(default_factory=MemoryFacts)
+    huge_pages: HugePageFacts = field(default_factory=HugePageFacts)
+    commit: CommitFacts = field(default_factory=CommitFacts)
+    cgroup: CgroupFacts = field(default_factory=CgroupFacts)
+    process: ProcessFacts = field(default_factory=ProcessFacts)
+    environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
+
+    @property
+    def available_bytes(self) -> int | None:
+        """What can be committed and touched: the least that RAM, cgroups and charge leave."""
+        bounds = [self.memory.available_bytes, self.cgroup.available_bytes]
+        if self.commit.binds:
+            bounds.append(self.commit.headroom_bytes)
+        if self.process.data_limit_bytes is not None:
+            bounds.append(self.process.data_limit_bytes - (self.process.data_bytes or 0))
+        known = [max(bound, 0) for bound in bounds if bound is not None]
+        return min(known, default=None)
+
+    @property
+    def safe_bytes(self) -> int:
+        """What can be committed without endangering the machine, a whole number of MiB.
+
+        Four fifths of what is available, and at least 256 MiB left over; 1 GiB where the platform
+        does not tell what is available.
+        """
+        available = self.available_bytes
+        if available is None:
+            return GIB
+        return max(min(available * 4 // 5, available - _KEEP_BYTES), 0) // MIB * MIB

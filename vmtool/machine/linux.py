@@ -1,0 +1,108 @@
+"""The facts of a Linux machine, each from the file that the kernel documents for it."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from typing import TYPE_CHECKING
+
+from vmtool.machine.cgroup import read_cgroups
+from vmtool.machine.environment import read_environment
+from vmtool.machine.facts import (
+    CommitFacts,
+    HugePageFacts,
+    HugePool,
+    HugeSize,
+    MachineFacts,
+    MemoryFacts,
+    ProcessFacts,
+)
+from vmtool.machine.files import KernelFiles, parse_choice, parse_int, parse_kib
+from vmtool.machine.system import read_system
+from vmtool.memory.pressure import read_pressure
+
+if TYPE_CHECKING:
+    from vmtool.machine.files import Files
+
+_THP = "/sys/kernel/mm/transparent_hugepage"
+_POOLS = "/sys/kernel/mm/hugepages"
+_SIZED = re.compile(r"hugepages-([0-9]+)kB")
+
+
+def read_linux_facts(files: Files | None = None) -> MachineFacts:
+    """Return the facts of this machine.
+
+    Args:
+        files: Where to read them; the kernel's own files by default.
+    """
+    source = KernelFiles() if files is None else files
+    meminfo = parse_kib(source.read("/proc/meminfo"))
+    return MachineFacts(
+        system=read_system(parse_cpu_model(source.read("/proc/cpuinfo"))),
+        page_bytes=mmap.PAGESIZE,
+        memory=MemoryFacts(
+            total_bytes=meminfo.get("MemTotal"),
+            available_bytes=meminfo.get("MemAvailable"),
+            swap_total_bytes=meminfo.get("SwapTotal"),
+            swap_free_bytes=meminfo.get("SwapFree"),
+        ),
+        huge_pages=read_huge_pages(source),
+        commit=CommitFacts(
+            mode=parse_int(source.read("/proc/sys/vm/overcommit_memory")),
+            ratio_percent=parse_int(source.read("/proc/sys/vm/overcommit_ratio")),
+            limit_bytes=meminfo.get("CommitLimit"),
+            charge_bytes=meminfo.get("Committed_AS"),
+        ),
+        cgroup=read_cgroups(source),
+        process=_read_process(),
+        environment=read_environment(source),
+    )
+
+
+def read_huge_pages(files: Files) -> HugePageFacts:
+    """Return the modes and pools of huge pages; empty where the kernel has none."""
+    sizes = [
+        HugeSize(page_bytes, mode)
+        for page_bytes, path in _sized(files, _THP)
+        if (mode := parse_choice(files.read(f"{path}/enabled"))) is not None
+    ]
+    pools = [
+        HugePool(page_bytes, total, parse_int(files.read(f"{path}/free_hugepages")) or 0)
+        for page_bytes, path in _sized(files, _POOLS)
+        if (total := parse_int(files.read(f"{path}/nr_hugepages"))) is not None
+    ]
+    return HugePageFacts(
+        thp_mode=parse_choice(files.read(f"{_THP}/enabled")),
+        thp_defrag=parse_choice(files.read(f"{_THP}/defrag")),
+        pmd_bytes=parse_int(files.read(f"{_THP}/hpage_pmd_size")),
+        sizes=tuple(sizes),
+        pools=tuple(pools),
+    )
+
+
+def parse_cpu_model(cpuinfo: str | None) -> str | None:
+    """Return the processor's name from ``/proc/cpuinfo``; many arm64 kernels give none."""
+    for line in (cpuinfo or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in {"model name", "Model", "cpu model", "cpu"} and value.strip():
+            return value.strip()
+    return None
+
+
+def _sized(files: Files, directory: str) -> list[tuple[int, str]]:
+    """Return the sizes and directories of ``hugepages-64kB`` and its like, ascending."""
+    matches = (_SIZED.fullmatch(name) for name in files.names(directory))
+    return sorted((int(m[1]) << 10, f"{directory}/{m[0]}") for m in matches if m is not None)
+
+
+def _read_process() -> ProcessFacts:
+    pressure = read_pressure()
+    return ProcessFacts(
+        mappings=pressure.mappings,
+        max_mappings=pressure.max_mappings,
+        address_space_bytes=pressure.address_space_bytes,
+        address_space_limit_bytes=pressure.address_space_limit_bytes,
+        data_bytes=pressure.data_bytes,
+        data_limit_bytes=pressure.data_limit_bytes,
+        memlock_limit_bytes=pressure.memlock_limit_bytes,
+    )

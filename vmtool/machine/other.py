@@ -1,0 +1,35 @@
+"""The facts of a macOS or Windows machine: what Python and psutil tell; the rest is unknown."""
+
+from __future__ import annotations
+
+import mmap
+
+from vmtool.machine.facts import MachineFacts, MemoryFacts, ProcessFacts
+from vmtool.machine.system import read_system
+from vmtool.memory.pressure import read_pressure
+
+
+def read_other_facts() -> MachineFacts:
+    """Return the facts of this machine."""
+    pressure = read_pressure()
+    return MachineFacts(
+        system=read_system(None),
+        page_bytes=mmap.PAGESIZE,
+        memory=_read_memory(),
+        process=ProcessFacts(
+            address_space_limit_bytes=pressure.address_space_limit_bytes,
+            data_limit_bytes=pressure.data_limit_bytes,
+            memlock_limit_bytes=pressure.memlock_limit_bytes,
+        ),
+    )
+
+
+def _read_memory() -> MemoryFacts:
+    import psutil  # loaded only where Linux's files are missing
+
+    ram = psutil.virtual_memory()
+    try:
+        swap = psutil.swap_memory()
+    except (OSError, RuntimeError):  # not implemented under Wine
+        return MemoryFacts(total_bytes=ram.total, available_bytes=ram.available)
+    return MemoryFacts(ram.total, ram.available, swap.total, swap.free)

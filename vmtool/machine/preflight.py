@@ -1,0 +1,238 @@
+"""Whether a plan fits this machine, before anything is mapped; if not, what would."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import RefusedError
+from vmtool.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vmtool.machine.facts import MachineFacts
+
+# One 8-byte entry maps a page; the tables above that last level add less than 1 %.
+_ENTRY_BYTES: Final = 8
+# Left for the interpreter and its libraries, which also map, grow and split areas.
+_SPARE_MAPPINGS: Final = 1024
+_SPARE_SPACE: Final = 64 << 20
+# User addresses of x86-64 and arm64 have 47 or 48 bits; not all of them are free.
+_USABLE_SPACE: Final = 1 << 46
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a plan needs at its peak.
+
+    Attributes:
+        reserve_bytes: Address space, per process.
+        commit_bytes: Committed and touched memory, all processes together.
+        mappings: Memory areas at the worst moment, per process.
+        page_table_bytes: Page tables; ``None`` to work them out from *commit_bytes*.
+        largest_commit_bytes: The longest single commit.
+        processes: Worker processes.
+        device_bytes: Memory of the device.
+        device_free_bytes: What the device's driver says is free; ``None`` if it was not asked.
+    """
+
+    reserve_bytes: int = 0
+    commit_bytes: int = 0
+    mappings: int = 0
+    page_table_bytes: int | None = None
+    largest_commit_bytes: int = 0
+    processes: int = 1
+    device_bytes: int = 0
+    device_free_bytes: int | None = None
+
+
+class Verdict(enum.Enum):
+    """What a finding means for the plan."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One limit that the plan meets.
+
+    Attributes:
+        kind: A short stable name, as in :class:`vmtool.memory.pressure.Diagnosis`.
+        verdict: Whether the plan must not run.
+        message: What is asked for and what there is.
+        safe: The number that would be safe, in the unit of what is asked for.
+        remedy: What to do.
+    """
+
+    kind: str
+    verdict: Verdict
+    message: str
+    safe: int
+    remedy: str
+
+
+def check(demand: Demand, facts: MachineFacts) -> tuple[Finding, ...]:
+    """Return every limit of this machine that *demand* meets, the hard ones first."""
+    found = [
+        finding
+        for rule in (_memory, _device, _mappings, _address_space, _data, _single_commit)
+        if (finding := rule(demand, facts)) is not None
+    ]
+    return tuple(sorted(found, key=lambda finding: finding.verdict is Verdict.WARN))
+
+
+def refuse_unsafe(findings: Iterable[Finding]) -> None:
+    """Raise for the first finding that refuses the plan.
+
+    Raises:
+        RefusedError: If there is one; the error names the number that would be safe.
+    """
+    for finding in findings:
+        if finding.verdict is Verdict.REFUSE:
+            raise RefusedError(finding.message, hint=finding.remedy)
+
+
+def page_table_bytes(committed: int, page_bytes: int) -> int:
+    """Return what the last level of page tables takes for *committed* bytes of small pages."""
+    return -(-committed // page_bytes) * _ENTRY_BYTES
+
+
+def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
+    tables = demand.page_table_bytes
+    if tables is None:
+        tables = page_table_bytes(demand.commit_bytes, facts.page_bytes)
+    need = demand.commit_bytes + tables
+    available = facts.available_bytes
+    if not demand.commit_bytes or need <= facts.safe_bytes:
+        return None
+    safe = facts.safe_bytes * demand.commit_bytes // need
+    kind, bound = _who_binds(facts)
+    verdict = Verdict.REFUSE if available is not None else Verdict.WARN
+    return Finding(
+        kind,
+        verdict,
+        f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
+        f"tables; {bound}",
+        safe,
+        f"use {format_size(safe)} ({safe} bytes) or less",
+    )
+
+
+def _who_binds(facts: MachineFacts) -> tuple[str, str]:
+    """Return the kind and the words for the tightest bound on committed memory."""
+    available = facts.available_bytes
+    if available is None:
+        return "unknown", "what is available is not told here, so at most 1 GiB counts as safe"
+    level = facts.cgroup.tightest
+    if level is not None and level.available_bytes == available:
+        bound = format_size(level.bound_bytes or 0)
+        words = f"the control group {level.path} leaves {format_size(available)} of {bound}"
+        return "cgroup-limit", words
+    if facts.commit.binds and max(facts.commit.headroom_bytes or 0, 0) == available:
+        return "commit-limit", f"the commit limit leaves {format_size(available)}"
+    if facts.memory.available_bytes == available:
+        return "available-memory", f"{format_size(available)} of RAM is available"
+    return "data-limit", f"RLIMIT_DATA leaves {format_size(available)}"
+
+
+def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
+    free = demand.device_free_bytes
+    if free is None:
+        return None
+    # On WDDM and with other users of the device, free memory is not all to be had.
+    safe = free * 9 // 10
+    if demand.device_bytes <= safe:
+        return None
+    return Finding(
+        "device-memory",
+        Verdict.REFUSE,
+        f"the plan commits {format_size(demand.device_bytes)} on the device, which has "
+        f"{format_size(free)} free",
+        safe,
+        f"use {format_size(safe)} ({safe} bytes) or less",
+    )
+
+
+def _mappings(demand: Demand, facts: MachineFacts) -> Finding | None:
+    limit = facts.process.max_mappings
+    if limit is None:
+        return None
+    safe = max(limit - (facts.process.mappings or 0) - _SPARE_MAPPINGS, 0)
+    if demand.mappings <= safe:
+        return None
+    return Finding(
+        "mapping-limit",
+        Verdict.REFUSE,
+        f"the plan may need {demand.mappings} memory areas, vm.max_map_count is {limit} and "
+        f"{facts.process.mappings or 0} are in use",
+        safe,
+        f"use {safe} areas or less (larger granules, a smaller capacity, growth at the tail), or "
+        f"sysctl -w vm.max_map_count={max(limit, demand.mappings + _SPARE_MAPPINGS) * 2}",
+    )
+
+
+def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
+    limit, used = facts.process.address_space_limit_bytes, facts.process.address_space_bytes or 0
+    if limit is None:
+        safe = _USABLE_SPACE
+        if demand.reserve_bytes <= safe:
+            return None
+        return Finding(
+            "no-address-range",
+            Verdict.WARN,
+            f"{format_size(demand.reserve_bytes)} may be more than any free range of addresses",
+            safe,
+            "`vmtool granularity` shows the largest reservation that works here",
+        )
+    safe = max(limit - used - _SPARE_SPACE, 0)
+    if demand.reserve_bytes <= safe:
+        return None
+    return Finding(
+        "address-space-limit",
+        Verdict.REFUSE,
+        f"the plan reserves {format_size(demand.reserve_bytes)}, RLIMIT_AS is "
+        f"{format_size(limit)} and {format_size(used)} is in use; reservations count although "
+        "they hold no memory",
+        safe,
+        f"reserve {format_size(safe)} or less, or ulimit -v unlimited and limit memory with a "
+        "cgroup instead",
+    )
+
+
+def _data(demand: Demand, facts: MachineFacts) -> Finding | None:
+    """The soft side of RLIMIT_DATA: mmap(MAP_FIXED) over a reservation escapes it, mprotect not."""
+    limit, used = facts.process.data_limit_bytes, facts.process.data_bytes or 0
+    if limit is None:
+        return None
+    safe = max(limit - used - _SPARE_SPACE, 0)
+    share = demand.commit_bytes // max(demand.processes, 1)
+    if share <= safe:
+        return None
+    return Finding(
+        "data-limit",
+        Verdict.REFUSE,
+        f"each process commits {format_size(share)}, RLIMIT_DATA is {format_size(limit)} and "
+        f"{format_size(used)} is in use",
+        safe,
+        f"commit {format_size(safe)} or less, or ulimit -d unlimited",
+    )
+
+
+def _single_commit(demand: Demand, facts: MachineFacts) -> Finding | None:
+    total = facts.memory.total_bytes
+    if facts.commit.mode != 0 or total is None:
+        return None
+    safe = total + (facts.memory.swap_total_bytes or 0)
+    if demand.largest_commit_bytes <= safe:
+        return None
+    return Finding(
+        "heuristic-overcommit",
+        Verdict.REFUSE,
+        f"one commit of {format_size(demand.largest_commit_bytes)} is more than all RAM and swap "
+        f"({format_size(safe)}), which vm.overcommit_memory=0 refuses",
+        safe,
+        f"commit {format_size(safe)} or less at once",
+    )

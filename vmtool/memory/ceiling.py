@@ -1,0 +1,86 @@
+"""How large one reservation can be: a bounded search that commits nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import CallError, UsageError
+from vmtool.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vmtool.memory.backing import VirtualBacking
+
+_LARGEST: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What the search for the largest reservation found.
+
+    Attributes:
+        works_bytes: The largest size that succeeded; 0 if none did.
+        refused_bytes: The smallest size that was refused, or ``None`` if none was.
+        tries: How many reservations were tried.
+        error: What the platform said to the smallest refused size.
+    """
+
+    works_bytes: int
+    refused_bytes: int | None
+    tries: int
+    error: str | None
+
+
+def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
+    """Reserve and unreserve ever larger ranges of *backing*, then bisect (B2: nothing is committed).
+
+    64 tries find the exact size where addresses have 48 bits and the granule is a 4 KiB page; the
+    answer holds for this process now, as other mappings divide the address space.
+    """
+    errors: dict[int, str] = {}
+
+    def works(nbytes: int) -> bool:
+        try:
+            reservation = backing.reserve(nbytes)
+        except (CallError, UsageError) as error:
+            errors[nbytes] = str(error)
+            return False
+        backing.unreserve(reservation)
+        return True
+
+    good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries)
+    return Ceiling(good, bad, used, None if bad is None else errors[bad])
+
+
+def search_ceiling(
+    works: Callable[[int], bool], *, unit: int, tries: int
+) -> tuple[int, int | None, int]:
+    """Return the largest multiple of *unit* that works, the smallest that does not, and the tries.
+
+    Doubles (or halves) from 1 GiB until the answer changes, then bisects.
+
+    Args:
+        works: Tells whether a size works; if one does, all smaller ones must.
+        unit: What sizes are multiples of.
+        tries: The most calls of *works*.
+    """
+    good, bad, used = 0, None, 0
+    size = max(GIB // unit, 1) * unit
+    while used < tries and (bad is None or (good == 0 and bad > unit)) and size < _LARGEST:
+        used += 1
+        if works(size):
+            good = size
+            size *= 2
+        else:
+            bad = size
+            size = max(size // 2 // unit, 1) * unit
+    while used < tries and bad is not None and bad - good > unit:
+        middle = (good + bad) // 2 // unit * unit
+        used += 1
+        if works(middle):
+            good = middle
+        else:
+            bad = middle
+    return good, bad, used
