@@ -228,24 +228,35 @@ class MachineFacts:
     environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
 
     @property
-    def available_bytes(self) -> int | None:
-        """What can be committed and touched: the least that RAM, cgroups and charge leave."""
+    def machine_available_bytes(self) -> int | None:
+        """What all processes can commit and touch: the least that RAM, cgroups and charge leave."""
         bounds = [self.memory.available_bytes, self.cgroup.available_bytes]
         if self.commit.binds:
             bounds.append(self.commit.headroom_bytes)
-        if self.process.data_limit_bytes is not None:
-            bounds.append(self.process.data_limit_bytes - (self.process.data_bytes or 0))
         known = [max(bound, 0) for bound in bounds if bound is not None]
         return min(known, default=None)
 
     @property
-    def safe_bytes(self) -> int:
-        """What can be committed without endangering the machine, a whole number of MiB.
+    def available_bytes(self) -> int | None:
+        """What this process can commit and touch: the same, and what ``RLIMIT_DATA`` leaves."""
+        limit, available = self.process.data_limit_bytes, self.machine_available_bytes
+        if limit is None:
+            return available
+        left = max(limit - (self.process.data_bytes or 0), 0)
+        return left if available is None else min(left, available)
 
-        Four fifths of what is available, and at least 256 MiB left over; 1 GiB where the platform
-        does not tell what is available.
-        """
-        available = self.available_bytes
-        if available is None:
-            return GIB
-        return max(min(available * 4 // 5, available - _KEEP_BYTES), 0) // MIB * MIB
+    @property
+    def safe_bytes(self) -> int:
+        """What this process can commit without endangering the machine, in whole MiB."""
+        return safe_part(self.available_bytes)
+
+
+def safe_part(available: int | None) -> int:
+    """Return the part of *available* that a benchmark may commit, in whole MiB.
+
+    Four fifths of it, with at least 256 MiB left over; 1 GiB where the platform does not tell
+    what is available.
+    """
+    if available is None:
+        return GIB
+    return max(min(available * 4 // 5, available - _KEEP_BYTES), 0) // MIB * MIB

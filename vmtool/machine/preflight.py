@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
+from vmtool.machine.facts import safe_part
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -105,10 +106,11 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
     if tables is None:
         tables = page_table_bytes(demand.commit_bytes, facts.page_bytes)
     need = demand.commit_bytes + tables
-    available = facts.available_bytes
-    if not demand.commit_bytes or need <= facts.safe_bytes:
+    available = facts.machine_available_bytes
+    most = safe_part(available)
+    if not demand.commit_bytes or need <= most:
         return None
-    safe = facts.safe_bytes * demand.commit_bytes // need
+    safe = most * demand.commit_bytes // need
     kind, bound = _who_binds(facts)
     verdict = Verdict.REFUSE if available is not None else Verdict.WARN
     return Finding(
@@ -123,7 +125,7 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
 
 def _who_binds(facts: MachineFacts) -> tuple[str, str]:
     """Return the kind and the words for the tightest bound on committed memory."""
-    available = facts.available_bytes
+    available = facts.machine_available_bytes
     if available is None:
         return "unknown", "what is available is not told here, so at most 1 GiB counts as safe"
     level = facts.cgroup.tightest
@@ -133,9 +135,7 @@ def _who_binds(facts: MachineFacts) -> tuple[str, str]:
         return "cgroup-limit", words
     if facts.commit.binds and max(facts.commit.headroom_bytes or 0, 0) == available:
         return "commit-limit", f"the commit limit leaves {format_size(available)}"
-    if facts.memory.available_bytes == available:
-        return "available-memory", f"{format_size(available)} of RAM is available"
-    return "data-limit", f"RLIMIT_DATA leaves {format_size(available)}"
+    return "available-memory", f"{format_size(available)} of RAM is available"
 
 
 def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
@@ -203,7 +203,7 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
 
 
 def _data(demand: Demand, facts: MachineFacts) -> Finding | None:
-    """The soft side of RLIMIT_DATA: mmap(MAP_FIXED) over a reservation escapes it, mprotect not."""
+    """RLIMIT_DATA holds for mprotect; mmap(MAP_FIXED) over a reservation escapes it on Linux 6."""
     limit, used = facts.process.data_limit_bytes, facts.process.data_bytes or 0
     if limit is None:
         return None

@@ -1,0 +1,199 @@
+"""The memory limits above a process, in every arrangement of the two cgroup versions."""
+
+import errno
+import os
+
+import pytest
+
+from vmtool.machine.cgroup import (
+    CgroupMount,
+    ancestry,
+    parse_limit,
+    parse_membership,
+    parse_mounts,
+    read_cgroups,
+)
+from vmtool.machine.files import KernelFiles
+from vmtool.units import GIB, MIB
+
+# Recorded on a systemd host (v2 only), in a v1 container, and on a hybrid machine.
+V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1_CONTAINER = (
+    "612 611 0:30 /docker/8f1d /sys/fs/cgroup/memory ro,nosuid master:13 - cgroup cgroup rw,memory\n"
+    "613 611 0:31 /docker/8f1d /sys/fs/cgroup/cpu ro,nosuid master:14 - cgroup cgroup rw,cpu\n"
+)
+HYBRID_MOUNTS = (
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+    "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n"
+    "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
+)
+V1_UNLIMITED = "9223372036854771712\n"
+
+
+def test_v2_reads_every_ancestor_and_the_tightest_counts(recorded):
+    top = "/sys/fs/cgroup"
+    facts = read_cgroups(
+        recorded(
+            {
+                "/proc/self/cgroup": "0::/user.slice/app.scope\n",
+                "/proc/self/mountinfo": V2_MOUNT,
+                f"{top}/user.slice/memory.max": f"{2 * GIB}\n",
+                f"{top}/user.slice/memory.current": f"{GIB}\n",
+                f"{top}/user.slice/memory.high": "max\n",
+                f"{top}/user.slice/memory.stat": f"anon 5\ninactive_file {256 * MIB}\n",
+                f"{top}/user.slice/app.scope/memory.max": "max\n",
+                f"{top}/user.slice/app.scope/memory.high": "max\n",
+                f"{top}/user.slice/app.scope/memory.current": f"{512 * MIB}\n",
+            }
+        )
+    )
+    # The root of version 2 has no memory files and so is no level.
+    assert [level.path for level in facts.levels] == [
+        f"{top}/user.slice/app.scope",
+        f"{top}/user.slice",
+    ]
+    assert facts.tightest.path == f"{top}/user.slice"
+    assert facts.available_bytes == 2 * GIB - (GIB - 256 * MIB)
+
+
+def test_v2_high_binds_before_max(recorded):
+    facts = read_cgroups(
+        recorded(
+            {
+                "/proc/self/cgroup": "0::/\n",
+                "/proc/self/mountinfo": V2_MOUNT,
+                "/sys/fs/cgroup/memory.max": f"{4 * GIB}\n",
+                "/sys/fs/cgroup/memory.high": f"{GIB}\n",
+                "/sys/fs/cgroup/memory.current": "0\n",
+            }
+        )
+    )
+    assert facts.tightest.bound_bytes == GIB
+    assert facts.available_bytes == GIB
+
+
+def test_v1_container_without_its_own_namespace_reads_what_is_mounted(recorded):
+    top = "/sys/fs/cgroup/memory"
+    facts = read_cgroups(
+        recorded(
+            {
+                "/proc/self/cgroup": "7:memory:/docker/8f1d\n3:cpu,cpuacct:/docker/8f1d\n",
+                "/proc/self/mountinfo": V1_CONTAINER,
+                f"{top}/memory.limit_in_bytes": f"{GIB}\n",
+                f"{top}/memory.usage_in_bytes": f"{300 * MIB}\n",
+                f"{top}/memory.stat": f"inactive_file 7\ntotal_inactive_file {100 * MIB}\n",
+            }
+        )
+    )
+    assert [(level.version, level.path) for level in facts.levels] == [(1, top)]
+    assert facts.available_bytes == GIB - 200 * MIB
+
+
+def test_hybrid_takes_memory_from_version_1_and_skips_a_unified_tree_without_it(recorded):
+    top = "/sys/fs/cgroup/memory"
+    facts = read_cgroups(
+        recorded(
+            {
+                "/proc/self/cgroup": "4:memory:/a/b\n9:name=systemd:/\n0::/\n",
+                "/proc/self/mountinfo": HYBRID_MOUNTS,
+                f"{top}/memory.limit_in_bytes": V1_UNLIMITED,
+                f"{top}/memory.usage_in_bytes": "1000\n",
+                f"{top}/a/memory.limit_in_bytes": f"{GIB}\n",
+                f"{top}/a/memory.usage_in_bytes": "0\n",
+                f"{top}/a/b/memory.limit_in_bytes": f"{2 * GIB}\n",
+                f"{top}/a/b/memory.usage_in_bytes": "0\n",
+                "/sys/fs/cgroup/unified/cgroup.procs": "1\n",
+            }
+        )
+    )
+    assert [level.version for level in facts.levels] == [1, 1, 1]
+    assert facts.tightest.path == f"{top}/a"
+
+
+def test_no_limit_anywhere_is_unlimited(recorded):
+    top = "/sys/fs/cgroup/memory"
+    facts = read_cgroups(
+        recorded(
+            {
+                "/proc/self/cgroup": "4:memory:/\n",
+                "/proc/self/mountinfo": HYBRID_MOUNTS,
+                f"{top}/memory.limit_in_bytes": V1_UNLIMITED,
+                f"{top}/memory.usage_in_bytes": "1000\n",
+            }
+        )
+    )
+    assert facts.levels
+    assert facts.tightest is None
+    assert facts.available_bytes is None
+
+
+@pytest.mark.parametrize("missing", ["/proc/self/cgroup", "/proc/self/mountinfo"])
+def test_missing_files_leave_the_limits_unknown(recorded, missing):
+    files = {
+        "/proc/self/cgroup": "0::/\n",
+        "/proc/self/mountinfo": V2_MOUNT,
+        "/sys/fs/cgroup/memory.max": "5\n",
+    }
+    del files[missing]
+    assert read_cgroups(recorded(files)).levels == ()
+
+
+def test_a_use_above_the_limit_leaves_nothing(recorded):
+    facts = read_cgroups(
+        recorded(
+            {
+                "/proc/self/cgroup": "0::/\n",
+                "/proc/self/mountinfo": V2_MOUNT,
+                "/sys/fs/cgroup/memory.max": "100\n",
+                "/sys/fs/cgroup/memory.current": "200\n",
+            }
+        )
+    )
+    assert facts.available_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "inside"),
+    [
+        ("/", "/", []),
+        ("/", "/a/b", ["/a/b", "/a"]),
+        ("/docker/8f1d", "/docker/8f1d/x", ["/x"]),
+        ("/docker/8f1d", "/docker/8f1d", []),
+        ("/docker/8f1d", "/docker/8f1dee", []),  # a sibling whose name begins alike
+        ("/", "/../../other", []),
+        ("/kubepods", "/system.slice", []),
+    ],
+)
+def test_ancestry_goes_from_the_group_to_the_mount(root, path, inside):
+    mount = CgroupMount(2, "/cg", root)
+    assert ancestry(mount, path) == (*(f"/cg{name}" for name in inside), "/cg")
+
+
+def test_membership_tells_the_versions_apart():
+    text = "9:name=systemd:/x\n4:cpu,memory:/m:with:colons\n0::/u\nnonsense\n"
+    assert parse_membership(text) == {1: "/m:with:colons", 2: "/u"}
+
+
+def test_mounts_unescape_and_skip_other_controllers():
+    text = (
+        "1 2 0:1 / /cg\\040dir rw - cgroup2 none rw\n3 4 0:2 / /cpu rw - cgroup none rw,cpu\nbad\n"
+    )
+    assert parse_mounts(text) == (CgroupMount(2, "/cg dir", "/"),)
+
+
+@pytest.mark.parametrize("text", ["max\n", V1_UNLIMITED, "", "-1", "junk", None])
+def test_what_is_no_limit_is_none(text):
+    assert parse_limit(text) is None
+
+
+def test_a_file_that_may_not_be_read_is_none(tmp_path, monkeypatch):
+    secret = tmp_path / "memory.max"
+    secret.write_text("1", encoding="ascii")
+
+    def refuse(*_args, **_kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may read anything, so chmod proves nothing
+    monkeypatch.setattr("os.listdir", refuse)
+    assert KernelFiles().read(str(secret)) is None
+    assert KernelFiles().names(str(tmp_path)) == ()

@@ -1,0 +1,128 @@
+"""A plan is held against every limit before anything is mapped, and the safe number is named."""
+
+from dataclasses import replace
+
+import pytest
+
+from vmtool.errors import ExitCode, RefusedError
+from vmtool.machine.facts import (
+    CgroupFacts,
+    CgroupLevel,
+    CommitFacts,
+    MachineFacts,
+    MemoryFacts,
+    ProcessFacts,
+    SystemFacts,
+)
+from vmtool.machine.preflight import Demand, Verdict, check, page_table_bytes, refuse_unsafe
+from vmtool.units import GIB, KIB, MIB, TIB
+
+ROOMY = MachineFacts(
+    system=SystemFacts("Linux", "6.1", "x86_64", "cpu", 8, 8, "3.11.7", "0.1.0"),
+    page_bytes=4096,
+    memory=MemoryFacts(32 * GIB, 20 * GIB, 0, 0),
+    commit=CommitFacts(0, 50, 16 * GIB, 2 * GIB),
+    process=ProcessFacts(mappings=100, max_mappings=65530, address_space_bytes=GIB, data_bytes=MIB),
+)
+
+
+def kinds(demand, facts):
+    return [(finding.kind, finding.verdict) for finding in check(demand, facts)]
+
+
+def test_a_modest_plan_meets_no_limit():
+    demand = Demand(reserve_bytes=TIB, commit_bytes=GIB, mappings=1000, largest_commit_bytes=GIB)
+    assert check(demand, ROOMY) == ()
+    refuse_unsafe(check(demand, ROOMY))
+
+
+def test_more_than_the_safe_part_of_ram_is_refused_with_a_number_that_passes():
+    (finding,) = check(Demand(commit_bytes=19 * GIB), ROOMY)
+    assert (finding.kind, finding.verdict) == ("available-memory", Verdict.REFUSE)
+    assert 15 * GIB < finding.safe < 16 * GIB
+    assert check(Demand(commit_bytes=finding.safe), ROOMY) == ()
+    with pytest.raises(RefusedError, match="19 GiB") as caught:
+        refuse_unsafe([finding])
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert str(finding.safe) in caught.value.hint
+
+
+def test_the_cgroup_binds_before_ram():
+    level = CgroupLevel("/sys/fs/cgroup/app", 2, limit_bytes=2 * GIB, used_bytes=GIB)
+    facts = replace(ROOMY, cgroup=CgroupFacts((level,)))
+    (finding,) = check(Demand(commit_bytes=GIB), facts)
+    assert finding.kind == "cgroup-limit"
+    assert "/sys/fs/cgroup/app" in finding.message
+
+
+def test_the_commit_limit_binds_only_in_mode_2():
+    tight = CommitFacts(2, 50, 4 * GIB, 3 * GIB)
+    assert kinds(Demand(commit_bytes=GIB), replace(ROOMY, commit=tight)) == [
+        ("commit-limit", Verdict.REFUSE)
+    ]
+    assert kinds(Demand(commit_bytes=GIB), replace(ROOMY, commit=replace(tight, mode=1))) == []
+
+
+def test_page_tables_are_part_of_the_need():
+    facts = replace(ROOMY, memory=MemoryFacts(32 * GIB, 10 * GIB))
+    exact = facts.safe_bytes
+    assert check(Demand(commit_bytes=exact, page_table_bytes=0), facts) == ()
+    (finding,) = check(Demand(commit_bytes=exact), facts)
+    assert finding.safe < exact
+    assert check(Demand(commit_bytes=finding.safe), facts) == ()
+
+
+def test_page_tables_take_8_bytes_a_page():
+    assert page_table_bytes(GIB, 4096) == 2 * MIB
+    assert page_table_bytes(1, 64 * KIB) == 8
+
+
+def test_too_many_areas_are_refused_and_the_safe_number_passes():
+    (finding,) = check(Demand(mappings=65530), ROOMY)
+    assert finding.kind == "mapping-limit"
+    assert check(Demand(mappings=finding.safe), ROOMY) == ()
+    assert check(Demand(mappings=finding.safe + 1), ROOMY) != ()
+
+
+def test_a_reservation_over_rlimit_as_is_refused():
+    facts = replace(ROOMY, process=replace(ROOMY.process, address_space_limit_bytes=4 * GIB))
+    (finding,) = check(Demand(reserve_bytes=4 * GIB), facts)
+    assert finding.kind == "address-space-limit"
+    assert check(Demand(reserve_bytes=finding.safe), facts) == ()
+
+
+def test_more_addresses_than_a_processor_has_is_only_a_warning():
+    assert kinds(Demand(reserve_bytes=200 * TIB), ROOMY) == [("no-address-range", Verdict.WARN)]
+
+
+def test_rlimit_data_counts_per_process():
+    facts = replace(ROOMY, process=replace(ROOMY.process, data_limit_bytes=2 * GIB))
+    assert check(Demand(commit_bytes=3 * GIB, processes=2), facts) == ()
+    assert kinds(Demand(commit_bytes=2 * GIB), facts) == [("data-limit", Verdict.REFUSE)]
+    assert facts.safe_bytes < 2 * GIB
+
+
+def test_one_commit_over_ram_and_swap_is_refused_in_the_heuristic_mode_only():
+    demand = Demand(largest_commit_bytes=33 * GIB)
+    assert kinds(demand, ROOMY) == [("heuristic-overcommit", Verdict.REFUSE)]
+    assert kinds(demand, replace(ROOMY, commit=replace(ROOMY.commit, mode=1))) == []
+
+
+def test_device_memory_is_held_against_what_is_free():
+    assert check(Demand(device_bytes=9 * GIB, device_free_bytes=10 * GIB), ROOMY) == ()
+    (finding,) = check(Demand(device_bytes=10 * GIB, device_free_bytes=10 * GIB), ROOMY)
+    assert (finding.kind, finding.safe) == ("device-memory", 9 * GIB)
+
+
+def test_unknown_facts_allow_a_gibibyte_and_warn_beyond():
+    unknown = MachineFacts(system=ROOMY.system, page_bytes=4096)
+    assert check(Demand(commit_bytes=900 * MIB), unknown) == ()
+    assert kinds(Demand(commit_bytes=2 * GIB), unknown) == [("unknown", Verdict.WARN)]
+
+
+def test_refusals_come_before_warnings():
+    demand = Demand(reserve_bytes=200 * TIB, mappings=10**6)
+    assert [finding.verdict for finding in check(demand, ROOMY)] == [
+        Verdict.REFUSE,
+        Verdict.WARN,
+    ]
