@@ -148,8 +148,8 @@ class Reservation:
         granularity: The granule of the backing that made it.
         blocks: The committed spans.
         quarantined: Spans that the platform would not give back; owned, counted, never reused.
-        degraded: Released spans whose pages are gone but which still do not fault, because the
-            platform refused to change the mapping (see :class:`PosixBacking`).
+        degraded: Released spans whose pages are gone but which may not fault and stay charged,
+            because the platform refused to change the mapping (see :class:`PosixBacking`).
         closed: Whether it was unreserved.
     """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
 from vmtool.memory.blocks import BlockMap
-from vmtool.memory.governor import Role, Tier
+from vmtool.memory.governor import BudgetError, Role, Tier
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
@@ -184,7 +184,11 @@ class VirtualBuffer:
         if lease is None or nbytes <= 0:
             self._backing.commit(reservation, offset, nbytes)
             return
-        lease.grow(nbytes)
+        try:
+            lease.grow(nbytes)
+        except BudgetError:
+            reservation.check_commit(offset, nbytes)  # a span that is not legal is told first
+            raise
         try:
             self._backing.commit(reservation, offset, nbytes)
         except QuarantineError:

@@ -83,7 +83,8 @@ class PosixBacking:
 
     A release that the kernel refuses at its limit of memory areas still gives back the pages
     (``MADV_DONTNEED`` needs no new area); the span is then *degraded*: released, zero when
-    committed again, but neither guarded nor uncharged. ``Reservation.degraded`` counts it.
+    committed again, but still charged and perhaps without a guard. ``Reservation.degraded``
+    counts it.
 
     Args:
         method: ``fixed``, ``protect`` or ``advise``; see the table above.
@@ -234,6 +235,8 @@ class PosixBacking:
         refused = last_errno() == errno.ENOMEM
         error = call_error("mmap", address, nbytes, PROT_NONE, _REPLACE)
         if refused and not self._calls.madvise(address, nbytes, MADV_DONTNEED):
+            # A whole area can still be guarded; it stays charged all the same.
+            self._calls.mprotect(address, nbytes, PROT_NONE)
             reservation.degraded.add(offset, offset + nbytes)
             return
         if refused and last_errno() == errno.ENOMEM:
@@ -303,9 +306,13 @@ class PosixBacking:
         """Put a guard where a failed MAP_FIXED may have left nothing.
 
         Until Linux 6.12 such a call unmapped the old range before it could fail, and another
-        thread's mmap may land in the hole. NOREPLACE fills it or says that there was none.
+        thread's mmap may land in the hole. The span holds no contents, so DONTNEED is harmless; it
+        fails where something is not mapped. (At the limit of memory areas mmap answers ENOMEM
+        before it looks, so NOREPLACE alone can't tell.)
         """
         address = reservation.base + offset
+        if not self._calls.madvise(address, nbytes, MADV_DONTNEED):
+            return
         got = self._mmap(address, nbytes, PROT_NONE, _FILL_HOLE, -1, 0)
         if got == FAILED and last_errno() != errno.EEXIST:
             self._quarantine(reservation, offset, nbytes, error)

@@ -1,0 +1,291 @@
+"""What the kernel really does at its limits; measured facts that the POSIX backing relies on.
+
+Each limit is met in a child process, because a process at its limits cannot run a test either.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("these limits are Linux's", allow_module_level=True)
+
+from vmtool.memory import open_backing
+from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.pressure import read_pressure
+
+PRELUDE = """
+import ctypes, gc, json, resource
+from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.posix import PosixBacking
+from vmtool.memory.pressure import count_mappings, read_pressure
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
+
+def faults(address):
+    import os
+    reader, writer = os.pipe()
+    libc = ctypes.CDLL(None)
+    libc.write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+    return libc.write(writer, address, 1) == -1
+"""
+
+
+def in_child(body: str) -> dict:
+    """Run *body* in a fresh interpreter and return the dictionary that it prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect"])
+def test_committing_more_than_the_machine_has_fails_at_commit(method):
+    """With MAP_NORESERVE on the reservation mprotect would succeed, and the OOM killer come later."""
+    pressure = read_pressure()
+    if pressure.overcommit_mode == 1 or pressure.total_bytes is None:
+        pytest.skip("vm.overcommit_memory=1 refuses nothing")
+    backing = open_backing(method=method)
+    nbytes = pressure.total_bytes + (64 << 30)
+    nbytes -= nbytes % backing.granularity
+    reservation = backing.reserve(nbytes)
+    try:
+        with pytest.raises(OutOfMemoryError) as caught:
+            backing.commit(reservation, 0, nbytes)
+        assert reservation.blocks.total == 0
+        assert "overcommit" in caught.value.cause
+        backing.commit(reservation, 64 << 30, backing.granularity)
+    finally:
+        backing.unreserve(reservation)
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect"])
+def test_release_at_the_mapping_limit_is_degraded_and_heals(method):
+    found = in_child(f"""
+        backing = PosixBacking("{method}")
+        page = backing.granularity
+        block = backing.reserve(64 << 20)
+        backing.commit(block, 0, 64 << 20)
+        ctypes.memset(block.base, 1, 64 << 20)
+        limit = read_pressure().max_mappings
+        crowd = backing.reserve(4 * limit * page)
+        error = None
+        for index in range(limit):
+            try:
+                backing.commit(crowd, 2 * index * page, page)
+            except OutOfMemoryError as caught:
+                error = caught
+                break
+        before = resident()
+        middle = 32 << 20
+        backing.release(block, 16 << 20, middle)
+        after = resident()
+        found = dict(
+            cause=error.cause, hint=error.hint, degraded=block.degraded.total, middle=middle,
+            dropped=before - after, committed=block.blocks.total,
+            zero=not any(ctypes.string_at(block.base + (20 << 20), 4096)),
+            kept=ctypes.string_at(block.base, 1) == bytes([1]),
+        )
+        ctypes.memset(block.base + (20 << 20), 7, 4096)  # a stray write: nothing faults here now
+        backing.unreserve(crowd)
+        backing.commit(block, 16 << 20, middle)
+        found["zero_again"] = not any(ctypes.string_at(block.base + (16 << 20), middle))
+        found["degraded_again"] = block.degraded.total
+        backing.release(block, 16 << 20, middle)
+        found["guarded"] = faults(block.base + (20 << 20))
+        print(json.dumps(found))
+    """)
+    assert "vm.max_map_count" in found["cause"]
+    assert "vm.max_map_count" in found["hint"]
+    assert found["degraded"] == found["middle"]
+    assert found["dropped"] >= found["middle"] * 0.9
+    assert found["committed"] == 32 << 20
+    assert found["zero"]
+    assert found["kept"]
+    assert found["zero_again"]
+    assert found["degraded_again"] == 0
+    assert found["guarded"]
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect"])
+def test_a_commit_refused_at_the_mapping_limit_changes_nothing(method):
+    found = in_child(f"""
+        backing = PosixBacking("{method}")
+        page = backing.granularity
+        limit = read_pressure().max_mappings
+        crowd = backing.reserve(4 * limit * page)
+        for index in range(limit):
+            try:
+                backing.commit(crowd, 2 * index * page, page)
+            except OutOfMemoryError:
+                break
+        free = faults(crowd.base + 2 * index * page)
+        spans = len(crowd.blocks)
+        try:
+            backing.commit(crowd, page, page)  # joins its neighbours: needs no new area
+        except OutOfMemoryError:
+            pass
+        print(json.dumps(dict(index=index, spans=spans, free=free, joined=len(crowd.blocks))))
+    """)
+    assert found["index"] > 1000
+    assert found["spans"] == found["index"]
+    assert found["free"]
+    # mmap is refused at the limit whatever it would do; mprotect only when it needs an area.
+    assert found["joined"] == found["spans"] - (method == "protect")
+
+
+def test_only_the_fixed_method_returns_the_commit_charge():
+    """MADV_DONTNEED and PROT_NONE leave the area accountable: "ac" in its VmFlags stays."""
+    found = in_child("""
+        def charged(reservation):
+            total, inside = 0, False
+            with open("/proc/self/smaps") as lines:
+                for line in lines:
+                    first = line.split()[0]
+                    if "-" in first and not first.endswith(":"):
+                        start, end = (int(part, 16) for part in first.split("-"))
+                        start = max(start, reservation.base)
+                        end = min(end, reservation.base + reservation.capacity)
+                    elif first == "VmFlags:" and "ac" in line.split() and start < end:
+                        total += end - start
+            return total
+
+        found = {}
+        for method in ("fixed", "protect"):
+            backing = PosixBacking(method)
+            reservation = backing.reserve(32 << 20)
+            values = [charged(reservation)]
+            backing.commit(reservation, 0, 16 << 20)
+            ctypes.memset(reservation.base, 1, 16 << 20)
+            values.append(charged(reservation))
+            backing.release(reservation, 0, 16 << 20)
+            values.append(charged(reservation))
+            found[method] = values
+        print(json.dumps(found))
+    """)
+    assert found["fixed"] == [0, 16 << 20, 0]
+    assert found["protect"] == [0, 16 << 20, 16 << 20]
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect", "advise"])
+def test_release_returns_resident_memory(method):
+    found = in_child(f"""
+        backing = PosixBacking("{method}")
+        reservation = backing.reserve(64 << 20)
+        before = resident()
+        backing.commit(reservation, 0, 64 << 20)
+        ctypes.memset(reservation.base, 1, 64 << 20)
+        full = resident()
+        backing.release(reservation, 0, 64 << 20)
+        print(json.dumps(dict(gained=full - before, left=resident() - before)))
+    """)
+    assert found["gained"] >= 64 << 20
+    assert found["left"] <= 4 << 20
+
+
+def test_reserving_far_more_than_ram_is_not_resident():
+    found = in_child("""
+        backing = PosixBacking("fixed")
+        before = resident()
+        reservation = backing.reserve(1 << 44)
+        print(json.dumps(dict(gained=resident() - before, areas=count_mappings())))
+    """)
+    assert found["gained"] <= 1 << 20
+
+
+def test_rlimit_as_stops_a_reservation_and_says_so():
+    found = in_child("""
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        try:
+            PosixBacking("fixed").reserve(8 << 30)
+        except OutOfMemoryError as error:
+            print(json.dumps(dict(text=str(error), cause=error.cause, hint=error.hint)))
+    """)
+    assert (
+        "mmap(NULL, 8589934592, PROT_NONE, MAP_PRIVATE|MAP_ANON) failed: ENOMEM (12)"
+        in found["text"]
+    )
+    assert "RLIMIT_AS is 4 GiB" in found["cause"]
+    assert "ulimit -v" in found["hint"]
+
+
+def test_rlimit_data_is_honoured_by_protect_and_bypassed_by_fixed():
+    """The kernel counts mprotect against RLIMIT_DATA, and not a MAP_FIXED over a reservation.
+
+    Read as: a mapping that replaces one of the same size is checked before the old one goes, but
+    against VmData growth that the replacement of a PROT_NONE area is not; measured on Linux 6.18.
+    """
+    found = in_child("""
+        found = {}
+        resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
+        for method in ("fixed", "protect"):
+            backing = PosixBacking(method)
+            reservation = backing.reserve(1 << 30)
+            try:
+                backing.commit(reservation, 0, 1 << 30)
+                found[method] = None
+            except OutOfMemoryError as error:
+                found[method] = [error.cause, reservation.blocks.total]
+            backing.unreserve(reservation)
+        print(json.dumps(found))
+    """)
+    assert "RLIMIT_DATA is 256 MiB" in found["protect"][0]
+    assert found["protect"][1] == 0
+    if found["fixed"] is not None:  # a kernel that counts both is stricter, and told the same way
+        assert "RLIMIT_DATA" in found["fixed"][0]
+
+
+def test_no_range_left_is_told_from_no_memory():
+    with pytest.raises(OutOfMemoryError) as caught:
+        open_backing().reserve(1 << 50)
+    assert "address space" in caught.value.cause
+
+
+def test_huge_reservations_are_aligned_and_marked():
+    backing = open_backing(huge=True, method="protect")
+    reservation = backing.reserve(8 << 20)
+    try:
+        assert reservation.base % (2 << 20) == 0
+        backing.commit(reservation, 0, 4 << 20)
+    finally:
+        backing.unreserve(reservation)
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect", "advise"])
+def test_labelled_mappings_show_their_name(method):
+    backing = open_backing(method=method, label="vmtool-test-label")
+    reservation = backing.reserve(1 << 20)
+    try:
+        backing.commit(reservation, 0, 1 << 19)
+        with open("/proc/self/maps") as maps:
+            lines = [line for line in maps if "[anon:vmtool-test-label]" in line]
+        with open("/proc/self/maps") as maps:
+            if not lines and not any("[anon:" in line for line in maps):
+                pytest.skip("this kernel was built without CONFIG_ANON_VMA_NAME")
+        assert lines
+    finally:
+        backing.unreserve(reservation)
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect", "advise"])
+def test_prefault_makes_a_commit_resident(method):
+    found = in_child(f"""
+        backing = PosixBacking("{method}", prefault=True)
+        reservation = backing.reserve(16 << 20)
+        before = resident()
+        backing.commit(reservation, 0, 16 << 20)
+        print(json.dumps(dict(gained=resident() - before)))
+    """)
+    assert found["gained"] >= 15 << 20

@@ -1,0 +1,158 @@
+"""Sizes, counts and durations: exact parsing, and formatting that loses nothing it shows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmtool.units import (
+    align_down,
+    align_up,
+    format_duration,
+    format_size,
+    parse_count,
+    parse_duration,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("1B", 1),
+        ("2MiB", 2097152),
+        ("2MB", 2000000),
+        ("2 mib", 2097152),
+        (" 64KiB ", 65536),
+        ("1.5KiB", 1536),
+        ("0.5 GiB", 1 << 29),
+        ("1.5kB", 1500),
+        ("16EiB", None),
+        ("18446744073709551615", (1 << 64) - 1),
+        ("18446744073709551616", None),
+        ("0.1KiB", None),
+        ("-1", None),
+        ("", None),
+        ("MiB", None),
+        ("1 XiB", None),
+        ("1e9", None),
+        ("1_000", None),
+        ("0x10", None),
+        ("1,000", None),
+        ("١٢", None),
+        ("9" * 5000, None),
+        ("1." + "0" * 5000, None),
+        ("inf", None),
+        ("nan", None),
+    ],
+)
+def test_parse_size(text, nbytes):
+    if nbytes is None:
+        with pytest.raises(ValueError, match=r".+"):
+            parse_size(text)
+    else:
+        assert parse_size(text) == nbytes
+
+
+def test_an_unknown_unit_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown unit 'Mi'.*kib.*mib"):
+        parse_size("1Mi")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (4097, "4.001 KiB"),
+        (2 << 20, "2 MiB"),
+        (1000 << 20, "1000 MiB"),
+        (1023 << 20, "1023 MiB"),
+        ((1 << 30) - 1, "1024 MiB"),
+        (3 << 60, "3 EiB"),
+        (-4096, "-4 KiB"),
+    ],
+)
+def test_format_size(nbytes, text):
+    assert format_size(nbytes) == text
+
+
+@given(st.integers(0, (1 << 62)))
+def test_format_size_is_close_and_exact_when_it_is_short(nbytes):
+    number, unit = format_size(nbytes).split()
+    factor = 1 << (10 * ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit))
+    assert abs(float(number) * factor - nbytes) <= nbytes * 0.0006
+    if "." not in number and nbytes < 1000 * factor:
+        assert parse_size(format_size(nbytes)) == nbytes or float(number) >= 1000
+
+
+@given(st.integers(0, 1 << 40))
+def test_a_size_of_whole_units_survives_the_round_trip(count):
+    for unit in (1, 1 << 10, 1 << 20):
+        assert abs(parse_size(format_size(count * unit)) - count * unit) <= count * unit * 0.0006
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), ("32k", 32768), ("1M", 1 << 20), ("1.5k", 1536), ("1x", None), ("-3", None)],
+)
+def test_parse_count(text, count):
+    if count is None:
+        with pytest.raises(ValueError, match=r".+"):
+            parse_count(text)
+    else:
+        assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("5ms", 5_000_000),
+        ("1.5s", 1_500_000_000),
+        ("2", 2_000_000_000),
+        ("1h", 3600 * 10**9),
+        ("3µs", 3000),
+        ("0.1ns", None),
+        ("1 day", None),
+    ],
+)
+def test_parse_duration(text, ns):
+    if ns is None:
+        with pytest.raises(ValueError, match=r".+"):
+            parse_duration(text)
+    else:
+        assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (182_000, "182 µs"),
+        (1_210_000, "1.21 ms"),
+        (999, "999 ns"),
+        (999_499, "999 µs"),
+        (999_600, "1.00 ms"),
+        (12_340, "12.3 µs"),
+        (9_996, "10.0 µs"),
+        (0.5, "0.50 ns"),
+        (90 * 10**9, "90.0 s"),
+        (-1500, "-1.50 µs"),
+    ],
+)
+def test_format_duration(ns, text):
+    assert format_duration(ns) == text
+
+
+@given(st.integers(0, 1 << 50), st.sampled_from([4096, 65536, 2 << 20, 3, 1]))
+def test_alignment(value, granule):
+    up, down = align_up(value, granule), align_down(value, granule)
+    assert up % granule == down % granule == 0
+    assert 0 <= up - value < granule
+    assert 0 <= value - down < granule
