@@ -28,6 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # The exit codes of vmtool itself (vmtool/errors.py), which is not importable before the set-up.
 FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 4, 130
 
+PIP_HINT = (
+    "pip needs a package index that it can reach (PIP_INDEX_URL or PIP_FIND_LINKS can name "
+    "another); then run this again: it starts afresh"
+)
+
 _OUTPUT_LINES = 30  # of a failed installer: the error is at the end
 
 
@@ -93,7 +98,7 @@ def ensure(groups: Collection[str] = ()) -> Environment:
         if not _is_current(environment, groups):
             _require_venv()
             _claim(environment)
-            with _locked(environment.lock):
+            with locked(environment.lock):
                 if not _is_current(environment, groups):  # another run may have done it
                     _install(environment, groups)
     except OSError as exc:
@@ -110,10 +115,10 @@ def run_guarded(body: Callable[[], int]) -> int:
     try:
         return body()
     except SetupError as exc:
-        _say(f"error: {exc}\n  hint: {exc.hint}")
+        say(f"error: {exc}\n  hint: {exc.hint}")
         return exc.code
     except KeyboardInterrupt:
-        _say("interrupted; what was half made is made again by the next run")
+        say("interrupted")
         return INTERRUPTED
 
 
@@ -191,11 +196,11 @@ def _claim(environment: Environment) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock file, waiting for another run; the OS lets go of it if this process dies."""
     with path.open("ab") as file:
         if not _try_lock(file):
-            _say("waiting for another run that is setting up the environment")
+            say("waiting for another run that is setting up the environment")
             while not _try_lock(file):
                 time.sleep(0.2)
         yield
@@ -224,25 +229,28 @@ def _install(environment: Environment, groups: Collection[str]) -> None:
     wanted = _wanted_stamp({*groups, *(found.groups if found else ())})
     environment.stamp.unlink(missing_ok=True)  # from here on it is half made
     start = time.monotonic()
-    _say(f"installing into {environment.directory} (once, and when pyproject.toml changes)")
+    say(f"installing into {environment.directory} (once, and when pyproject.toml changes)")
     if found is None or (found.python, found.root) != (wanted.python, wanted.root):
         _clear(environment)
         # Not sys.executable: that may be the environment's own, just removed.
         base = getattr(sys, "_base_executable", None) or sys.executable
-        _run_quietly(
-            "make a virtual environment", [base, "-I", "-m", "venv", str(environment.directory)]
+        run_quietly(
+            "make a virtual environment",
+            [base, "-I", "-m", "venv", str(environment.directory)],
+            hint="use a Python with its whole standard library",
         )
-    _run_quietly(
+    run_quietly(
         "install vmtool",
         [
             *(str(environment.python), "-I", "-m", "pip", "install", "--quiet", "--no-input"),
-            *("--editable", str(ROOT), *_requirements(wanted.groups)),
+            *("--editable", str(ROOT), *requirements(wanted.groups)),
         ],
+        hint=PIP_HINT,
     )
     draft = environment.stamp.with_suffix(".new")
     draft.write_text(json.dumps(asdict(wanted), indent=1), encoding="utf-8")
     draft.replace(environment.stamp)
-    _say(f"installed in {time.monotonic() - start:.0f} s")
+    say(f"installed in {time.monotonic() - start:.0f} s")
 
 
 def _clear(environment: Environment) -> None:
@@ -254,7 +262,7 @@ def _clear(environment: Environment) -> None:
             path.unlink()
 
 
-def _requirements(groups: Collection[str]) -> list[str]:
+def requirements(groups: Collection[str]) -> list[str]:
     """Return the requirements of *groups* (PEP 735); the pip of Python 3.11 cannot read them."""
     import tomllib  # noqa: PLC0415 - the usual run installs nothing
 
@@ -263,31 +271,41 @@ def _requirements(groups: Collection[str]) -> list[str]:
     return [requirement for group in groups for requirement in table[group]]
 
 
-def _run_quietly(purpose: str, command: Sequence[str]) -> None:
-    """Run an installer; its output is shown only if it fails.
+def run_quietly(
+    purpose: str,
+    command: Sequence[str],
+    *,
+    hint: str,
+    timeout: float | None = None,
+    env: dict[str, str] | None = None,
+) -> str:
+    """Return what *command* printed; it is shown only if the command fails.
 
     Raises:
-        SetupError: If it fails.
+        SetupError: If it fails, or takes longer than *timeout* seconds.
     """
-    result = subprocess.run(
-        command,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    if result.returncode:
-        print(*result.stdout.splitlines()[-_OUTPUT_LINES:], sep="\n", file=sys.stderr)
-        raise SetupError(
-            f"could not {purpose}: {Path(command[0]).name} ended with exit code "
-            f"{result.returncode}; its words are above",
-            hint="pip needs a package index that it can reach (PIP_INDEX_URL or PIP_FIND_LINKS "
-            "can name another); then run this again: it starts afresh",
-            code=FAILED,
+    try:
+        result = subprocess.run(
+            command,
+            check=False,
+            env=env,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
+    except subprocess.TimeoutExpired:
+        fault = f"was ended after {timeout:.0f} s"
+    else:
+        if result.returncode == 0:
+            return result.stdout
+        print(*result.stdout.splitlines()[-_OUTPUT_LINES:], sep="\n", file=sys.stderr)
+        fault = f"ended with exit code {result.returncode}; its words are above"
+    message = f"could not {purpose}: {Path(command[0]).name} {fault}"
+    raise SetupError(message, hint=hint, code=FAILED)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"vmtool: {text}", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,12 +12,9 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 @pytest.fixture
-def setup(monkeypatch, tmp_path):
+def setup(load_script, monkeypatch, tmp_path):
     """The module under test, in a checkout of its own."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    monkeypatch.delitem(sys.modules, "_environment", raising=False)
-    import _environment
-
+    _environment = load_script("_environment")
     root = tmp_path / "checkout"
     root.mkdir()
     (root / "pyproject.toml").write_text(
@@ -24,8 +22,7 @@ def setup(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(_environment, "ROOT", root)
     monkeypatch.delenv("VMTOOL_VENV", raising=False)
-    yield _environment
-    del sys.modules["_environment"]
+    return _environment
 
 
 @pytest.fixture
@@ -33,13 +30,13 @@ def installers(setup, monkeypatch):
     """The installers' command lines, of which none is run."""
     commands = []
 
-    def record(_purpose, command):
+    def record(_purpose, command, **_options):
         commands.append(command)
         python = setup.Environment(setup.ROOT / ".venv").python
         python.parent.mkdir(parents=True, exist_ok=True)
         python.touch()
 
-    monkeypatch.setattr(setup, "_run_quietly", record)
+    monkeypatch.setattr(setup, "run_quietly", record)
     return commands
 
 
@@ -111,17 +108,17 @@ def test_a_lost_interpreter_makes_it_again(setup, installers):
 
 
 def test_an_interrupted_set_up_is_made_again_from_nothing(setup, installers, monkeypatch):
-    def interrupt(_purpose, command):
+    def interrupt(_purpose, command, **_options):
         installers.append(command)
         if "pip" in command:
             raise KeyboardInterrupt
 
-    fake = setup._run_quietly
-    monkeypatch.setattr(setup, "_run_quietly", interrupt)
+    fake = setup.run_quietly
+    monkeypatch.setattr(setup, "run_quietly", interrupt)
     assert setup.run_guarded(lambda: bool(setup.ensure())) == 130
     half_made = setup.ROOT / ".venv" / "half-made"
     half_made.mkdir()
-    monkeypatch.setattr(setup, "_run_quietly", fake)
+    monkeypatch.setattr(setup, "run_quietly", fake)
     setup.ensure()
     assert not half_made.exists()
 
@@ -137,7 +134,7 @@ def test_a_run_waits_for_another_and_then_finds_the_work_done(
         from pathlib import Path
         sys.path.insert(0, sys.argv[1])
         import _environment
-        with _environment._locked(Path(sys.argv[2])):
+        with _environment.locked(Path(sys.argv[2])):
             print("held", flush=True)
             sys.stdin.readline()
         """
@@ -151,10 +148,9 @@ def test_a_run_waits_for_another_and_then_finds_the_work_done(
 
         def finish_the_other(_seconds):
             environment.stamp.write_bytes(stamp)
-            if other.poll() is None:
-                other.communicate(b"\n", timeout=60)
+            other.communicate(b"\n", timeout=60)
 
-        monkeypatch.setattr(setup.time, "sleep", finish_the_other)
+        monkeypatch.setattr(setup, "time", SimpleNamespace(sleep=finish_the_other))
         installers.clear()
         setup.ensure()
     assert installers == []
@@ -195,11 +191,13 @@ def test_a_place_that_cannot_be_written_says_what_to_set(setup, installers, monk
 def test_a_failed_installer_shows_its_words_and_no_stamp_is_left(setup, capsys):
     program = "import sys; print('no index'); sys.exit(3)"
     code = setup.run_guarded(
-        lambda: setup._run_quietly("install vmtool", [sys.executable, "-c", program])
+        lambda: setup.run_quietly(
+            "install vmtool", [sys.executable, "-c", program], hint="try again"
+        )
     )
     captured = capsys.readouterr()
     assert code == 1
     assert captured.out == ""
     assert captured.err.startswith("no index\nvmtool: error: could not install vmtool: ")
     assert "exit code 3" in captured.err
-    assert "PIP_INDEX_URL" in captured.err
+    assert captured.err.endswith("\n  hint: try again\n")

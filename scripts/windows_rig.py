@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Run the Windows code on x86-64 Linux: a Windows CPython under Wine, built from packages.
+
+    windows_rig.py packages          list the Debian packages that the build needs
+    windows_rig.py build             build the rig, or what changed of it
+    windows_rig.py run ARGUMENT ...  build, then run the Windows Python with these arguments
+    windows_rig.py stop              end what a killed run left behind
+
+The rig is ``.cache/windows-rig`` in the checkout, or ``VMTOOL_RIG``; about 1.6 GB.
+``run`` is ended after
+``VMTOOL_RIG_TIMEOUT`` seconds (900) with exit code 124. What passes here has passed on Wine: it
+says nothing about the speed, the memory pressure or the commit limit of Windows.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import _environment
+import _windows_python
+import _wine
+
+PACKAGES = ("gcc-mingw-w64-x86-64-win32", "patchelf")
+TIMED_OUT = 124  # as timeout(1) says it
+
+_SCRIPTS = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Rig:
+    """The parts of a rig, each a directory with a stamp that says what it was made from."""
+
+    directory: Path
+
+    @property
+    def loader(self) -> Path:
+        return _wine.find_system_loader() or _wine.loader_in(self.directory / "wine")
+
+    @property
+    def prefix(self) -> Path:
+        return self.directory / "prefix"
+
+    def build(self) -> None:
+        """Make each part that is missing, half made, or made from something else."""
+        system = _wine.find_system_loader()
+        wine = _digest(_SCRIPTS / "_wine.py") + str(system)
+        if system is None:
+            self._make("wine", wine, _wine.unpack)
+        self._make("prefix", wine, lambda prefix: _wine.make_prefix(self.loader, prefix))
+        downloads = self.directory / "downloads"
+        downloads.mkdir(exist_ok=True)
+        paths = (self.directory / "packages", _environment.ROOT)
+        self._make(
+            "python",
+            "\n".join([_digest(_SCRIPTS / "_windows_python.py"), sys.version, *map(str, paths)]),
+            lambda directory: _windows_python.build(directory, downloads, paths),
+        )
+        packages = f"{_windows_python.minor_version()} {_windows_python.requirements()}"
+        self._make("packages", packages, _windows_python.install)
+
+    def run(self, arguments: Sequence[str], timeout: float) -> int:
+        """Return the exit code of the Windows Python, of which POSIX keeps the low 8 bits."""
+        env = _wine.variables(self.loader, self.prefix) | {
+            # Not beside the sources, where the caches of this Python are.
+            "PYTHONPYCACHEPREFIX": _windows_python.windows_path(self.directory / "pycache"),
+        }
+        python = self.directory / "python" / "python.exe"
+        process = subprocess.Popen([str(self.loader), str(python), *arguments], env=env)
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _environment.say(f"error: ended after {timeout:.0f} s")
+            return TIMED_OUT
+        finally:
+            _wine.stop(self.loader, self.prefix)
+            process.kill()  # in case it never reached the server; nothing if it has ended
+            process.wait()
+
+    def _make(self, name: str, key: str, make: Callable[[Path], None]) -> None:
+        directory, stamp = self.directory / name, self.directory / f"{name}.stamp"
+        if directory.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
+            return
+        stamp.unlink(missing_ok=True)
+        if directory.exists():
+            shutil.rmtree(directory)
+        _environment.say(f"making {directory}")
+        make(directory)
+        stamp.write_text(key, encoding="utf-8")
+
+
+def main() -> int:
+    """Return the exit code of what the command line asks for."""
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command in {"-h", "--help"}:
+        print(__doc__)
+        return 0
+    if command not in {"packages", "build", "run", "stop"}:
+        raise _environment.SetupError(
+            f"no command {command!r}", hint="try --help", code=_environment.USAGE
+        )
+    if command == "packages":
+        print(*PACKAGES)
+        return 0
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise _environment.SetupError(
+            "the Windows rig needs x86-64 Linux",
+            hint="on Windows, run scripts/test.py",
+            code=_environment.UNAVAILABLE,
+        )
+    directory = os.environ.get("VMTOOL_RIG") or _environment.ROOT / ".cache" / "windows-rig"
+    rig = Rig(Path(directory).absolute())
+    if command == "stop":
+        _wine.stop(rig.loader, rig.prefix)
+        return 0
+    rig.directory.mkdir(parents=True, exist_ok=True)
+    with _environment.locked(rig.directory / "lock"):  # one at a time: each stops the server
+        rig.build()
+        if command == "build":
+            return 0
+        return rig.run(arguments, float(os.environ.get("VMTOOL_RIG_TIMEOUT", "900")))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(_environment.run_guarded(main))

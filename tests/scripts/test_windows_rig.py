@@ -1,0 +1,111 @@
+"""scripts/windows_rig.py without Wine: what it makes again, and what it refuses."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def rig(load_script, tmp_path):
+    return load_script("windows_rig").Rig(tmp_path)
+
+
+@pytest.fixture
+def windows_python(load_script, monkeypatch):
+    module = load_script("_windows_python")
+    monkeypatch.setattr(module.sys, "version_info", (3, 11, 0, "final", 0))
+    return module
+
+
+def test_a_part_is_made_once_for_what_it_is_made_from(rig):
+    made = []
+
+    def make(directory):
+        made.append(directory)
+        directory.mkdir()
+
+    for key in ("one", "one", "two"):
+        rig._make("part", key, make)
+    assert made == [rig.directory / "part"] * 2
+
+
+def test_a_half_made_part_is_made_again_from_nothing(rig):
+    def fail(directory):
+        directory.mkdir()
+        (directory / "half").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rig._make("part", "key", fail)
+    rig._make("part", "key", lambda directory: directory.mkdir())
+    assert [*(rig.directory / "part").iterdir()] == []
+
+
+@pytest.mark.parametrize("already_there", [True, False])
+def test_a_wheel_with_another_digest_is_refused_and_removed(
+    windows_python, monkeypatch, tmp_path, already_there
+):
+    wheel = tmp_path / "panda3d-1.10.16-cp311-cp311-win_amd64.whl"
+
+    def download(_purpose, _command, **_options):
+        wheel.write_bytes(b"another")
+
+    if already_there:
+        download("", [])
+    monkeypatch.setattr(windows_python._environment, "run_quietly", download)
+    with pytest.raises(windows_python._environment.SetupError, match="not the file"):
+        windows_python._fetch_wheel(tmp_path)
+    assert not wheel.exists()
+
+
+def test_a_python_without_a_windows_twin_is_refused(windows_python, monkeypatch):
+    monkeypatch.setattr(windows_python.sys, "version_info", (3, 99, 0, "final", 0))
+    with pytest.raises(windows_python._environment.SetupError, match=r"Windows Python 3\.99"):
+        windows_python.minor_version()
+
+
+def test_numpy_and_what_needs_it_stay_out(windows_python):
+    names = [line.partition(">")[0] for line in windows_python.requirements()]
+    assert {"click", "pytest", "hypothesis", "colorama", "cuda-bindings"} <= {*names}
+    assert not {"numpy", "gguf", "onnx", "cuda-python"} & {*names}
+
+
+def test_wines_environment_is_free_of_this_pythons(load_script, monkeypatch, tmp_path):
+    for name in ("DISPLAY", "PYTHONPATH", "PYTEST_ADDOPTS", "VMTOOL_WINE", "WINEPATH"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("KEPT", "1")
+    variables = load_script("_wine").variables(tmp_path / "wine64", tmp_path)
+    assert variables["KEPT"] == "1"
+    assert variables["WINEPREFIX"] == str(tmp_path)
+    assert not {"DISPLAY", "PYTHONPATH", "PYTEST_ADDOPTS", "VMTOOL_WINE", "WINEPATH"} & {*variables}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "stdout", "stderr"),
+    [
+        (["packages"], 0, "gcc-mingw-w64-x86-64-win32 patchelf\n", ""),
+        (["mend"], 2, "", "vmtool: error: no command 'mend'\n  hint: try --help\n"),
+    ],
+)
+def test_the_command_line(pytestconfig, arguments, code, stdout, stderr):
+    program = pytestconfig.rootpath / "scripts" / "windows_rig.py"
+    result = subprocess.run(
+        [sys.executable, str(program), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (code, stdout, stderr)
+
+
+def test_a_missing_compiler_is_named_with_what_to_install(windows_python, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _program: None)
+    with pytest.raises(
+        windows_python._environment.SetupError, match="mingw32-gcc is not"
+    ) as caught:
+        windows_python._cross("gcc")
+    assert caught.value.code == 4
+    assert "windows_rig.py packages" in caught.value.hint

@@ -1,0 +1,61 @@
+"""The Windows code on Linux: the project's own tests by a Windows Python under Wine.
+
+Results are Wine's, and are labelled so; they are not results of Windows.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.wine,
+    pytest.mark.timeout(800),  # the first run builds the rig
+    pytest.mark.skipif(os.environ.get("VMTOOL_WINE") != "1", reason="set VMTOOL_WINE=1 to run"),
+]
+
+
+def winpy(*arguments):
+    """Run the rig's Python; return its exit code and what it printed on stdout."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "windows_rig.py"), "run", *arguments],
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "VMTOOL_RIG_TIMEOUT": "600"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=780,
+    )
+    return result.returncode, result.stdout
+
+
+@pytest.fixture(scope="module")
+def wine():
+    """The name and version of what the tests run on, from its own mouth."""
+    program = """if True:
+        import ctypes, sys
+        version = ctypes.WinDLL("ntdll").wine_get_version
+        version.restype = ctypes.c_char_p
+        print("Wine %s," % version().decode(), sys.platform, "%d.%d" % sys.version_info[:2])
+        sys.exit(7)"""
+    code, output = winpy("-c", program)
+    assert code == 7
+    return output.strip()
+
+
+def test_the_rig_is_a_windows_python_under_wine(wine):
+    name, _, python = wine.partition(", ")
+    assert name.startswith("Wine ")
+    assert python == "win32 {}.{}".format(*sys.version_info)
+
+
+def test_the_tests_pass_on_wine(wine, record_property):
+    code, output = winpy("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    verdict = output.splitlines()[-1] if output else "no output"
+    record_property("summary", f"on {wine} (not Windows): {verdict}")
+    assert code == 0, output
