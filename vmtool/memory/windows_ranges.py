@@ -149,9 +149,7 @@ class PlaceholderRange:
             filled = range(offset, max(free, offset), unit)
             self._quarantine(at for at in filled if not self._empty(at))
             self._join_parts((start, end), cuts)
-            stuck = list(self._quarantined.spans(offset, offset + nbytes))
-            if stuck:
-                raise QuarantineError((stuck[0][0], stuck[-1][1]), error) from error
+            self._report_stuck(offset, offset + nbytes, error)
             raise
         self._blocks.add(offset, offset + nbytes)
 
@@ -176,7 +174,7 @@ class PlaceholderRange:
         gap = self._blocks.gap_around(offset, self._capacity)
         self._join_parts(gap, range(offset, end + unit, unit))
         if error is not None:
-            raise QuarantineError((stuck[0], stuck[-1] + unit), error) from error
+            self._report_stuck(offset, end, error)
 
     def close(self) -> None:
         """Empty every unit, make all one placeholder and release it; see :class:`WindowsRange`."""
@@ -254,6 +252,16 @@ class PlaceholderRange:
     def _quarantine(self, units: Iterable[int]) -> None:
         for at in units:
             self._quarantined.add(at, at + self._unit)
+
+    def _report_stuck(self, start: int, end: int, error: CallError) -> None:
+        """Raise if a part of ``start..end`` had to be quarantined."""
+        stuck = list(self._quarantined.spans(start, end))
+        if not stuck:
+            return
+        quarantine = QuarantineError(stuck[0], error)
+        for at, at_end in stuck[1:]:
+            quarantine.add_note(f"{at}..{at_end} is quarantined too")
+        raise quarantine from error
 
     def _gap(self, offset: int) -> Span:
         """Return the free gap around *offset*, between what is committed or quarantined."""
