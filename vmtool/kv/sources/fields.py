@@ -35,6 +35,7 @@ class Fields:
         defaults: Values of the architecture for absent fields, by value name.
         architecture: What to call the origin of a default.
         used: Keys that were read.
+        mha_by_default: Whether an absent number of KV heads means one for each query head.
         names: The keys under which each value may be, by value name.
         applied: Overrides that took effect; shared with nested objects.
         outer: The object around this one, if a wrapper was opened.
@@ -62,6 +63,7 @@ class Fields:
         self.defaults: Mapping[str, int] = {}
         self.names: Mapping[str, Sequence[str]] = {}
         self.architecture = ""
+        self.mha_by_default = False
         self.outer: Fields | None = None
 
     def nested(self, key: str) -> Fields | None:
@@ -94,6 +96,10 @@ class Fields:
         """Return the value of *key* unchecked, or ``None``."""
         self.used.add(key)
         return self._data.get(key)
+
+    def given(self, name: str) -> bool:
+        """Return whether any key of the value called *name* is present, even as null."""
+        return any(key in self._data for key in self.names.get(name, (name,)))
 
     def has(self, key: str) -> bool:
         """Return whether *key* is present and not null."""
@@ -140,7 +146,7 @@ class Fields:
             found = found or (key, value)
         if found is not None:
             return self._fact(name, found[1], self._source, self.where, f"{self._prefix}{found[0]}")
-        if name in self.defaults and not any(key in self._data for key in keys):
+        if name in self.defaults and not self.given(name):
             return self._fact(name, self.defaults[name], Source.DEFAULT, self.architecture)
         return None
 

@@ -36,9 +36,15 @@ def heads(fields: Fields) -> int:
 
 
 def kv_heads(fields: Fields) -> int:
-    """Return the KV heads; where the file gives none or null, every query head has its own."""
+    """Return the KV heads; where the file gives null, every query head has its own.
+
+    Raises:
+        InputError: If the file gives none, and the architecture does not take that to mean the same.
+    """
     count = fields.optional("kv_heads")
     if count is None:
+        if not fields.given("kv_heads") and not fields.mha_by_default:
+            fields.fail(fields.names["kv_heads"][0], "is missing")
         count = heads(fields)
         fields.derived("kv_heads", count, "every query head has its own: kv_heads = heads")
     return count
@@ -81,9 +87,11 @@ def grouped(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
 
 def multi_query(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return K and V where ``multi_query`` (true by default) means one KV head."""
-    if fields.flag("multi_query", default=True):
-        return _single_head(fields, "multi_query", kind)
-    return grouped(fields, kind)
+    if not fields.flag("multi_query", default=True):
+        return grouped(fields, kind)
+    if fields.optional("kv_heads") not in (None, 1):
+        fields.fail(fields.names["kv_heads"][0], "is not 1, but multi_query means one KV head")
+    return _single_head(fields, "multi_query", kind)
 
 
 def falcon(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -132,6 +140,8 @@ def mpt(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
             kv, why = config.checked("kv_n_heads", stated), "attn_config.kv_n_heads"
         elif grouping not in (None, "multihead_attention"):
             config.fail("attn_type", f"{grouping!r} is not understood")
+    if fields.optional("kv_heads") not in (None, kv):
+        fields.fail(fields.names["kv_heads"][0], f"differs from attn_config, which means {kv}")
     fields.derived("kv_heads", kv, why)
     return pair(kv, dim, head_dim_v(fields, dim), extent(fields, kind))
 
@@ -159,6 +169,9 @@ def indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     frequency = fields.optional("index_topk_freq")
     if frequency not in (None, 1):
         fields.fail("index_topk_freq", f"is {frequency}: layers that share an index are not known")
+    kinds = fields.items("indexer_types") or []
+    if any(entry != "full" for entry in kinds):
+        fields.fail("indexer_types", "names layers that share an index, which are not known")
     dim = fields.integer("index_head_dim")
     return (*latent(fields, kind), Tensor("index", Role.INDEX, 1, dim))
 

@@ -7,19 +7,9 @@ from vmtool.kv.sources.hf import attention, plans, special
 from vmtool.kv.sources.hf.family import Family
 
 _WINDOW = LayerKind.WINDOW
-_FULL = Family()
-_FULL_128 = Family(defaults={"head_dim": 128})
 _WINDOWED = Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES)
-_QWEN2 = Family(
-    plan=plans.window_above,
-    meaning=plans.WINDOW_NAMES,
-    defaults={"max_window_layers": 28},
-)
-_QWEN3 = Family(
-    plan=plans.window_above,
-    meaning=plans.WINDOW_NAMES,
-    defaults={"max_window_layers": 28, "head_dim": 128},
-)
+_QWEN2 = Family(plan=plans.window_above, meaning=plans.WINDOW_NAMES)
+_QWEN3 = Family(plan=plans.window_above, meaning=plans.WINDOW_NAMES, defaults={"head_dim": 128})
 _GEMMA2 = Family(
     plan=plans.unless_last_of(2, _WINDOW),
     meaning=plans.WINDOW_NAMES,
@@ -37,30 +27,43 @@ _GEMMA4 = Family(
     defaults={"head_dim": 256, "global_head_dim": 512},
 )
 
-_NAMED_LIKE_LLAMA = (
-    "aquila arcee baichuan bailing_moe bailing_moe_v2 bitnet bloom codegen cohere deepseek"
-    " ernie4_5_moe exaone flex_olmo glm4_moe glm4v_moe_text glm4v_text gpt2 gpt_neox gptj granite"
-    " granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm internlm2"
-    " internlm3 minicpm nanochat olmo olmo2 olmoe opt orion persimmon phi phi-msft solar stablelm"
-    " xverse yi apertus"
+# Where the file gives no number of KV heads, these have one for each query head.
+_MHA_BY_DEFAULT = (
+    "apertus aquila arcee baichuan bloom codegen cohere deepseek flex_olmo gpt2 gpt_neox gptj"
+    " granite granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe internlm jais2 nanochat"
+    " nemotron olmo olmo2 olmoe opt orion persimmon phi phi-msft xverse"
 )
-_HEAD_DIM_128 = "ernie4_5 glm glm4 helium jais2 minimax_m2 nemotron seed_oss solar_open"
-_WINDOW_MODELS = "ministral ministral3 mixtral phi3 phi4_multimodal phi4mm phimoe starcoder2"
+_FULL_MODELS = (
+    "bailing_moe bailing_moe_v2 bitnet ernie4_5_moe exaone glm4_moe glm4v_moe_text glm4v_text"
+    " internlm2 minicpm solar stablelm yi"
+)
+_FULL_128_MODELS = "ernie4_5 glm glm4 helium hy_v3 internlm3 minimax_m2 seed_oss solar_open"
+_WINDOW_MODELS = "mixtral phi4_multimodal phi4mm phimoe starcoder2"
 _QWEN2_MODELS = (
     "qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text dots1 mimo"
+    " qwen3_moe qwen3_vl_moe_text qwen3_omni_moe_text"
 )
-_QWEN3_MODELS = "qwen3 qwen3_moe qwen3_vl_text qwen3_vl_moe_text qwen3_omni_moe_text"
 
 DENSE: dict[str, Family] = {
-    **dict.fromkeys(_NAMED_LIKE_LLAMA.split(), _FULL),
-    **dict.fromkeys(_HEAD_DIM_128.split(), _FULL_128),
-    "llama": Family(defaults={"layers": 32, "heads": 32, "hidden": 4096, "context": 2048}),
+    **dict.fromkeys(_MHA_BY_DEFAULT.split(), Family(mha_by_default=True)),
+    **dict.fromkeys(_FULL_MODELS.split(), Family()),
+    **dict.fromkeys(_FULL_128_MODELS.split(), Family(defaults={"head_dim": 128})),
+    "llama": Family(
+        defaults={"layers": 32, "heads": 32, "hidden": 4096, "context": 2048}, mha_by_default=True
+    ),
     "gemma": Family(defaults={"head_dim": 256, "context": 8192}),
     "smollm3": Family(
         meaning=plans.FULL_NAMES,
         harmless=frozenset({"no_rope_layers", "no_rope_layer_interval", "max_window_layers"}),
     ),
     **dict.fromkeys(_WINDOW_MODELS.split(), _WINDOWED),
+    "phi3": Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, mha_by_default=True),
+    "ministral": Family(
+        plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, defaults={"window": 4096}
+    ),
+    "ministral3": Family(
+        plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, defaults={"head_dim": 128}
+    ),
     "mistral": Family(
         plan=plans.window_if_set,
         meaning=plans.WINDOW_NAMES,
@@ -69,7 +72,7 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"attention_sink_size"}),
     ),
     **dict.fromkeys(_QWEN2_MODELS.split(), _QWEN2),
-    **dict.fromkeys(_QWEN3_MODELS.split(), _QWEN3),
+    **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
     **dict.fromkeys(("gemma2", "vaultgemma"), _GEMMA2),
     "gemma3_text": Family(
         plan=plans.unless_last_of(6, _WINDOW),
@@ -104,20 +107,23 @@ DENSE: dict[str, Family] = {
             plan=plans.unless_last_of(4, _WINDOW),
             meaning=plans.WINDOW_NAMES,
             defaults={"window": 4096},
+            mha_by_default=True,
         ),
     ),
-    "exaone4": Family(plan=plans.exaone4, meaning=plans.WINDOW_NAMES),
+    "exaone4": Family(plan=plans.exaone4, meaning=plans.WINDOW_NAMES, defaults={"window": 4096}),
     "afmoe": Family(
         plan=plans.unless_last_of(4, _WINDOW),
         meaning=plans.WINDOW_NAMES,
         names={"period": ("global_attn_every_n_layers",)},
-        defaults={"window": 1024},
+        defaults={"window": 1024, "head_dim": 128},
+        mha_by_default=True,
     ),
     "laguna": Family(
         meaning=plans.WINDOW_NAMES, harmless=frozenset({"num_attention_heads_per_layer"})
     ),
     "mimo_v2_flash": Family(
         plan=plans.flagged("hybrid_layer_pattern", _WINDOW, LayerKind.FULL),
+        meaning=plans.WINDOW_NAMES,
         attention=attention.mimo_v2,
         names={
             "swa_kv_heads": ("swa_num_key_value_heads",),
@@ -136,8 +142,8 @@ DENSE: dict[str, Family] = {
         defaults={"chunk": 8192, "head_dim": 128, "kv_heads": 8},
         harmless=frozenset({"no_rope_layers"}),
     ),
-    "gpt_bigcode": Family(attention=attention.multi_query),
-    "falcon": Family(attention=attention.falcon),
+    "gpt_bigcode": Family(attention=attention.multi_query, mha_by_default=True),
+    "falcon": Family(attention=attention.falcon, mha_by_default=True),
     **dict.fromkeys(("mpt", "dbrx"), Family(attention=attention.mpt)),
     "chatglm": Family(
         attention=attention.chatglm,
@@ -171,6 +177,7 @@ DENSE: dict[str, Family] = {
             "frames": ("max_source_positions",),
         },
         defaults={"frames": 1500, "context": 448},
+        mha_by_default=True,
         harmless=frozenset({"is_encoder_decoder"}),
     ),
     "mllama_text_model": Family(plan=special.mllama_plan, attention=special.mllama),

@@ -63,6 +63,7 @@ class Family:
         finish: A last change to the layers, such as sharing KV.
         build: Puts the layers together instead of `layers_of`.
         types_key: The key of the list of layer kinds.
+        mha_by_default: Whether an absent number of KV heads means one for each query head.
         harmless: Keys that look like attention but change nothing here.
     """
 
@@ -75,6 +76,7 @@ class Family:
     finish: Callable[[Fields, tuple[Layer, ...]], tuple[Layer, ...]] | None = None
     build: Callable[[Fields], tuple[Layer, ...]] | None = None
     types_key: str = "layer_types"
+    mha_by_default: bool = False
     harmless: frozenset[str] = frozenset()
 
 
@@ -86,7 +88,7 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
     """
     if family.build is not None:
         return family.build(fields)
-    count = fields.integer("layers", high=MAX_LAYERS)
+    count = _count(fields, family)
     kinds = _kinds(fields, family, count)
     layers = tuple(
         Layer(i, made.kind, made.tensors, made.states) for i, made in _made(fields, family, kinds)
@@ -94,11 +96,22 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
     return family.finish(fields, layers) if family.finish else layers
 
 
+def _count(fields: Fields, family: Family) -> int:
+    """Return the number of layers; a list of their kinds also tells it."""
+    count = fields.optional("layers", high=MAX_LAYERS)
+    listed = fields.items(family.types_key)
+    if count is None and listed:
+        fields.derived("layers", len(listed), f"entries of {family.types_key}")
+        return len(listed)
+    return count if count is not None else fields.integer("layers", high=MAX_LAYERS)
+
+
 def _kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:
     if not fields.has(family.types_key):
         return family.plan(fields, count)
-    for key in (*fields.names["period"], "max_window_layers", "use_sliding_window"):
-        fields.raw(key)  # the list is their result
+    for name in ("period", "window"):
+        fields.used.update(fields.names[name])  # the list is their result
+    fields.used.update(("max_window_layers", "use_sliding_window"))
     kinds = plans.named(fields, family.types_key, count, family.meaning)
     fields.stated("layer_kinds", _summary(kinds), family.types_key)
     return kinds

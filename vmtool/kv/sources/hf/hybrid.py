@@ -126,6 +126,7 @@ HYBRID: dict[str, Family] = {
         meaning=_DELTA_MEANING,
         states=_DELTA_STATES,
         names=_DELTA_NAMES,
+        mha_by_default=True,
         harmless=frozenset(
             {"linear_a_log_max", "linear_allow_neg_eigval", "linear_dt_init_floor"}
             | {"linear_dt_max", "linear_dt_min"}
@@ -134,7 +135,13 @@ HYBRID: dict[str, Family] = {
     "kimi_linear": Family(
         plan=plans.kimi_linear,
         attention=attention.latent,
+        meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        names={
+            "linear_heads": ("linear_num_heads",),
+            "linear_dim": ("linear_head_dim",),
+            "conv_kernel": ("linear_conv_kernel_dim",),
+        },
         harmless=_MLA_HARMLESS,
     ),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), _LIGHTNING),
@@ -167,9 +174,8 @@ HYBRID: dict[str, Family] = {
         meaning=_MAMBA2_MEANING,
         states=_MAMBA2_STATES,
         names=_BAMBA_NAMES,
-        # Also present in the members of the family that have no Mamba layers.
-        harmless=_MAMBA_HARMLESS
-        | {"mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_n_heads"},
+        harmless=_MAMBA_HARMLESS,
+        mha_by_default=True,
     ),
     "falcon_h1": Family(
         plan=plans.all_of(LayerKind.PARALLEL),

@@ -78,9 +78,8 @@ def unless_last_of(
 
 def exaone4(fields: Fields, layers: int) -> list[LayerKind]:
     """EXAONE 4: a period or a string such as ``LLLG``; without a window, all full."""
-    if not fields.has("sliding_window"):
+    if fields.optional("window", high=MAX_TOKENS) is None:
         fields.raw("sliding_window_pattern")
-        fields.raw("sliding_window")
         return [LayerKind.FULL] * layers
     pattern = fields.raw("sliding_window_pattern")
     if isinstance(pattern, str):

@@ -14,7 +14,7 @@ FAMILIES = {**DENSE, **HYBRID}
 _WRAPPERS = (
     "aya_vision cohere2_vision deepseek_vl_v2 gemma3 gemma3n gemma4 gemma4_unified glm4v"
     " glm4v_moe idefics2 idefics3 internvl internvl_chat kimi_k25 kimi_vl lfm2_vl llama4 llava"
-    " llava_next llava_next_video llava_onevision ministral3 mistral3 mllama paligemma pixtral"
+    " llava_next llava_next_video llava_onevision ministral3 mistral3 mllama paligemma"
     " qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_5_moe"
     " qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe smolvlm video_llava vipllava"
     " voxtral"

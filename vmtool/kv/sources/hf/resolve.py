@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import ModelGeometry, Source
+from vmtool.kv.geometry import Layer, ModelGeometry, Source
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of
@@ -78,8 +78,9 @@ def resolve(
     fields.names = {**NAMES, **family.names}
     fields.defaults = family.defaults
     fields.architecture = architecture
+    fields.mha_by_default = family.mha_by_default
     layers = layers_of(fields, family)
-    _refuse_unread(fields, family)
+    _refuse_unread(fields, _without_effect(family, layers))
     for flag in set(overrides or ()) - fields.applied:
         raise UsageError(f"{FLAGS[flag]} does not apply to {architecture}: it reads no such value")
     return ModelGeometry(
@@ -155,10 +156,18 @@ def _refuse_disagreement(outer: Fields, inner: Fields) -> None:
     inner.used.clear()
 
 
-def _refuse_unread(fields: Fields, family: Family) -> None:
+def _without_effect(family: Family, layers: tuple[Layer, ...]) -> frozenset[str]:
+    """Return keys that an architecture knows, and that these layers had no use for."""
+    known = {key for keys in family.names.values() for key in keys}
+    if not any(layer.tensors for layer in layers):
+        known.update(NAMES["kv_heads"], NAMES["head_dim"])
+    return frozenset(known) | family.harmless | _HARMLESS
+
+
+def _refuse_unread(fields: Fields, harmless: frozenset[str]) -> None:
     """Fail on a set field that looks like it changes what is cached and that nothing read."""
     for key in fields.all_keys():
-        if key in fields.used or key in family.harmless or key in _HARMLESS:
+        if key in fields.used or key in harmless:
             continue
         value = fields.raw(key)
         if value in (None, False, 0, "", [], {}, _NEUTRAL.get(key)):

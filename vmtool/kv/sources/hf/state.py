@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import StatePart, StateTensor
+from vmtool.kv.sources.hf.attention import head_dim, heads
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
@@ -122,23 +123,22 @@ def short_conv(fields: Fields) -> tuple[StateTensor, ...]:
 
 def lightning(fields: Fields) -> tuple[StateTensor, ...]:
     """Return the state of MiniMax's lightning attention: a square matrix for each query head."""
-    count, dim = fields.integer("heads"), fields.integer("head_dim")
+    count, dim = heads(fields), head_dim(fields)
     return (StateTensor("recurrent", (StatePart(count, dim * dim),)),)
 
 
 def kimi_delta(fields: Fields) -> tuple[StateTensor, ...]:
     """Return the states of Kimi delta attention; vLLM keeps the recurrent one in fp32 always."""
     config = fields.nested("linear_attn_config")
-    if config is None:
-        fields.fail("linear_attn_config", "is missing")
-    values: dict[str, Any] = {
-        key: config.checked(key, config.raw(key))
-        for key in ("num_heads", "head_dim", "short_conv_kernel_size")
-    }
-    for key, value in values.items():
-        config.stated(f"linear_{key}", value, key)
-    count, dim = values["num_heads"], values["head_dim"]
-    taps = values["short_conv_kernel_size"] - 1
+    if config is not None:
+        config.names = {
+            "linear_heads": ("num_heads",),
+            "linear_dim": ("head_dim",),
+            "conv_kernel": ("short_conv_kernel_size",),
+        }
+    place = config or fields  # transformers 5 writes them beside the other fields
+    count, dim = place.integer("linear_heads"), place.integer("linear_dim")
+    taps = place.integer("conv_kernel") - 1
     return (
         StateTensor("conv", (StatePart(count, 3 * dim * taps),)),
         StateTensor("recurrent", (StatePart(count, dim * dim),), "fp32"),
