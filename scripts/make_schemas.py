@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # so that it also runs where vmtool is not installed
 
-from vmtool.results import LEDGERS, PHASES  # noqa: E402 - the path comes first
-from vmtool.stats import SUB_BUCKET_BITS  # noqa: E402
+from vmtool.results import LEDGERS, PHASES
+from vmtool.stats import SUB_BUCKET_BITS
 
 SCHEMAS = ROOT / "vmtool" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
