@@ -89,7 +89,6 @@ class MethodResult:
         wall_ns: Time in the loop, harness and verification included, checkpoints not.
         cycles_per_s: Cycles by *wall_ns*, all threads and workers together.
         bytes_per_s: Committed bytes by *wall_ns*, likewise.
-        refused: Commits that the budget refused, which the workload then did without.
         degraded_bytes: The most that was ever released without a guard (mapping limit).
         quarantined_bytes: What the platform would not give back.
         phases: In the order of :data:`PHASES`; phases without samples are left out.
@@ -100,7 +99,6 @@ class MethodResult:
     wall_ns: int
     cycles_per_s: float
     bytes_per_s: float
-    refused: int
     degraded_bytes: int
     quarantined_bytes: int
     phases: tuple[PhaseResult, ...]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from vmtool.errors import UnavailableError, UsageError
+from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.faults import FaultyCalls
 
 
 def host_methods() -> tuple[str, ...]:
@@ -26,6 +27,7 @@ def open_backing(
     prefault: bool = False,
     huge: bool = False,
     label: str = "",
+    faults: FaultyCalls | None = None,
 ) -> VirtualBacking:
     """Return the backing that *kind* names; the only place that chooses a platform.
 
@@ -35,20 +37,21 @@ def open_backing(
         prefault: Fault every page in at commit (host, Linux).
         huge: Ask for transparent huge pages (host, Linux).
         label: Name the mappings where the kernel can (host, Linux).
+        faults: Calls that shall fail, for tests and ``--inject``.
 
     Raises:
-        UsageError: If *kind* or *method* is unknown.
+        UsageError: If *kind* or *method* is unknown, or a fault names a call that is not made.
         UnavailableError: If this machine has no such memory.
     """
     if kind != "host":
         raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
     if sys.platform == "win32":
-        from vmtool.memory.windows import WindowsBacking
-
-        if prefault or huge:
-            raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
-        return WindowsBacking(method or host_methods()[0])
+        raise UsageError("the Windows backing is not built yet")
     else:  # mypy needs both branches spelled out
         from vmtool.memory.posix import PosixBacking
+        from vmtool.memory.posix_calls import CALLS
 
-        return PosixBacking(method or host_methods()[0], prefault=prefault, huge=huge, label=label)
+        calls = CALLS if faults is None else faults.wrap(CALLS)
+        return PosixBacking(
+            method or host_methods()[0], prefault=prefault, huge=huge, label=label, calls=calls
+        )

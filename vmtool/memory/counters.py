@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.units import KIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from vmtool.memory.blocks import Span
 
@@ -22,6 +22,7 @@ _PAGE_PRESENT: Final = 1 << 63  # Documentation/admin-guide/mm/pagemap.rst
 _PAGEMAP_CHUNK: Final = 1 << 17  # entries a read: 1 MiB
 #: A part of an area is counted page by page only up to this size (32 MiB of pagemap).
 _COUNTABLE_PAGES: Final = 1 << 22
+_LETTER_A, _LETTER_R, _LETTER_V, _LETTER_Z = b"ARVZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +88,24 @@ def read_range(base: int, nbytes: int) -> Ledgers:
 
     Raises nothing; what can't be told is ``None``.
     """
+    return read_split(((base, base + nbytes),))[1][0]
+
+
+def read_split(ranges: Sequence[Span]) -> tuple[Ledgers, tuple[Ledgers, ...]]:
+    """Return the ledgers of this process, and of each of *ranges*, from one pass over ``smaps``.
+
+    Raises nothing; what can't be told is ``None``.
+    """
+    unknown = tuple(Ledgers() for _ in ranges)
     if sys.platform != "linux":
-        return Ledgers()
+        return Ledgers(), unknown
     else:  # mypy needs both branches spelled out
-        end = base + nbytes
         try:
             with open("/proc/self/smaps", "rb", buffering=1 << 16) as smaps:
-                inside = [
-                    area for area in parse_smaps(smaps) if area.start < end and area.end > base
-                ]
+                areas = list(parse_smaps(smaps))
         except OSError:
-            return Ledgers()
-        clipped = sum_areas(_clip(area, base, end) for area in inside)
-        split = [area for area in inside if area.resident_bytes and _reaches_out(area, base, end)]
-        if not split:
-            return clipped
-        whole = sum(area.resident_bytes for area in inside if area not in split)
-        parts = [_count_present(max(a.start, base), min(a.end, end)) for a in split]
-        known = [part for part in parts if part is not None]
-        resident = whole + sum(known) if len(known) == len(parts) else None
-        return Ledgers(
-            clipped.address_space_bytes, clipped.charge_bytes, resident, clipped.mappings
-        )
+            return _read_statm(), unknown
+        return sum_areas(areas), tuple(_sum_range(areas, *span) for span in ranges)
 
 
 def read_areas(base: int, nbytes: int) -> tuple[Span, ...]:
@@ -133,11 +130,17 @@ def parse_smaps(lines: Iterable[bytes]) -> Iterator[Area]:
     start = end = resident = 0
     charged: bool | None = None
     for line in lines:
-        if line.startswith(b"Rss:"):
-            resident = int(line.split()[1]) * KIB
-        elif line.startswith(b"VmFlags:"):
-            charged = b"ac" in line.split()[1:]
-        elif b"-" in (addresses := line.split(None, 1)[0]) and not addresses.endswith(b":"):
+        # An area has some 25 lines. Names begin with a capital, addresses with a small digit, and
+        # one look at a byte sorts out most lines.
+        letter = line[0]
+        if letter == _LETTER_R:
+            if line.startswith(b"Rss:"):
+                resident = int(line.split()[1]) * KIB
+        elif letter == _LETTER_V:
+            if line.startswith(b"VmFlags:"):
+                charged = b"ac" in line.split()[1:]
+        elif not _LETTER_A <= letter <= _LETTER_Z:
+            addresses = line.split(None, 1)[0]
             if end:
                 yield Area(start, end, resident, charged)
             # The vsyscall page is not the process's: neither VmSize nor the limit counts it.
@@ -168,6 +171,20 @@ def sum_areas(areas: Iterable[Area]) -> Ledgers:
 
 def _difference(after: int | None, before: int | None) -> int | None:
     return None if after is None or before is None else after - before
+
+
+def _sum_range(areas: Iterable[Area], base: int, end: int) -> Ledgers:
+    """Return the ledgers of the parts of *areas* inside ``base..end``."""
+    inside = [area for area in areas if area.start < end and area.end > base]
+    clipped = sum_areas(_clip(area, base, end) for area in inside)
+    split = [area for area in inside if area.resident_bytes and _reaches_out(area, base, end)]
+    if not split:
+        return clipped
+    whole = sum(area.resident_bytes for area in inside if area not in split)
+    parts = [_count_present(max(a.start, base), min(a.end, end)) for a in split]
+    known = [part for part in parts if part is not None]
+    resident = whole + sum(known) if len(known) == len(parts) else None
+    return Ledgers(clipped.address_space_bytes, clipped.charge_bytes, resident, clipped.mappings)
 
 
 def _reaches_out(area: Area, base: int, end: int) -> bool:

@@ -1,1 +1,0 @@
-"""Hugging Face ``config.json``: which layers a model has, and what each keeps."""

@@ -1,0 +1,145 @@
+"""Faults on request: make the Nth call of a kind fail, do nothing, kill the process or hang."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_CallTable = TypeVar("_CallTable")
+
+_SPEC: Final = re.compile(r"([a-zA-Z]\w*):([1-9][0-9]{0,8})(\+?)(?:=(\w+))?", re.ASCII)
+_FAILED: Final = -1
+_HINT: Final = (
+    "write CALL:N or CALL:N=EFFECT, such as mmap:3, madvise:10=EAGAIN, mprotect:5+=ENOMEM, "
+    "madvise:20=SKIP, mmap:7=SIGKILL or mmap:7=HANG"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One call that will not do what it is asked.
+
+    Attributes:
+        call: The function, such as ``mmap``.
+        nth: Which call of it, counted from 1.
+        onwards: Every call from there on.
+        effect: An errno's name, ``SKIP`` (reports success and does nothing, as a broken platform
+            would), a signal's name (the process gets it), or ``HANG``.
+    """
+
+    call: str
+    nth: int
+    onwards: bool
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.call}:{self.nth}{'+' if self.onwards else ''}={self.effect}"
+
+    def strikes(self, count: int) -> bool:
+        """Tell whether the *count*-th call is one that fails."""
+        return count >= self.nth if self.onwards else count == self.nth
+
+
+def parse_fault(text: str) -> Fault:
+    """Return the fault that ``CALL:N[+][=EFFECT]`` describes; the effect is ``ENOMEM`` by default.
+
+    Raises:
+        UsageError: If *text* is something else.
+    """
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a fault", hint=_HINT)
+    call, nth, onwards, effect = match.groups()
+    effect = (effect or "ENOMEM").upper()
+    if effect.isdigit():
+        effect = errno.errorcode.get(int(effect), effect)
+    known = effect in {"SKIP", "HANG"} or effect in errno.errorcode.values()
+    if not known and not (effect.startswith("SIG") and hasattr(signal, effect)):
+        raise UsageError(f"{effect!r} in {text!r} is no errno, signal, SKIP or HANG", hint=_HINT)
+    return Fault(call, int(nth), bool(onwards), effect)
+
+
+def check_faults(faults: Iterable[Fault], table: Any) -> None:
+    """Raise unless *table* has every call that *faults* name.
+
+    Raises:
+        UsageError: If a call is unknown; it names those that are.
+    """
+    known = call_names(table)
+    for fault in faults:
+        if fault.call not in known:
+            raise UsageError(
+                f"no call is named {fault.call!r} here", hint=f"use one of {', '.join(known)}"
+            )
+
+
+def call_names(table: Any) -> tuple[str, ...]:
+    """Return the names of the calls in a table such as :class:`PosixCalls`."""
+    return tuple(f.name for f in fields(table) if callable(getattr(table, f.name)))
+
+
+class FaultyCalls:
+    """Counts the calls that go through it, and spoils those that the faults name.
+
+    Attributes:
+        counts: How often each call was made.
+        struck: The faults that happened, in order.
+    """
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.counts: dict[str, int] = {}
+        self.struck: list[Fault] = []
+        self._faults = faults
+        self._lock = threading.Lock()
+
+    def wrap(self, table: _CallTable) -> _CallTable:
+        """Return a copy of *table* whose calls are counted and may be spoiled.
+
+        Raises:
+            UsageError: If a fault names a call that the table does not have.
+        """
+        check_faults(self._faults, table)
+        wrapped = {name: self._spoil(name, getattr(table, name)) for name in call_names(table)}
+        return replace(table, **wrapped)  # type: ignore[type-var]
+
+    def _spoil(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
+        faults = [fault for fault in self._faults if fault.call == name]
+
+        def spoiled(*arguments: Any) -> int:
+            with self._lock:
+                count = self.counts[name] = self.counts.get(name, 0) + 1
+                fault = next((fault for fault in faults if fault.strikes(count)), None)
+                if fault is not None:
+                    self.struck.append(fault)
+            return call(*arguments) if fault is None else _happen(fault, call, arguments)
+
+        return spoiled
+
+
+def _happen(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    if fault.effect == "HANG":
+        while True:
+            time.sleep(60)
+    if fault.effect == "SKIP":
+        if fault.call != "mmap":
+            return 0
+        # A new range cannot be pretended; replacing one can: it is where it was asked for.
+        return int(arguments[0]) or call(*arguments)
+    if fault.effect.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[fault.effect])
+        time.sleep(1)  # a signal that is handled or ignored lets the call go on
+        return call(*arguments)
+    ctypes.set_errno(getattr(errno, fault.effect))
+    return _FAILED

@@ -1,0 +1,1 @@
+"""Commit and release cycles on real memory: plans, workloads, verification and workers."""

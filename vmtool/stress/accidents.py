@@ -1,0 +1,73 @@
+"""What it means that a worker died or stopped: the operation in flight and the likely cause."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final
+
+from vmtool.results import Accident
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vmtool.stress.journal import Entry
+    from vmtool.stress.report import WorkerPlan
+
+_CAUSES: Final = {
+    "SIGSEGV": (
+        "an address that is not committed was used, or a commit that was reported did not happen",
+        "run again with the same --seed; `vmtool stress --prove-faults` tests the guards alone",
+    ),
+    "SIGBUS": (
+        "memory behind a committed address could not be had: no huge page left, or bad hardware",
+        "look at `dmesg`, and at the free pages with `vmtool doctor`",
+    ),
+    "SIGKILL": (
+        "the kernel's OOM killer, or somebody with kill -9",
+        "look for 'Killed process' in `dmesg`; use a smaller --budget",
+    ),
+}
+
+
+def describe_accident(
+    entries: Sequence[Entry], plan: WorkerPlan, code: int, *, hung: bool, stderr: str
+) -> Accident:
+    """Return what happened to a worker that ended with *code* and without a report.
+
+    Args:
+        entries: Its journal: what each thread was doing.
+        plan: What it was to do.
+        code: Its exit code; a negative one is a signal's number.
+        hung: Whether it was killed because it did not move.
+        stderr: The end of what it printed.
+    """
+    thread, entry = next(
+        ((i, e) for i, e in enumerate(entries) if e.operation != "idle"), (0, entries[0])
+    )
+    name = None
+    if hung:
+        kind = "hang"
+        cause = "the operation did not end: a lock, reclaim, or a device that does not answer"
+        hint = "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large"
+    elif code < 0:
+        kind = "signal"
+        name = signal.Signals(-code).name
+        cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
+    else:
+        kind = "exit"
+        last = stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        cause, hint = last[0], "please report this: a worker must not end like that"
+    methods = plan.settings.methods
+    return Accident(
+        kind=kind,
+        signal=name,
+        exit_code=None if hung or code < 0 else code,
+        operation=entry.operation,
+        method=methods[min(entry.method_index, len(methods) - 1)],
+        granule=entry.granule,
+        cycle=entry.cycle,
+        thread=thread,
+        worker=plan.worker,
+        cause=cause,
+        hint=hint,
+    )

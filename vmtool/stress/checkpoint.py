@@ -1,0 +1,152 @@
+"""When to hold the ledgers against the kernel's, and what to keep of it over hours."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory.counters import read_split
+from vmtool.results import Checkpoint
+from vmtool.stress.ledger import believe, leak_slopes, observe, outside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.blocks import BlockMap
+    from vmtool.memory.counters import Ledgers
+    from vmtool.results import LedgerReading, LedgerSlope
+    from vmtool.stress.ledger import Rules
+
+#: Time between checkpoints, as a multiple of what the last one took: they cost 1.5 % of a run.
+_SPACING: Final = 66
+_SHORTEST_NS: Final = 20 * 10**6
+#: Kept checkpoints and points of the slope; when there are more, every other one is dropped.
+_KEPT: Final = 256
+
+
+class Subject:
+    """One buffer as the checkpoints see it."""
+
+    __slots__ = ("ever", "granule", "method", "reservation", "rules")
+
+    def __init__(
+        self, reservation: Reservation, ever: BlockMap, granule: int, method: str, rules: Rules
+    ) -> None:
+        self.reservation = reservation
+        self.ever = ever
+        self.granule = granule
+        self.method = method
+        self.rules = rules
+
+    def belief(self, *, settled: bool = True) -> tuple[LedgerReading, ...]:
+        """Return what the ledgers of this buffer must be now."""
+        return believe(self.reservation, self.ever, self.granule, self.rules, settled=settled)
+
+
+class Checkpoints:
+    """The checkpoints of one worker.
+
+    Attributes:
+        spent_ns: Time that they took.
+        differing: The first checkpoint where each ledger was not what it had to be.
+        compared: How many were made.
+    """
+
+    def __init__(self, worker: int, subjects: list[Subject], threads: int) -> None:
+        self.spent_ns = 0
+        self.compared = 0
+        self.differing: dict[str, Checkpoint] = {}
+        self._worker = worker
+        self._ranges = [
+            (s.reservation.base, s.reservation.base + s.reservation.capacity) for s in subjects
+        ]
+        self._subjects = subjects
+        self._spacing = _SPACING * threads
+        self._due = [0] * threads
+        self._lock = threading.Lock()
+        self._began = perf_counter_ns()
+        self._kept: list[Checkpoint] = []
+        self._every = 1
+
+    def start(self) -> None:
+        """Begin to count time; what came before was warm-up."""
+        self._began = perf_counter_ns()
+        self.spent_ns = 0
+
+    def due(self, thread: int, now: int) -> bool:
+        """Tell whether *thread* should take one at time *now*."""
+        return now >= self._due[thread]
+
+    def take(self, thread: int, subject: Subject, cycle: int) -> int:
+        """Hold *subject* against the kernel's counts; return the nanoseconds that took.
+
+        Only the buffer of the calling thread is compared, as the others move meanwhile.
+        """
+        began = perf_counter_ns()
+        process, parts = read_split(self._ranges)
+        kernel = parts[self._subjects.index(subject)]
+        readings = observe([subject.belief()], [kernel])
+        with self._lock:
+            self._note(self._checkpoint(began, cycle, subject.method, readings, process, parts))
+            took = perf_counter_ns() - began
+            self.spent_ns += took
+        self._due[thread] = began + took + max(took * self._spacing, _SHORTEST_NS)
+        return took
+
+    def take_all(self, cycle: int, *, settled: bool) -> None:
+        """Hold every buffer against the kernel's counts, when no thread is running.
+
+        Args:
+            cycle: Cycles done.
+            settled: False after a failure, when the last commit may not have been touched.
+        """
+        began = perf_counter_ns()
+        process, parts = read_split(self._ranges)
+        beliefs = [subject.belief(settled=settled) for subject in self._subjects]
+        readings = observe(beliefs, parts)
+        methods = "+".join(dict.fromkeys(subject.method for subject in self._subjects))
+        with self._lock:
+            self._note(self._checkpoint(began, cycle, methods, readings, process, parts))
+
+    def kept(self) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints that are kept, evenly spaced, and those that differed."""
+        with self._lock:
+            chosen = {id(c): c for c in (*self._kept, *self.differing.values())}
+        return tuple(sorted(chosen.values(), key=lambda checkpoint: checkpoint.at_ns))
+
+    def slopes(self) -> tuple[LedgerSlope, ...]:
+        """Return the growth of each ledger of the process beyond its buffers."""
+        with self._lock:
+            points = [(c.cycle, c.process) for c in self._kept]
+        return leak_slopes(points, self._worker)
+
+    def _checkpoint(
+        self,
+        began: int,
+        cycle: int,
+        method: str,
+        readings: tuple[LedgerReading, ...],
+        process: Ledgers,
+        parts: Sequence[Ledgers],
+    ) -> Checkpoint:
+        return Checkpoint(
+            at_ns=began - self._began,
+            cycle=cycle,
+            worker=self._worker,
+            method=method,
+            buffers=readings,
+            process=outside(process, parts),
+        )
+
+    def _note(self, checkpoint: Checkpoint) -> None:
+        for reading in checkpoint.buffers:
+            if not reading.agrees:
+                self.differing.setdefault(reading.ledger, checkpoint)
+        if self.compared % self._every == 0:
+            self._kept.append(checkpoint)
+            if len(self._kept) > _KEPT:
+                del self._kept[1::2]
+                self._every *= 2
+        self.compared += 1

@@ -1,0 +1,253 @@
+"""The end of a worker's run: the last checks, everything given back, and the verdicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import CallError, VmtoolError
+from vmtool.memory.backing import QuarantineError
+from vmtool.memory.counters import read_split
+from vmtool.memory.governor import Tier
+from vmtool.results import LEDGERS, PHASES, CallFailure, MethodResult, Verdict
+from vmtool.stress.recorder import join_phases
+from vmtool.stress.report import WorkerReport
+from vmtool.stress.verify import CorruptionError
+from vmtool.units import format_size
+
+if TYPE_CHECKING:
+    from vmtool.results import LedgerSlope
+    from vmtool.stress.journal import Journal
+    from vmtool.stress.session import Problem, Seat, Session
+
+# One retry tells a refusal that passes from one that stays.
+_CLOSE_TRIES: Final = 2
+
+
+def close_session(session: Session, journal: Journal) -> WorkerReport:
+    """Check everything once more, give everything back, and return the final report."""
+    if session.checkpoints is not None:
+        session.checkpoints.take_all(session.cycles(), settled=not session.problems)
+    # Made before anything is closed: a closed buffer no longer tells what it held.
+    report = snapshot(session, journal, complete=not session.problems and not session.interrupted)
+    verdicts = [_contents(session), _zero(session), _base(session), _leases(session)]
+    verdicts.append(_budget(session))
+    refusals = _close_all(session)
+    verdicts.append(_released(session, refusals))
+    verdicts += _ledgers(session) + _leaks(report.slopes)
+    return WorkerReport(
+        **{
+            **{name: getattr(report, name) for name in WorkerReport.__slots__},
+            "verdicts": tuple(verdicts),
+        }
+    )
+
+
+def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> WorkerReport:
+    """Return what *session* found so far, without verdicts."""
+    checkpoints = session.checkpoints
+    return WorkerReport(
+        worker=session.plan.worker,
+        complete=complete,
+        interrupted=session.interrupted,
+        overhead_ns=session.overhead_ns,
+        base_addresses=session.base_addresses,
+        resident_before_bytes=session.resident_before,
+        resident_after_bytes=session.resident_after,
+        methods=tuple(_method(session, i) for i in range(len(session.settings.methods))),
+        checkpoints=checkpoints.kept() if checkpoints else (),
+        checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
+        busy_ns=session.busy_ns * session.settings.threads,
+        slopes=checkpoints.slopes() if checkpoints and complete else (),
+        verdicts=(),
+        failures=tuple(
+            _failure(session, problem, journal)
+            for problem in session.problems
+            if not isinstance(problem.error, CorruptionError)
+        ),
+    )
+
+
+def _method(session: Session, index: int) -> MethodResult:
+    seats = [seats[index] for seats in session.seats]
+    recorded = {
+        phase: [seat.lane.recorders[phase].result(phase) for seat in seats] for phase in PHASES
+    }
+    phases = [join_phases(phase, parts) for phase, parts in recorded.items()]
+    cycles = sum(seat.lane.cycles for seat in seats)
+    wall_ns = session.wall_ns[index]
+    per_second = 10**9 / wall_ns if wall_ns else 0.0
+    committed = phases[0].total_bytes
+    return MethodResult(
+        method=session.settings.methods[index],
+        cycles=cycles,
+        wall_ns=wall_ns,
+        cycles_per_s=cycles * per_second,
+        bytes_per_s=committed * per_second,
+        degraded_bytes=sum(seat.subject.reservation.degraded.total for seat in seats),
+        quarantined_bytes=sum(seat.subject.reservation.quarantined.total for seat in seats),
+        phases=tuple(phase for phase in phases if phase.summary.samples),
+    )
+
+
+def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailure:
+    error = problem.error
+    cause = error.__cause__ if isinstance(error, QuarantineError) else error
+    call = cause if isinstance(cause, CallError) else None
+    entry = journal.read(problem.thread)
+    struck = {(fault.call, fault.effect) for fault in session.faults.struck}
+    return CallFailure(
+        call=call.call if call else "",
+        symbol=call.symbol if call else type(error).__name__,
+        message=str(error),
+        operation=entry.operation,
+        granule=entry.granule,
+        cycle=entry.cycle,
+        worker=session.plan.worker,
+        injected=call is not None and (call.call, call.symbol) in struck,
+        cause=error.cause,
+        hint=error.hint,
+    )
+
+
+def _seats(session: Session) -> list[Seat]:
+    return [seat for seats in session.seats for seat in seats]
+
+
+def _contents(session: Session) -> Verdict:
+    if session.settings.verify == "off":
+        return Verdict("contents", None, "not asked for")
+    for problem in session.problems:
+        error = problem.error
+        if isinstance(error, CorruptionError) and error.corruption.check != "zero":
+            return Verdict("contents", passed=False, detail=str(error), hint=error.hint)
+    checked = sum(
+        seat.lane.recorders["verify"].result("verify").summary.samples for seat in _seats(session)
+    )
+    how = "every byte" if session.settings.verify == "full" else "two pieces of 4 KiB"
+    return Verdict(
+        "contents",
+        passed=True,
+        detail=f"{how} of each released span held what was written ({checked:,} spans)",
+    )
+
+
+def _zero(session: Session) -> Verdict:
+    if session.settings.verify == "off":
+        return Verdict("zero", None, "not asked for")
+    if not any(seat.buffer.backing.zeroes for seat in _seats(session)):
+        return Verdict("zero", None, "this memory does not promise to be zero when fresh")
+    for problem in session.problems:
+        error = problem.error
+        if isinstance(error, CorruptionError) and error.corruption.check == "zero":
+            return Verdict("zero", passed=False, detail=str(error), hint=error.hint)
+    return Verdict("zero", passed=True, detail="freshly committed memory read as zero")
+
+
+def _base(session: Session) -> Verdict:
+    now = tuple(seat.buffer.base for seat in _seats(session))
+    moved = sum(a != b for a, b in zip(now, session.base_addresses, strict=True))
+    return Verdict("base", passed=not moved, detail=f"{moved} of {len(now)} buffers moved")
+
+
+def _leases(session: Session) -> Verdict:
+    """The governor's ledger and the buffers' maps tell of the same bytes (V2, B8)."""
+    held = sum(
+        seat.buffer.committed + seat.subject.reservation.quarantined.total
+        for seat in _seats(session)
+    )
+    leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
+    return Verdict(
+        "leases",
+        passed=held == leased,
+        detail=f"{leased} bytes leased, {held} committed or quarantined",
+    )
+
+
+def _budget(session: Session) -> Verdict:
+    peak = max(session.governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
+    limit = session.settings.budget_bytes
+    return Verdict(
+        "budget",
+        passed=peak <= limit,
+        detail=f"at most {format_size(peak)} of {format_size(limit)} were committed at once",
+    )
+
+
+def _close_all(session: Session) -> list[VmtoolError]:
+    """Close every buffer; return the refusals that stayed."""
+    refusals: list[VmtoolError] = []
+    for seat in _seats(session):
+        for attempt in range(_CLOSE_TRIES):
+            try:
+                seat.buffer.close()
+                break
+            except VmtoolError as error:
+                if attempt == _CLOSE_TRIES - 1:
+                    refusals.append(error)
+    return refusals
+
+
+def _released(session: Session, refusals: list[VmtoolError]) -> Verdict:
+    if refusals:
+        return Verdict("released", passed=False, detail=str(refusals[0]), hint=refusals[0].hint)
+    leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
+    capacity = session.settings.capacity_bytes
+    _, kernel = read_split([(base, base + capacity) for base in session.base_addresses])
+    # Something else may have been mapped into a freed range since; a whole one is still there.
+    left = sum(part.address_space_bytes == capacity for part in kernel)
+    return Verdict(
+        "released",
+        passed=not left and not leased,
+        detail=f"{left} of {len(kernel)} buffers are still mapped, {leased} bytes leased",
+    )
+
+
+def _ledgers(session: Session) -> list[Verdict]:
+    checkpoints = session.checkpoints
+    if checkpoints is None:
+        return [Verdict(f"ledger.{name}", None, "no checkpoints were taken") for name in LEDGERS]
+    told = {
+        reading.ledger
+        for checkpoint in checkpoints.kept()
+        for reading in checkpoint.buffers
+        if reading.observed is not None
+    }
+    verdicts = []
+    for name in LEDGERS:
+        differing = checkpoints.differing.get(name)
+        if name not in told:
+            verdicts.append(Verdict(f"ledger.{name}", None, "this platform does not tell it"))
+        elif differing is None:
+            detail = f"agreed at {checkpoints.compared} checkpoints"
+            verdicts.append(Verdict(f"ledger.{name}", passed=True, detail=detail))
+        else:
+            reading = next(r for r in differing.buffers if r.ledger == name)
+            unit = "" if name == "mappings" else " bytes"
+            detail = (
+                f"{differing.method}, cycle {differing.cycle}: the kernel counts "
+                f"{reading.observed}{unit}, vmtool believes {reading.believed} "
+                f"(allowed {reading.low} to {reading.high})"
+            )
+            hint = "another --method shows whether the method or the kernel is at fault"
+            verdicts.append(Verdict(f"ledger.{name}", passed=False, detail=detail, hint=hint))
+    return verdicts
+
+
+def _leaks(slopes: tuple[LedgerSlope, ...]) -> list[Verdict]:
+    verdicts = []
+    for name in LEDGERS:
+        slope = next((slope for slope in slopes if slope.ledger == name), None)
+        if slope is None:
+            detail = "too few checkpoints for a slope"
+            verdicts.append(Verdict(f"leak.{name}", None, detail, "run for longer: --duration 10s"))
+            continue
+        unit = "mappings" if name == "mappings" else "bytes"
+        detail = (
+            f"{slope.per_cycle:.3g} {unit} a cycle ({slope.low:.3g} to {slope.high:.3g} with "
+            f"{slope.confidence:.0%} confidence), {slope.grown} in all"
+        )
+        hint = "confirm with --soak 10m; --method all shows which method leaks"
+        verdicts.append(
+            Verdict(f"leak.{name}", not slope.leaks, detail, hint if slope.leaks else None)
+        )
+    return verdicts

@@ -1,0 +1,208 @@
+"""What vmtool believes about the four ledgers of its buffers, held against the kernel's.
+
+==============  ==========================================================================
+ledger          tolerance
+==============  ==========================================================================
+address space   none: all of what was reserved, less what is quarantined
+charge          none for ``fixed``. ``protect`` keeps the charge of what was ever committed,
+                so it lies between that and what is committed. ``advise`` is never charged
+                (``MAP_NORESERVE``), unless ``vm.overcommit_memory`` is 2
+resident        none once touched; up to whole huge pages where those may form; anything
+                less where there is swap
+mappings        at least one area for each run of granules; at most one for each granule
+                ever committed, as neighbours committed out of order do not always join
+==============  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.results import LEDGERS, LedgerReading, LedgerSlope
+from vmtool.stats import slope
+from vmtool.units import MIB, align_down, align_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.blocks import BlockMap
+    from vmtool.memory.counters import Ledgers
+    from vmtool.results import StressSettings
+
+_NEVER_OVERCOMMIT: Final = 2
+_DEFAULT_PMD: Final = 2 * MIB
+#: Growth of the whole process below this is the interpreter's, not a leak: its heap takes memory
+#: in arenas of up to 1 MiB. Bytes; mappings are counted.
+LEAK_FLOORS: Final = {"address_space": 2 * MIB, "charge": 2 * MIB, "resident": MIB, "mappings": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides how the kernel counts one method's buffers.
+
+    Attributes:
+        populated: Whether what is committed is resident: touched, or faulted in at commit.
+        huge_bytes: The huge page that may form around a small one, or 0.
+        swap: Whether pages may be swapped out.
+        strict: Whether ``MAP_NORESERVE`` is ignored (``vm.overcommit_memory`` is 2).
+    """
+
+    method: str
+    populated: bool
+    huge_bytes: int
+    swap: bool
+    strict: bool
+
+
+def make_rules(method: str, settings: StressSettings, facts: MachineFacts) -> Rules:
+    """Return the rules for *method* under *settings* on a machine."""
+    thp = facts.huge_pages.thp_mode
+    may_grow = thp == "always" or (thp == "madvise" and settings.huge)
+    return Rules(
+        method=method,
+        populated=settings.touch != "none" or settings.prefault or method == "advise",
+        # The other methods' areas end where the committed span ends; a huge page cannot cross.
+        huge_bytes=(facts.huge_pages.pmd_bytes or _DEFAULT_PMD)
+        if may_grow and method == "advise"
+        else 0,
+        swap=bool(facts.memory.swap_total_bytes),
+        strict=facts.commit.mode == _NEVER_OVERCOMMIT,
+    )
+
+
+def believe(
+    reservation: Reservation, ever: BlockMap, granule: int, rules: Rules, *, settled: bool = True
+) -> tuple[LedgerReading, ...]:
+    """Return what the ledgers of one buffer must be; ``observed`` is still unknown.
+
+    Args:
+        reservation: The buffer's range and what is committed in it.
+        ever: What was ever committed in it.
+        granule: The unit of commits, in bytes.
+        rules: How the kernel counts.
+        settled: False after a failure, when the last commit may not have been touched.
+    """
+    committed = reservation.blocks.total
+    lost = reservation.quarantined.total
+    degraded = reservation.degraded.total
+    populated = rules.populated and settled and not rules.swap
+    if rules.method == "advise":
+        charge = (0, 0, reservation.capacity if rules.strict else 0)
+        areas = (1, 1, 1)
+    else:
+        kept = max(ever.total, committed) if rules.method == "protect" else committed
+        charge = (committed, committed, kept + degraded + lost)
+        runs = _runs(reservation.blocks, reservation.capacity)
+        areas = (runs, runs, runs + 2 * (ever.total // granule) + 1)
+    grown = _around(reservation, rules.huge_bytes)
+    return (
+        LedgerReading(
+            "address_space",
+            reservation.capacity,
+            None,
+            reservation.capacity - lost,
+            reservation.capacity,
+        ),
+        LedgerReading("charge", charge[0], None, charge[1], charge[2]),
+        LedgerReading(
+            "resident",
+            committed if rules.populated else 0,
+            None,
+            committed if populated else 0,
+            grown + lost,
+        ),
+        LedgerReading(
+            "mappings",
+            areas[0],
+            None,
+            max(areas[1] - 2 * len(reservation.quarantined), 1),
+            areas[2],
+        ),
+    )
+
+
+def observe(
+    beliefs: Iterable[tuple[LedgerReading, ...]], ledgers: Iterable[Ledgers]
+) -> tuple[LedgerReading, ...]:
+    """Return the beliefs about several buffers, and the kernel's counts, added up by ledger."""
+    columns = list(zip(beliefs, ledgers, strict=True))
+    readings = []
+    for index, name in enumerate(LEDGERS):
+        parts = [belief[index] for belief, _ in columns]
+        counts = [_count(kernel, name) for _, kernel in columns]
+        known = [count for count in counts if count is not None]
+        readings.append(
+            LedgerReading(
+                name,
+                sum(part.believed for part in parts),
+                sum(known) if len(known) == len(counts) else None,
+                sum(part.low for part in parts),
+                sum(part.high for part in parts),
+            )
+        )
+    return tuple(readings)
+
+
+def outside(process: Ledgers, ranges: Iterable[Ledgers]) -> dict[str, int | None]:
+    """Return what the process has beyond the given ranges, by ledger."""
+    parts = list(ranges)
+    rest: dict[str, int | None] = {}
+    for name in LEDGERS:
+        counts = [_count(part, name) for part in (process, *parts)]
+        known = [count for count in counts if count is not None]
+        rest[name] = known[0] - sum(known[1:]) if len(known) == len(counts) else None
+    return rest
+
+
+def leak_slopes(
+    points: Sequence[tuple[int, Mapping[str, int | None]]], worker: int
+) -> tuple[LedgerSlope, ...]:
+    """Return the growth per cycle of each ledger that *points* of (cycle, counts) tell."""
+    found = []
+    for name in LEDGERS:
+        series = [(float(cycle), float(v)) for cycle, at in points if (v := at[name]) is not None]
+        line = slope(series)
+        if line is None:
+            continue
+        grown = round(line.per_step * (series[-1][0] - series[0][0]))
+        found.append(
+            LedgerSlope(
+                ledger=name,
+                worker=worker,
+                per_cycle=line.per_step,
+                low=line.low,
+                high=line.high,
+                confidence=line.confidence,
+                points=line.points,
+                grown=grown,
+                floor=LEAK_FLOORS[name],
+                leaks=line.rises and grown > LEAK_FLOORS[name],
+            )
+        )
+    return tuple(found)
+
+
+def _count(ledgers: Ledgers, name: str) -> int | None:
+    count: int | None = getattr(ledgers, name if name == "mappings" else f"{name}_bytes")
+    return count
+
+
+def _runs(blocks: BlockMap, capacity: int) -> int:
+    """Return how many runs of committed and of free bytes there are."""
+    return len(blocks) + sum(1 for _ in blocks.gaps(0, capacity))
+
+
+def _around(reservation: Reservation, huge: int) -> int:
+    """Return the bytes of the huge pages around what is committed, or of the blocks themselves."""
+    if not huge:
+        return reservation.blocks.total
+    base, limit = reservation.base, reservation.base + reservation.capacity
+    total, end = 0, base
+    for start, stop in reservation.blocks:
+        begin = max(align_down(base + start, huge), end)
+        end = min(align_up(base + stop, huge), limit)
+        total += max(end - begin, 0)
+    return total

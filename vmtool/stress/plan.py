@@ -1,0 +1,176 @@
+"""What a stress run will do: defaults filled in, bad values refused, needs held against limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import RefusedError, UsageError
+from vmtool.machine.preflight import Demand
+from vmtool.memory.backing import MisalignedError
+from vmtool.results import StressSettings
+from vmtool.stress.verify import STRIDE
+from vmtool.stress.workloads import PATTERNS, largest_commit, live_granules, worst_mappings
+from vmtool.units import MIB, align_down, align_up, format_size
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import VirtualBacking
+
+TOUCHES: Final = ("none", "first", "full")
+VERIFIES: Final = ("off", "sample", "full")
+_DEFAULT_CAPACITY: Final = 256 * MIB
+_DEFAULT_GRANULE: Final = 2 * MIB
+_DEFAULT_DURATION_NS: Final = 3 * 10**9
+#: More threads than this would only measure the scheduler.
+MAX_PARALLEL: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for; ``None`` is up to us.
+
+    Attributes:
+        methods: Names of commit methods; all must belong to the backing.
+        safe_bytes: What may be committed on this machine.
+    """
+
+    methods: tuple[str, ...]
+    safe_bytes: int
+    backing: str = "host"
+    pattern: str = "tail"
+    capacity_bytes: int | None = None
+    budget_bytes: int | None = None
+    granule_bytes: int | None = None
+    cycles: int | None = None
+    duration_ns: int | None = None
+    touch: str = "full"
+    verify: str = "sample"
+    huge: bool = False
+    prefault: bool = False
+    threads: int = 1
+    workers: int = 1
+    seed: int = 0
+    inject: tuple[str, ...] = ()
+
+
+def make_settings(request: Request, backing: VirtualBacking) -> StressSettings:
+    """Return *request* with its gaps filled for *backing*; nothing is reserved.
+
+    Raises:
+        UsageError: If values are misaligned or contradict each other.
+        RefusedError: If the budget does not hold one granule for each thread.
+    """
+    _check_names(request)
+    granule = request.granule_bytes or align_up(_DEFAULT_GRANULE, backing.granularity)
+    if granule % backing.granularity:
+        raise MisalignedError("granule", granule, backing.granularity)
+    capacity = request.capacity_bytes or max(align_down(_DEFAULT_CAPACITY, granule), granule)
+    if capacity < granule:
+        raise UsageError(
+            f"the capacity {capacity} is less than one granule of {granule} bytes",
+            hint=f"use a capacity of {format_size(granule)} or more, or a smaller granule",
+        )
+    if capacity % granule:
+        raise MisalignedError("capacity", capacity, granule)
+    cycles, duration = request.cycles, request.duration_ns
+    if cycles is None and duration is None:
+        duration = _DEFAULT_DURATION_NS
+    return StressSettings(
+        backing=request.backing,
+        methods=request.methods,
+        pattern=request.pattern,
+        capacity_bytes=capacity,
+        budget_bytes=_budget(request, capacity, granule),
+        granule_bytes=granule,
+        cycles=cycles,
+        duration_ns=duration,
+        touch=request.touch,
+        # Without a touch there is nothing to verify.
+        verify="off" if request.touch == "none" else request.verify,
+        huge=request.huge,
+        prefault=request.prefault,
+        threads=request.threads,
+        workers=request.workers,
+        seed=request.seed,
+        inject=request.inject,
+    )
+
+
+def live_limit(settings: StressSettings) -> int:
+    """Return how many granules one thread has committed at once, at most."""
+    share = settings.budget_bytes // (settings.workers * settings.threads)
+    granule = settings.granule_bytes
+    return live_granules(settings.pattern, settings.capacity_bytes // granule, share // granule)
+
+
+def demand(settings: StressSettings) -> Demand:
+    """Return what *settings* need at their peak, for the preflight."""
+    live = live_limit(settings)
+    lanes = settings.threads * len(settings.methods)
+    granule = settings.granule_bytes
+    granules = settings.capacity_bytes // granule
+    # Scattered granules stay areas of their own after they were released, up to all of them.
+    scattered = min(granules, live if settings.cycles is None else settings.cycles)
+    worst = worst_mappings(settings.pattern, live)
+    if settings.pattern == "random":
+        worst = max(worst, 2 * scattered + 1)
+    return Demand(
+        reserve_bytes=settings.capacity_bytes * lanes,
+        commit_bytes=live * granule * settings.threads * settings.workers,
+        mappings=worst * lanes,
+        largest_commit_bytes=largest_commit(settings.pattern, live) * granule,
+        processes=settings.workers,
+    )
+
+
+def alone(settings: StressSettings) -> StressSettings:
+    """Return *settings* for one worker with one thread, each with the same share of the budget."""
+    parts = settings.workers * settings.threads
+    return replace(
+        settings, workers=1, threads=1, budget_bytes=settings.budget_bytes // parts, inject=()
+    )
+
+
+def _check_names(request: Request) -> None:
+    if request.pattern not in PATTERNS:
+        raise UsageError(
+            f"unknown pattern {request.pattern!r}", hint=f"use one of {', '.join(PATTERNS)}"
+        )
+    if request.cycles is not None and request.duration_ns is not None:
+        raise UsageError(
+            "cycles and a duration contradict each other", hint="give --cycles or --duration"
+        )
+    for name, value in (("cycles", request.cycles), ("duration", request.duration_ns)):
+        if value is not None and value <= 0:
+            raise UsageError(f"{name} must be positive, not {value}", hint="use 1 or more")
+    for name, value in (("threads", request.threads), ("workers", request.workers)):
+        if not 1 <= value <= MAX_PARALLEL:
+            raise UsageError(f"{name} must be 1 to {MAX_PARALLEL}, not {value}")
+    if request.touch == "none" and request.verify == "full":
+        raise UsageError(
+            "nothing can be verified when nothing is touched",
+            hint="use --touch first or full, or --verify off",
+        )
+    if request.granule_bytes is not None and request.granule_bytes % STRIDE:
+        raise MisalignedError("granule", request.granule_bytes, STRIDE)
+
+
+def _budget(request: Request, capacity: int, granule: int) -> int:
+    parts = request.threads * request.workers
+    total = capacity * parts
+    budget = request.budget_bytes
+    if budget is None:
+        budget = min(total, request.safe_bytes // 2)
+    elif budget > total:
+        raise UsageError(
+            f"the budget {budget} is more than the capacity {total} of all buffers together",
+            hint="raise --capacity, or leave --budget out",
+        )
+    if budget // parts < granule:
+        raise RefusedError(
+            f"a budget of {format_size(budget)} does not hold one granule of "
+            f"{format_size(granule)} for each of {parts} threads",
+            hint=f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
+            "more, or a smaller granule",
+        )
+    return budget

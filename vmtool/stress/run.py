@@ -1,0 +1,193 @@
+"""One stress run from settings to result: workers, scaling, and everything put together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.results import (
+    PHASES,
+    MethodResult,
+    Outcome,
+    Scaling,
+    StressResult,
+    StressSettings,
+    Verdict,
+)
+from vmtool.stress.advice import recommend, warn
+from vmtool.stress.plan import alone
+from vmtool.stress.recorder import join_phases
+from vmtool.stress.report import WorkerPlan, WorkerReport
+from vmtool.stress.supervise import Ending, run_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vmtool.machine.facts import MachineFacts
+
+#: The run with one worker and one thread, for scaling, takes a quarter of the time, 2 s at most.
+_SINGLE_PART: Final = 4
+_SINGLE_NS: Final = 2 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        cycles: Cycles done by all workers and threads, warm-up included.
+        elapsed_ns: Since the workers were started.
+    """
+
+    cycles: int
+    elapsed_ns: int
+
+
+def run_stress(
+    settings: StressSettings,
+    facts: MachineFacts,
+    *,
+    hang_ns: int,
+    checks: bool = True,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> StressResult:
+    """Run *settings* in worker processes; a keyboard interrupt leaves a valid partial result.
+
+    Args:
+        settings: What to do.
+        facts: About this machine, for the result.
+        hang_ns: A worker that does not move for this long is killed.
+        checks: Whether to take checkpoints of the ledgers.
+        progress: Called about ten times a second.
+
+    Raises:
+        VmtoolError: If a worker cannot start with its plan.
+    """
+    began = perf_counter_ns()
+
+    def tell(cycles: int) -> None:
+        progress(Progress(cycles, perf_counter_ns() - began))
+
+    single: list[Ending] = []
+    interrupted = False
+    if settings.workers * settings.threads > 1:
+        plan = WorkerPlan(_shorter(alone(settings)), 0, checks=False)
+        single, interrupted = run_workers([plan], hang_ns=hang_ns, progress=tell)
+    share = replace(settings, budget_bytes=settings.budget_bytes // settings.workers)
+    plans = [WorkerPlan(share, worker, checks) for worker in range(settings.workers)]
+    endings: list[Ending] = []
+    if not interrupted:
+        endings, interrupted = run_workers(plans, hang_ns=hang_ns, progress=tell)
+    wall_ns = perf_counter_ns() - began
+    return _assemble(settings, facts, single, endings, wall_ns, interrupted=interrupted)
+
+
+def _shorter(settings: StressSettings) -> StressSettings:
+    if settings.duration_ns is not None:
+        part = min(settings.duration_ns // _SINGLE_PART, _SINGLE_NS)
+        return replace(settings, duration_ns=max(part, 1))
+    return replace(settings, cycles=max((settings.cycles or 1) // _SINGLE_PART, 1))
+
+
+def _assemble(
+    settings: StressSettings,
+    facts: MachineFacts,
+    single: Sequence[Ending],
+    endings: Sequence[Ending],
+    wall_ns: int,
+    *,
+    interrupted: bool,
+) -> StressResult:
+    reports = [ending.report for ending in endings if ending.report is not None]
+    accidents = tuple(ending.accident for ending in endings if ending.accident is not None)
+    failures = tuple(failure for report in reports for failure in report.failures)
+    methods = tuple(
+        _join_methods([report.methods[index] for report in reports])
+        for index in range(len(settings.methods))
+        if reports
+    )
+    if interrupted:
+        outcome = Outcome.INTERRUPTED
+    elif accidents:
+        hung = any(accident.kind == "hang" for accident in accidents)
+        outcome = Outcome.HUNG if hung else Outcome.CRASHED
+    elif failures:
+        outcome = Outcome.CALL_FAILED
+    else:
+        outcome = Outcome.COMPLETE
+    busy = sum(report.busy_ns for report in reports)
+    first = reports[0] if reports else None
+    result = StressResult(
+        settings=settings,
+        outcome=outcome,
+        wall_ns=wall_ns,
+        overhead_ns=max((report.overhead_ns for report in reports), default=0),
+        base_addresses=tuple(base for report in reports for base in report.base_addresses),
+        resident_before_bytes=first.resident_before_bytes if first else None,
+        resident_after_bytes=first.resident_after_bytes if first else None,
+        methods=methods,
+        recommendation=recommend(methods),
+        scaling=_scaling(settings, single, methods),
+        checkpoints=tuple(c for report in reports for c in report.checkpoints),
+        checkpoint_share=sum(r.checkpoint_ns for r in reports) / busy if busy else 0.0,
+        slopes=tuple(slope for report in reports for slope in report.slopes),
+        verdicts=_join_verdicts(reports),
+        accidents=accidents,
+        failures=failures,
+        warnings=(),
+        machine=asdict(facts),
+    )
+    return replace(result, warnings=warn(result, facts))
+
+
+def _join_methods(parts: Sequence[MethodResult]) -> MethodResult:
+    """Return one method's results in several workers as one; rates add up."""
+    phases = []
+    for name in PHASES:
+        found = [phase for part in parts if (phase := part.phase(name)) is not None]
+        if found:
+            phases.append(join_phases(name, found))
+    return MethodResult(
+        method=parts[0].method,
+        cycles=sum(part.cycles for part in parts),
+        wall_ns=max(part.wall_ns for part in parts),
+        cycles_per_s=sum(part.cycles_per_s for part in parts),
+        bytes_per_s=sum(part.bytes_per_s for part in parts),
+        degraded_bytes=sum(part.degraded_bytes for part in parts),
+        quarantined_bytes=sum(part.quarantined_bytes for part in parts),
+        phases=tuple(phases),
+    )
+
+
+def _join_verdicts(reports: Sequence[WorkerReport]) -> tuple[Verdict, ...]:
+    """Return each check once: failed if it failed in any worker, naming the first."""
+    joined: dict[str, Verdict] = {}
+    for report in reports:
+        for verdict in report.verdicts:
+            other = joined.get(verdict.check)
+            if other is None or (verdict.passed is False and other.passed is not False):
+                joined[verdict.check] = verdict
+    return tuple(joined.values())
+
+
+def _scaling(
+    settings: StressSettings, single: Sequence[Ending], methods: Sequence[MethodResult]
+) -> tuple[Scaling, ...]:
+    baseline = single[0].report if single else None
+    if baseline is None:
+        return ()
+    found = []
+    for one, all_ in zip(baseline.methods, methods, strict=False):
+        if one.cycles_per_s and all_.cycles_per_s:
+            found.append(
+                Scaling(
+                    method=all_.method,
+                    workers=settings.workers,
+                    threads=settings.threads,
+                    single_cycles_per_s=one.cycles_per_s,
+                    cycles_per_s=all_.cycles_per_s,
+                    speedup=all_.cycles_per_s / one.cycles_per_s,
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,264 @@
+"""The parent's side of the workers: start them, watch their journals, collect what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import vmtool
+from vmtool.errors import ExitCode, VmtoolError
+from vmtool.stress.accidents import describe_accident
+from vmtool.stress.journal import Entry, Journal
+from vmtool.stress.report import WorkerError, WorkerReport, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vmtool.results import Accident
+    from vmtool.stress.report import WorkerPlan
+
+_POLL_S: Final = 0.1
+#: A worker that was told to stop has this long to give everything back before it is killed.
+_GRACE_NS: Final = 10 * 10**9
+#: The last bytes of a worker's stderr are kept for the error message.
+_STDERR_KEPT: Final = 4000
+
+
+class WorkerRefusedError(VmtoolError):
+    """What a worker could not start with; it keeps the exit code of the worker's own error."""
+
+    def __init__(self, error: WorkerError) -> None:
+        super().__init__(error.message, cause=error.cause, hint=error.hint)
+        self.exit_code = ExitCode(error.exit_code)  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one worker ended.
+
+    Attributes:
+        report: Its final report, or the last one before it died; ``None`` if there was none.
+        accident: What killed it, if it did not end by itself.
+    """
+
+    report: WorkerReport | None
+    accident: Accident | None
+
+
+class _Worker:
+    """One child process and its three channels."""
+
+    def __init__(self, plan: WorkerPlan, folder: Path, inbox: queue.SimpleQueue[Any]) -> None:
+        self.plan = plan
+        self.index = plan.worker
+        threads = plan.settings.threads
+        path = folder / f"journal-{self.index}"
+        self.journal = Journal(path, threads)
+        root = str(Path(vmtool.__file__).parent.parent)
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vmtool.stress.worker", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        if stdin is None or stdout is None or stderr is None:  # narrows: all three are pipes
+            raise RuntimeError("a worker was started without pipes")
+        self._stdin = stdin
+        self._streams = (stdin, stdout, stderr)
+        self.report: WorkerReport | None = None
+        self.final = False
+        self.hung = False
+        self.stderr = ""
+        self.moved_ns = monotonic_ns()
+        self._seen: list[Entry] = []
+        self._readers = [
+            threading.Thread(target=self._read_messages, args=(stdout, inbox), daemon=True),
+            threading.Thread(target=self._read_errors, args=(stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.tell(encode("plan", plan))
+
+    def tell(self, line: str) -> None:
+        """Write one line to the worker; one that is dead is noticed elsewhere."""
+        try:
+            self._stdin.write(line)
+            self._stdin.flush()
+        except (BrokenPipeError, OSError):
+            return
+
+    def entries(self) -> list[Entry]:
+        """Return what each of its threads is doing."""
+        return [self.journal.read(thread) for thread in range(self.plan.settings.threads)]
+
+    def stalled_ns(self) -> int:
+        """Return for how long none of its threads has moved."""
+        entries = self.entries()
+        now = monotonic_ns()
+        if entries != self._seen:
+            self._seen, self.moved_ns = entries, now
+        return now - self.moved_ns
+
+    def kill(self) -> None:
+        """End it now."""
+        self.process.kill()
+
+    def end(self) -> Ending:
+        """Wait for it and return how it ended."""
+        code = self.process.wait()
+        for reader in self._readers:
+            reader.join()
+        accident = None
+        if not self.final:
+            accident = describe_accident(
+                self.entries(), self.plan, code, hung=self.hung, stderr=self.stderr
+            )
+        return Ending(self.report, accident)
+
+    def close(self) -> None:
+        """Kill what is left of it and close every channel."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in self._streams:
+            with contextlib.suppress(OSError):  # the unsent rest for a dead reader
+                stream.close()
+        self.journal.close()
+
+    def _read_messages(self, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
+        for line in stream:
+            inbox.put((self, json.loads(line)))
+        inbox.put((self, {"message": "end"}))
+
+    def _read_errors(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.stderr = (self.stderr + line)[-_STDERR_KEPT:]
+
+
+def run_workers(
+    plans: Sequence[WorkerPlan],
+    *,
+    hang_ns: int,
+    progress: Callable[[int], None] = lambda _cycles: None,
+) -> tuple[list[Ending], bool]:
+    """Run one process for each plan, all started together; return how each ended.
+
+    A keyboard interrupt makes them stop early and keep what they have; a second one kills them.
+
+    Args:
+        plans: What each worker does.
+        hang_ns: A worker that does not move for this long is killed.
+        progress: Called about ten times a second with the cycles done by all of them.
+
+    Returns:
+        The endings, and whether the run was interrupted.
+
+    Raises:
+        VmtoolError: If a worker cannot start with its plan.
+    """
+    # Memory that is never written back to a disk, where there is such a place.
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a private folder in it
+    folder = Path(tempfile.mkdtemp(prefix="vmtool-", dir=shared))
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers: list[_Worker] = []
+    try:
+        for plan in plans:
+            workers.append(_Worker(plan, folder, inbox))  # noqa: PERF401 - closed below if one fails
+        interrupted = _Watch(workers, inbox, hang_ns, progress).run()
+        return [worker.end() for worker in workers], interrupted
+    finally:
+        for worker in workers:
+            worker.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Watch:
+    """The loop that follows running workers until the last has ended."""
+
+    def __init__(
+        self,
+        workers: Sequence[_Worker],
+        inbox: queue.SimpleQueue[Any],
+        hang_ns: int,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._workers = workers
+        self._inbox = inbox
+        self._hang_ns = hang_ns
+        self._progress = progress
+        self._running = set(range(len(workers)))
+        self._waiting = set(range(len(workers)))
+        self._interrupted_ns: int | None = None
+
+    def run(self) -> bool:
+        """Follow them; return whether a keyboard interrupt ended the run."""
+        while self._running:
+            try:
+                self._step()
+            except KeyboardInterrupt:
+                self._interrupt()
+        return self._interrupted_ns is not None
+
+    def _step(self) -> None:
+        try:
+            worker, message = self._inbox.get(timeout=_POLL_S)
+        except queue.Empty:
+            pass
+        else:
+            self._take(worker, message)
+            return
+        self._progress(sum(e.cycle for worker in self._workers for e in worker.entries()))
+        for index in self._running:
+            worker = self._workers[index]
+            late = (
+                self._interrupted_ns is not None
+                and monotonic_ns() - self._interrupted_ns > _GRACE_NS
+            )
+            if late or worker.stalled_ns() > self._hang_ns:
+                worker.hung = True
+                worker.kill()
+
+    def _take(self, worker: _Worker, message: dict[str, Any]) -> None:
+        kind = message["message"]
+        if kind == "error":
+            raise WorkerRefusedError(decode(WorkerError, message["value"]))
+        if kind == "ready":
+            self._waiting.discard(worker.index)
+        elif kind in {"snapshot", "report"}:
+            worker.report = decode(WorkerReport, message["value"])
+            worker.final = kind == "report"
+        elif kind == "end":
+            self._running.discard(worker.index)
+            self._waiting.discard(worker.index)
+        if kind in {"ready", "end"} and not self._waiting:
+            # All begin together; one that died before it was ready does not hold up the others.
+            for other in self._workers:
+                if not other.final:
+                    other.tell("go\n")
+
+    def _interrupt(self) -> None:
+        if self._interrupted_ns is None:
+            self._interrupted_ns = monotonic_ns()
+            for worker in self._workers:
+                worker.tell("stop\n")
+        else:
+            for worker in self._workers:
+                worker.kill()

@@ -1,0 +1,74 @@
+"""The sacrificial process: it takes a plan from stdin and tells its results on stdout.
+
+``python -m vmtool.stress.worker JOURNAL``; the plan is the first line of stdin, ``go`` the second.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from vmtool.errors import VmtoolError
+from vmtool.stress.closing import close_session, snapshot
+from vmtool.stress.journal import Journal
+from vmtool.stress.report import WorkerError, WorkerPlan, decode, encode
+from vmtool.stress.session import Session
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plan that stdin brings."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    _volunteer()
+    gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
+    plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
+    with Journal(Path(arguments[0]), plan.settings.threads) as journal:
+        session = Session(
+            plan, journal, lambda current: _send("snapshot", snapshot(current, journal))
+        )
+        try:
+            session.prepare()
+        except VmtoolError as error:
+            kind = type(error).__name__
+            _send(
+                "error",
+                WorkerError(int(error.exit_code), kind, str(error), error.cause, error.hint),
+            )
+            return 0
+        _send("ready")
+        if not sys.stdin.readline():
+            return 0  # the parent is gone
+        threading.Thread(target=_listen, args=(session,), daemon=True).start()
+        session.run()
+        _send("report", close_session(session, journal))
+    return 0
+
+
+def _volunteer() -> None:
+    """Offer this process to the OOM killer before anything that matters (Linux)."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    except OSError:
+        return  # another platform, or a sandbox that forbids it
+
+
+def _listen(session: Session) -> None:
+    """Wait for the parent's ``stop``; end at once when the parent is gone."""
+    if sys.stdin.readline():
+        session.stop()
+    else:
+        os._exit(1)
+
+
+def _send(message: str, value: Any = None) -> None:
+    sys.stdout.write(encode(message, value))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
