@@ -109,7 +109,7 @@ def environment(reports: Path, **settings: object) -> dict[str, str]:
     given = {f"FAKECUDA_{name}": value for name, value in setting_lines(settings).items()}
     paths = {
         "LD_LIBRARY_PATH": str(build.library().parent),
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": os.pathsep.join((str(_ROOT), str(_ROOT / "tests"))),
         "FAKECUDA_REPORT": str(reports / "%p.json"),
     }
     return kept | paths | given

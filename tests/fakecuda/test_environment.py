@@ -63,9 +63,9 @@ def test_a_mistake_in_a_reset_is_an_error_and_changes_nothing(fakecuda):
 
 
 def test_functions_newer_than_the_driver_are_not_handed_out(python_with_fakecuda):
-    code = BIND + "d.cuInit(0)\ntry: d.cuDeviceGetUuid(0)\nexcept RuntimeError as e: print(e)"
-    assert "cuDeviceGetUuid" in python_with_fakecuda(code, driver_version=11030).stdout
-    assert python_with_fakecuda(code, driver_version=12000).stdout == ""
+    code = BIND + "d.cuInit(0)\ntry: d.cuMemRelease(0)\nexcept RuntimeError as e: print(e)"
+    assert "cuMemRelease" in python_with_fakecuda(code, driver_version=10010).stdout
+    assert python_with_fakecuda(code, driver_version=10020).stdout == ""
 
 
 def test_the_per_thread_default_stream_mode_of_the_bindings_works(python_with_fakecuda):

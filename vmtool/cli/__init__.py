@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
+from vmtool.cli.output import ARGUMENTS
 from vmtool.errors import ExitCode, VmtoolError
 
 if TYPE_CHECKING:
@@ -17,11 +18,20 @@ if TYPE_CHECKING:
 
 #: Every command, with the line that ``vmtool --help`` shows, so that listing imports none of them.
 #: The module is ``vmtool.cli.NAME`` (dashes become underscores) and has a command ``command``.
-COMMANDS: Final[dict[str, str]] = {}
+COMMANDS: Final[dict[str, str]] = {
+    "granularity": "What this machine can map, and in what unit.",
+    "reserve": "Reserve addresses and show that nothing else is taken.",
+    "compare": "Say what got faster or slower between two runs of stress.",
+    "schema": "Print the JSON Schema of a document that vmtool writes.",
+}
 
 
 class _LazyGroup(click.Group):
     """A group that imports a command's module when the command is used, not to list it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+
+
+#: Where the group keeps the arguments it was called with.
+ARGUMENTS: Final = "vmtool.arguments"
+
+
+def command_line() -> list[str]:
+    """Return the command line of the running command, as results record it."""
+    return ["vmtool", *click.get_current_context().meta[ARGUMENTS]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ class Output:
                     from vmtool.report.console import result_console
 
                     text(result_console(file))
+                file.flush()  # a command that goes on, such as one that holds, must be heard
         except BrokenPipeError:
             raise
         except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from vmtool.errors import UsageError
+from vmtool.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
@@ -46,7 +46,11 @@ def open_backing(
     if kind != "host":
         raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
     if sys.platform == "win32":
-        raise UsageError("the Windows backing is not built yet")
+        from vmtool.memory.windows import WindowsBacking
+
+        if prefault or huge:
+            raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
+        return WindowsBacking(method or host_methods()[0])
     else:  # mypy needs both branches spelled out
         from vmtool.memory.posix import PosixBacking
         from vmtool.memory.posix_calls import CALLS

@@ -173,6 +173,11 @@ class Reservation:
         self.degraded = BlockMap()
         self.closed = False
 
+    @property
+    def address_space_bytes(self) -> int:
+        """The addresses it takes: the capacity, and what aligning the base cost."""
+        return self.capacity
+
     def check_commit(self, offset: int, nbytes: int) -> None:
         """Raise unless ``offset..offset + nbytes`` may be committed (B5)."""
         self.check_span(offset, nbytes)

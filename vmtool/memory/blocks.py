@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -11,64 +12,70 @@ if TYPE_CHECKING:
 #: A half-open range of offsets, ``(start, end)``.
 Span: TypeAlias = tuple[int, int]
 
-# Inserting into a list moves at most this many pointers (8 KiB): less than one system call.
-_BUCKET: Final = 1024
+# Adding a span moves at most this many numbers (4 KiB): less than one system call takes.
+_BUCKET: Final = 512
 
 
 class BlockMap:
     """A set of offsets kept as maximal spans: neighbours that touch are one span.
 
-    Starts are kept in sorted buckets, ends in a dictionary, so that finding, adding and removing
-    cost O(log n) in the number of spans. The last span is cached: growing and shrinking at the
-    tail, which is what KV caches do, never searches.
+    Starts and ends lie in parallel sorted arrays, in buckets, so that finding, adding and removing
+    cost O(log n) in the number of spans and few cache misses. The end of the last span is at hand:
+    growing and shrinking at the tail, which is what KV caches do, never searches.
 
     Attributes:
         total: How many bytes the spans hold together.
     """
 
-    __slots__ = ("_buckets", "_ends", "_firsts", "_tail_end", "_tail_start", "total")
+    __slots__ = ("_at", "_bucket", "_ends", "_firsts", "_limit", "_sought", "_starts", "total")
 
     def __init__(self) -> None:
-        self._buckets: list[list[int]] = []  # ascending starts, no bucket is empty
+        self._starts: list[array[int]] = []  # no bucket is empty
+        self._ends: list[array[int]] = []
         self._firsts: list[int] = []  # the first start of each bucket
-        self._ends: dict[int, int] = {}
-        self._tail_start = self._tail_end = 0
+        self._limit = 0  # the end of the last span
+        # The last search, remembered until the map changes: a check and the change that it allows
+        # look for the same place.
+        self._sought = -1
+        self._bucket = 0
+        self._at = -1
         self.total = 0
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return sum(map(len, self._starts))
 
     def __iter__(self) -> Iterator[Span]:
-        ends = self._ends
-        for bucket in self._buckets:
-            for start in bucket:
-                yield start, ends[start]
+        for starts, ends in zip(self._starts, self._ends, strict=True):
+            yield from zip(starts, ends, strict=True)
 
     def overlap(self, start: int, end: int) -> Span | None:
         """Return a span that shares a byte with ``start..end``, or ``None``."""
-        if start >= self._tail_end:
+        if start >= self._limit:
             return None
-        before = self._at_or_before(end - 1)
-        if before is not None and self._ends[before] > start:
-            return before, self._ends[before]
+        before, after = self._neighbours(start)
+        if before is not None and before[1] > start:
+            return before
+        if after is not None and after[0] < end:
+            return after
         return None
 
     def covers(self, start: int, end: int) -> bool:
         """Tell whether every byte of ``start..end`` is in the map."""
-        if start >= self._tail_start:
-            return end <= self._tail_end
-        before = self._at_or_before(start)
-        return before is not None and end <= self._ends[before]
+        if end > self._limit:
+            return False
+        if start >= end:
+            return True
+        self._seek(start)
+        return self._at >= 0 and self._ends[self._bucket][self._at] >= end
 
     def spans(self, start: int, end: int) -> Iterator[Span]:
         """Yield the parts of the map inside ``start..end``, ascending. Do not modify meanwhile."""
-        at = self._at_or_before(start)
-        if at is not None and self._ends[at] > start:
-            yield start, min(end, self._ends[at])
-        at = self._after(start)
-        while at is not None and at < end:
-            yield at, min(end, self._ends[at])
-            at = self._after(at)
+        before, after = self._neighbours(start)
+        if before is not None and before[1] > start:
+            yield start, min(end, before[1])
+        while after is not None and after[0] < end:
+            yield after[0], min(end, after[1])
+            after = self._neighbours(after[0])[1]
 
     def gaps(self, start: int, end: int) -> Iterator[Span]:
         """Yield what is missing from ``start..end``, ascending. Do not modify meanwhile."""
@@ -82,100 +89,108 @@ class BlockMap:
 
     def gap_around(self, offset: int, capacity: int) -> Span:
         """Return the free gap that contains the free *offset*, bounded by 0 and *capacity*."""
-        before = self._at_or_before(offset)
-        after = self._after(offset)
-        return (0 if before is None else self._ends[before]), (capacity if after is None else after)
+        before, after = self._neighbours(offset)
+        return (0 if before is None else before[1]), (capacity if after is None else after[0])
 
     def add(self, start: int, end: int) -> None:
         """Add ``start..end``, which must be free and not empty; it joins the spans it touches."""
         self.total += end - start
-        ends = self._ends
-        if start == self._tail_end and ends:
-            ends[self._tail_start] = self._tail_end = end
+        if start >= self._limit and self._starts:
+            self._append(start, end)
             return
-        before = self._at_or_before(start)
-        after_end = ends.pop(end, None)  # the span that begins where this one ends
-        if after_end is not None:
-            self._discard_start(end)
-            end = after_end
-        if before is not None and ends[before] == start:
-            start = before
+        before, after = self._neighbours(start)
+        bucket, at = self._bucket, self._at
+        self._sought = -1
+        if after is not None and after[0] == end:
+            end = after[1]
+            self._delete(*self._next(bucket, at))
+        if before is not None and before[1] == start:
+            self._ends[bucket][at] = end
         else:
-            self._insert_start(start)
-        ends[start] = end
-        if end >= self._tail_end:
-            self._tail_start, self._tail_end = start, end
+            self._insert(bucket, at + 1, start, end)
+        self._limit = max(self._limit, end)
 
     def remove(self, start: int, end: int) -> None:
         """Remove ``start..end``, which must be covered and not empty; a span may split in two."""
         self.total -= end - start
-        ends = self._ends
-        if end == self._tail_end and start > self._tail_start:
-            ends[self._tail_start] = self._tail_end = start
-            return
-        first = self._at_or_before(start)
-        assert first is not None, "remove() of bytes that are not in the map"
-        last = ends[first]
-        if start == first:
-            del ends[first]
-            self._discard_start(first)
+        self._seek(start)
+        bucket, at = self._bucket, self._at
+        self._sought = -1
+        starts, ends = self._starts[bucket], self._ends[bucket]
+        first, last = starts[at], ends[at]
+        if start > first:
+            ends[at] = start
+            if end < last:
+                self._insert(bucket, at + 1, end, last)
+        elif end < last:
+            starts[at] = end
+            if at == 0:
+                self._firsts[bucket] = end
         else:
-            ends[first] = start
-        if end < last:
-            ends[end] = last
-            self._insert_start(end)
-        if last == self._tail_end:
-            self._find_tail()
+            self._delete(bucket, at)
+        if end == self._limit:
+            self._limit = self._ends[-1][-1] if self._ends else 0
 
-    def _at_or_before(self, offset: int) -> int | None:
-        """Return the last start that is at most *offset*."""
-        if offset >= self._tail_start:
-            return self._tail_start if self._ends else None
-        at = bisect_right(self._firsts, offset) - 1
-        if at < 0:
-            return None
-        bucket = self._buckets[at]
-        return bucket[bisect_right(bucket, offset) - 1]
+    def _seek(self, offset: int) -> None:
+        """Point ``_bucket`` and ``_at`` to the last span that starts at or before *offset*.
 
-    def _after(self, offset: int) -> int | None:
-        """Return the first start that is greater than *offset*."""
-        if offset >= self._tail_start:
-            return None
-        at = bisect_right(self._firsts, offset) - 1
-        if at >= 0:
-            bucket = self._buckets[at]
-            within = bisect_right(bucket, offset)
-            if within < len(bucket):
-                return bucket[within]
-        return self._firsts[at + 1]
+        ``_at`` is -1, in bucket 0, when there is none.
+        """
+        if offset == self._sought:
+            return
+        bucket = bisect_right(self._firsts, offset) - 1
+        if bucket < 0:
+            self._bucket, self._at = 0, -1
+        else:
+            self._bucket, self._at = bucket, bisect_right(self._starts[bucket], offset) - 1
+        self._sought = offset
 
-    def _insert_start(self, start: int) -> None:
-        at = max(bisect_right(self._firsts, start) - 1, 0)
-        if not self._buckets:
-            self._buckets.append([start])
+    def _neighbours(self, offset: int) -> tuple[Span | None, Span | None]:
+        """Return the last span that starts at or before *offset*, and the one after it."""
+        self._seek(offset)
+        bucket, at = self._bucket, self._at
+        before = (self._starts[bucket][at], self._ends[bucket][at]) if at >= 0 else None
+        bucket, at = self._next(bucket, at)
+        if bucket == len(self._starts):
+            return before, None
+        return before, (self._starts[bucket][at], self._ends[bucket][at])
+
+    def _next(self, bucket: int, at: int) -> tuple[int, int]:
+        """Return where the span after this one is; its bucket does not exist after the last."""
+        if bucket < len(self._starts) and at + 1 < len(self._starts[bucket]):
+            return bucket, at + 1
+        return min(bucket + 1, len(self._starts)), 0
+
+    def _append(self, start: int, end: int) -> None:
+        if start == self._limit:
+            self._ends[-1][-1] = end
+        else:
+            bucket = len(self._starts) - 1
+            self._insert(bucket, len(self._starts[bucket]), start, end)
+        self._limit = end
+        self._sought = -1
+
+    def _insert(self, bucket: int, at: int, start: int, end: int) -> None:
+        if not self._starts:
+            self._starts.append(array("q", [start]))
+            self._ends.append(array("q", [end]))
             self._firsts.append(start)
             return
-        bucket = self._buckets[at]
-        bucket.insert(bisect_right(bucket, start), start)
-        self._firsts[at] = bucket[0]
-        if len(bucket) > _BUCKET:
-            half = bucket[_BUCKET // 2 :]
-            del bucket[_BUCKET // 2 :]
-            self._buckets.insert(at + 1, half)
-            self._firsts.insert(at + 1, half[0])
+        starts, ends = self._starts[bucket], self._ends[bucket]
+        starts.insert(at, start)
+        ends.insert(at, end)
+        if at == 0:
+            self._firsts[bucket] = start
+        if len(starts) > _BUCKET:
+            half = _BUCKET // 2
+            self._starts[bucket : bucket + 1] = [starts[:half], starts[half:]]
+            self._ends[bucket : bucket + 1] = [ends[:half], ends[half:]]
+            self._firsts.insert(bucket + 1, starts[half])
 
-    def _discard_start(self, start: int) -> None:
-        at = bisect_right(self._firsts, start) - 1
-        bucket = self._buckets[at]
-        del bucket[bisect_right(bucket, start) - 1]
-        if bucket:
-            self._firsts[at] = bucket[0]
-        else:
-            del self._buckets[at], self._firsts[at]
-
-    def _find_tail(self) -> None:
-        if self._buckets:
-            self._tail_start = self._buckets[-1][-1]
-            self._tail_end = self._ends[self._tail_start]
-        else:
-            self._tail_start = self._tail_end = 0
+    def _delete(self, bucket: int, at: int) -> None:
+        starts = self._starts[bucket]
+        del starts[at], self._ends[bucket][at]
+        if not starts:
+            del self._starts[bucket], self._ends[bucket], self._firsts[bucket]
+        elif at == 0:
+            self._firsts[bucket] = starts[0]

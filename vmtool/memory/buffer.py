@@ -192,7 +192,8 @@ class VirtualBuffer:
         try:
             self._backing.commit(reservation, offset, nbytes)
         except QuarantineError:
-            raise  # the span stays owned, and so charged
+            self._charge_owned(lease)
+            raise
         except BaseException:
             lease.shrink(nbytes)
             raise
@@ -210,7 +211,12 @@ class VirtualBuffer:
             raise ClosedError("the buffer is closed")
         if self._views:
             self._check_views(offset, offset + nbytes)
-        self._backing.release(reservation, offset, nbytes)
+        try:
+            self._backing.release(reservation, offset, nbytes)
+        except QuarantineError:
+            if self._lease is not None:
+                self._charge_owned(self._lease)
+            raise
         if self._lease is not None:
             self._lease.shrink(nbytes)
 
@@ -278,6 +284,10 @@ class VirtualBuffer:
             f"<VirtualBuffer {self._backing.name} at {self.base:#x}: {self._length} bytes of "
             f"{format_size(self._capacity)}, {format_size(self.committed)} committed>"
         )
+
+    def _charge_owned(self, lease: Lease) -> None:
+        """Give back the lease on all but what is committed or quarantined: that stays owned."""
+        lease.shrink(lease.nbytes - self._blocks.total - self.reservation.quarantined.total)
 
     def _check_length(self, nbytes: int) -> None:
         if self._reservation is None:

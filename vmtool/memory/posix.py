@@ -77,6 +77,11 @@ class PosixReservation(Reservation):
         self.finalizer = weakref.finalize(self, calls.munmap, *mapping)
         self.finalizer.atexit = False  # the kernel does it, after the last thread that might look
 
+    @property
+    def address_space_bytes(self) -> int:
+        """The addresses it takes: the capacity, and what aligning the base cost."""
+        return self.mapping[1]
+
 
 class PosixBacking:
     """Reserve, commit and release parts of the process's own address space.

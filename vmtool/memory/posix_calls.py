@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from vmtool.errors import CallError
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.pressure import diagnose_host, read_pressure
+from vmtool.memory.pressure import Pressure, diagnose_host, read_pressure
 
 PROT_NONE: Final = 0
 PROT_RW: Final = 3
@@ -128,7 +128,11 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     text = describe(call, arguments)
     if code not in {errno.ENOMEM, errno.EAGAIN}:
         return CallError(call, text, code=code, symbol=symbol, detail=os.strerror(code))
-    diagnosis = diagnose_host(purpose or call, arguments[1], read_pressure())
+    try:
+        pressure = read_pressure()
+    except MemoryError:  # the failure being explained leaves nothing to explain it with
+        pressure = Pressure()
+    diagnosis = diagnose_host(purpose or call, arguments[1], pressure)
     return OutOfMemoryError(
         call,
         text,

@@ -104,13 +104,13 @@ void reservation_drop(struct reservation *reservation) {
     memmove(reservation, reservation + 1, (g.reservation_count - index) * sizeof *reservation);
 }
 
-CUresult whole_mappings(const char *rule, CUdeviceptr address, size_t nbytes) {
+CUresult whole_mappings(const char *rule, const char *hole_rule, CUdeviceptr address, size_t nbytes) {
     struct reservation *reservation = reservation_of(address, nbytes);
     if (nbytes == 0 || reservation == NULL)
         return REFUSE(rule, "[%#llx, +%zu) is not inside one reservation", address, nbytes);
     for (CUdeviceptr at = address; at < address + nbytes;) {
         const struct mapping *mapping = mapping_at(at);
-        if (mapping == NULL) return REFUSE(rule, "[%#llx, +%zu) has a hole at %#llx", address, nbytes, at);
+        if (mapping == NULL) return REFUSE(hole_rule, "[%#llx, +%zu) has a hole at %#llx", address, nbytes, at);
         if (mapping->address != at || mapping->nbytes > address + nbytes - at)
             return REFUSE(rule, "[%#llx, +%zu) cuts the mapping [%#llx, +%zu)", address, nbytes, mapping->address,
                           mapping->nbytes);

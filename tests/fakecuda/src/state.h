@@ -150,7 +150,7 @@ struct mapping *mapping_at(CUdeviceptr address);
 CUresult reservation_add(CUdeviceptr *address, size_t nbytes, size_t alignment, CUdeviceptr hint);
 void reservation_drop(struct reservation *reservation);
 /* OK when [address, +nbytes) is whole mappings without a hole; else the broken rule is recorded. */
-CUresult whole_mappings(const char *rule, CUdeviceptr address, size_t nbytes);
+CUresult whole_mappings(const char *rule, const char *hole_rule, CUdeviceptr address, size_t nbytes);
 
 /* ---- handles.c */
 struct handle *handle_live(CUhandle value, const char *rule); /* NULL, and the rule recorded, when stale */

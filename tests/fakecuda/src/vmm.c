@@ -75,11 +75,11 @@ CUresult impl_cuMemMap(CUdeviceptr address, size_t nbytes, size_t offset, CUhand
 }
 
 CUresult impl_cuMemUnmap(CUdeviceptr address, size_t nbytes) {
-    CUresult result = whole_mappings("U1", address, nbytes);
+    CUresult result = whole_mappings("U1", "U2", address, nbytes);
     if (result != OK) return result;
     if (g.settings.unmap_waits) { /* a driver that synchronises by itself; nothing can then be in flight */
         for (int device = 0; device < MAX_DEVICES; device++) work_finish_device(device);
-        result = whole_mappings("U1", address, nbytes); /* the lock was dropped */
+        result = whole_mappings("U1", "U2", address, nbytes); /* the lock was dropped */
         if (result != OK) return result;
     }
     struct reservation *reservation = reservation_at(address);
@@ -115,7 +115,7 @@ static bool any_access(const struct mapping *mapping) {
 
 CUresult impl_cuMemSetAccess(CUdeviceptr address, size_t nbytes, const CUaccess *access, size_t count) {
     CUresult result = check_access(access, count);
-    if (result == OK) result = whole_mappings("A2", address, nbytes);
+    if (result == OK) result = whole_mappings("A2", "A2", address, nbytes);
     if (result != OK) return result;
     unsigned long long more = 0;
     for (CUdeviceptr at = address; at < address + nbytes; at += mapping_at(at)->nbytes)

@@ -82,7 +82,10 @@ class Driver:
             CudaError: On any other error.
             UnavailableError: If this driver or these bindings have no such function.
         """
-        function = self._functions.get(name) or self._bind(name, arguments)
+        try:
+            function = self._functions[name]
+        except KeyError:
+            function = self._bind(name, arguments)
         try:
             result = function(*arguments)
         except (RuntimeError, ValueError) as exc:
@@ -94,7 +97,7 @@ class Driver:
         if len(result) == 2:
             value = result[1]
             return int(value) if type(value) in self._integer_types else value
-        return tuple(int(v) if type(v) in self._integer_types else v for v in result[1:])
+        return result[1:]  # no call with several outputs has a handle among them
 
     @property
     def lost(self) -> DeviceLostError | None:

@@ -1,0 +1,145 @@
+"""``vmtool granularity`` on real memory."""
+
+import io
+import mmap
+import sys
+
+import pytest
+from rich.console import Console
+
+from vmtool.cli import granularity as module
+from vmtool.machine.survey import BackingSurvey
+from vmtool.memory.backing import Granularity
+from vmtool.memory.ceiling import Ceiling
+from vmtool.memory.proof import Proof
+
+
+def test_the_host_is_described_and_absent_cuda_says_why(vmtool):
+    ran = vmtool("granularity", "--json")
+    assert ran.code == 0
+    document = ran.document
+    assert (document["schema"], document["version"]) == ("vmtool.granularity", 1)
+    assert document["command"] == ["vmtool", "granularity", "--json"]
+    host, *others = document["backings"]
+    assert host["name"] == "host"
+    assert host["granularity"]["page_bytes"] == mmap.PAGESIZE
+    assert host["ceiling"]["works_bytes"] > 1 << 40
+    assert host["ceiling"]["tries"] <= 64
+    assert others
+    for other in others:
+        assert (other["absent"] is None) == (other["granularity"] is not None)
+    assert document["machine"]["page_bytes"] == mmap.PAGESIZE
+
+
+def test_the_text_shows_units_limits_and_reasons(vmtool):
+    ran = vmtool("granularity")
+    assert ran.code == 0
+    assert ran.stderr == ""
+    for words in ("commit in units of", "largest reservation", "safe to commit"):
+        assert words in ran.stdout
+    assert "cuda" in ran.stdout
+
+
+def test_tokens_per_granule_of_2048_bytes_a_token(vmtool):
+    # 4096/2048, 65536/2048 and 2097152/2048 by hand.
+    ran = vmtool("granularity", "--bytes-per-token", "2048", "--json")
+    found = {t["granule_bytes"]: t["tokens"] for t in ran.document["tokens_per_granule"]}
+    assert {size: found[size] for size in (4096, 65536, 2097152)} == {
+        4096: 2,
+        65536: 32,
+        2097152: 1024,
+    }
+
+
+def test_a_token_that_does_not_divide_the_granule_leaves_spare_bytes(vmtool):
+    ran = vmtool("granularity", "--bytes-per-token", "3000", "--json")
+    four_kib = next(t for t in ran.document["tokens_per_granule"] if t["granule_bytes"] == 4096)
+    assert (four_kib["tokens"], four_kib["spare_bytes"]) == (1, 1096)
+    assert "1, 1.07 KiB left over" in vmtool("granularity", "--bytes-per-token", "3000").stdout
+
+
+def test_a_token_larger_than_the_granule_says_how_many_it_takes(vmtool):
+    ran = vmtool("granularity", "--bytes-per-token", "5000")
+    assert "0: a token takes 2 granules" in ran.stdout
+
+
+def test_prove_asks_vmtool_and_the_kernel(vmtool):
+    ran = vmtool("granularity", "--prove", "--json")
+    assert ran.code == 0
+    proofs = ran.document["backings"][0]["proofs"]
+    assert all(proof["expected"] for proof in proofs)
+    asked = {proof["who"] for proof in proofs}
+    assert "vmtool" in asked
+    if sys.platform != "win32":
+        kernel = [proof for proof in proofs if proof["who"] == "kernel"]
+        assert sum("EINVAL (22)" in proof["answer"] for proof in kernel) == 2
+        assert sum(proof["accepted"] for proof in kernel) == 3
+
+
+def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
+    wrong = Proof("kernel", "mmap g at address base+g", accepted=False, answer="no", expected=False)
+    found = BackingSurvey(
+        "host",
+        method="fixed",
+        granularity=Granularity(4096, 4096, 4096),
+        ceiling=Ceiling(1, None, 1, None),
+        proofs=(wrong,),
+    )
+    monkeypatch.setattr("vmtool.machine.survey.survey_all", lambda **_: (found,))
+    ran = vmtool("granularity", "--prove")
+    assert ran.code == 3
+    assert "WRONG" in ran.stdout
+    assert "not what it is said to be" in ran.stderr
+
+
+def test_an_absent_backing_asked_for_by_name_is_exit_4(vmtool, monkeypatch):
+    monkeypatch.setattr(
+        "vmtool.machine.survey.survey",
+        lambda name, **_: BackingSurvey(name, absent="no driver", hint="install one"),
+    )
+    ran = vmtool("granularity", "--backing", "cuda:7")
+    assert ran.code == 4
+    assert "cuda:7: not available: no driver" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--bytes-per-token", "0"], ["--bytes-per-token", "2QB"], ["--backing", "gpu"]],
+)
+def test_bad_input_is_exit_2_with_nothing_on_stdout(vmtool, arguments):
+    ran = vmtool("granularity", *arguments)
+    assert ran.code == 2
+    assert ran.stdout == ""
+    assert ran.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_digit_is_cut_at_any_width(width):
+    from vmtool.machine import read_facts
+    from vmtool.report.granularity import GranularityReport, to_text
+
+    ceiling = Ceiling(94007818645504, 94007818649600, 52, "ENOMEM")
+    host = BackingSurvey(
+        "host", method="fixed", granularity=Granularity(4096, 4096, 4096), ceiling=ceiling
+    )
+    gpu = BackingSurvey("cuda:0", absent="no driver", hint="install one")
+    report = GranularityReport(read_facts(), (host, gpu), (("k", 2048),))
+    out = io.StringIO()
+    to_text(report, Console(file=out, width=width, highlight=False))
+    text = out.getvalue()
+    assert "…" not in text
+    assert "94007818645504" in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+
+
+def test_help_opens_with_a_sentence_and_two_examples_that_work(vmtool):
+    text = vmtool("granularity", "-h").stdout
+    assert text.index("Show what this machine can map") < text.index("vmtool granularity\n")
+    examples = [
+        line.strip().split()[1:]
+        for line in module.command.help.splitlines()
+        if line.strip().startswith("vmtool ")
+    ]
+    assert len(examples) == 2
+    for example in examples:
+        assert vmtool(*example).code == 0

@@ -1,0 +1,29 @@
+"""``vmtool schema``: the list, one schema, and a name that there is not."""
+
+import json
+
+import jsonschema
+import pytest
+
+from vmtool.cli import run as run_vmtool
+from vmtool.report.schema import schema_names
+
+
+def test_without_a_name_the_documents_are_listed(capsys):
+    assert run_vmtool(["schema"]) == 0
+    assert capsys.readouterr().out.split() == list(schema_names())
+
+
+@pytest.mark.parametrize("name", ["stress", "vmtool.stress"])
+def test_a_schema_is_printed_whole(capsys, name):
+    assert run_vmtool(["schema", name]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["properties"]["schema"] == {"const": "vmtool.stress"}
+
+
+def test_an_unknown_name_is_exit_2_and_writes_no_file(capsys, tmp_path):
+    path = tmp_path / "x.json"
+    assert run_vmtool(["schema", "zzz", "-o", str(path)]) == 2
+    assert "vmtool.stress" in capsys.readouterr().err
+    assert not path.exists()

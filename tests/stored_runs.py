@@ -1,0 +1,170 @@
+"""Runs of stress with samples that a test chooses, as results and as the documents in files."""
+
+import json
+import random
+
+from vmtool.report.document import document
+from vmtool.results import (
+    STRESS_SCHEMA,
+    STRESS_VERSION,
+    Accident,
+    Advice,
+    CallFailure,
+    Checkpoint,
+    LedgerReading,
+    LedgerSlope,
+    MethodResult,
+    Outcome,
+    PhaseResult,
+    Recommendation,
+    Scaling,
+    StressResult,
+    StressSettings,
+    Verdict,
+)
+from vmtool.stats import Histogram, summarize
+
+ROUNDS = 20
+
+MACHINE = {
+    "system": {"os": "Linux", "kernel": "6.1.0", "arch": "x86_64", "cpu_model": "A", "cpus": 2},
+    "page_bytes": 4096,
+    "memory": {"total_bytes": 8 << 30, "available_bytes": 4 << 30},
+    "huge_pages": {"thp_mode": "madvise", "pmd_bytes": 2 << 20},
+    "commit": {"mode": 0, "ratio_percent": 50},
+    "cgroup": {"levels": [{"path": "/a", "limit_bytes": 4 << 30}, {"path": "/"}]},
+    "process": {"mappings": 100, "max_mappings": 65530},
+}
+
+
+def phase(name, samples, *, granule=65536):
+    """One phase with *samples*, whose rounds are equal parts of them in order."""
+    samples = list(samples)
+    histogram = Histogram()
+    histogram.extend(samples)
+    step = max(len(samples) // ROUNDS, 1)
+    parts = [sorted(samples[i : i + step]) for i in range(0, len(samples), step)]
+    return PhaseResult(
+        phase=name,
+        total_bytes=granule * len(samples),
+        summary=summarize(histogram.data()),
+        histogram=histogram.data(),
+        round_medians_ns=tuple(part[len(part) // 2] for part in parts),
+    )
+
+
+def method(name="fixed", *, rate=1000.0, **samples):
+    """One method, with a list of samples by phase."""
+    phases = tuple(phase(key, values) for key, values in samples.items())
+    cycles = max((p.histogram.count for p in phases), default=0)
+    return MethodResult(
+        method=name,
+        cycles=cycles,
+        wall_ns=round(cycles * 1e9 / rate),
+        cycles_per_s=rate,
+        bytes_per_s=rate * 65536,
+        refused=0,
+        degraded_bytes=0,
+        quarantined_bytes=0,
+        phases=phases,
+    )
+
+
+def run(*methods, machine=None, verdicts=None, settings=None, **fields):
+    """One whole result with something in every list."""
+    names = tuple(m.method for m in methods)
+    base = {
+        "settings": StressSettings(
+            **{
+                "backing": "host",
+                "methods": names,
+                "pattern": "tail",
+                "capacity_bytes": 1 << 30,
+                "budget_bytes": 512 << 20,
+                "granule_bytes": 65536,
+                "cycles": 1000,
+                "duration_ns": None,
+                "touch": "full",
+                "verify": "sample",
+                "huge": False,
+                "prefault": False,
+                "threads": 1,
+                "workers": 1,
+                "seed": 7,
+                **(settings or {}),
+            }
+        ),
+        "outcome": Outcome.COMPLETE,
+        "wall_ns": 10**9,
+        "overhead_ns": 120,
+        "base_addresses": (0x7F0000000000,),
+        "resident_before_bytes": 38 << 20,
+        "resident_after_bytes": 39 << 20,
+        "methods": methods,
+        "recommendation": Recommendation(names[0], "fewest system calls") if names else None,
+        "scaling": (Scaling("fixed", 2, 1, 1000.0, 1900.0, 1.9),),
+        "checkpoints": tuple(checkpoint(i) for i in range(20)),
+        "checkpoint_share": 0.01,
+        "slopes": (LedgerSlope("resident", 0, 0.5, -1.0, 2.0, 0.99, 20, 10, 4096, leaks=False),),
+        "verdicts": verdicts
+        if verdicts is not None
+        else (Verdict("contents", True, "all as written"), Verdict("zero", None, "not asked for")),
+        "accidents": (),
+        "failures": (),
+        "warnings": (Advice("noise", "the standard deviation is high", "close other programs"),),
+        "machine": MACHINE if machine is None else machine,
+    }
+    return StressResult(**(base | fields))
+
+
+def checkpoint(index, *, observed=None):
+    """One checkpoint whose four ledgers rise and fall."""
+    held = (index % 10) * (1 << 20)
+    readings = [("address_space", 1 << 30), ("charge", held), ("resident", held), ("mappings", 3)]
+    return Checkpoint(
+        at_ns=index * 50_000_000,
+        cycle=index * 50,
+        worker=0,
+        method="fixed",
+        buffers=tuple(
+            LedgerReading(name, value, value if observed is None else observed, value, value)
+            for name, value in readings
+        ),
+        process={"address_space": 0, "charge": 4096, "resident": -4096, "mappings": None},
+    )
+
+
+def eventful(**fields):
+    """A run in which a worker died and a call failed, so that every part has something in it."""
+    accident = Accident(
+        "signal", "SIGBUS", None, "touch", "fixed", 3, 17, 0, 0, "no huge page", "use --touch none"
+    )
+    failure = CallFailure(
+        "mmap", "ENOMEM", "mmap(4096) failed", "commit", 3, 17, 0, True, "injected", None
+    )
+    return run(
+        method(commit=gaussian(1, 2000, 1000), release=gaussian(2, 1500, 1000)),
+        outcome=Outcome.CRASHED,
+        accidents=(accident,),
+        failures=(failure,),
+        verdicts=(Verdict("ledger.resident", False, "4096 bytes too many", "look for a leak"),),
+        **fields,
+    )
+
+
+def gaussian(seed, mean, count, *, spread=0.1):
+    """Normal samples around *mean* ns, positive and whole, reproducible."""
+    generator = random.Random(seed)
+    return [max(round(generator.gauss(mean, mean * spread)), 1) for _ in range(count)]
+
+
+def as_document(result):
+    """The document that ``vmtool stress --json`` writes of *result*."""
+    body = {name: getattr(result, name) for name in type(result).__slots__}
+    return document(STRESS_SCHEMA, STRESS_VERSION, command=["vmtool", "stress"], body=body)
+
+
+def write(path, result):
+    """Write *result* as a file and return its path as text."""
+    path.write_text(json.dumps(as_document(result)), encoding="utf-8")
+    return str(path)

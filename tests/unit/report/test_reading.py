@@ -1,0 +1,182 @@
+"""Result files are hostile until checked: every bad one is one clear error and no traceback."""
+
+import copy
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stored_runs import as_document, eventful, gaussian, method, run, write
+
+from vmtool.assertions import evaluate, parse_assertion
+from vmtool.compare import compare
+from vmtool.errors import InputError
+from vmtool.report import reading
+from vmtool.report.reading import read_run
+
+DOCUMENT = as_document(eventful())
+
+
+def store(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "result", [run(method(commit=gaussian(1, 500, 300))), run(), eventful()], ids="abc"
+)
+def test_a_result_comes_back_as_it_was(tmp_path, result):
+    assert read_run(write(tmp_path / "a.json", result)).result == result
+
+
+def test_keys_of_a_later_vmtool_are_left_out(tmp_path):
+    document = copy.deepcopy(DOCUMENT) | {"new": 1}
+    document["settings"]["newer"] = [1]
+    assert read_run(store(tmp_path / "a", json.dumps(document))).result == eventful()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "line 1, column 1: is not JSON"),
+        ("{", "is not JSON"),
+        ("[]", "no JSON object"),
+        ("{}", "schema: is no document of vmtool"),
+        ('{"schema": "vmtool.grow"}', "'vmtool.grow', not 'vmtool.stress'"),
+        ('{"schema": 5}', "no document of vmtool"),
+        (
+            '{"schema": "vmtool.stress", "version": 2}',
+            "version: has version 2; this vmtool knows 1",
+        ),
+        ('{"schema": "vmtool.stress", "version": 1}', "vmtool: is missing"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": -Infinity}', "-Infinity is not"),
+        ('{"a": 1e999}', "does not fit"),
+        ('{"a": ' + "9" * 5000 + "}", "5000 digits"),
+        ('{"a": 1, "a": 2}', "'a' is given twice"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a":' * 200_000, "nested too deeply"),
+        (b"\xff\xfe{", "not UTF-8"),
+        (b"\xef\xbb\xbf{}", "is not JSON"),
+        ('{"a": "\\u001b[2J"}', "control characters"),
+        ('{"a": ["\\ud800"]}', "control characters"),
+        ('{"a\u202eb": 1}', "control characters"),
+    ],
+)
+def test_a_bad_file_is_told_by_its_name_and_place(tmp_path, content, words):
+    path = store(tmp_path / "bad.json", content)
+    with pytest.raises(InputError) as caught:
+        read_run(path)
+    assert str(caught.value).startswith(path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
+def test_a_file_that_cannot_be_read_is_an_input_error(tmp_path, name):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_run(f"{tmp_path}/{name}")
+
+
+def test_a_file_over_the_limit_is_not_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_BYTES", 1 << 20)
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        read_run(store(tmp_path / "big", b" " * ((1 << 20) + 1)))
+
+
+def at(document, path, value):
+    """Return a copy of *document* with *value* at *path*."""
+    changed = copy.deepcopy(document)
+    spot = changed
+    for key in path[:-1]:
+        spot = spot[key]
+    spot[path[-1]] = value
+    return changed
+
+
+HISTOGRAM = ("methods", 0, "phases", 0, "histogram")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("methods",), {}, "methods: an object is not of type array"),
+        (
+            ("methods", 0, "phases", 0, "phase"),
+            "grab",
+            "methods[0].phases[0].phase: 'grab' is none",
+        ),
+        ((*HISTOGRAM, "count"), -1, "histogram.count: -1 is under 0"),
+        ((*HISTOGRAM, "count"), 10.5, "10.5 is not of type integer"),
+        ((*HISTOGRAM, "count"), True, "true is not of type integer"),
+        ((*HISTOGRAM, "count"), 7, "the buckets do not add up to count"),
+        ((*HISTOGRAM, "buckets"), [[1, 2, 3]], "buckets[0]: has 3 items, over 2"),
+        ((*HISTOGRAM, "buckets", 0), [1 << 40, 1], "do not ascend"),
+        ((*HISTOGRAM, "buckets"), [[1 << 60, 1000]], "is beyond the last"),
+        ((*HISTOGRAM, "min_ns"), 1, "not in the first and the last bucket"),
+        ((*HISTOGRAM, "sub_bucket_bits"), 3, "3 is not 6"),
+        (("methods", 0, "phases", 0, "summary", "samples"), 5, "is not the histogram's 1000"),
+        (("outcome",), "fine", "outcome: 'fine' is none of"),
+        (("recommendation",), 3, "recommendation: 3 is not of type object"),
+        (
+            ("verdicts", 0, "passed"),
+            "yes",
+            "verdicts[0].passed: 'yes' is not of type boolean or null",
+        ),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_named(tmp_path, path, value, words):
+    file = store(tmp_path / "a", json.dumps(at(DOCUMENT, path, value)))
+    with pytest.raises(InputError) as caught:
+        read_run(file)
+    assert words in str(caught.value)
+
+
+def places(value, path=()):
+    """Every path into *value*."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        items = value.items()
+    else:
+        items = enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+PLACES = list(places(DOCUMENT))
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
+def test_any_mutation_is_refused_or_can_be_compared_and_judged(tmp_path, changes):
+    document = DOCUMENT
+    for path, value in changes:
+        with suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
+            document = at(document, path, value)
+    file = store(tmp_path / "mutant", json.dumps(document))
+    with suppress(InputError):
+        result = read_run(file).result
+        compare(result, eventful())
+        compare(eventful(), result)
+        evaluate(parse_assertion("commit.p99<5ms"), result)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 20_000), st.binary(max_size=4))
+def test_any_damage_to_the_bytes_is_refused_or_harmless(tmp_path, position, garbage):
+    content = json.dumps(DOCUMENT).encode()
+    file = store(tmp_path / "torn", content[:position] + garbage + content[position + 1 :])
+    with suppress(InputError):
+        compare(read_run(file).result, eventful())

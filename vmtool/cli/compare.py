@@ -1,0 +1,92 @@
+"""``vmtool compare``: what got faster or slower between two runs of stress."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import click
+
+from vmtool.cli.params import output_options
+
+
+@click.command()
+@click.argument("before", metavar="BEFORE.json")
+@click.argument("after", metavar="AFTER.json")
+@click.option(
+    "--fail-on",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="Exit 3 when the change is so, such as commit.p99>+20%. Can be given several times.",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1000),
+    default=5,
+    show_default=True,
+    metavar="PERCENT",
+    help="Call smaller changes unchanged.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(50, 99.99),
+    default=95,
+    show_default=True,
+    metavar="PERCENT",
+    help="The least confidence of every interval.",
+)
+@output_options
+def command(
+    before: str,
+    after: str,
+    conditions: tuple[str, ...],
+    threshold: float,
+    confidence: float,
+    as_json: bool,
+    path: str | None,
+    quiet: bool,
+) -> int:
+    """Say what got faster or slower between two runs of stress, and how certain that is.
+
+    The files are written by "vmtool stress --json -o FILE". A phase is faster or slower when the
+    interval of its median's change excludes no change and the change reaches the threshold.
+
+    \b
+    vmtool compare before.json after.json
+    vmtool compare before.json after.json --fail-on 'commit.p99>+20%'
+    """  # noqa: D301 - click's own mark
+    from vmtool.assertions import parse_change
+    from vmtool.cli.output import Output, command_line
+    from vmtool.compare import compare
+    from vmtool.errors import ExitCode
+    from vmtool.report.compare import (
+        ComparedRuns,
+        compare_document,
+        differences,
+        label,
+        print_comparison,
+    )
+    from vmtool.report.reading import read_run
+
+    fail_on = [parse_change(text) for text in conditions]
+    old, new = read_run(before), read_run(after)
+    comparison = compare(
+        old.result,
+        new.result,
+        confidence=confidence / 100,
+        threshold=Fraction(threshold) / 100,
+        fail_on=fail_on,
+    )
+    runs = ComparedRuns(label(old), label(new))
+    output = Output(as_json=as_json, path=path, quiet=quiet)
+    if comparison.machine:
+        output.notice(differences("warning: the machines differ", comparison.machine))
+    if comparison.settings:
+        output.notice(differences("warning: the settings differ", comparison.settings))
+    if comparison.unmatched:
+        output.notice(f"warning: not compared: {'; '.join(comparison.unmatched)}")
+    output.emit(
+        lambda: compare_document(runs, comparison, command=command_line()),
+        lambda console: print_comparison(runs, comparison, console),
+    )
+    return ExitCode.DONE if comparison.passed else ExitCode.CHECK_FAILED

@@ -1,0 +1,63 @@
+"""``vmtool granularity``: what this machine can map, and in what unit."""
+
+from __future__ import annotations
+
+import click
+
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.params import SIZE, output_options
+from vmtool.errors import CheckFailedError, UnavailableError
+
+
+@click.command("granularity", short_help="What this machine can map, and in what unit.")
+@click.option(
+    "--backing",
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="all, host, cuda or cuda:N.",
+)
+@click.option("--prove", is_flag=True, help="Really try g, g/2 and g+1, and show what happens.")
+@click.option(
+    "--bytes-per-token",
+    type=SIZE,
+    metavar="SIZE",
+    help="Add tokens per granule of a KV tensor of this size per token.",
+)
+@output_options
+def command(
+    backing: str,
+    prove: bool,
+    bytes_per_token: int | None,
+    as_json: bool,
+    path: str | None,
+    quiet: bool,
+) -> None:
+    """Show what this machine can map, in what unit, and what limits it.
+
+    \b
+    vmtool granularity
+    vmtool granularity --prove --bytes-per-token 2048
+
+    Nothing is committed except two granules with --prove. The largest reservation is searched for
+    with at most 64 reservations, each given back at once.
+    """  # noqa: D301 - click's own mark
+    from vmtool.machine import read_facts
+    from vmtool.machine.survey import survey, survey_all
+    from vmtool.report.granularity import GranularityReport, to_document, to_text
+
+    surveys = survey_all(prove=prove) if backing == "all" else (survey(backing, prove=prove),)
+    tensors = () if bytes_per_token is None else (("KV tensor", bytes_per_token),)
+    report = GranularityReport(read_facts(), surveys, tensors)
+    Output(as_json, path, quiet).emit(
+        lambda: to_document(report, command_line()), lambda console: to_text(report, console)
+    )
+    wrong = [proof for found in surveys for proof in found.proofs if not proof.expected]
+    if wrong:
+        raise CheckFailedError(
+            f"the granularity is not what it is said to be: {wrong[0].who}: {wrong[0].attempt}: "
+            f"{wrong[0].answer}",
+            hint="report this with the output of vmtool granularity --prove --json",
+        )
+    if backing != "all" and surveys[0].absent is not None:
+        raise UnavailableError(surveys[0].absent, hint=surveys[0].hint)

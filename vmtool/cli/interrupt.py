@@ -1,0 +1,74 @@
+"""Ctrl-C and SIGTERM as a question that a command asks between two steps, not in the middle."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_LONG_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class Interruption:
+    """Whether the user asked to stop.
+
+    Attributes:
+        requested: Set by the first signal; a second one raises ``KeyboardInterrupt``.
+    """
+
+    requested: bool = False
+
+    def __bool__(self) -> bool:
+        return self.requested
+
+
+@contextmanager
+def watch_signals() -> Iterator[Interruption]:
+    """Note SIGINT and SIGTERM instead of dying from them, for the length of the block."""
+    state = Interruption()
+
+    def note(_number: int, _frame: Any) -> None:
+        if state.requested:
+            raise KeyboardInterrupt
+        state.requested = True
+
+    with _handlers(note):
+        yield state
+
+
+def wait_for_enter(ready: Callable[[], None]) -> None:
+    """Wait for Enter on stdin; at its end, as with ``< /dev/null``, wait for a signal instead.
+
+    Args:
+        ready: Called once signals are heard, to tell the user so.
+
+    Raises:
+        KeyboardInterrupt: If SIGINT or SIGTERM arrives.
+    """
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    with _handlers(stop):
+        ready()
+        if not sys.stdin or not sys.stdin.readline():
+            while True:
+                time.sleep(_LONG_S)  # signal.pause() does not exist on Windows
+
+
+@contextmanager
+def _handlers(handler: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

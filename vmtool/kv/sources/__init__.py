@@ -1,0 +1,127 @@
+"""Where a model's geometry comes from: files, flags, the hub, or the built-in table.
+
+Each reader is imported when it is needed: a built-in model loads neither JSON nor the readers.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vmtool.kv.geometry import ModelGeometry
+
+__all__ = ["builtin_names", "from_flags", "from_hub", "load"]
+
+
+def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeometry:
+    """Return the geometry of *spec*: a built-in name, a file, or a folder with one.
+
+    A built-in name wins over a file of the same name; write ``./name`` for the file.
+
+    Args:
+        spec: What the user wrote.
+        overrides: Values that win over the file's, by name: ``layers``, ``kv_heads``,
+            ``head_dim``, ``head_dim_v``.
+
+    Raises:
+        InputError: If the file cannot be read or is not understood; it names file and field.
+        UsageError: If *spec* is neither a file nor a built-in name, or an override is out of range
+            or does not apply.
+        UnavailableError: If *spec* is an ONNX model and the optional reader is not installed.
+    """
+    from vmtool.kv.sources import builtin  # noqa: PLC0415
+
+    overrides = _checked(overrides)
+    if builtin.known(spec):
+        return builtin.load(spec, overrides)
+    if not os.path.lexists(spec):
+        raise UsageError(
+            f"{spec!r} is neither a file nor a built-in model", hint=builtin.suggestion(spec)
+        )
+    return _load_file(spec, overrides)
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Return the names of the built-in models, sorted."""
+    from vmtool.kv.sources import builtin  # noqa: PLC0415
+
+    return builtin.names()
+
+
+def from_flags(
+    *, layers: int, kv_heads: int, head_dim: int, head_dim_v: int | None = None
+) -> ModelGeometry:
+    """Return a model of *layers* equal full-attention layers, described by flags alone.
+
+    Raises:
+        UsageError: If a value is out of range.
+    """
+    from vmtool.kv.sources import flags  # noqa: PLC0415
+
+    values = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim}
+    if head_dim_v is not None:
+        values["head_dim_v"] = head_dim_v
+    return flags.build(_checked(values))
+
+
+def from_hub(repository: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeometry:
+    """Return the geometry of *repository* (``owner/name``), fetching only its ``config.json``.
+
+    Raises:
+        UnavailableError: If huggingface_hub is not installed, or the file cannot be fetched.
+        InputError: If the config is not understood.
+        UsageError: If *repository* is not ``owner/name``, or an override does not apply.
+    """
+    from vmtool.kv.sources import hub  # noqa: PLC0415
+
+    return hub.load(repository, _checked(overrides))
+
+
+def _checked(overrides: Mapping[str, int] | None) -> dict[str, int]:
+    from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_SIZE  # noqa: PLC0415
+
+    result = dict(overrides or {})
+    for name, value in result.items():
+        if name not in FLAGS:
+            raise UsageError(f"{name!r} is not a value that can be overridden")
+        high = MAX_LAYERS if name == "layers" else MAX_SIZE
+        if not 1 <= value <= high:
+            raise UsageError(f"{FLAGS[name]} = {value}: it must be from 1 to {high}")
+    return result
+
+
+def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
+    """Return the geometry in *path*, telling the formats apart by their first bytes."""
+    from vmtool.kv.sources.reading import config_in, head_of  # noqa: PLC0415
+
+    path = config_in(path)
+    head = head_of(path, 4)
+    if head == b"GGUF":
+        from vmtool.kv.sources import gguf  # noqa: PLC0415
+
+        return gguf.load(path, overrides)
+    # Every ONNX file starts with its version: field 1, a varint. JSON cannot start so.
+    if head[:1] == b"\x08":
+        from vmtool.kv.sources import onnx_model  # noqa: PLC0415
+
+        return onnx_model.load(path, overrides)
+    return _load_json(path, overrides)
+
+
+def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
+    from vmtool.kv.sources.reading import name_of, read_object  # noqa: PLC0415
+
+    data = read_object(path)
+    model = data.get("model")
+    if isinstance(model, dict) and "decoder" in model:
+        from vmtool.kv.sources import genai  # noqa: PLC0415
+
+        return genai.build(data, path, overrides)
+    from vmtool.kv.sources.hf.resolve import resolve  # noqa: PLC0415
+
+    return resolve(data, path, name_of(path), overrides=overrides)

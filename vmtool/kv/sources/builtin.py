@@ -1,0 +1,40 @@
+"""Built-in models: looked up by name, resolved as their config files are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vmtool.kv.geometry import Source
+from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.models import MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vmtool.kv.geometry import ModelGeometry
+
+
+def known(name: str) -> bool:
+    """Return whether *name* is a built-in model; upper and lower case are the same."""
+    return name.lower() in MODELS
+
+
+def names() -> tuple[str, ...]:
+    """Return every name, sorted."""
+    return tuple(sorted(MODELS))
+
+
+def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry of the built-in model *name*, which must be `known`."""
+    key = name.lower()
+    return resolve(MODELS[key], f"built-in {key}", key, source=Source.BUILTIN, overrides=overrides)
+
+
+def suggestion(name: str) -> str:
+    """Return what the user may have meant by *name*."""
+    import difflib  # noqa: PLC0415  # only needed to help with a mistake
+
+    wanted = name[:80].lower().rpartition("/")[2]
+    close = difflib.get_close_matches(wanted, MODELS, n=3)
+    did_you_mean = f"did you mean {', '.join(close)}? " if close else ""
+    return f"{did_you_mean}give a path, or one of the names that --list shows"

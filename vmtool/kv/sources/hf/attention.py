@@ -1,0 +1,201 @@
+"""The tensors of attention layers in Hugging Face configs: how many rows of which width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vmtool.kv.geometry import Extent, LayerKind, Role, Span, Tensor
+from vmtool.kv.sources.fields import MAX_TOKENS
+from vmtool.kv.sources.tensors import pair
+
+if TYPE_CHECKING:
+    from vmtool.kv.sources.fields import Fields
+
+
+def context(fields: Fields) -> int | None:
+    """Return the model's longest sequence in tokens, or ``None`` if the file does not say."""
+    return fields.optional("context", high=MAX_TOKENS)
+
+
+def extent(fields: Fields, kind: LayerKind) -> Extent:
+    """Return which tokens a layer of *kind* keeps.
+
+    Raises:
+        InputError: If it keeps a window or a chunk and none is given.
+    """
+    if kind is LayerKind.WINDOW:
+        return Extent(Span.WINDOW, fields.integer("window", high=MAX_TOKENS))
+    if kind is LayerKind.CHUNK:
+        return Extent(Span.CHUNK, fields.integer("chunk", high=MAX_TOKENS))
+    return Extent()
+
+
+def heads(fields: Fields) -> int:
+    """Return the query heads."""
+    return fields.integer("heads")
+
+
+def kv_heads(fields: Fields) -> int:
+    """Return the KV heads; where the file gives null, every query head has its own.
+
+    Raises:
+        InputError: If the file gives none, and the architecture does not take that to mean the same.
+    """
+    count = fields.optional("kv_heads")
+    if count is None:
+        if not fields.given("kv_heads") and not fields.mha_by_default:
+            fields.fail(fields.names["kv_heads"][0], "is missing")
+        count = heads(fields)
+        fields.derived("kv_heads", count, "every query head has its own: kv_heads = heads")
+    return count
+
+
+def head_dim(fields: Fields) -> int:
+    """Return the width of a K head; where the file gives none or null, hidden size / heads.
+
+    Raises:
+        InputError: If that is not a whole number.
+    """
+    dim = fields.optional("head_dim")
+    if dim is not None:
+        return dim
+    hidden, count = fields.integer("hidden"), heads(fields)
+    key = fields.names["head_dim"][0]
+    if hidden % count:
+        fields.fail(
+            key, f"is not given, and hidden size {hidden} / {count} heads is not a whole number"
+        )
+    fields.derived("head_dim", hidden // count, f"hidden / heads = {hidden} / {count}")
+    return hidden // count
+
+
+def head_dim_v(fields: Fields, dim: int) -> int:
+    """Return the width of a V head, which is *dim*, the K head's, unless the file says otherwise."""
+    dim_v = fields.optional("head_dim_v")
+    if dim_v is None:
+        fields.derived("head_dim_v", dim, "as wide as K")
+        return dim
+    return dim_v
+
+
+def grouped(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of MHA, GQA or MQA."""
+    count = kv_heads(fields)
+    dim = head_dim(fields)
+    return pair(count, dim, head_dim_v(fields, dim), extent(fields, kind))
+
+
+def multi_query(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V where ``multi_query`` (true by default) means one KV head."""
+    if not fields.flag("multi_query", default=True):
+        return grouped(fields, kind)
+    if fields.optional("kv_heads") not in (None, 1):
+        fields.fail(fields.names["kv_heads"][0], "is not 1, but multi_query means one KV head")
+    return _single_head(fields, "multi_query", kind)
+
+
+def falcon(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of Falcon: ``num_kv_heads`` counts only in the new decoder architecture."""
+    if not fields.flag("new_decoder_architecture") and fields.flag("multi_query", default=True):
+        fields.raw("num_kv_heads")
+        return _single_head(fields, "multi_query", kind)
+    fields.flag("multi_query", default=True)
+    return grouped(fields, kind)
+
+
+def chatglm(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of ChatGLM: grouped only where ``multi_query_attention`` says so."""
+    if fields.flag("multi_query_attention"):
+        return grouped(fields, kind)
+    fields.raw("multi_query_group_num")
+    count, dim = heads(fields), head_dim(fields)
+    fields.derived("kv_heads", count, "multi_query_attention is not set: kv_heads = heads")
+    return pair(count, dim, head_dim_v(fields, dim), extent(fields, kind))
+
+
+def _single_head(fields: Fields, key: str, kind: LayerKind) -> tuple[Tensor, ...]:
+    dim = head_dim(fields)
+    if fields.has(key):
+        fields.stated("kv_heads", 1, key)
+    else:
+        fields.defaulted("kv_heads", 1, f"{key} is true by default")
+    return pair(1, dim, head_dim_v(fields, dim), extent(fields, kind))
+
+
+def mpt(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of MPT and DBRX, whose ``attn_config`` says how heads are grouped."""
+    config = fields.nested("attn_config")
+    count = heads(fields)
+    dim = head_dim(fields)
+    kv, why = count, "multihead_attention"
+    if config is not None:
+        grouping = config.text("attn_type")
+        stated = config.raw("kv_n_heads")
+        window = config.raw("sliding_window_size")
+        if window not in (None, -1):
+            config.fail("sliding_window_size", f"is {window!r}; only -1 is understood")
+        if grouping == "multiquery_attention":
+            kv, why = 1, grouping
+        elif grouping == "grouped_query_attention" or (grouping is None and stated is not None):
+            kv, why = config.checked("kv_n_heads", stated), "attn_config.kv_n_heads"
+        elif grouping not in (None, "multihead_attention"):
+            config.fail("attn_type", f"{grouping!r} is not understood")
+    if fields.optional("kv_heads") not in (None, kv):
+        fields.fail(fields.names["kv_heads"][0], f"differs from attn_config, which means {kv}")
+    fields.derived("kv_heads", kv, why)
+    return pair(kv, dim, head_dim_v(fields, dim), extent(fields, kind))
+
+
+def latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return the one latent row of MLA: ``kv_lora_rank`` and the shared rope key."""
+    del kind
+    rank = fields.integer("kv_lora_rank")
+    rope = fields.integer("qk_rope_head_dim")
+    fields.derived("latent_dim", rank + rope, f"kv_lora_rank + qk_rope_head_dim = {rank} + {rope}")
+    return (Tensor("latent", Role.LATENT, 1, rank + rope, rope_dim=rope),)
+
+
+def two_latents(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return the two latents of a LongCat layer, which has two attention blocks."""
+    (row,) = latent(fields, kind)
+    return tuple(
+        Tensor(name, row.role, row.heads, row.dim, row.extent, row.rope_dim)
+        for name in ("latent_0", "latent_1")
+    )
+
+
+def indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return the latent row and the indexer's key of DeepSeek sparse attention."""
+    frequency = fields.optional("index_topk_freq")
+    if frequency not in (None, 1):
+        fields.fail("index_topk_freq", f"is {frequency}: layers that share an index are not known")
+    kinds = fields.items("indexer_types") or []
+    if any(entry != "full" for entry in kinds):
+        fields.fail("indexer_types", "names layers that share an index, which are not known")
+    dim = fields.integer("index_head_dim")
+    return (*latent(fields, kind), Tensor("index", Role.INDEX, 1, dim))
+
+
+def mimo_v2(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of MiMo-V2, whose window layers have heads and widths of their own."""
+    if kind is not LayerKind.WINDOW:
+        return grouped(fields, kind)
+    count = fields.integer("swa_kv_heads")
+    dim = fields.integer("swa_head_dim")
+    return pair(count, dim, fields.integer("swa_head_dim_v"), extent(fields, kind))
+
+
+def gemma4(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of Gemma 4, whose full layers have heads and widths of their own.
+
+    ``attention_k_eq_v`` shares the projection, not the cache: K and V are both kept, because K is
+    normalised and rotated and V is not.
+    """
+    same = fields.flag("attention_k_eq_v")
+    if kind is LayerKind.WINDOW:
+        return grouped(fields, kind)
+    dim = fields.optional("global_head_dim") or head_dim(fields)
+    count = fields.optional("global_kv_heads") if same else None
+    fields.raw("num_global_key_value_heads")
+    count = count or kv_heads(fields)
+    return pair(count, dim, dim, extent(fields, kind))

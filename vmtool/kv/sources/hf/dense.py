@@ -1,0 +1,184 @@
+"""Architectures whose layers all attend: full, windowed or chunked, with K and V for each token."""
+
+from __future__ import annotations
+
+from vmtool.kv.geometry import LayerKind
+from vmtool.kv.sources.hf import attention, plans, special
+from vmtool.kv.sources.hf.family import Family
+
+_WINDOW = LayerKind.WINDOW
+_WINDOWED = Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES)
+_QWEN2 = Family(plan=plans.window_above, meaning=plans.WINDOW_NAMES)
+_QWEN3 = Family(plan=plans.window_above, meaning=plans.WINDOW_NAMES, defaults={"head_dim": 128})
+_GEMMA2 = Family(
+    plan=plans.unless_last_of(2, _WINDOW),
+    meaning=plans.WINDOW_NAMES,
+    defaults={"head_dim": 256, "window": 4096},
+)
+_GEMMA4 = Family(
+    plan=plans.unless_last_of(6, _WINDOW, last_is_rest=True),
+    meaning=plans.WINDOW_NAMES,
+    attention=attention.gemma4,
+    finish=special.share_last,
+    names={
+        "global_kv_heads": ("num_global_key_value_heads",),
+        "shared_layers": ("num_kv_shared_layers",),
+    },
+    defaults={"head_dim": 256, "global_head_dim": 512},
+)
+
+# Where the file gives no number of KV heads, these have one for each query head.
+_MHA_BY_DEFAULT = (
+    "apertus aquila arcee baichuan bloom codegen cohere deepseek flex_olmo gpt2 gpt_neox gptj"
+    " granite granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe internlm jais2 nanochat"
+    " nemotron olmo olmo2 olmoe opt orion persimmon phi phi-msft xverse"
+)
+_FULL_MODELS = (
+    "bailing_moe bailing_moe_v2 bitnet ernie4_5_moe exaone glm4_moe glm4v_moe_text glm4v_text"
+    " internlm2 minicpm solar stablelm yi"
+)
+_FULL_128_MODELS = "ernie4_5 glm glm4 helium hy_v3 internlm3 minimax_m2 seed_oss solar_open"
+_WINDOW_MODELS = "mixtral phi4_multimodal phi4mm phimoe starcoder2"
+_QWEN2_MODELS = (
+    "qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text dots1 mimo"
+    " qwen3_moe qwen3_vl_moe_text qwen3_omni_moe_text"
+)
+
+DENSE: dict[str, Family] = {
+    **dict.fromkeys(_MHA_BY_DEFAULT.split(), Family(mha_by_default=True)),
+    **dict.fromkeys(_FULL_MODELS.split(), Family()),
+    **dict.fromkeys(_FULL_128_MODELS.split(), Family(defaults={"head_dim": 128})),
+    "llama": Family(
+        defaults={"layers": 32, "heads": 32, "hidden": 4096, "context": 2048}, mha_by_default=True
+    ),
+    "gemma": Family(defaults={"head_dim": 256, "context": 8192}),
+    "smollm3": Family(
+        meaning=plans.FULL_NAMES,
+        harmless=frozenset({"no_rope_layers", "no_rope_layer_interval", "max_window_layers"}),
+    ),
+    **dict.fromkeys(_WINDOW_MODELS.split(), _WINDOWED),
+    "phi3": Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, mha_by_default=True),
+    "ministral": Family(
+        plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, defaults={"window": 4096}
+    ),
+    "ministral3": Family(
+        plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, defaults={"head_dim": 128}
+    ),
+    "mistral": Family(
+        plan=plans.window_if_set,
+        meaning=plans.WINDOW_NAMES,
+        defaults={"layers": 32, "heads": 32, "hidden": 4096, "kv_heads": 8, "window": 4096},
+        # MLC counts the pinned first tokens within the window.
+        harmless=frozenset({"attention_sink_size"}),
+    ),
+    **dict.fromkeys(_QWEN2_MODELS.split(), _QWEN2),
+    **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
+    **dict.fromkeys(("gemma2", "vaultgemma"), _GEMMA2),
+    "gemma3_text": Family(
+        plan=plans.unless_last_of(6, _WINDOW),
+        meaning=plans.WINDOW_NAMES,
+        defaults={
+            "layers": 26,
+            "hidden": 2304,
+            "heads": 8,
+            "kv_heads": 4,
+            "head_dim": 256,
+            "context": 131072,
+            "window": 4096,
+        },
+    ),
+    "gemma3n_text": Family(
+        plan=plans.unless_last_of(5, _WINDOW),
+        meaning=plans.WINDOW_NAMES,
+        finish=special.share_last,
+        names={"shared_layers": ("num_kv_shared_layers",)},
+        defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
+        harmless=frozenset({"activation_sparsity_pattern"}),
+    ),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA4),
+    "gpt_oss": Family(
+        plan=plans.unless_last_of(2, _WINDOW),
+        meaning=plans.WINDOW_NAMES,
+        defaults={"head_dim": 64, "window": 128, "kv_heads": 8, "heads": 64},
+    ),
+    **dict.fromkeys(
+        ("cohere2", "olmo3"),
+        Family(
+            plan=plans.unless_last_of(4, _WINDOW),
+            meaning=plans.WINDOW_NAMES,
+            defaults={"window": 4096},
+            mha_by_default=True,
+        ),
+    ),
+    "exaone4": Family(plan=plans.exaone4, meaning=plans.WINDOW_NAMES, defaults={"window": 4096}),
+    "afmoe": Family(
+        plan=plans.unless_last_of(4, _WINDOW),
+        meaning=plans.WINDOW_NAMES,
+        names={"period": ("global_attn_every_n_layers",)},
+        defaults={"window": 1024, "head_dim": 128},
+        mha_by_default=True,
+    ),
+    "laguna": Family(
+        meaning=plans.WINDOW_NAMES, harmless=frozenset({"num_attention_heads_per_layer"})
+    ),
+    "mimo_v2_flash": Family(
+        plan=plans.flagged("hybrid_layer_pattern", _WINDOW, LayerKind.FULL),
+        meaning=plans.WINDOW_NAMES,
+        attention=attention.mimo_v2,
+        names={
+            "swa_kv_heads": ("swa_num_key_value_heads",),
+            "swa_head_dim_v": ("swa_v_head_dim",),
+        },
+        # The published file repeats its window as attention_chunk_size.
+        harmless=frozenset(
+            {"attention_chunk_size", "swa_num_attention_heads", "swa_rope_theta"}
+            | {"add_swa_attention_sink_bias", "add_full_attention_sink_bias"}
+        ),
+    ),
+    "llama4_text": Family(
+        plan=plans.llama4,
+        meaning={**plans.FULL_NAMES, "chunked_attention": LayerKind.CHUNK},
+        names={"period": ("no_rope_layer_interval",)},
+        defaults={"chunk": 8192, "head_dim": 128, "kv_heads": 8},
+        harmless=frozenset({"no_rope_layers"}),
+    ),
+    "gpt_bigcode": Family(attention=attention.multi_query, mha_by_default=True),
+    "falcon": Family(attention=attention.falcon, mha_by_default=True),
+    **dict.fromkeys(("mpt", "dbrx"), Family(attention=attention.mpt)),
+    "chatglm": Family(
+        attention=attention.chatglm,
+        names={
+            "head_dim": ("kv_channels",),
+            "kv_heads": ("multi_query_group_num",),
+            "context": ("seq_length",),
+        },
+    ),
+    "openelm": Family(
+        build=special.heads_per_layer,
+        names={
+            "layers": ("num_transformer_layers",),
+            "kv_heads": ("num_kv_heads",),
+            "hidden": ("model_dim",),
+            "context": ("max_context_length",),
+        },
+        harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
+    ),
+    "deci": Family(
+        build=special.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
+    ),
+    "nemotron-nas": Family(build=special.block_configs),
+    "whisper": Family(
+        finish=special.whisper_cross,
+        names={
+            "layers": ("decoder_layers",),
+            "heads": ("decoder_attention_heads",),
+            "hidden": ("d_model",),
+            "context": ("max_target_positions",),
+            "frames": ("max_source_positions",),
+        },
+        defaults={"frames": 1500, "context": 448},
+        mha_by_default=True,
+        harmless=frozenset({"is_encoder_decoder"}),
+    ),
+    "mllama_text_model": Family(plan=special.mllama_plan, attention=special.mllama),
+}

@@ -1,0 +1,230 @@
+"""Architectures with latents, or with layers that keep a state in place of a row for each token."""
+
+from __future__ import annotations
+
+from vmtool.kv.geometry import LayerKind
+from vmtool.kv.sources.hf import attention, plans, special, state
+from vmtool.kv.sources.hf.family import Family
+
+_MLA_HARMLESS = frozenset(
+    {"head_dim", "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim"}
+    | {"v_head_dim"}
+)
+_MLA = Family(
+    plan=plans.all_of(LayerKind.MLA),
+    attention=attention.latent,
+    meaning={"full_attention": LayerKind.MLA},
+    harmless=_MLA_HARMLESS,
+)
+_SPARSE_MLA = Family(
+    plan=plans.all_of(LayerKind.MLA),
+    attention=attention.indexed_latent,
+    meaning={"full_attention": LayerKind.MLA, "indexed_attention": LayerKind.MLA},
+    defaults={"index_head_dim": 128},
+    harmless=_MLA_HARMLESS | {"index_n_heads", "index_topk"},
+)
+
+_DELTA_MEANING = {**plans.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
+_DELTA_STATES = {LayerKind.GATED_DELTA: state.gated_delta}
+_DELTA_NAMES = {
+    "linear_k_heads": ("linear_num_key_heads",),
+    "linear_v_heads": ("linear_num_value_heads",),
+    "linear_dim_k": ("linear_key_head_dim",),
+    "linear_dim_v": ("linear_value_head_dim",),
+    "conv_kernel": ("linear_conv_kernel_dim",),
+    "period": ("full_attention_interval",),
+}
+_QWEN_DELTA = Family(
+    plan=plans.unless_last_of(4, LayerKind.GATED_DELTA),
+    meaning=_DELTA_MEANING,
+    states=_DELTA_STATES,
+    names=_DELTA_NAMES,
+    defaults={
+        "head_dim": 256,
+        "linear_k_heads": 16,
+        "linear_v_heads": 32,
+        "linear_dim_k": 128,
+        "linear_dim_v": 128,
+        "conv_kernel": 4,
+    },
+)
+
+_MAMBA_HARMLESS = frozenset(
+    {"chunk_size", "expand", "mamba_chunk_size", "mamba_conv_bias", "mamba_dt_rank"}
+    | {"mamba_expand", "mamba_hidden_act", "mamba_proj_bias", "use_conv_bias", "use_mamba_kernels"}
+)
+_MAMBA2_MEANING = {
+    **plans.FULL_NAMES,
+    "mamba": LayerKind.MAMBA2,
+    "linear_attention": LayerKind.MAMBA2,
+    "mlp": LayerKind.NONE,
+    "moe": LayerKind.NONE,
+}
+_MAMBA2_STATES = {LayerKind.MAMBA2: state.mamba2}
+_BAMBA_NAMES = {
+    "ssm_heads": ("mamba_n_heads",),
+    "ssm_head_dim": ("mamba_d_head",),
+    "ssm_groups": ("mamba_n_groups",),
+    "ssm_state": ("mamba_d_state",),
+    "ssm_expand": ("mamba_expand",),
+    "ssm_inner": ("mamba_d_ssm",),
+    "conv_kernel": ("mamba_d_conv",),
+}
+_MAMBA_NAMES = {
+    "ssm_inner": ("intermediate_size", "d_inner"),
+    "ssm_state": ("state_size",),
+    "ssm_expand": ("expand",),
+}
+_NEMOTRON_H = Family(
+    plan=plans.hybrid_pattern,
+    meaning=_MAMBA2_MEANING,
+    states=_MAMBA2_STATES,
+    names={
+        "head_dim": ("head_dim", "attention_head_dim"),
+        "ssm_heads": ("mamba_num_heads",),
+        "ssm_head_dim": ("mamba_head_dim",),
+        "ssm_groups": ("n_groups",),
+        "ssm_state": ("ssm_state_size",),
+        "ssm_expand": ("expand",),
+    },
+    defaults={"head_dim": 128},
+    types_key="layers_block_type",
+    harmless=_MAMBA_HARMLESS | {"mtp_hybrid_override_pattern", "mtp_layers_block_type"},
+)
+_LIGHTNING = Family(
+    plan=plans.flagged("attn_type_list", LayerKind.FULL, LayerKind.LINEAR),
+    meaning={**plans.FULL_NAMES, "linear_attention": LayerKind.LINEAR},
+    states={LayerKind.LINEAR: state.lightning},
+    harmless=frozenset(
+        f"{prefix}_{which}"
+        for prefix in ("full_attn", "linear_attn")
+        for which in ("alpha_factor", "beta_factor")
+    )
+    | {
+        f"layernorm_{which}_attention_{factor}"
+        for which in ("full", "linear")
+        for factor in ("alpha", "beta")
+    },
+)
+
+_MLA_MODELS = "deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
+
+HYBRID: dict[str, Family] = {
+    **dict.fromkeys(_MLA_MODELS.split(), _MLA),
+    "longcat_flash": Family(
+        plan=plans.all_of(LayerKind.MLA), attention=attention.two_latents, harmless=_MLA_HARMLESS
+    ),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE_MLA),
+    "deepseek_v4": Family(
+        build=special.deepseek_v4,
+        harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
+        | {"o_lora_rank", "q_lora_rank"},
+    ),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
+    "olmo_hybrid": Family(
+        plan=plans.unless_last_of(4, LayerKind.GATED_DELTA),
+        meaning=_DELTA_MEANING,
+        states=_DELTA_STATES,
+        names=_DELTA_NAMES,
+        mha_by_default=True,
+        harmless=frozenset(
+            {"linear_a_log_max", "linear_allow_neg_eigval", "linear_dt_init_floor"}
+            | {"linear_dt_max", "linear_dt_min"}
+        ),
+    ),
+    "kimi_linear": Family(
+        plan=plans.kimi_linear,
+        attention=attention.latent,
+        meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
+        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        names={
+            "linear_heads": ("linear_num_heads",),
+            "linear_dim": ("linear_head_dim",),
+            "conv_kernel": ("linear_conv_kernel_dim",),
+        },
+        harmless=_MLA_HARMLESS,
+    ),
+    **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), _LIGHTNING),
+    "jamba": Family(
+        plan=plans.offset_period(LayerKind.MAMBA1),
+        meaning={
+            **plans.FULL_NAMES,
+            "mamba": LayerKind.MAMBA1,
+            "linear_attention": LayerKind.MAMBA1,
+        },
+        states={LayerKind.MAMBA1: state.mamba1},
+        names={
+            "ssm_state": ("mamba_d_state",),
+            "ssm_expand": ("mamba_expand",),
+            "conv_kernel": ("mamba_d_conv",),
+        },
+        types_key="layers_block_type",
+        harmless=_MAMBA_HARMLESS,
+    ),
+    "bamba": Family(
+        plan=plans.listed("attn_layer_indices", LayerKind.MAMBA2, required=True),
+        meaning=_MAMBA2_MEANING,
+        states=_MAMBA2_STATES,
+        names=_BAMBA_NAMES,
+        types_key="layers_block_type",
+        harmless=_MAMBA_HARMLESS,
+    ),
+    "granitemoehybrid": Family(
+        plan=plans.unlisted,
+        meaning=_MAMBA2_MEANING,
+        states=_MAMBA2_STATES,
+        names=_BAMBA_NAMES,
+        harmless=_MAMBA_HARMLESS,
+        mha_by_default=True,
+    ),
+    "falcon_h1": Family(
+        plan=plans.all_of(LayerKind.PARALLEL),
+        states={LayerKind.PARALLEL: state.falcon_h1},
+        names=_BAMBA_NAMES,
+        harmless=_MAMBA_HARMLESS
+        | {"mamba_norm_before_gate", "mamba_rms_norm", "mamba_use_mlp", "ssm_in_multiplier"}
+        | {"ssm_multipliers", "ssm_out_multiplier"},
+    ),
+    "nemotron_h": _NEMOTRON_H,
+    **dict.fromkeys(
+        ("mamba", "falcon_mamba"),
+        Family(
+            plan=plans.all_of(LayerKind.MAMBA1),
+            states={LayerKind.MAMBA1: state.mamba1},
+            names=_MAMBA_NAMES,
+            defaults={"conv_kernel": 4, "ssm_expand": 2, "ssm_state": 16},
+            harmless=_MAMBA_HARMLESS,
+        ),
+    ),
+    "mamba2": Family(
+        plan=plans.all_of(LayerKind.MAMBA2),
+        states=_MAMBA2_STATES,
+        names={
+            **_MAMBA_NAMES,
+            "ssm_heads": ("num_heads",),
+            "ssm_head_dim": ("head_dim",),
+            "ssm_groups": ("n_groups",),
+        },
+        harmless=_MAMBA_HARMLESS,
+    ),
+    **dict.fromkeys(
+        ("lfm2", "lfm2_moe"),
+        Family(
+            plan=plans.listed("full_attn_idxs", LayerKind.SHORT_CONV),
+            meaning={**plans.FULL_NAMES, "conv": LayerKind.SHORT_CONV},
+            states={LayerKind.SHORT_CONV: state.short_conv},
+            names={"conv_kernel": ("conv_L_cache",)},
+            harmless=frozenset({"conv_bias", "conv_dim_out", "full_attn_idxs"})
+            | {"conv_use_xavier_init"},
+        ),
+    ),
+    **dict.fromkeys(
+        ("rwkv5", "rwkv6"),
+        Family(
+            plan=plans.all_of(LayerKind.RWKV),
+            states={LayerKind.RWKV: state.rwkv},
+            names={"head_dim": ("head_size",), "inner": ("attention_hidden_size",)},
+            defaults={"head_dim": 64},
+        ),
+    ),
+}

@@ -1,0 +1,157 @@
+"""The fixed state of recurrent layers in Hugging Face configs, as vLLM's state shapes count it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vmtool.kv.geometry import StatePart, StateTensor
+from vmtool.kv.sources.hf.attention import head_dim, heads
+
+if TYPE_CHECKING:
+    from vmtool.kv.sources.fields import Fields
+
+#: Names that configs give element types, and vmtool's.
+DTYPES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+}
+
+
+def dtype_of(fields: Fields, key: str) -> str | None:
+    """Return the element type that *key* names, or ``None`` if it is absent, null or ``auto``.
+
+    Raises:
+        InputError: If the name is not understood.
+    """
+    text = fields.text(key)
+    if text is None or text == "auto":
+        return None
+    dtype = DTYPES.get(text.removeprefix("torch."))
+    if dtype is None:
+        fields.fail(key, f"{text[:40]!r} is not understood; known: {', '.join(DTYPES)}")
+    return dtype
+
+
+def _ssm_dtype(fields: Fields) -> str | None:
+    """Return the type of the SSM state: a field of its own, or the model's."""
+    for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
+        dtype = dtype_of(fields, key)
+        if dtype is not None:
+            fields.stated("ssm_dtype", dtype, key)
+            return dtype
+    fields.defaulted("ssm_dtype", "model", "no state type is given: the model's own")
+    return None
+
+
+def gated_delta(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of a gated delta net: conv over q, k and v, and a matrix a value head."""
+    keys, values = fields.integer("linear_k_heads"), fields.integer("linear_v_heads")
+    dim_k, dim_v = fields.integer("linear_dim_k"), fields.integer("linear_dim_v")
+    taps = fields.integer("conv_kernel") - 1
+    return (
+        StateTensor("conv", (StatePart(keys, 2 * dim_k * taps), StatePart(values, dim_v * taps))),
+        StateTensor("recurrent", (StatePart(values, dim_v * dim_k),), _ssm_dtype(fields)),
+    )
+
+
+def mamba1(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of Mamba-1: each inner channel has a conv tail and ``d_state`` values."""
+    inner = fields.optional("ssm_inner")
+    if inner is None:
+        expand, hidden = fields.integer("ssm_expand"), fields.integer("hidden")
+        inner = expand * hidden
+        fields.derived("ssm_inner", inner, f"expand x hidden = {expand} x {hidden}")
+    taps = fields.integer("conv_kernel") - 1
+    return (
+        StateTensor("conv", (StatePart(inner, taps),)),
+        StateTensor("ssm", (StatePart(inner, fields.integer("ssm_state")),), _ssm_dtype(fields)),
+    )
+
+
+def mamba2(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of Mamba-2: conv over x, B and C, and a matrix for each head."""
+    count = fields.integer("ssm_heads")
+    dim = _mamba2_head_dim(fields, count)
+    groups, state = fields.integer("ssm_groups"), fields.integer("ssm_state")
+    taps = fields.integer("conv_kernel") - 1
+    return (
+        StateTensor(
+            "conv",
+            (StatePart(count, dim * taps), StatePart(groups, 2 * state * taps, replicates=True)),
+        ),
+        StateTensor("ssm", (StatePart(count, dim * state),), _ssm_dtype(fields)),
+    )
+
+
+def _mamba2_head_dim(fields: Fields, count: int) -> int:
+    """Return the width of a Mamba-2 head; ``"auto"`` and null mean expand x hidden / heads."""
+    key = fields.names["ssm_head_dim"][0]
+    if fields.raw(key) != "auto":
+        dim = fields.optional("ssm_head_dim")
+        if dim is not None:
+            return dim
+    expand, hidden = fields.integer("ssm_expand"), fields.integer("hidden")
+    if expand * hidden % count:
+        fields.fail(key, f"is not given, and {expand} x {hidden} / {count} is not a whole number")
+    dim = expand * hidden // count
+    fields.derived("ssm_head_dim", dim, f"expand x hidden / heads = {expand} x {hidden} / {count}")
+    return dim
+
+
+def falcon_h1(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return Mamba-2 states whose inner width is ``mamba_d_ssm`` where that is given."""
+    states = mamba2(fields)
+    inner = fields.optional("ssm_inner")
+    count, dim = fields.integer("ssm_heads"), fields.integer("ssm_head_dim")
+    if inner is not None and inner != count * dim:
+        fields.fail("mamba_d_ssm", f"is {inner}, but heads x head width is {count} x {dim}")
+    return states
+
+
+def short_conv(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the state of an LFM2 short convolution: ``conv_L_cache`` - 1 past inputs.
+
+    vLLM keeps kernel - 1; LFM2 calls the kernel ``conv_L_cache``.
+    """
+    width = fields.optional("conv_dim") or fields.integer("hidden")
+    taps = fields.integer("conv_kernel") - 1
+    return (StateTensor("conv", (StatePart(width, taps),)),)
+
+
+def lightning(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the state of MiniMax's lightning attention: a square matrix for each query head."""
+    count, dim = heads(fields), head_dim(fields)
+    return (StateTensor("recurrent", (StatePart(count, dim * dim),)),)
+
+
+def kimi_delta(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of Kimi delta attention; vLLM keeps the recurrent one in fp32 always."""
+    config = fields.nested("linear_attn_config")
+    if config is not None:
+        config.names = {
+            "linear_heads": ("num_heads",),
+            "linear_dim": ("head_dim",),
+            "conv_kernel": ("short_conv_kernel_size",),
+        }
+    place = config or fields  # transformers 5 writes them beside the other fields
+    count, dim = place.integer("linear_heads"), place.integer("linear_dim")
+    taps = place.integer("conv_kernel") - 1
+    return (
+        StateTensor("conv", (StatePart(count, 3 * dim * taps),)),
+        StateTensor("recurrent", (StatePart(count, dim * dim),), "fp32"),
+    )
+
+
+def rwkv(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of RWKV-5 and RWKV-6: two shifted inputs and a matrix for each head."""
+    hidden, dim = fields.integer("hidden"), fields.integer("head_dim")
+    inner = fields.optional("inner") or hidden
+    if inner % dim:
+        fields.fail("head_size", f"is {dim}, which does not divide {inner}")
+    return (
+        StateTensor("shift", (StatePart(1, 2 * hidden, replicates=True),)),
+        StateTensor("recurrent", (StatePart(inner // dim, dim * dim),), "fp32"),
+    )

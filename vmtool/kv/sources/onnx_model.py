@@ -1,0 +1,132 @@
+"""ONNX decoders: the shapes of the inputs that carry past keys and values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vmtool.errors import InputError, UnavailableError, UsageError
+from vmtool.kv.geometry import (
+    Extent,
+    Layer,
+    LayerKind,
+    ModelGeometry,
+    Provenance,
+    Role,
+    Source,
+    Tensor,
+)
+from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_SIZE
+from vmtool.kv.sources.reading import name_of, read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Decoders for generation keep their weights beside the graph; the graph is far smaller than this.
+MAX_BYTES = 256 << 20
+#: onnx.TensorProto's element types.
+_DTYPES = {1: "fp32", 10: "fp16", 16: "bf16"}
+#: ``past_key_values.3.key`` (optimum, GenAI) and ``past_key_self_3`` (whisper exports).
+_INPUT = re.compile(
+    r"past_(?:key_values\.(?P<a>\d{1,5})\.(?:decoder\.)?(?P<what>key|value)"
+    r"|(?P<self>key|value)_(?:self_)?(?P<b>\d{1,5}))"
+)
+_RANK = 4  # batch, heads, tokens, head width
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    name: str
+    heads: int
+    dim: int
+    dtype: str
+
+
+def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry that the inputs of the ONNX model *path* show.
+
+    Raises:
+        InputError: If the file is not ONNX, is too large, has no such inputs, or they do not agree.
+        UnavailableError: If the ``onnx`` package is not installed.
+        UsageError: If *overrides* is not empty: shapes are what they are.
+    """
+    try:
+        import onnx  # noqa: PLC0415
+    except ImportError as exc:
+        raise UnavailableError(
+            "reading an ONNX model needs the onnx package, which is not installed",
+            hint="pip install 'vmtool[onnx]', or give the model's config.json",
+        ) from exc
+    for name in overrides:
+        raise UsageError(f"{FLAGS[name]} does not apply to an ONNX model, whose shapes are fixed")
+    model = onnx.ModelProto()
+    try:
+        # Parsed from bytes, so that weights beside the file are never opened.
+        model.ParseFromString(read_bounded(path, MAX_BYTES))
+    except InputError:
+        raise
+    except Exception as exc:  # protobuf's own error class depends on its implementation
+        raise InputError(path, f"is not an ONNX model: {exc}") from exc
+    pasts = _pasts(path, model.graph)
+    return _geometry(path, pasts)
+
+
+def _pasts(path: str, graph: Any) -> dict[tuple[int, str], _Past]:
+    """Return the past inputs by layer and by ``key`` or ``value``."""
+    found: dict[tuple[int, str], _Past] = {}
+    for value in graph.input:
+        match = _INPUT.fullmatch(value.name)
+        if match is None:
+            if value.name.startswith("past_"):
+                _fail(path, value.name, "is a cache that is not understood")
+            continue
+        layer = int(match["a"] or match["b"])
+        what = match["what"] or match["self"]
+        if layer >= MAX_LAYERS or (layer, what) in found:
+            _fail(path, value.name, "is given twice, or its number is too large")
+        found[layer, what] = _past(path, value)
+    return found
+
+
+def _past(path: str, value: Any) -> _Past:
+    kind = value.type.tensor_type
+    dims = list(kind.shape.dim)
+    if len(dims) != _RANK:
+        _fail(path, value.name, f"has {len(dims)} dimensions; 4 are understood")
+    heads, dim = dims[1].dim_value, dims[3].dim_value
+    if not (0 < heads <= MAX_SIZE and 0 < dim <= MAX_SIZE):
+        _fail(path, value.name, "does not state its heads and head width as numbers")
+    dtype = _DTYPES.get(kind.elem_type)
+    if dtype is None:
+        _fail(path, value.name, f"has the element type {kind.elem_type}, not understood")
+    return _Past(value.name, heads, dim, dtype)
+
+
+def _geometry(path: str, pasts: dict[tuple[int, str], _Past]) -> ModelGeometry:
+    if not pasts:
+        _fail(path, "graph.input", "has no past_key_values inputs, so no cache is described")
+    count = max(layer for layer, _ in pasts) + 1
+    if len(pasts) != 2 * count:
+        _fail(path, "graph.input", f"has {len(pasts)} past inputs for {count} layers, not 2 each")
+    dtypes = {past.dtype for past in pasts.values()}
+    if len(dtypes) != 1:
+        _fail(path, "graph.input", f"mixes the element types {', '.join(sorted(dtypes))}")
+    layers, facts = [], {}
+    for i in range(count):
+        tensors = []
+        for what, role in (("key", Role.KEY), ("value", Role.VALUE)):
+            past = pasts.get((i, what))
+            if past is None:
+                _fail(path, "graph.input", f"has no past {what} for layer {i}")
+            tensors.append(Tensor(role.value, role, past.heads, past.dim, Extent()))
+            facts[f"layer {i} {what}"] = Provenance(
+                f"{past.heads} x {past.dim}", Source.FILE, path, past.name
+            )
+        layers.append(Layer(i, LayerKind.FULL, tuple(tensors)))
+    facts["layers"] = Provenance(count, Source.DERIVED, path, "number of past key inputs")
+    return ModelGeometry(name_of(path), "onnx", tuple(layers), dtype=dtypes.pop(), provenance=facts)
+
+
+def _fail(path: str, field: str, message: str) -> NoReturn:
+    raise InputError(path, message, field=field)

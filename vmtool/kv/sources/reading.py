@@ -1,0 +1,141 @@
+"""Reading files that may be hostile: regular files only, bounded bytes, strict JSON."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vmtool.errors import InputError
+
+#: Real configs are a few KiB; the largest, with a tokenizer's map inside, is under 2 MiB.
+MAX_JSON_BYTES = 16 << 20
+#: What a folder may hold, the most telling first.
+_IN_FOLDER = ("config.json", "genai_config.json", "mlc-chat-config.json")
+
+
+def config_in(path: str) -> str:
+    """Return *path*, or the config file in it if it is a folder.
+
+    Raises:
+        InputError: If it is a folder without one.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    for name in _IN_FOLDER:
+        if os.path.lexists(folder / name):
+            return str(folder / name)
+    raise InputError(path, f"is a folder without any of {', '.join(_IN_FOLDER)}")
+
+
+def name_of(path: str) -> str:
+    """Return what to call the model in *path*: its folder's name where the file's says nothing."""
+    full = Path(path).absolute()
+    return (full.parent.name if full.name in _IN_FOLDER else "") or full.name
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Return *path* opened for reading, without waiting on a FIFO or touching a device.
+
+    Raises:
+        InputError: If it cannot be read or is not a regular file.
+    """
+    try:
+        # O_NONBLOCK so that opening a FIFO returns; it changes nothing for a regular file.
+        descriptor = os.open(
+            path,
+            os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0),
+        )
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise InputError(path, f"cannot be read: {reason}") from exc
+    file = os.fdopen(descriptor, "rb", closefd=True) if _is_regular(descriptor) else None
+    if file is None:
+        os.close(descriptor)
+        raise InputError(path, "is not a regular file")
+    return file
+
+
+def _is_regular(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+def head_of(path: str, length: int) -> bytes:
+    """Return the first *length* bytes of *path*, or as many as it has.
+
+    Raises:
+        InputError: If it cannot be read or is not a regular file.
+    """
+    with open_regular(path) as file:
+        try:
+            return file.read(length)
+        except OSError as exc:
+            raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
+
+
+def read_bounded(path: str, limit: int) -> bytes:
+    """Return the bytes of *path*, reading at most *limit* + 1 of them.
+
+    Raises:
+        InputError: If it cannot be read, is not a regular file, or is longer than *limit*.
+    """
+    with open_regular(path) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as exc:
+            raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
+    if len(data) > limit:
+        raise InputError(path, f"is larger than {limit} bytes, which no config file is")
+    return data
+
+
+def parse_object(path: str, data: bytes) -> dict[str, Any]:
+    """Return *data* as one JSON object, refusing what a JSON parser would let through.
+
+    Raises:
+        InputError: If it is not UTF-8 JSON, repeats a key, holds a number that JSON does not have,
+            is nested too deeply, or is not an object.
+    """
+    import json  # noqa: PLC0415  # a built-in model needs no JSON
+
+    def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            names = [key for key, _ in pairs]
+            twice = next(key for i, key in enumerate(names) if key in names[:i])
+            raise InputError(path, "is given twice", field=_shown(twice))
+        return result
+
+    def no_constant(text: str) -> Any:
+        raise InputError(path, f"holds {text}, which is not JSON")
+
+    try:
+        # utf-8-sig: a byte order mark is allowed and dropped, as Windows editors write one.
+        value = json.loads(
+            data.decode("utf-8-sig"), object_pairs_hook=no_repeats, parse_constant=no_constant
+        )
+    except UnicodeDecodeError as exc:
+        raise InputError(path, f"is not UTF-8 at byte {exc.start}") from exc
+    except RecursionError as exc:
+        raise InputError(path, "is nested too deeply") from exc
+    except json.JSONDecodeError as exc:
+        raise InputError(
+            path, f"is not JSON: {exc.msg}", field=f"line {exc.lineno} column {exc.colno}"
+        ) from exc
+    except ValueError as exc:  # an integer of more digits than Python converts
+        raise InputError(path, f"holds a number that cannot be read: {exc}") from exc
+    if not isinstance(value, dict):
+        raise InputError(path, "is JSON, but not an object of named fields")
+    return value
+
+
+def read_object(path: str) -> dict[str, Any]:
+    """Return the JSON object in *path*; see `read_bounded` and `parse_object` for what is refused."""
+    return parse_object(path, read_bounded(path, MAX_JSON_BYTES))
+
+
+def _shown(key: str) -> str:
+    """Return *key* short and printable, for an error message."""
+    return key if len(key) <= 80 and key.isprintable() else repr(key[:80])

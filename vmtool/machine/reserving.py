@@ -1,0 +1,130 @@
+"""One reservation, measured: it must take address space and nothing else (B2)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory.counters import Ledgers, read_process, read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vmtool.memory.backing import Reservation, VirtualBacking
+
+#: The interpreter may map and touch a little of its own between the two readings.
+PROCESS_TOLERANCE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheck:
+    """One ledger before and after, and what its change may be; ``None`` is not told here.
+
+    Attributes:
+        ledger: ``address space``, ``charge``, ``resident`` or ``mappings``.
+        before: The whole process before.
+        after: The whole process after.
+        in_range: Inside the reserved range only: exact.
+        expected: What *in_range* must be.
+        passed: Whether range and process agree with it; ``None`` where neither is told.
+    """
+
+    ledger: str
+    before: int | None
+    after: int | None
+    in_range: int | None
+    expected: int
+    passed: bool | None
+
+    @property
+    def change(self) -> int | None:
+        """The change of the whole process."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveResult:
+    """What one reservation was and cost.
+
+    Attributes:
+        backing: The backing.
+        method: Its commit method.
+        base: The first address.
+        capacity_bytes: The size.
+        reserve_ns: How long the call took.
+        ledgers: The four ledgers.
+    """
+
+    backing: str
+    method: str
+    base: int
+    capacity_bytes: int
+    reserve_ns: int
+    ledgers: tuple[LedgerCheck, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no ledger says otherwise."""
+        return all(check.passed is not False for check in self.ledgers)
+
+
+@contextmanager
+def measured_reservation(backing: VirtualBacking, nbytes: int) -> Iterator[ReserveResult]:
+    """Reserve *nbytes* and yield what that changed; the addresses are given back at the end.
+
+    Raises:
+        MisalignedError: If *nbytes* is not a multiple of the granularity.
+        CallError: If the platform refuses.
+    """
+    # The first reading and the first call allocate what later ones reuse.
+    read_process()
+    backing.unreserve(backing.reserve(backing.granularity))
+    before = read_process()
+    start = perf_counter_ns()
+    reservation = backing.reserve(nbytes)
+    elapsed = perf_counter_ns() - start
+    try:
+        after = read_process()
+        on_host = backing.units.page_bytes is not None
+        inside = read_range(reservation.base, nbytes) if on_host else Ledgers()
+        yield ReserveResult(
+            backing=backing.name,
+            method=backing.method,
+            base=reservation.base,
+            capacity_bytes=nbytes,
+            reserve_ns=elapsed,
+            ledgers=check_ledgers(reservation, before, after, inside),
+        )
+    finally:
+        backing.unreserve(reservation)
+
+
+def check_ledgers(
+    reservation: Reservation, before: Ledgers, after: Ledgers, inside: Ledgers
+) -> tuple[LedgerCheck, ...]:
+    """Hold the change of each ledger against B2.
+
+    A new reservation is one mapping, or joins a neighbour; aligning its base may leave another on
+    each side. Charge and residency must be exactly zero in the range itself; the process as a
+    whole may have moved a little for other reasons.
+    """
+
+    def check(ledger: str, attribute: str, expected: tuple[int, int], slack: int) -> LedgerCheck:
+        was, now, here = (getattr(each, attribute) for each in (before, after, inside))
+        in_range, in_process = expected
+        verdicts = []
+        if here is not None:
+            verdicts.append(here == in_range)
+        if was is not None and now is not None:
+            verdicts.append(abs(now - was - in_process) <= slack)
+        return LedgerCheck(ledger, was, now, here, in_range, all(verdicts) if verdicts else None)
+
+    space = (reservation.capacity, reservation.address_space_bytes)
+    return (
+        check("address space", "address_space_bytes", space, PROCESS_TOLERANCE_BYTES),
+        check("charge", "charge_bytes", (0, 0), PROCESS_TOLERANCE_BYTES),
+        check("resident", "resident_bytes", (0, 0), PROCESS_TOLERANCE_BYTES),
+        check("mappings", "mappings", (1, 1), 2),
+    )

@@ -1,0 +1,81 @@
+"""What each kind of memory on this machine can do, or why it is not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.memory import open_backing
+from vmtool.memory.ceiling import Ceiling, largest_reservation
+from vmtool.memory.proof import Proof, prove_granularity
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import Granularity
+
+
+@dataclass(frozen=True, slots=True)
+class BackingSurvey:
+    """One backing.
+
+    Attributes:
+        name: What the user calls it: ``host``, ``cuda:0``.
+        absent: Why it can't be used; everything below is then unknown.
+        hint: What to do about that.
+        method: How it commits.
+        granularity: Its units.
+        ceiling: The largest single reservation.
+        proofs: What was tried to prove the granularity, if asked for.
+    """
+
+    name: str
+    absent: str | None = None
+    hint: str | None = None
+    method: str | None = None
+    granularity: Granularity | None = None
+    ceiling: Ceiling | None = None
+    proofs: tuple[Proof, ...] = ()
+
+
+def survey_all(*, prove: bool = False) -> tuple[BackingSurvey, ...]:
+    """Survey the host and every CUDA device; without devices, one entry says why.
+
+    A device that fails is reported as absent and does not hide the others.
+    """
+    found = [survey("host", prove=prove)]
+    try:
+        from vmtool.memory.cuda.devices import devices
+
+        names = [f"cuda:{info.ordinal}" for info in devices()]
+    except VmtoolError as error:
+        return (*found, BackingSurvey("cuda", absent=str(error), hint=error.hint))
+    for name in names:
+        try:
+            found.append(survey(name, prove=prove))
+        except VmtoolError as error:
+            found.append(BackingSurvey(name, absent=str(error), hint=error.hint))
+    return tuple(found)
+
+
+def survey(name: str, *, prove: bool = False) -> BackingSurvey:
+    """Survey one backing; one that this machine lacks is reported as absent.
+
+    Args:
+        name: ``host``, ``cuda`` or ``cuda:N``.
+        prove: Also try the granularity.
+
+    Raises:
+        UsageError: If *name* is unknown.
+        CallError: If the platform fails.
+    """
+    try:
+        backing = open_backing(name)
+    except UnavailableError as error:
+        return BackingSurvey(name, absent=str(error), hint=error.hint)
+    return BackingSurvey(
+        name=backing.name,
+        method=backing.method,
+        granularity=backing.units,
+        ceiling=largest_reservation(backing),
+        proofs=prove_granularity(backing) if prove else (),
+    )

@@ -1,0 +1,48 @@
+"""Frozen result types from JSON values: the way back from :func:`vmtool.report.document.plain`."""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def decode(kind: type[_T], value: Any) -> _T:
+    """Return *value* as *kind*, a dataclass; keys that it does not have are left out.
+
+    The value must have passed its schema: nothing is checked here a second time.
+    """
+    return typing.cast("_T", _decode(kind, value))
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _decode(next(a for a in arguments if a is not type(None)), value)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return tuple(_decode(arguments[0], item) for item in value)
+        return tuple(_decode(a, item) for a, item in zip(arguments, value, strict=True))
+    if origin is Mapping:
+        return value
+    if isinstance(kind, type):
+        if is_dataclass(kind):
+            known = ((name, of) for name, of in _fields(kind) if name in value)
+            return kind(**{name: _decode(of, value[name]) for name, of in known})
+        if issubclass(kind, enum.Enum):
+            return kind(value)
+    return value
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in fields(kind))

@@ -1,0 +1,186 @@
+"""The report of ``vmtool granularity``: properties in rows, backings in columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.padding import Padding
+from rich.text import Text
+
+from vmtool.report.console import plain_table
+from vmtool.report.document import document
+from vmtool.report.machine import machine_rows
+from vmtool.units import KIB, MIB, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.machine.survey import BackingSurvey
+
+SCHEMA: Final = "vmtool.granularity"
+VERSION: Final = 1
+
+_NONE: Final = "-"
+#: From this many columns the attempts fit into a table.
+_WIDE: Final = 110
+#: Granules worth knowing even where this machine has others, and who uses them.
+_KNOWN_GRANULES: Final = {
+    4 * KIB: "pages of x86-64",
+    64 * KIB: "Windows, pages of some arm64",
+    2 * MIB: "CUDA, huge pages",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokensPerGranule:
+    """How many tokens of one KV tensor one granule holds.
+
+    Attributes:
+        tensor: The tensor's name.
+        bytes_per_token: Its size per token.
+        granule_bytes: The granule.
+        tokens: Whole tokens in one granule; 0 if a token is larger.
+        spare_bytes: What is left of the granule after those.
+    """
+
+    tensor: str
+    bytes_per_token: int
+    granule_bytes: int
+    tokens: int
+    spare_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GranularityReport:
+    """What the command found.
+
+    Attributes:
+        facts: The machine.
+        surveys: One for each backing.
+        tensors: Name and bytes per token of the KV tensors that were asked about.
+    """
+
+    facts: MachineFacts
+    surveys: tuple[BackingSurvey, ...]
+    tensors: tuple[tuple[str, int], ...] = ()
+
+    def tokens(self) -> tuple[TokensPerGranule, ...]:
+        """Return the tokens per granule of every tensor, for every granule."""
+        return tuple(
+            TokensPerGranule(name, size, granule, *divmod(granule, size))
+            for name, size in self.tensors
+            for granule in self.granules()
+        )
+
+    def granules(self) -> tuple[int, ...]:
+        """Return this machine's granules and the well-known ones, ascending."""
+        here = {s.granularity.commit_bytes for s in self.surveys if s.granularity is not None}
+        return tuple(sorted(here | set(_KNOWN_GRANULES)))
+
+
+def to_document(report: GranularityReport, command: list[str]) -> dict[str, Any]:
+    """Return the report as a JSON document."""
+    body = {
+        "machine": report.facts,
+        "backings": report.surveys,
+        "tokens_per_granule": report.tokens(),
+    }
+    return document(SCHEMA, VERSION, command=command, body=body)
+
+
+def to_text(report: GranularityReport, console: Console) -> None:
+    """Print the report."""
+    table = plain_table("", *(survey.name for survey in report.surveys))
+    for label, cell in _ROWS:
+        table.add_row(label, *(_NONE if s.absent else cell(s) for s in report.surveys))
+    console.print(table)
+    for survey in report.surveys:
+        if survey.absent is not None:
+            console.print(f"\n{survey.name}: not available: {survey.absent}")
+            if survey.hint:
+                console.print(f"  {survey.hint}")
+    if report.tensors:
+        _print_tokens(report, console)
+    for survey in report.surveys:
+        if survey.proofs:
+            _print_proofs(survey, console)
+    console.print()
+    console.print(machine_rows(report.facts))
+
+
+def _unit(name: str) -> Callable[[BackingSurvey], str]:
+    def cell(survey: BackingSurvey) -> str:
+        nbytes: int | None = getattr(survey.granularity, name)
+        return _NONE if nbytes is None else format_size(nbytes)
+
+    return cell
+
+
+def _ceiling(survey: BackingSurvey) -> str:
+    return _NONE if survey.ceiling is None else format_size(survey.ceiling.works_bytes)
+
+
+def _ceiling_bytes(survey: BackingSurvey) -> str:
+    return _NONE if survey.ceiling is None else str(survey.ceiling.works_bytes)
+
+
+_ROWS: Final[tuple[tuple[str, Callable[[BackingSurvey], str]], ...]] = (
+    ("page", _unit("page_bytes")),
+    ("reserve in units of", _unit("reserve_bytes")),
+    ("commit in units of", _unit("commit_bytes")),
+    ("commit method", lambda survey: survey.method or _NONE),
+    ("largest reservation", _ceiling),
+    ("  in bytes", _ceiling_bytes),
+)
+
+
+def _print_tokens(report: GranularityReport, console: Console) -> None:
+    console.print(Text("\ntokens per granule of one KV tensor", style="bold"))
+    here: dict[int, list[str]] = {}
+    for survey in report.surveys:
+        if survey.granularity is not None:
+            here.setdefault(survey.granularity.commit_bytes, []).append(survey.name)
+    table = plain_table(
+        "granule",
+        ("of", "left"),
+        *(f"{name}, {format_size(size)} a token" for name, size in report.tensors),
+    )
+    for granule in report.granules():
+        users = here.get(granule)
+        owner = ", ".join(users) if users else f"({_KNOWN_GRANULES[granule]})"
+        cells = (_tokens_cell(granule, size) for _, size in report.tensors)
+        table.add_row(format_size(granule), owner, *cells)
+    console.print(table)
+
+
+def _tokens_cell(granule: int, size: int) -> str:
+    tokens, spare = divmod(granule, size)
+    if tokens == 0:
+        return f"0: a token takes {-(-size // granule)} granules"
+    return f"{tokens}" if spare == 0 else f"{tokens}, {format_size(spare)} left over"
+
+
+def _print_proofs(survey: BackingSurvey, console: Console) -> None:
+    granule = survey.granularity.commit_bytes if survey.granularity else 0
+    console.print(Text(f"\n{survey.name}: is g = {granule} bytes the granule?", style="bold"))
+    wide = console.width >= _WIDE
+    table = plain_table("asked", ("attempt", "left"), ("answer", "left")) if wide else None
+    for proof in survey.proofs:
+        answer = Text(proof.answer if proof.accepted else f"refused: {proof.answer}")
+        if not proof.expected:
+            answer = Text(f"WRONG: {answer}", "bold red")
+        if table is not None:
+            table.add_row(proof.who, proof.attempt, answer)
+        else:
+            console.print(f"{proof.who}: {proof.attempt}")
+            console.print(Padding(answer, (0, 0, 0, 4)))
+    if table is not None:
+        console.print(table)
+    if all(proof.who == "vmtool" for proof in survey.proofs):
+        console.print("The platform itself was not asked: vmtool does not know how to here.")
+    elif all(proof.expected for proof in survey.proofs):
+        console.print("yes: everything was answered as for a granule of that size")
