@@ -63,7 +63,6 @@ def method(name="fixed", *, rate=1000.0, **samples):
         wall_ns=round(cycles * 1e9 / rate),
         cycles_per_s=rate,
         bytes_per_s=rate * 65536,
-        refused=0,
         degraded_bytes=0,
         quarantined_bytes=0,
         phases=phases,
