@@ -27,6 +27,7 @@ import _windows_python
 import _wine
 
 PACKAGES = ("gcc-mingw-w64-x86-64-win32", "patchelf")
+_PROCESS_BYTES = 4 << 30  # a process under Wine may not take more memory than this
 TIMED_OUT = 124  # as timeout(1) says it
 
 _SCRIPTS = Path(__file__).resolve().parent
@@ -70,6 +71,7 @@ class Rig:
             # Not beside the sources, where the caches of this Python are.
             "PYTHONPYCACHEPREFIX": _windows_python.windows_path(self.directory / "pycache"),
         }
+        _limit_memory()
         python = self.directory / "python" / "python.exe"
         process = subprocess.Popen([str(self.loader), str(python), *arguments], env=env)
         try:
@@ -124,6 +126,18 @@ def main() -> int:
         if command == "build":
             return 0
         return rig.run(arguments, float(os.environ.get("VMTOOL_RIG_TIMEOUT", "900")))
+
+
+def _limit_memory() -> None:
+    """Limit what each process from here on may take.
+
+    Wine keeps a byte a page of whatever is reserved: without a limit one reservation of 64 TiB
+    takes all memory of the machine. With one it fails, as it may on Windows.
+    """
+    if sys.platform == "linux":
+        import resource  # noqa: PLC0415 - exists only on POSIX
+
+        resource.setrlimit(resource.RLIMIT_DATA, (_PROCESS_BYTES, _PROCESS_BYTES))
 
 
 def _digest(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +15,11 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import VirtualBacking
 
-_LARGEST: Final = 1 << 63
+_LARGEST: Final = 1 << 62
+
+# Wine keeps a byte for every page of a reservation: 64 TiB would take 16 GiB of memory (seen: a
+# machine of 24 GiB ran out of it), and 4 TiB take seconds.
+_LARGEST_ON_WINE: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +56,20 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
         backing.unreserve(reservation)
         return True
 
-    good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries)
+    most = _LARGEST_ON_WINE if _on_wine() else _LARGEST
+    good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries, most=most)
     return Ceiling(good, bad, used, None if bad is None else errors[bad])
 
 
+def _on_wine() -> bool:
+    if sys.platform == "win32":
+        return hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
+    else:  # mypy needs both branches spelled out
+        return False
+
+
 def search_ceiling(
-    works: Callable[[int], bool], *, unit: int, tries: int
+    works: Callable[[int], bool], *, unit: int, tries: int, most: int = _LARGEST
 ) -> tuple[int, int | None, int]:
     """Return the largest multiple of *unit* that works, the smallest that does not, and the tries.
 
@@ -65,10 +79,11 @@ def search_ceiling(
         works: Tells whether a size works; if one does, all smaller ones must.
         unit: What sizes are multiples of.
         tries: The most calls of *works*.
+        most: The largest size to try.
     """
     good, bad, used = 0, None, 0
     size = max(GIB // unit, 1) * unit
-    while used < tries and (bad is None or (good == 0 and bad > unit)) and size < _LARGEST:
+    while used < tries and (bad is None or (good == 0 and bad > unit)) and size <= most:
         used += 1
         if works(size):
             good = size
