@@ -41,8 +41,11 @@ def fakecuda(fakecuda_lib):
     fake.reset()
     driver.forget()
     yield fake
-    driver.forget()
-    fake.assert_clean()
+    try:
+        fake.assert_clean()
+    finally:
+        fake.reset(devices=0)  # the library stays loaded; later tests must not find a device
+        driver.forget()
 
 
 @pytest.fixture

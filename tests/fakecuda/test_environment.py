@@ -34,6 +34,7 @@ def test_an_empty_list_of_visible_devices_hides_them(python_with_fakecuda):
         {"devices": "9"},
         {"devices": ""},
         {"memory": "1GB"},
+        {"memory": "16777216TiB"},
         {"granularity": "3MiB"},
         {"granularity": "2MiB", "granularity_rec": "64KiB"},
         {"bad_copy": "2"},
@@ -79,8 +80,8 @@ def test_the_per_thread_default_stream_mode_of_the_bindings_works(python_with_fa
 
 def test_a_forked_child_may_not_use_the_driver_and_writes_no_report(python_with_fakecuda):
     code = BIND + (
-        "import os\nd.cuInit(0)\n"
-        "if os.fork() == 0:\n    os._exit(int(d.cuDeviceGetCount()[0]))\n"
+        "import os, sys\nd.cuInit(0)\n"
+        "if os.fork() == 0:\n    sys.exit(int(d.cuDeviceGetCount()[0]))\n"
         "print(os.waitstatus_to_exitcode(os.wait()[1]), int(d.cuDeviceGetCount()[0]))"
     )
     done = python_with_fakecuda(code)

@@ -1,6 +1,8 @@
 """Each rule of README.md: what keeps it passes, what breaks it is refused and reported by name."""
 
+import os
 import threading
+from pathlib import Path
 
 import pytest
 from cuda.bindings import driver
@@ -78,6 +80,11 @@ def part_of_a_mapping(rig, call):
     return call(rig)
 
 
+def from_the_middle_on(rig):
+    rig.commit(4, 2)
+    return rig.unmap(2, 4)
+
+
 HOST = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST
 DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 ALL = GRANULES * GRANULE
@@ -128,6 +135,7 @@ BREACHES = {
     "unmap, wrap": ("U1", lambda r: hold(r).code("cuMemUnmap", r.base, (1 << 64) - GRANULE)),
     "unmap the start": ("U1", lambda r: part_of_a_mapping(r, lambda rig: rig.unmap(0, 2))),
     "unmap the end": ("U1", lambda r: part_of_a_mapping(r, lambda rig: rig.unmap(2, 2))),
+    "unmap from the middle on": ("U1", lambda r: part_of_a_mapping(r, from_the_middle_on)),
     "unmap a hole": ("U2", lambda r: (r.commit(0), r.commit(2), r.unmap(0, 3))[2]),
     "unmap twice": ("U2", lambda r: (r.commit(0), r.unmap(0), r.unmap(0))[2]),
     "host address": ("P1", lambda r: hold(r).code("cuMemcpyDtoH", 8, r.base, 8)),
@@ -204,6 +212,20 @@ def test_memory_lives_until_released_and_unmapped(rig, fakecuda):
     rig.ok("cuMemRelease", again)
     assert rig.unmap(3) == 0
     assert fakecuda.report()["live"]["physical_bytes"] == 0
+
+
+def test_released_memory_goes_back_to_the_machine(rig):
+    rig.commit(0, 4)
+    assert blocks_held() >= 4 * GRANULE // 512
+    assert rig.unmap(0, 4) == 0
+    assert blocks_held() == 0
+
+
+def blocks_held():
+    """How many 512-byte blocks the stand-in's device memory takes."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    files = [link for link in links if str(link.readlink()).startswith("/memfd:fakecuda")]
+    return sum(link.stat().st_blocks for link in files)
 
 
 def test_each_retain_needs_its_own_release(rig, fakecuda):
@@ -303,8 +325,6 @@ def test_memory_is_per_device_and_finite(rig):
 
 
 def test_an_exported_descriptor_names_the_same_memory(rig):
-    import os
-
     kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     rig.properties.requestedHandleTypes = kind
     handle = rig.create()

@@ -101,6 +101,16 @@ def test_the_default_stream_waits_for_blocking_streams_only(rig, fakecuda, flags
     assert in_flight(rig, fakecuda) is flying
 
 
+@pytest.mark.parametrize(("flags", "flying"), [(0, False), (1, True)])
+def test_only_blocking_streams_wait_for_the_default_stream(rig, fakecuda, flags, flying):
+    stream = rig.get("cuStreamCreate", flags)
+    rig.commit(0, 2)
+    rig.fill(0, 1)
+    rig.fill(1, 1, stream=stream)
+    rig.ok("cuStreamSynchronize", stream)
+    assert in_flight(rig, fakecuda) is flying
+
+
 def test_a_query_that_says_done_counts_as_waiting(rig, fakecuda):
     rig.commit(0)
     rig.fill(0, 1)
@@ -207,9 +217,10 @@ def test_memory_calls_need_no_context_and_outlive_it(fakecuda):
 
     fakecuda.reset(granularity="64KiB")
     rig = Rig()
-    rig.commit(0)
-    rig.fill(0, 5)
+    rig.commit(0, 2)
+    rig.fill(0, 5, 2)
     rig.ok("cuDevicePrimaryCtxRelease", 0)  # waits for the fill
+    assert rig.unmap(1) == 0
     rig.commit(1)
     rig.context = rig.get("cuDevicePrimaryCtxRetain", 0)
     rig.ok("cuCtxSetCurrent", rig.context)
