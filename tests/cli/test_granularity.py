@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from vmtool.cli import granularity as module
-from vmtool.machine.survey import BackingSurvey
 from vmtool.memory.backing import Granularity
 from vmtool.memory.ceiling import Ceiling
 from vmtool.memory.proof import Proof
+from vmtool.trials.survey import BackingSurvey
 
 
 def test_the_host_is_described_and_absent_cuda_says_why(vmtool):
@@ -85,7 +85,7 @@ def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
         ceiling=Ceiling(1, None, 1, None),
         proofs=(wrong,),
     )
-    monkeypatch.setattr("vmtool.machine.survey.survey_all", lambda **_: (found,))
+    monkeypatch.setattr("vmtool.trials.survey.survey_all", lambda **_: (found,))
     ran = vmtool("granularity", "--prove")
     assert ran.code == 3
     assert "WRONG" in ran.stdout
@@ -94,7 +94,7 @@ def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
 
 def test_an_absent_backing_asked_for_by_name_is_exit_4(vmtool, monkeypatch):
     monkeypatch.setattr(
-        "vmtool.machine.survey.survey",
+        "vmtool.trials.survey.survey",
         lambda name, **_: BackingSurvey(name, absent="no driver", hint="install one"),
     )
     ran = vmtool("granularity", "--backing", "cuda:7")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, str]] = {
     "granularity": "What this machine can map, and in what unit.",
     "reserve": "Reserve addresses and show that nothing else is taken.",
+    "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
     "compare": "Say what got faster or slower between two runs of stress.",
     "schema": "Print the JSON Schema of a document that vmtool writes.",
 }

@@ -43,8 +43,8 @@ def command(
     with at most 64 reservations, each given back at once.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
-    from vmtool.machine.survey import survey, survey_all
     from vmtool.report.granularity import GranularityReport, to_document, to_text
+    from vmtool.trials.survey import survey, survey_all
 
     surveys = survey_all(prove=prove) if backing == "all" else (survey(backing, prove=prove),)
     tensors = () if bytes_per_token is None else (("KV tensor", bytes_per_token),)

@@ -39,9 +39,9 @@ def command(
     committed, so SIZE may be far more than there is RAM.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
-    from vmtool.machine.reserving import measured_reservation
     from vmtool.memory import open_backing
     from vmtool.report.reserve import to_document, to_text
+    from vmtool.trials.reserving import measured_reservation
 
     output = Output(as_json, path, quiet)
     opened = open_backing(backing, method=method, huge=huge, label="vmtool reserve")

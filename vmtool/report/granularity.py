@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.machine.survey import BackingSurvey
+    from vmtool.trials.survey import BackingSurvey
 
 SCHEMA: Final = "vmtool.granularity"
 VERSION: Final = 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.machine.reserving import LedgerCheck, ReserveResult
+    from vmtool.trials.reserving import LedgerCheck, ReserveResult
 
 SCHEMA: Final = "vmtool.reserve"
 VERSION: Final = 1

@@ -1,0 +1,190 @@
+"""``vmtool grow`` on real memory."""
+
+import io
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from vmtool.cli import grow as module
+from vmtool.memory.counters import read_process
+from vmtool.report.grow import bar, picked_rows
+from vmtool.units import KIB, MIB
+
+
+def test_a_growth_is_reported_with_every_step_and_beside_copying(vmtool):
+    ran = vmtool("grow", "--to", "4MiB", "--step", "100KiB", "--json")
+    assert ran.code == 0
+    document = ran.document
+    assert document["schema"] == "vmtool.grow"
+    assert document["passed"]
+    assert document["complete"]
+    steps = document["steps"]
+    assert len(steps["length_bytes"]) == len(steps["elapsed_ns"]) == document["planned_steps"]
+    assert max(steps["length_bytes"]) == 4 * MIB
+    assert all(type(ns) is int for ns in steps["elapsed_ns"])
+    assert document["copying"]["steps"] == document["growing"]["samples"]
+
+
+def test_the_text_has_a_picture_latencies_and_checks(vmtool):
+    ran = vmtool("grow", "--to", "4MiB")
+    assert ran.code == 0
+    assert ran.stderr == ""
+    for words in ("█", "growing", "by copying", "contents survive", "ok"):
+        assert words in ran.stdout
+
+
+def test_against_nothing_does_not_copy(vmtool):
+    document = vmtool("grow", "--to", "1MiB", "--against", "nothing", "--json").document
+    assert document["copying"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--to", "0"], "not positive"),
+        (["--to", "-1"], "not a size"),
+        (["--to", "2QB"], "unknown unit"),
+        (["--to", "99999999999999999999"], "64 bits"),
+        (["--to", "1MiB", "--step", "0"], "not positive"),
+        (["--to", "1MiB", "--step", "2MiB"], "larger than the peak"),
+        (["--to", "100MiB", "--step", "1"], "use a step of"),
+        (["--to", "1MiB", "--pattern", "spiral"], "spiral"),
+        (["--to", "1MiB", "--method", "magic"], "unknown method"),
+        ([], "--to"),
+    ],
+)
+def test_bad_input_is_exit_2_with_nothing_left_mapped(vmtool, arguments, words):
+    vmtool("grow", *arguments)
+    before = read_process().address_space_bytes
+    ran = vmtool("grow", *arguments)
+    assert ran.code == 2
+    assert ran.stdout == ""
+    assert words in ran.stderr
+    if before is not None:
+        assert read_process().address_space_bytes - before < MIB
+
+
+def test_over_the_budget_is_exit_5_with_the_number_that_works(vmtool):
+    ran = vmtool("grow", "--to", "2MiB", "--budget", "1000000")
+    assert ran.code == 5
+    assert ran.stdout == ""
+    works = ran.stderr.split("use --to ")[1].split()[0]
+    assert int(works) <= 1000000
+    assert vmtool("grow", "--to", works, "--budget", "1000000", "--against", "nothing").code == 0
+
+
+def test_more_than_the_machine_has_is_exit_5_before_anything_is_mapped(vmtool):
+    ran = vmtool("grow", "--to", "1EiB")
+    assert ran.code == 5
+    assert ran.stdout == ""
+    assert "or less" in ran.stderr
+
+
+def test_copying_that_would_not_be_safe_is_left_out_or_refused(vmtool, monkeypatch):
+    from vmtool.machine.facts import MachineFacts
+
+    monkeypatch.setattr(MachineFacts, "safe_bytes", property(lambda _: 3 * MIB))
+    ran = vmtool("grow", "--to", "2MiB", "--json")
+    assert ran.code == 0
+    assert ran.document["copying"] is None
+    assert "not compared with copying" in ran.stderr
+    refused = vmtool("grow", "--to", "2MiB", "--against", "realloc")
+    assert refused.code == 5
+    assert f"use --to {3 * MIB // 2} or less" in refused.stderr
+
+
+def test_a_limit_on_the_address_space_is_refused_by_the_preflight(vmtool_child):
+    if sys.platform != "linux":
+        pytest.skip("RLIMIT_AS holds for reservations on Linux")
+    before = "import resource; resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20))"
+    ran = vmtool_child("grow", "--to", "512MiB", before=before)
+    assert ran.code == 5
+    assert "RLIMIT_AS is 256 MiB" in ran.stderr
+
+
+def test_a_broken_promise_is_exit_3_and_names_it(vmtool, monkeypatch):
+    from vmtool.trials.stamps import Stamps
+
+    monkeypatch.setattr(Stamps, "not_zero", lambda *_: 4096)
+    ran = vmtool("grow", "--to", "1MiB")
+    assert ran.code == 3
+    assert "FAILED" in ran.stdout
+    assert "new memory is zero: the byte at offset 4096 is not zero" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")
+def test_ctrl_c_is_exit_130_with_a_valid_partial_document():
+    program = (
+        "import sys, vmtool.trials.growing as g, os, signal\n"
+        "real = g._Trial.step\n"
+        "def step(self, length):\n"
+        "    real(self, length)\n"
+        "    if len(self.elapsed) == 3: os.kill(os.getpid(), signal.SIGINT)\n"
+        "g._Trial.step = step\n"
+        "from vmtool.cli import run\n"
+        "sys.exit(run(['grow', '--to', '4MiB', '--json']))\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert child.returncode == 130
+    import json
+
+    document = json.loads(child.stdout)
+    assert document["interrupted"]
+    assert not document["complete"]
+    assert len(document["steps"]["elapsed_ns"]) == 3
+    assert "interrupted after 3 steps" in child.stderr
+
+
+def test_signals_mean_what_they_did_afterwards(vmtool):
+    before = signal.getsignal(signal.SIGINT)
+    vmtool("grow", "--to", "1MiB")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_digit_is_cut_at_any_width(width):
+    from vmtool.memory import open_backing
+    from vmtool.report.grow import to_text
+    from vmtool.trials.growing import GrowPlan, run_growth
+    from vmtool.trials.lengths import lengths
+
+    plan = GrowPlan(tuple(lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True)
+    result = run_growth(open_backing(), plan)
+    out = io.StringIO()
+    to_text(result, Console(file=out, width=width, highlight=False))
+    assert "…" not in out.getvalue()
+    assert f"{result.base:#x}" in out.getvalue()
+    assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= width
+
+
+def test_the_picture_has_the_first_and_the_last_step_and_at_most_16():
+    assert picked_rows(3) == [0, 1, 2]
+    rows = picked_rows(1000)
+    assert (rows[0], rows[-1], len(rows)) == (0, 999, 16)
+
+
+def test_a_bar_tells_length_rounding_and_reserve_apart():
+    assert bar(25, 50, 100, 8) == "██▒▒····"
+    assert bar(0, 0, 100, 4) == "····"
+    assert bar(100, 100, 100, 4) == "████"
+    assert bar(1, 1, 100, 4) == "█···"  # a little is still visible
+
+
+def test_help_examples_work(vmtool):
+    examples = [
+        line.strip().split()[1:]
+        for line in module.command.help.splitlines()
+        if line.strip().startswith("vmtool ")
+    ]
+    assert len(examples) == 2
+    for example in examples:
+        assert vmtool(*example, "--against", "nothing").code == 0

@@ -1,0 +1,170 @@
+"""A growth in place is checked at every step; whatever breaks a promise is found and named."""
+
+import mmap
+import sys
+
+import pytest
+
+from vmtool.memory import open_backing
+from vmtool.memory.counters import read_process
+from vmtool.memory.governor import BudgetError
+from vmtool.trials.copying import CopiedBuffer
+from vmtool.trials.growing import GrowPlan, run_growth
+from vmtool.trials.lengths import PATTERNS, lengths
+from vmtool.units import KIB, MIB
+
+PAGE = mmap.PAGESIZE
+METHODS = ["fixed", "protect", "advise"] if sys.platform != "win32" else ["view", "private"]
+
+
+def plan_for(pattern="linear", to=2 * MIB, step=100 * KIB, *, budget=64 * MIB, copying=False):
+    return GrowPlan(tuple(lengths(pattern, to, step)), budget, copying)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_promise_holds_for_every_method_and_pattern(method, pattern):
+    plan = plan_for(pattern)
+    result = run_growth(open_backing(method=method), plan)
+    assert result.complete
+    assert result.failure is None
+    assert result.lengths_bytes == plan.lengths
+    assert len(result.elapsed_ns) == len(plan.lengths)
+    assert all(
+        committed == -(-length // result.granule_bytes) * result.granule_bytes
+        for length, committed in zip(result.lengths_bytes, result.committed_bytes, strict=True)
+    )
+    looked = {check.check: check.looked_at for check in result.checks}
+    assert looked["base stays"] == len(plan.lengths)
+    assert looked["contents survive"] > 0
+    # Recommitted memory is promised to be zero by all of these.
+    assert looked["new memory is zero"] == result.growing.samples
+
+
+def test_nothing_stays_mapped():
+    run_growth(open_backing(), plan_for())
+    before = read_process()
+    run_growth(open_backing(), plan_for(to=8 * MIB))
+    if before.address_space_bytes is not None:
+        assert read_process().address_space_bytes - before.address_space_bytes < 4 * MIB
+
+
+def test_an_interruption_leaves_a_valid_partial_result():
+    calls = iter([False] * 5 + [True] * 100)
+    result = run_growth(open_backing(), plan_for(copying=True), stop=lambda: next(calls))
+    assert result.interrupted
+    assert not result.complete
+    assert len(result.elapsed_ns) == len(result.lengths_bytes) == 5
+    assert result.copying is None
+    assert result.failure is None
+
+
+def test_the_budget_is_never_exceeded():
+    with pytest.raises(BudgetError):
+        run_growth(open_backing(), plan_for(budget=MIB))
+
+
+def test_copying_goes_through_the_growing_steps_only():
+    result = run_growth(open_backing(), plan_for("sawtooth", to=64 * PAGE, step=PAGE, copying=True))
+    copying = result.copying
+    assert copying.steps == copying.planned_steps == result.growing.samples
+    # By hand: each growing step copies the length before it.
+    ups = [(a, b) for a, b in zip((0, *result.lengths_bytes), result.lengths_bytes, strict=False)]
+    assert copying.copied_bytes == sum(a for a, b in ups if b > a)
+    assert copying.in_place_ns == sum(
+        ns for ns, (a, b) in zip(result.elapsed_ns, ups, strict=True) if b > a
+    )
+
+
+class Broken:
+    """A backing whose commit or release also does something it must not."""
+
+    def __init__(self, real, *, after_commit=None, after_release=None):
+        self._real = real
+        self._after_commit = after_commit
+        self._after_release = after_release
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def commit(self, reservation, offset, nbytes):
+        self._real.commit(reservation, offset, nbytes)
+        if self._after_commit:
+            self._after_commit(reservation, offset)
+
+    def release(self, reservation, offset, nbytes):
+        if self._after_release == "keeps":
+            reservation.blocks.remove(offset, offset + nbytes)
+            return
+        self._real.release(reservation, offset, nbytes)
+
+
+def poke(address):
+    import ctypes
+
+    ctypes.c_ubyte.from_address(address).value ^= 0xFF
+
+
+@pytest.mark.parametrize(
+    ("after_commit", "check"),
+    [
+        (lambda r, offset: offset and poke(r.base), "contents survive"),
+        (lambda r, offset: poke(r.base + offset + 100), "new memory is zero"),
+    ],
+)
+def test_memory_that_changes_by_itself_is_found(after_commit, check):
+    result = run_growth(Broken(open_backing(), after_commit=after_commit), plan_for())
+    assert result.failure.check == check
+    assert not result.complete
+
+
+def test_a_base_that_moves_is_found():
+    class Moving(Broken):
+        def reserve(self, nbytes):
+            return MovingReservation(self._real.reserve(nbytes))
+
+        def commit(self, reservation, offset, nbytes):
+            self._real.commit(reservation.real, offset, nbytes)
+            reservation.shift = PAGE if offset else 0
+
+        def release(self, reservation, offset, nbytes):
+            self._real.release(reservation.real, offset, nbytes)
+
+        def unreserve(self, reservation):
+            self._real.unreserve(reservation.real)
+
+    class MovingReservation:
+        shift = 0
+
+        def __init__(self, real):
+            self.real = real
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+        @property
+        def base(self):
+            return self.real.base + self.shift
+
+    result = run_growth(Moving(open_backing()), plan_for(to=4 * PAGE, step=2 * PAGE))
+    assert result.failure.check == "base stays"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="residency is read from /proc")
+def test_memory_that_is_not_given_back_is_found():
+    real = open_backing()
+    result = run_growth(Broken(real, after_release="keeps"), plan_for(to=MIB, step=MIB))
+    assert result.failure.check == "all is released"
+    assert "1048576 bytes" in result.failure.failure
+
+
+def test_a_copied_buffer_keeps_what_it_is_told_to():
+    buffer = CopiedBuffer()
+    buffer.grow_to(2 * PAGE, keep=0)
+    with buffer.view() as view:
+        view[:] = b"x" * (2 * PAGE)
+    buffer.grow_to(4 * PAGE, keep=PAGE)
+    with buffer.view() as view:
+        assert view.tobytes() == b"x" * PAGE + bytes(3 * PAGE)
+    buffer.close()
+    buffer.close()

@@ -1,0 +1,148 @@
+"""``vmtool grow``: grow and shrink a buffer in place, checked, beside copying it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.params import SIZE, backing_options, output_options
+from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
+from vmtool.units import GIB, align_up, format_size
+
+if TYPE_CHECKING:
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.trials.growing import GrowResult
+
+#: Up to this size the growth is also done by copying, unless --against says otherwise.
+_COPY_UP_TO: Final = GIB
+#: Without --step, this many steps lead to the peak; doubling starts at this part of it.
+_STEPS: Final = 32
+_DOUBLING_PART: Final = 1024
+
+
+@click.command("grow", short_help="Grow and shrink a buffer in place, checked, beside copying it.")
+@click.option("--to", type=SIZE, required=True, metavar="SIZE", help="The peak length.")
+@click.option(
+    "--step",
+    type=SIZE,
+    metavar="SIZE",
+    help="Length of a step; a 32nd of the peak by default (doubling starts at a 1024th).",
+)
+@click.option(
+    "--pattern",
+    type=click.Choice(("linear", "doubling", "sawtooth")),
+    default="linear",
+    show_default=True,
+    help="The way up and down.",
+)
+@click.option(
+    "--against",
+    type=click.Choice(("realloc", "nothing")),
+    help="Also grow by copying into ever larger blocks, for 2 s at most. "
+    "realloc up to 1 GiB and nothing beyond, unless given.",
+)
+@click.option(
+    "--budget",
+    type=SIZE,
+    metavar="SIZE",
+    help="Refuse to commit more; what is safe on this machine by default.",
+)
+@backing_options
+@click.option("--method", metavar="NAME", help="How the host commits; see vmtool stress -h.")
+@click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
+@output_options
+def command(
+    to: int,
+    step: int | None,
+    pattern: str,
+    against: str | None,
+    budget: int | None,
+    backing: str,
+    method: str | None,
+    huge: bool,
+    as_json: bool,
+    path: str | None,
+    quiet: bool,
+) -> int:
+    """Grow a buffer to a size and shrink it again, and check every step of it.
+
+    \b
+    vmtool grow --to 256MiB
+    vmtool grow --to 64MiB --step 100KiB --pattern sawtooth
+
+    The base must stay, old contents survive, new memory be zero, and no more be committed than the
+    length rounded up to granules; else the exit code is 3. Beside it the same growth is done by
+    reallocating and copying. More than the machine can safely give is refused with exit code 5.
+    """  # noqa: D301 - click's own mark
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.machine import read_facts
+    from vmtool.memory import open_backing
+    from vmtool.report.grow import to_document, to_text
+    from vmtool.trials.growing import GrowPlan, run_growth
+    from vmtool.trials.lengths import lengths
+
+    output = Output(as_json, path, quiet)
+    facts = read_facts()
+    opened = open_backing(backing, method=method, huge=huge, label="vmtool grow")
+    granule = opened.granularity
+    if step is None:
+        step = align_up(-(-to // (_DOUBLING_PART if pattern == "doubling" else _STEPS)), granule)
+    if step > to:
+        raise UsageError(f"a step of {step} bytes is larger than the peak of {to} bytes")
+    _refuse_unsafe(align_up(to, granule), granule, budget, facts)
+    plan = GrowPlan(
+        lengths=tuple(lengths(pattern, to, step)),
+        budget_bytes=facts.safe_bytes if budget is None else budget,
+        against_copying=opened.units.page_bytes is not None
+        and _copy_too(to, against, facts.safe_bytes, output),
+    )
+    with watch_signals() as interruption:
+        result = run_growth(opened, plan, stop=lambda: interruption.requested)
+    output.emit(
+        lambda: to_document(result, plan, facts, command_line()),
+        lambda console: to_text(result, console),
+    )
+    return _verdict(result, output)
+
+
+def _refuse_unsafe(commit: int, granule: int, budget: int | None, facts: MachineFacts) -> None:
+    """Raise if budget or machine do not allow to commit so much."""
+    from vmtool.machine.preflight import Demand, check, refuse_unsafe
+
+    if budget is not None and commit > budget:
+        raise RefusedError(
+            f"this commits {commit} bytes and the budget is {budget}",
+            hint=f"use --to {budget // granule * granule} or less, or raise --budget",
+        )
+    demand = Demand(reserve_bytes=commit, commit_bytes=commit, largest_commit_bytes=commit)
+    refuse_unsafe(check(demand, facts))
+
+
+def _copy_too(to: int, against: str | None, safe: int, output: Output) -> bool:
+    """Tell whether to grow by copying as well, for which an old and a new block live at once."""
+    if against == "nothing" or (against is None and to > _COPY_UP_TO):
+        return False
+    if 2 * to <= safe:
+        return True
+    if against is None:
+        output.notice("not compared with copying: two blocks of that size would not be safe here")
+        return False
+    raise RefusedError(
+        f"copying holds two blocks of {format_size(to)} and {format_size(safe)} is safe here",
+        hint=f"use --to {safe // 2} or less, or --against nothing",
+    )
+
+
+def _verdict(result: GrowResult, output: Output) -> int:
+    failure = result.failure
+    if failure is not None:
+        raise CheckFailedError(
+            f"{failure.check}: {failure.failure}",
+            hint="run again with another --method; if both fail, test the RAM",
+        )
+    if result.interrupted:
+        output.notice(f"interrupted after {len(result.elapsed_ns)} steps; all was given back")
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE

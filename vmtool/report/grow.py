@@ -1,0 +1,148 @@
+"""The report of ``vmtool grow``: a picture of the way up and down, latencies, and the checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from vmtool.report.console import plain_table
+from vmtool.report.document import document
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.stats import Summary
+    from vmtool.trials.growing import CopyResult, GrowPlan, GrowResult
+
+SCHEMA: Final = "vmtool.grow"
+VERSION: Final = 1
+
+#: The picture has at most so many rows, evenly chosen, and bars of at most so many cells.
+_ROWS: Final = 16
+_BAR: Final = 40
+_LENGTH, _ROUNDING, _RESERVED = "█", "▒", "·"
+
+
+def to_document(
+    result: GrowResult, plan: GrowPlan, facts: MachineFacts, command: list[str]
+) -> dict[str, Any]:
+    """Return the result as a JSON document, with every step."""
+    body = {
+        "machine": facts,
+        "backing": result.backing,
+        "method": result.method,
+        "complete": result.complete,
+        "interrupted": result.interrupted,
+        "passed": result.failure is None,
+        "base": result.base,
+        "capacity_bytes": result.capacity_bytes,
+        "granule_bytes": result.granule_bytes,
+        "budget_bytes": plan.budget_bytes,
+        "planned_steps": len(plan.lengths),
+        "steps": {
+            "length_bytes": result.lengths_bytes,
+            "committed_bytes": result.committed_bytes,
+            "elapsed_ns": result.elapsed_ns,
+        },
+        "growing": result.growing,
+        "shrinking": result.shrinking,
+        "checks": result.checks,
+        "copying": result.copying,
+    }
+    return document(SCHEMA, VERSION, command=command, body=body)
+
+
+def to_text(result: GrowResult, console: Console) -> None:
+    """Print the result."""
+    console.print(
+        f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
+        f"({result.backing}, {result.method}), granules of {format_size(result.granule_bytes)}"
+    )
+    if not result.complete:
+        console.print(f"stopped after {len(result.elapsed_ns)} steps")
+    console.print()
+    _print_picture(result, console)
+    _print_latency(result, console)
+    if result.copying is not None:
+        _print_copying(result.copying, console)
+    _print_checks(result, console)
+
+
+def picked_rows(count: int) -> list[int]:
+    """Return at most 16 indices below *count*, evenly spread, with the first and the last."""
+    if count <= _ROWS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_ROWS - 1)) for i in range(_ROWS)})
+
+
+def bar(length: int, committed: int, capacity: int, cells: int) -> str:
+    """Return a bar of *cells*: the length, what rounding up added, and what is only reserved."""
+    filled = min(-(-length * cells // capacity), cells)
+    backed = min(max(-(-committed * cells // capacity), filled), cells)
+    return _LENGTH * filled + _ROUNDING * (backed - filled) + _RESERVED * (cells - backed)
+
+
+def _print_picture(result: GrowResult, console: Console) -> None:
+    cells = max(min(_BAR, console.width - 40), 8)
+    table = plain_table("step", "length", "committed", ("", "left"))
+    for index in picked_rows(len(result.elapsed_ns)):
+        length, committed = result.lengths_bytes[index], result.committed_bytes[index]
+        table.add_row(
+            str(index + 1),
+            format_size(length),
+            format_size(committed),
+            bar(length, committed, result.capacity_bytes, cells),
+        )
+    console.print(table)
+    console.print(
+        f"{_LENGTH} length  {_ROUNDING} rounded up to granules  {_RESERVED} reserved only\n"
+    )
+
+
+def _print_latency(result: GrowResult, console: Console) -> None:
+    table = plain_table("a step", "steps", "median", "p90", "p99", "max")
+    table.add_row("growing", *_cells(result.growing))
+    table.add_row("shrinking", *_cells(result.shrinking))
+    console.print(table)
+
+
+def _cells(summary: Summary) -> list[str]:
+    values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.max_ns)
+    return [
+        str(summary.samples),
+        *("-" if value is None else format_duration(value) for value in values),
+    ]
+
+
+def _print_copying(copying: CopyResult, console: Console) -> None:
+    console.print(Text("\nthe same growth by reallocating and copying", style="bold"))
+    table = plain_table("", "steps", "median", "p90", "p99", "max", "together")
+    table.add_row("in place", *_cells(copying.in_place), format_duration(copying.in_place_ns))
+    table.add_row("by copying", *_cells(copying.copying), format_duration(copying.copying_ns))
+    console.print(table)
+    if copying.in_place_ns:
+        ratio = copying.copying_ns / copying.in_place_ns
+        words = f"{ratio:.1f} times as long" if ratio < 100 else f"{ratio:.0f} times as long"
+        console.print(f"copying took {words}; {format_size(copying.copied_bytes)} were copied")
+    if copying.steps < copying.planned_steps:
+        console.print(
+            f"Only the first {copying.steps} of {copying.planned_steps} growing steps: copying stops "
+            "after 2 s. Later steps copy more, so the whole would take still longer."
+        )
+
+
+def _print_checks(result: GrowResult, console: Console) -> None:
+    console.print()
+    table = plain_table("check", "looked at", ("", "left"))
+    for check in result.checks:
+        if check.failure is not None:
+            verdict = Text(f"FAILED: {check.failure}", "bold red")
+        elif check.looked_at:
+            verdict = Text("ok", "green")
+        else:
+            verdict = Text("not checked")
+        table.add_row(check.check, str(check.looked_at), verdict)
+    console.print(table)

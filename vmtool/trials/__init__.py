@@ -1,0 +1,1 @@
+"""Short measured trials of one thing each: a survey, a reservation, a growth."""

@@ -1,0 +1,318 @@
+"""A buffer that grows and shrinks in place, checked at every step, beside one that copies."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.governor import Governor, Tier
+from vmtool.stats import Histogram, Summary, summarize
+from vmtool.trials.copying import CopiedBuffer
+from vmtool.trials.stamps import Stamps
+from vmtool.units import align_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vmtool.memory.backing import VirtualBacking
+
+#: Copying stops when its steps have taken so long: growing in small steps copies without bound.
+COPY_LIMIT_NS: Final = 2 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class GrowPlan:
+    """What to do.
+
+    Attributes:
+        lengths: Every length in turn; see :func:`vmtool.trials.lengths.lengths`.
+        budget_bytes: What may be committed at once.
+        against_copying: Whether to grow a copied buffer through the same lengths.
+    """
+
+    lengths: tuple[int, ...]
+    budget_bytes: int
+    against_copying: bool
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest length."""
+        return max(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class GrowCheck:
+    """One promise: how often it was looked at, and how it was first broken.
+
+    Attributes:
+        check: ``base stays``, ``committed follows length``, ``contents survive``,
+            ``new memory is zero`` or ``all is released``.
+        looked_at: Comparisons made; 0 where it can't be checked here.
+        failure: What was found instead, or ``None``.
+    """
+
+    check: str
+    looked_at: int
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """The same growth by copying.
+
+    Attributes:
+        steps: Growing steps done before the limit; the first so many of the plan.
+        planned_steps: Growing steps in the plan.
+        copied_bytes: What was copied together.
+        copying: Latency of its steps.
+        in_place: Latency of the same steps of the buffer that grew in place.
+        copying_ns: Time of its steps together.
+        in_place_ns: Time of the same steps in place.
+    """
+
+    steps: int
+    planned_steps: int
+    copied_bytes: int
+    copying: Summary
+    in_place: Summary
+    copying_ns: int
+    in_place_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowResult:
+    """What happened.
+
+    Attributes:
+        complete: Whether the plan was done; ``False`` after an interruption or a failed check.
+        interrupted: Whether the user stopped it.
+        base: The first address.
+        capacity_bytes: The reservation.
+        granule_bytes: The granule of the backing.
+        lengths_bytes: The length after each step.
+        committed_bytes: What was committed after each step.
+        elapsed_ns: What each step took.
+        growing: Latency of steps that grow.
+        shrinking: Latency of steps that shrink.
+        checks: The promises.
+        copying: The comparison, or ``None`` if it was not made.
+    """
+
+    backing: str
+    method: str
+    complete: bool
+    interrupted: bool
+    base: int
+    capacity_bytes: int
+    granule_bytes: int
+    lengths_bytes: tuple[int, ...]
+    committed_bytes: tuple[int, ...]
+    elapsed_ns: tuple[int, ...]
+    growing: Summary
+    shrinking: Summary
+    checks: tuple[GrowCheck, ...]
+    copying: CopyResult | None = None
+
+    @property
+    def failure(self) -> GrowCheck | None:
+        """The first check that failed, if any."""
+        return next((check for check in self.checks if check.failure is not None), None)
+
+
+class _Promises:
+    """Counts the comparisons of each promise and keeps the first that fails."""
+
+    def __init__(self) -> None:
+        self._looked = dict.fromkeys(
+            (
+                "base stays",
+                "committed follows length",
+                "contents survive",
+                "new memory is zero",
+                "all is released",
+            ),
+            0,
+        )
+        self._failures: dict[str, str] = {}
+
+    def hold(self, check: str, failure: str | None, looked_at: int = 1) -> None:
+        self._looked[check] += looked_at
+        if failure is not None:
+            self._failures.setdefault(check, failure)
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._failures)
+
+    def results(self) -> tuple[GrowCheck, ...]:
+        return tuple(
+            GrowCheck(check, looked, self._failures.get(check))
+            for check, looked in self._looked.items()
+        )
+
+
+def run_growth(
+    backing: VirtualBacking, plan: GrowPlan, *, stop: Callable[[], bool] = lambda: False
+) -> GrowResult:
+    """Take a buffer through the lengths of *plan*; nothing stays committed or reserved.
+
+    Contents are written and checked between the timed steps. Of a device's memory only base and
+    committed bytes are checked, as the CPU cannot read it.
+
+    Args:
+        backing: Where the memory comes from.
+        plan: What to do.
+        stop: Asked between two steps; what was done until then is returned.
+
+    Raises:
+        BudgetError: If the budget does not allow the plan.
+        CallError: If the platform refuses a step.
+    """
+    governor = Governor({backing.tier: plan.budget_bytes})
+    capacity = align_up(plan.peak_bytes, backing.granularity)
+    with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
+        trial = _Trial(buffer, capacity)
+        for length in plan.lengths:
+            if stop() or trial.promises.broken:
+                break
+            trial.step(length)
+        base = trial.base
+    complete = len(trial.elapsed) == len(plan.lengths) and not trial.promises.broken
+    copying = None
+    if plan.against_copying and complete:
+        copying = _compare(trial, plan.lengths, stop)
+    grows = trial.grows
+    return GrowResult(
+        backing=backing.name,
+        method=backing.method,
+        complete=complete,
+        interrupted=stop(),
+        base=base,
+        capacity_bytes=capacity,
+        granule_bytes=backing.granularity,
+        lengths_bytes=tuple(plan.lengths[: len(trial.elapsed)]),
+        committed_bytes=tuple(trial.committed),
+        elapsed_ns=tuple(trial.elapsed),
+        growing=_summary([ns for ns, up in zip(trial.elapsed, grows, strict=True) if up]),
+        shrinking=_summary([ns for ns, up in zip(trial.elapsed, grows, strict=True) if not up]),
+        checks=trial.promises.results(),
+        copying=copying,
+    )
+
+
+class _Trial:
+    """One buffer on its way through the lengths, and what was seen."""
+
+    def __init__(self, buffer: VirtualBuffer, capacity: int) -> None:
+        self.promises = _Promises()
+        self.elapsed = array("Q")
+        self.committed = array("Q")
+        self.grows: list[bool] = []
+        self.base = buffer.base
+        self._buffer = buffer
+        self._granule = buffer.backing.granularity
+        self._zeroes = buffer.backing.zeroes
+        readable = buffer.backing.tier is Tier.HOST
+        self._stamps = Stamps(capacity) if readable else None
+
+    def step(self, length: int) -> None:
+        buffer = self._buffer
+        before = len(buffer)
+        grow = length > before
+        turn = bool(self.grows) and grow != self.grows[-1]
+        if turn:
+            self._check_contents(everything=True)
+        change = buffer.grow_to if grow else buffer.shrink_to
+        start = perf_counter_ns()
+        change(length)
+        self.elapsed.append(perf_counter_ns() - start)
+        self.grows.append(grow)
+        self.committed.append(buffer.committed)
+        self._check_step(before, length)
+
+    def _check_step(self, before: int, length: int) -> None:
+        buffer, hold = self._buffer, self.promises.hold
+        moved = buffer.base != self.base
+        hold("base stays", f"it moved to {buffer.base:#x}" if moved else None)
+        due = align_up(length, self._granule)
+        found = f"{buffer.committed} bytes are committed for a length of {length}"
+        hold("committed follows length", None if buffer.committed == due else found)
+        if length == 0:
+            self._check_released()
+            return
+        if self._stamps is None or self.promises.broken:
+            return  # where the memory is not what it should be, looking at it may be fatal
+        if length > before:
+            self._check_contents(before, everything=False)
+            with buffer.view() as view:
+                if self._zeroes:
+                    fresh = align_up(before, self._granule)
+                    at = self._stamps.not_zero(view, fresh)
+                    words = None if at is None else f"the byte at offset {at} is not zero"
+                    hold("new memory is zero", words)
+                self._stamps.write(view, before)
+        else:
+            self._check_contents(everything=False)
+
+    def _check_contents(self, length: int | None = None, *, everything: bool) -> None:
+        """Compare stamps in the first *length* bytes, which is all of the buffer by default."""
+        if self._stamps is None or not len(self._buffer):
+            return
+        with self._buffer.view() as whole, whole[:length] as view:
+            checked = self._stamps.checked
+            at = self._stamps.wrong(view, everything=everything)
+            words = None if at is None else f"what was written at offset {at} is gone"
+            self.promises.hold("contents survive", words, self._stamps.checked - checked)
+
+    def _check_released(self) -> None:
+        from vmtool.memory.counters import read_range
+
+        if self._stamps is None:
+            return
+        left = read_range(self.base, self._buffer.capacity).resident_bytes
+        if left is not None:
+            words = f"{left} bytes are still resident at length 0" if left else None
+            self.promises.hold("all is released", words)
+
+
+def _compare(trial: _Trial, lengths: Sequence[int], stop: Callable[[], bool]) -> CopyResult:
+    """Grow a copied buffer through the growing steps, until the copying limit."""
+    copied_ns: list[int] = []
+    in_place_ns: list[int] = []
+    copied = before = sum_ns = 0
+    buffer = CopiedBuffer()
+    stamps = Stamps(max(lengths))
+    try:
+        for length, up, ns in zip(lengths, trial.grows, trial.elapsed, strict=True):
+            if up:
+                if stop() or sum_ns > COPY_LIMIT_NS:
+                    break
+                start = perf_counter_ns()
+                buffer.grow_to(length, keep=before)
+                copied_ns.append(perf_counter_ns() - start)
+                sum_ns += copied_ns[-1]
+                in_place_ns.append(ns)
+                copied += before
+                with buffer.view() as view:
+                    stamps.write(view, before)  # an untouched source would copy too fast
+            before = length
+    finally:
+        buffer.close()
+    return CopyResult(
+        steps=len(copied_ns),
+        planned_steps=sum(trial.grows),
+        copied_bytes=copied,
+        copying=_summary(copied_ns),
+        in_place=_summary(in_place_ns),
+        copying_ns=sum_ns,
+        in_place_ns=sum(in_place_ns),
+    )
+
+
+def _summary(samples: Sequence[int]) -> Summary:
+    histogram = Histogram()
+    histogram.extend(samples)
+    return summarize(histogram.data())
