@@ -55,7 +55,8 @@ def test_the_rig_is_a_windows_python_under_wine(wine):
 
 
 def test_the_tests_pass_on_wine(wine, record_property):
-    code, output = winpy("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    # Unbuffered: what was printed survives if the process is killed.
+    code, output = winpy("-u", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
     verdict = output.splitlines()[-1] if output else "no output"
     record_property("summary", f"on {wine} (not Windows): {verdict}")
     assert code == 0, output
