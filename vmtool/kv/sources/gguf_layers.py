@@ -94,6 +94,8 @@ class Builder:
         window = fields.optional("window", low=0, high=MAX_TOKENS)
         if rule.window_off or window == 0 or (window is None and rule.window is None):
             return [False] * self._count
+        if rule.period is None and not rule.listed:
+            fields.fail(fields.names["window"][0], "is set, where llama.cpp is not known to use it")
         if isinstance(pattern, list):
             return self._pattern_list(key, pattern)
         period = rule.period if pattern is None else fields.checked(key, pattern)

@@ -23,6 +23,7 @@ class Rule:
 
     Attributes:
         period: Every *period*-th layer is full and the others windowed, unless the file says.
+        listed: Whether the file itself must say which layers are windowed.
         window: Tokens in the window where the file does not say.
         window_off: Whether llama.cpp keeps everything although the file names a window.
         chunk: Whether windows are chunks.
@@ -33,6 +34,7 @@ class Rule:
     """
 
     period: int | None = None
+    listed: bool = False
     window: int | None = None
     window_off: bool = False
     chunk: bool = False
@@ -56,13 +58,13 @@ RULES: dict[str, Rule] = {
     "gemma2": Rule(period=2, window=4096),
     "gemma3": Rule(period=6),
     "gemma3n": Rule(period=5, own_layers=20),
-    "gemma4": Rule(),
+    "gemma4": Rule(listed=True),
     "cohere2": Rule(period=4),
     "exaone4": Rule(period=4),
     "olmo2": Rule(period=4),
     "afmoe": Rule(period=4),
     "gpt-oss": Rule(period=2),
-    "mimo2": Rule(),
+    "mimo2": Rule(listed=True),
     "llama4": Rule(period=4, window=8192, chunk=True),
     "mamba": Rule(state=State.MAMBA1),
     "jamba": Rule(state=State.MAMBA1),

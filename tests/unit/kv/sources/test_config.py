@@ -1,0 +1,573 @@
+"""Hugging Face configs: the traps of field resolution, and what must fail rather than be guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from vmtool.errors import InputError, UsageError
+from vmtool.kv.geometry import LayerKind, Role, Source, Span
+from vmtool.kv.sources.hf.registry import FAMILIES
+from vmtool.kv.sources.hf.resolve import resolve
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+QWEN2 = {**LLAMA, "model_type": "qwen2"}
+GEMMA3 = {**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 1024}
+MLA = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+}
+
+
+def model(config, **overrides):
+    return resolve(config, "config.json", "m", overrides=overrides)
+
+
+def shapes(geometry, index=0):
+    return [(t.heads, t.dim) for t in geometry.layers[index].tensors]
+
+
+def kinds(geometry):
+    return "".join(
+        {"full attention": "F", "sliding window": "W", "chunked local": "C"}.get(
+            layer.kind.value, "?"
+        )
+        for layer in geometry.layers
+    )
+
+
+# ---- heads and widths -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [{}, {"head_dim": None}])
+def test_an_absent_or_null_head_dim_is_hidden_by_heads(extra):
+    geometry = model({**LLAMA, **extra})
+    assert shapes(geometry) == [(8, 128), (8, 128)]
+    assert geometry.provenance["head_dim"].source is Source.DERIVED
+    assert geometry.provenance["head_dim"].detail == "hidden / heads = 4096 / 32"
+
+
+def test_a_head_dim_that_is_not_hidden_by_heads_wins():
+    # Qwen3 and Mistral-Small: 25 % off if this is derived instead (Model-Optimizer#2482).
+    geometry = model({**LLAMA, "hidden_size": 5120, "head_dim": 128})
+    assert shapes(geometry) == [(8, 128), (8, 128)]
+    fact = geometry.provenance["head_dim"]
+    assert (fact.value, fact.source, fact.where, fact.detail) == (
+        128,
+        Source.FILE,
+        "config.json",
+        "head_dim",
+    )
+
+
+def test_a_fractional_head_dim_is_refused():
+    with pytest.raises(InputError, match=r"head_dim: .*4096 / 96 heads is not a whole number"):
+        model({**LLAMA, "num_attention_heads": 96})
+
+
+@pytest.mark.parametrize("missing", [{"num_key_value_heads": None}, {}])
+def test_null_or_absent_kv_heads_of_llama_are_the_query_heads(missing):
+    config = {k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}
+    assert shapes(model({**config, **missing})) == [(32, 128), (32, 128)]
+
+
+def test_absent_kv_heads_are_refused_where_the_class_has_its_own_number():
+    config = {k: v for k, v in QWEN2.items() if k != "num_key_value_heads"}
+    with pytest.raises(InputError, match="num_key_value_heads: is missing"):
+        model(config)
+
+
+def test_absent_kv_heads_of_mistral_are_its_default():
+    config = {k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}
+    geometry = model({**config, "model_type": "mistral", "sliding_window": None})
+    assert shapes(geometry) == [(8, 128), (8, 128)]
+    assert geometry.provenance["kv_heads"].source is Source.DEFAULT
+    assert geometry.provenance["kv_heads"].where == "mistral"
+
+
+def test_the_vision_tower_never_wins():
+    vision = {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27}
+    geometry = model(
+        {
+            "model_type": "gemma3",
+            "torch_dtype": "bfloat16",
+            "text_config": {**GEMMA3, "head_dim": None},
+            "vision_config": {"head_dim": 72, **vision},
+        }
+    )
+    assert len(geometry.layers) == 12
+    assert shapes(geometry) == [(8, 128), (8, 128)]
+    assert geometry.provenance["kv_heads"].detail == "text_config.num_key_value_heads"
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
+def test_the_decoder_is_found_under_each_name(key):
+    assert len(model({"model_type": "internvl_chat", key: LLAMA}).layers) == 4
+
+
+def test_a_thinker_holds_the_text_config():
+    geometry = model(
+        {
+            "model_type": "qwen2_5_omni",
+            "thinker_config": {
+                "model_type": "qwen2_5_omni_thinker",
+                "text_config": {**LLAMA, "model_type": "qwen2_5_omni_text"},
+            },
+        }
+    )
+    assert len(geometry.layers) == 4
+
+
+def test_an_unknown_wrapper_is_refused_though_its_decoder_is_known():
+    with pytest.raises(InputError, match=r"text_config: is not expected in 'new_vlm'"):
+        model({"model_type": "new_vlm", "text_config": LLAMA})
+
+
+def test_a_wrapper_that_contradicts_its_decoder_is_refused():
+    with pytest.raises(InputError, match="num_key_value_heads: differs from the decoder"):
+        model({"model_type": "llava", "num_key_value_heads": 4, "text_config": LLAMA})
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        # Falcon-7B: one KV head whatever num_kv_heads says; Falcon-40B: 8 of them.
+        ({"multi_query": True, "num_kv_heads": 71, "num_attention_heads": 71, "hidden_size": 4544},
+         (1, 64)),
+        ({"new_decoder_architecture": True, "multi_query": True, "num_kv_heads": 8}, (8, 128)),
+        ({"multi_query": False}, (32, 128)),
+        ({}, (1, 128)),
+    ],
+)  # fmt: skip
+def test_falcon_counts_kv_heads_in_its_own_way(config, expected):
+    base = {"model_type": "falcon", "num_hidden_layers": 1, "num_attention_heads": 32}
+    assert shapes(model({**base, "hidden_size": 4096, **config}))[0] == expected
+
+
+@pytest.mark.parametrize(("multi_query", "heads"), [(True, 1), (None, 1), (False, 16)])
+def test_multi_query_of_gpt_bigcode_is_a_sixteenfold_trap(multi_query, heads):
+    config = {"model_type": "gpt_bigcode", "n_layer": 1, "n_head": 16, "n_embd": 2048}
+    if multi_query is not None:
+        config["multi_query"] = multi_query
+    assert shapes(model(config))[0] == (heads, 128)
+
+
+@pytest.mark.parametrize(
+    ("attn_config", "heads"),
+    [
+        (None, 32),
+        ({"attn_type": "multihead_attention"}, 32),
+        ({"attn_type": "multiquery_attention"}, 1),
+        ({"attn_type": "grouped_query_attention", "kv_n_heads": 8}, 8),
+        ({"kv_n_heads": 8}, 8),
+    ],
+)
+def test_mpt_groups_heads_in_attn_config(attn_config, heads):
+    config = {"model_type": "mpt", "n_layers": 1, "n_heads": 32, "d_model": 4096}
+    assert shapes(model({**config, "attn_config": attn_config}))[0] == (heads, 128)
+
+
+def test_an_unknown_mpt_attention_is_refused():
+    config = {"model_type": "mpt", "n_layers": 1, "n_heads": 32, "d_model": 4096}
+    with pytest.raises(InputError, match=r"attn_config\.attn_type: 'new' is not understood"):
+        model({**config, "attn_config": {"attn_type": "new"}})
+
+
+def test_chatglm_is_grouped_only_where_it_says_so():
+    config = {
+        "model_type": "chatglm",
+        "num_layers": 1,
+        "num_attention_heads": 32,
+        "hidden_size": 4096,
+        "kv_channels": 128,
+        "multi_query_group_num": 2,
+    }
+    assert shapes(model({**config, "multi_query_attention": True}))[0] == (2, 128)
+    assert shapes(model(config))[0] == (32, 128)
+
+
+def test_k_and_v_widths_differ_in_mimo():
+    config = {
+        **LLAMA,
+        "model_type": "mimo_v2_flash",
+        "num_key_value_heads": 4,
+        "head_dim": 192,
+        "v_head_dim": 128,
+        "hybrid_layer_pattern": [0, 1, 1, 0],
+        "sliding_window": 128,
+        "swa_num_key_value_heads": 8,
+        "swa_head_dim": 192,
+        "swa_v_head_dim": 128,
+    }
+    geometry = model(config)
+    assert shapes(geometry, 0) == [(4, 192), (4, 128)]
+    assert shapes(geometry, 1) == [(8, 192), (8, 128)]
+    assert kinds(geometry) == "FWWF"
+
+
+def test_openelm_and_deci_give_kv_heads_layer_by_layer():
+    openelm = {
+        "model_type": "openelm",
+        "num_transformer_layers": 3,
+        "model_dim": 1280,
+        "head_dim": 64,
+        "num_kv_heads": [3, 4, 5],
+    }
+    assert [shapes(model(openelm), i)[0] for i in range(3)] == [(3, 64), (4, 64), (5, 64)]
+    with pytest.raises(InputError, match=r"num_kv_heads: has 2 entries, but there are 3 layers"):
+        model({**openelm, "num_kv_heads": [3, 4]})
+    deci = {**LLAMA, "model_type": "deci", "num_key_value_heads_per_layer": [4, 4, 2, 1]}
+    del deci["num_key_value_heads"]
+    assert [shapes(model(deci), i)[0] for i in range(4)] == [(4, 128), (4, 128), (2, 128), (1, 128)]
+
+
+# ---- windows and chunks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"use_sliding_window": False, "sliding_window": 1024, "max_window_layers": 2}, "FFFF"),
+        ({"sliding_window": 1024}, "FFFF"),
+        ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 3}, "FFFW"),
+        ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 4}, "FFFF"),
+    ],
+)
+def test_qwen2_slides_only_when_it_says_so_and_from_a_layer_on(extra, expected):
+    assert kinds(model({**QWEN2, **extra})) == expected
+
+
+@pytest.mark.parametrize("key", ["sliding_window_pattern", "_sliding_window_pattern"])
+def test_both_spellings_of_the_pattern_count(key):
+    assert kinds(model({**GEMMA3, key: 4})) == "WWWFWWWFWWWF"
+
+
+def test_layer_types_win_over_the_pattern():
+    types = ["full_attention"] * 11 + ["sliding_attention"]
+    geometry = model({**GEMMA3, "layer_types": types, "_sliding_window_pattern": 6})
+    assert kinds(geometry) == "F" * 11 + "W"
+
+
+def test_a_window_as_long_as_the_context_is_full_attention():
+    # Phi-4-mini names a window of 262144 tokens for 131072 of context.
+    config = {**LLAMA, "model_type": "phi3", "sliding_window": 8192}
+    geometry = model(config)
+    assert kinds(geometry) == "FFFF"
+    assert geometry.layers[0].tensors[0].extent.span is Span.ALL
+    assert kinds(model({**config, "sliding_window": 8191})) == "WWWW"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"), [("LLLG", "WWWFWWWF"), (4, "WWWFWWWF"), ("LG", "WFWFWFWF")]
+)
+def test_exaone_writes_its_pattern_as_letters_or_a_number(pattern, expected):
+    config = {**LLAMA, "model_type": "exaone4", "num_hidden_layers": 8, "sliding_window": 4096}
+    assert kinds(model({**config, "sliding_window_pattern": pattern})) == expected
+    assert kinds(model({**config, "sliding_window": None})) == "F" * 8
+
+
+def test_gemma2_alternates_from_a_window():
+    assert kinds(model({**LLAMA, "model_type": "gemma2", "sliding_window": 4096})) == "WFWF"
+
+
+def test_llama4_keeps_chunks_except_where_rope_is_left_out():
+    config = {**LLAMA, "model_type": "llama4_text", "attention_chunk_size": 4096}
+    assert kinds(model(config)) == "CCCF"
+    assert kinds(model({**config, "no_rope_layers": [1, 0, 1, 0]})) == "CFCF"
+    assert kinds(model({**config, "attention_chunk_size": None})) == "FFFF"
+
+
+def test_gemma4_full_layers_have_their_own_heads_and_the_last_is_full():
+    config = {
+        **LLAMA,
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 8,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "num_global_key_value_heads": 2,
+        "sliding_window": 1024,
+        "attention_k_eq_v": True,
+    }
+    geometry = model(config)
+    assert kinds(geometry) == "WWWWWFWF"
+    assert shapes(geometry, 0) == [(8, 256), (8, 256)]
+    assert shapes(geometry, 5) == [(2, 512), (2, 512)]
+    without = model({**config, "attention_k_eq_v": False})
+    assert shapes(without, 5) == [(8, 512), (8, 512)]
+
+
+def test_shared_layers_keep_nothing_and_point_to_the_last_of_their_kind():
+    # Gemma 3n E4B: 35 layers, of which 20 keep KV (unsloth#5225).
+    config = {
+        **LLAMA,
+        "model_type": "gemma3n_text",
+        "num_hidden_layers": 35,
+        "num_kv_shared_layers": 15,
+        "sliding_window": 512,
+    }
+    layers = model(config).layers
+    assert sum(bool(layer.tensors) for layer in layers) == 20
+    assert all(layer.kind is LayerKind.SHARED and not layer.tensors for layer in layers[20:])
+    assert (layers[20].shares, layers[24].shares) == (18, 19)
+    with pytest.raises(InputError, match="num_kv_shared_layers: is 35"):
+        model({**config, "num_kv_shared_layers": 35})
+
+
+# ---- latents and index keys -----------------------------------------------------------------------
+
+
+def test_a_latent_is_one_row_of_lora_and_rope():
+    (latent,) = model(MLA).layers[0].tensors
+    assert (latent.role, latent.heads, latent.dim, latent.rope_dim) == (Role.LATENT, 1, 576, 64)
+
+
+def test_sparse_attention_adds_an_index_key():
+    config = {**MLA, "model_type": "deepseek_v32", "index_head_dim": 128, "index_topk": 2048}
+    latent, index = model(config).layers[0].tensors
+    assert (latent.dim, index.role, index.heads, index.dim) == (576, Role.INDEX, 1, 128)
+
+
+@pytest.mark.parametrize("extra", [{"index_topk_freq": 4}, {"indexer_types": ["full", "shared"]}])
+def test_layers_that_share_an_index_are_refused(extra):
+    with pytest.raises(InputError, match=f"{next(iter(extra))}: .*share an index"):
+        model({**MLA, "model_type": "glm_moe_dsa", **extra})
+
+
+def test_deepseek_v4_compresses_by_layer_and_keeps_a_window_everywhere():
+    config = {
+        "model_type": "deepseek_v4",
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 512,
+        "qk_rope_head_dim": 64,
+        "sliding_window": 128,
+        "index_head_dim": 128,
+        "compress_ratios": [0, 4, 128, 0],
+    }
+    layers = model(config).layers
+    held = [[(t.name, t.dim, t.tokens_held(1024)) for t in layer.tensors] for layer in layers]
+    window = ("window", 512, 128)
+    assert held == [
+        [window],
+        [window, ("latent", 512, 256), ("index", 128, 256)],
+        [window, ("latent", 512, 8)],
+    ]
+    with pytest.raises(InputError, match=r"compress_ratios\[1\]: is 8"):
+        model({**config, "compress_ratios": [0, 8, 128]})
+    with pytest.raises(InputError, match="compress_ratios: has 2 entries for 3 layers"):
+        model({**config, "compress_ratios": [0, 4]})
+
+
+# ---- layers without attention, and cross-attention ------------------------------------------------
+
+
+def test_nemotron_blocks_group_heads_or_skip():
+    def block(**attention):
+        return {"attention": attention}
+
+    config = {
+        **LLAMA,
+        "model_type": "nemotron-nas",
+        "num_key_value_heads": None,
+        "block_configs": [
+            block(n_heads_in_group=8),
+            block(no_op=True, n_heads_in_group=None),
+            block(n_heads_in_group=16),
+            block(replace_with_linear=True),
+        ],
+    }
+    layers = model(config).layers
+    assert [len(layer.tensors) for layer in layers] == [2, 0, 2, 0]
+    assert [layers[i].tensors[0].heads for i in (0, 2)] == [4, 2]
+    for attention in ({"window_length": 512}, {"num_sink_tokens": 4}, {"sparsify": []}):
+        blocks = [block(n_heads_in_group=8, **attention)] * 4
+        with pytest.raises(
+            InputError, match=rf"block_configs\[0\]\.attention\.{next(iter(attention))}"
+        ):
+            model({**config, "block_configs": blocks})
+    with pytest.raises(InputError, match="n_heads_in_group: is 5"):
+        model({**config, "block_configs": [block(n_heads_in_group=5)] * 4})
+
+
+def test_whisper_keeps_encoder_frames_besides_its_own():
+    config = {"model_type": "whisper", "decoder_layers": 2, "decoder_attention_heads": 20}
+    layer = model({**config, "d_model": 1280, "num_hidden_layers": 32}).layers[0]
+    assert [(t.name, t.heads, t.dim, t.tokens_held(10)) for t in layer.tensors] == [
+        ("k", 20, 64, 10),
+        ("v", 20, 64, 10),
+        ("cross_k", 20, 64, 1500),
+        ("cross_v", 20, 64, 1500),
+    ]
+
+
+def test_llama_vision_cross_layers_keep_one_image():
+    # Llama 3.2 Vision: four tiles of (560 / 14)^2 patches and a class token each.
+    text = {**LLAMA, "model_type": "mllama_text_model", "cross_attention_layers": [1]}
+    vision = {"image_size": 560, "patch_size": 14, "max_num_tiles": 4}
+    layers = model({"model_type": "mllama", "text_config": text, "vision_config": vision}).layers
+    assert [layer.kind for layer in layers[:2]] == [LayerKind.FULL, LayerKind.CROSS]
+    assert [t.tokens_held(7) for t in layers[1].tensors] == [6404, 6404]
+    with pytest.raises(InputError, match="cross_attention_layers: needs vision_config"):
+        model({"model_type": "mllama", "text_config": text})
+
+
+# ---- other things a file may say ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, "bf16"),
+        ({"dtype": "float16"}, "fp16"),
+        ({"torch_dtype": "torch.float32"}, "fp32"),
+        ({"torch_dtype": None}, None),
+        ({"torch_dtype": "auto"}, None),
+    ],
+)
+def test_dtype_has_two_keys_and_may_be_absent(extra, expected):
+    assert model({**LLAMA, **extra}).dtype == expected
+
+
+def test_an_unknown_dtype_is_refused():
+    with pytest.raises(InputError, match="torch_dtype: 'float8_e4m3fn' is not understood"):
+        model({**LLAMA, "torch_dtype": "float8_e4m3fn"})
+
+
+def test_an_mlc_chat_config_is_opened_and_its_window_applied():
+    inner = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
+    outer = {"model_type": "mistral", "model_config": inner, "quantization": "q4f16_1"}
+    assert kinds(model({**outer, "sliding_window_size": 2048})) == "WWWW"
+    assert kinds(model({**outer, "sliding_window_size": -1})) == "FFFF"
+
+
+def test_a_missing_model_type_is_made_up_for_by_a_known_architecture_only():
+    config = {k: v for k, v in LLAMA.items() if k != "model_type"}
+    assert model({**config, "architectures": ["LlamaForCausalLM"]}).architecture == "llama"
+    with pytest.raises(InputError, match="architectures: 'NewForCausalLM' is not understood"):
+        model({**config, "architectures": ["NewForCausalLM"]})
+    with pytest.raises(InputError, match="model_type: is missing"):
+        model(config)
+
+
+def test_an_unknown_architecture_is_refused_with_similar_ones():
+    with pytest.raises(InputError, match="model_type: 'qwen33' is not an architecture") as caught:
+        model({**LLAMA, "model_type": "qwen33"})
+    assert "qwen3" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sliding_window", 4096),
+        ("attention_chunk_size", 8192),
+        ("kv_lora_rank", 512),
+        ("num_kv_shared_layers", 2),
+        ("index_head_dim", 128),
+        ("compress_ratios", [4]),
+        ("mamba_d_state", 16),
+        ("linear_num_key_heads", 16),
+        ("cross_attention_layers", [1]),
+        ("kv_something_new", 3),
+        ("add_cross_attention", True),
+        ("is_encoder_decoder", True),
+        ("use_cla", True),
+        ("layer_types", ["sliding_attention"] * 4),
+    ],
+)
+def test_a_set_attention_field_that_llama_does_not_know_is_refused(key, value):
+    with pytest.raises(InputError, match=f"config.json: {key}.*not understood"):
+        model({**LLAMA, key: value})
+
+
+@pytest.mark.parametrize("value", [None, False, 0, [], ""])
+def test_an_attention_field_that_says_nothing_is_let_through(value):
+    assert len(model({**LLAMA, "num_kv_shared_layers": value, "new_window": value}).layers) == 4
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_every_architecture_refuses_an_empty_config_by_field(name):
+    with pytest.raises(InputError, match=r"config\.json: \w+: "):
+        model({"model_type": name, "num_hidden_layers": 0})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (True, "must be an integer, not true"),
+        (8.0, "must be an integer, not the number 8.0"),
+        ("8", "must be an integer, not the string '8'"),
+        ([8], "must be an integer, not a list"),
+        ({}, "must be an integer, not an object"),
+        (0, "is 0; it must be from 1"),
+        (-8, "is -8; it must be from 1"),
+        (1 << 63, "is 9223372036854775808; it must be from 1"),
+        pytest.param(10**4000, "is a number of 13288 bits; it must be from 1", id="huge"),
+    ],
+)
+@pytest.mark.parametrize(
+    "key", ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size"]
+)
+def test_a_wrong_value_is_refused_by_field(key, value, message):
+    config = {k: v for k, v in LLAMA.items() if k != "head_dim"}
+    with pytest.raises(InputError, match=f"config.json: {key}: {message}") as caught:
+        model({**config, key: value})
+    assert caught.value.field == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model_type", 5),
+        ("torch_dtype", 16),
+        ("architectures", "LlamaForCausalLM"),
+        ("layer_types", "full_attention"),
+        ("layer_types", ["full_attention"] * 3),
+        ("layer_types", ["full_attention", 1, "full_attention", "full_attention"]),
+        ("layer_types", ["full_attention"] * 100_000),
+        ("max_position_embeddings", "8k"),
+        ("text_config", []),
+    ],
+)
+def test_other_wrong_types_are_refused_by_field(key, value):
+    base = {**LLAMA, "model_type": "llava"} if key == "text_config" else dict(LLAMA)
+    if key == "architectures":
+        del base["model_type"]
+    with pytest.raises(InputError, match=f"config.json: {key}"):
+        model({**base, key: value})
+
+
+def test_two_keys_for_one_value_must_agree():
+    assert len(model({**LLAMA, "n_layer": 4}).layers) == 4
+    with pytest.raises(InputError, match="n_layer: is 5, but num_hidden_layers is 4"):
+        model({**LLAMA, "n_layer": 5})
+
+
+# ---- overrides ------------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_file_and_say_so():
+    geometry = model(LLAMA, layers=2, kv_heads=4, head_dim=64, head_dim_v=32)
+    assert len(geometry.layers) == 2
+    assert shapes(geometry) == [(4, 64), (4, 32)]
+    fact = geometry.provenance["kv_heads"]
+    assert (fact.value, fact.source, fact.where) == (4, Source.FLAG, "--kv-heads")
+
+
+def test_a_flag_makes_up_for_a_missing_field():
+    config = {k: v for k, v in QWEN2.items() if k != "num_key_value_heads"}
+    assert shapes(model(config, kv_heads=2)) == [(2, 128), (2, 128)]
+
+
+def test_a_flag_that_the_architecture_has_no_use_for_is_refused():
+    with pytest.raises(UsageError, match="--kv-heads does not apply to deepseek_v3"):
+        model(MLA, kv_heads=8)

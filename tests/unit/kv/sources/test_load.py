@@ -1,0 +1,334 @@
+"""Built-in models, flags, the hub, GenAI and ONNX: every other way to name a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+from vmtool.errors import InputError, UnavailableError, UsageError
+from vmtool.kv import sources
+from vmtool.kv.geometry import LayerKind, Role, Source, Span
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 512,
+}
+
+
+def per_token(geometry, element_bytes=2):
+    return sum(
+        element_bytes * tensor.elements_per_token
+        for layer in geometry.layers
+        for tensor in layer.tensors
+        if tensor.extent.grows
+    )
+
+
+# ---- built-in models ------------------------------------------------------------------------------
+
+
+def test_there_are_at_least_forty_built_in_models_and_all_resolve():
+    names = sources.builtin_names()
+    assert len(names) >= 40
+    assert list(names) == sorted(set(names))
+    for name in names:
+        assert sources.load(name).layers
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "dtype_bytes", "mebibytes"),
+    [
+        # dranger003/c4ai-command-r-v01, discussion 6: f16 caches of 2048 tokens.
+        ("mixtral-8x7b", 2048, 2, 256),
+        ("llama-3-8b", 2048, 2, 256),
+        ("llama-3-70b", 2048, 2, 640),
+        ("yi-34b", 2048, 2, 480),
+        ("command-r", 2048, 2, 2560),
+        # llama.cpp logs: f16.
+        ("llama-3.2-1b", 4096, 2, 128),
+        ("llama-3.2-3b", 1024, 2, 112),
+        ("smollm-1.7b", 1024, 2, 192),
+        # llama.cpp PR#21551: a 24B Mistral Small at 6656 cells.
+        ("mistral-small-24b", 6656, 2, 1040),
+        # llama.cpp log: the full layers of Gemma 4 12B at 8192 cells, and of E4B at 102400.
+        ("gemma-4-12b", 8192, 2, 128),
+        ("gemma-4-e4b", 102400, 2, 1600),
+    ],
+)
+def test_a_built_in_model_costs_what_was_logged_for_it(name, context, dtype_bytes, mebibytes):
+    assert per_token(sources.load(name), dtype_bytes) * context == mebibytes << 20
+
+
+def test_built_in_models_agree_with_figures_in_bug_reports():
+    # hf-mem#60: gpt-oss-120b, all 36 layers, 73,728 B; TensorRT-LLM#1400: llama-2-7b, 524,288 B.
+    oss = sources.load("gpt-oss-120b")
+    assert sum(2 * t.elements_per_token for layer in oss.layers for t in layer.tensors) == 73_728
+    assert per_token(sources.load("llama-2-7b")) == 524_288
+    # SGLang: Kimi-K2.5, 2,454,421 tokens in 160.63 "GB" (2^30), 61 x 576 x 2.
+    assert per_token(sources.load("kimi-k2.5")) == 61 * 576 * 2
+
+
+def test_sliding_layers_of_gemma_4_cost_what_llama_cpp_logs():
+    # llama.cpp logs for the sliding cache: 12B 1920 MiB at 6144 cells, E4B 60 MiB at 1536,
+    # E2B 12 MiB at 1024.
+    for name, cells, mebibytes in (("12b", 6144, 1920), ("e4b", 1536, 60), ("e2b", 1024, 12)):
+        layers = sources.load(f"gemma-4-{name}").layers
+        sliding = [t for x in layers if x.kind is LayerKind.WINDOW for t in x.tensors]
+        assert sum(2 * t.elements_per_token for t in sliding) * cells == mebibytes << 20
+
+
+def test_a_built_in_name_ignores_case_and_says_that_it_is_built_in():
+    geometry = sources.load("Llama-3.1-8B")
+    assert geometry.name == "llama-3.1-8b"
+    fact = geometry.provenance["kv_heads"]
+    assert (fact.source, fact.where) == (Source.BUILTIN, "built-in llama-3.1-8b")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "suggested"),
+    [
+        ("llama3.1-8b", "llama-3.1-8b"),
+        ("Qwen/Qwen3-8B-Instruct", "qwen3-8b"),
+        ("gemma-3-27", "gemma-3-27b"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_close_ones(wrong, suggested):
+    with pytest.raises(UsageError, match="neither a file nor a built-in model") as caught:
+        sources.load(wrong)
+    assert suggested in caught.value.hint
+
+
+def test_a_name_like_no_other_is_answered_with_where_to_look():
+    with pytest.raises(UsageError) as caught:
+        sources.load("zzzzzzzz" * 1000)
+    assert caught.value.hint == "give a path, or one of the names that --list shows"
+
+
+def test_a_built_in_model_loads_no_reader():
+    code = (
+        "import sys; before = set(sys.modules);"
+        "from vmtool.kv import sources; sources.load('qwen3-8b');"
+        "heavy = {'json', 'asyncio', 'difflib', 'pathlib', 'numpy', 'onnx', 'huggingface_hub'};"
+        "print(sorted(heavy & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# ---- flags ----------------------------------------------------------------------------------------
+
+
+def test_flags_alone_describe_a_model():
+    geometry = sources.from_flags(layers=3, kv_heads=8, head_dim=192, head_dim_v=128)
+    assert len(geometry.layers) == 3
+    assert [(t.heads, t.dim) for t in geometry.layers[0].tensors] == [(8, 192), (8, 128)]
+    assert geometry.provenance["head_dim_v"].where == "--head-dim-v"
+    same = sources.from_flags(layers=1, kv_heads=1, head_dim=64)
+    assert same.layers[0].tensors[1].dim == 64
+    assert same.provenance["head_dim_v"].source is Source.DERIVED
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("layers", 0), ("layers", 5000), ("kv_heads", -1), ("head_dim", 1 << 25)]
+)
+def test_a_flag_out_of_range_is_refused(name, value):
+    values = {"layers": 1, "kv_heads": 1, "head_dim": 64, name: value}
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} = {value}"):
+        sources.from_flags(**values)
+
+
+def test_an_unknown_override_is_refused(write_config):
+    with pytest.raises(UsageError, match="'colour' is not a value"):
+        sources.load(write_config(LLAMA), overrides={"colour": 1})
+
+
+# ---- the hub --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_hub(monkeypatch, write_config):
+    calls = []
+
+    def download(repository, filename):
+        calls.append((repository, filename))
+        if repository == "owner/missing":
+            raise OSError("404")
+        return write_config(LLAMA)
+
+    module = types.ModuleType("huggingface_hub")
+    module.hf_hub_download = download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return calls
+
+
+def test_the_hub_is_asked_for_the_config_alone(fake_hub):
+    geometry = sources.from_hub("owner/name")
+    assert fake_hub == [("owner/name", "config.json")]
+    assert (geometry.name, len(geometry.layers)) == ("owner/name", 2)
+    assert geometry.provenance["layers"].where == "owner/name/config.json"
+
+
+def test_a_failed_download_is_unavailable(fake_hub):
+    with pytest.raises(UnavailableError, match="owner/missing could not be fetched: 404"):
+        sources.from_hub("owner/missing")
+
+
+@pytest.mark.parametrize("name", ["name", "a/b/c", "../etc/passwd", "a b/c", "https://x/y"])
+def test_what_is_not_owner_and_name_is_refused(fake_hub, name):
+    with pytest.raises(UsageError, match="owner/name"):
+        sources.from_hub(name)
+    assert fake_hub == []
+
+
+def test_without_the_optional_package_the_hub_is_unavailable(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UnavailableError) as caught:
+        sources.from_hub("owner/name")
+    assert "pip install 'vmtool[hub]'" in caught.value.hint
+
+
+# ---- ONNX Runtime GenAI ---------------------------------------------------------------------------
+
+
+def genai(**decoder):
+    base = {
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "num_attention_heads": 32,
+        "head_size": 128,
+        "inputs": {"past_key_names": "past_key_values.%d.key"},
+    }
+    return {"model": {"type": "llama", "context_length": 4096, "decoder": {**base, **decoder}}}
+
+
+def test_a_genai_config_gives_layers_heads_and_context(write_config):
+    geometry = sources.load(write_config(genai(), "genai_config.json"))
+    assert (len(geometry.layers), geometry.context_tokens) == (4, 4096)
+    assert [(t.heads, t.dim) for t in geometry.layers[0].tensors] == [(8, 128), (8, 128)]
+    assert geometry.provenance["kv_heads"].detail == "model.decoder.num_key_value_heads"
+
+
+def test_a_genai_window_slides_the_layers_it_lists(write_config):
+    window = {"window_size": 512, "layers": [0, 2]}
+    geometry = sources.load(write_config(genai(sliding_window=window)))
+    assert [layer.window for layer in geometry.layers] == [512, None, 512, None]
+    everywhere = sources.load(write_config(genai(sliding_window={"window_size": 512})))
+    assert [layer.window for layer in everywhere.layers] == [512] * 4
+    kept = {"window_size": 512, "slide_key_value_cache": False}
+    assert sources.load(write_config(genai(sliding_window=kept))).layers[0].window is None
+
+
+def test_genai_whisper_also_keeps_the_encoders_frames(write_config):
+    config = genai(inputs={"cross_past_key_names": "past_key_cross_%d"})
+    with pytest.raises(InputError, match="cross_past_key_names: is set"):
+        sources.load(write_config(config))
+    config["model"]["type"] = "whisper"
+    tensors = sources.load(write_config(config)).layers[0].tensors
+    assert [t.tokens_held(7) for t in tensors] == [7, 7, 1500, 1500]
+
+
+def test_a_genai_state_whose_size_is_elsewhere_is_refused(write_config):
+    config = genai(inputs={"past_conv_names": "past.%d.conv_state"})
+    with pytest.raises(InputError, match=r"model\.decoder\.inputs\.past_conv_names") as caught:
+        sources.load(write_config(config))
+    assert ".onnx" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"head_size": None}, "model.decoder.head_size"),
+        ({"num_hidden_layers": 0}, "model.decoder.num_hidden_layers"),
+        ({"num_key_value_heads": "8"}, "model.decoder.num_key_value_heads"),
+        ({"inputs": []}, "model.decoder.inputs"),
+        ({"sliding_window": {"window_size": -1}}, "model.decoder.sliding_window.window_size"),
+        ({"sliding_window": {"window_size": 8, "layers": [9]}}, "model.decoder.sliding_window.lay"),
+    ],
+)
+def test_a_wrong_genai_field_is_refused_by_name(write_config, change, field):
+    with pytest.raises(InputError) as caught:
+        sources.load(write_config(genai(**change)))
+    assert caught.value.field.startswith(field)
+
+
+# ---- ONNX -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def write_onnx(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="the optional onnx package is not installed")
+
+    def write(inputs, elem_type=onnx.TensorProto.FLOAT16):
+        values = [
+            onnx.helper.make_tensor_value_info(name, elem_type, shape) for name, shape in inputs
+        ]
+        path = tmp_path / "model.onnx"
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", values, [])), path)
+        return str(path)
+
+    return write
+
+
+def pasts(count, name="past_key_values.{}.{}", shape=("batch", 8, "past", 128)):
+    return [(name.format(i, what), list(shape)) for i in range(count) for what in ("key", "value")]
+
+
+def test_an_onnx_decoder_shows_its_cache_in_its_inputs(write_onnx):
+    ids = ("input_ids", ["batch", "tokens"])
+    geometry = sources.load(write_onnx([ids, *pasts(12)]))
+    assert (len(geometry.layers), geometry.dtype) == (12, "fp16")
+    assert [(t.role, t.heads, t.dim) for t in geometry.layers[11].tensors] == [
+        (Role.KEY, 8, 128),
+        (Role.VALUE, 8, 128),
+    ]
+    assert geometry.layers[0].tensors[0].extent.span is Span.ALL
+    assert geometry.provenance["layer 0 key"].detail == "past_key_values.0.key"
+
+
+@pytest.mark.parametrize("name", ["past_key_values.{}.decoder.{}", "past_{1}_self_{0}"])
+def test_other_spellings_of_past_inputs_are_known(write_onnx, name):
+    assert len(sources.load(write_onnx(pasts(2, name))).layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "no past_key_values inputs"),
+        (pasts(2)[:-1], "3 past inputs for 2 layers"),
+        ([*pasts(1), ("past_key_values.0.conv_state", ["b", 6, 3])], "conv_state: is a cache"),
+        (pasts(1, shape=("batch", "heads", "past", 128)), "does not state its heads"),
+        (pasts(1, shape=("batch", 8, 128)), "has 3 dimensions"),
+        ([("past_key_values.9999.key", [1, 8, 4, 128])], "number is too large"),
+    ],
+)
+def test_an_onnx_model_that_does_not_say_is_refused(write_onnx, inputs, message):
+    with pytest.raises(InputError, match=message):
+        sources.load(write_onnx(inputs))
+
+
+def test_overrides_do_not_apply_to_onnx(write_onnx):
+    with pytest.raises(UsageError, match="--layers does not apply to an ONNX model"):
+        sources.load(write_onnx(pasts(1)), overrides={"layers": 2})
+
+
+def test_damaged_onnx_is_refused(tmp_path):
+    pytest.importorskip("onnx", reason="the optional onnx package is not installed")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x07" + b"\xff" * 100)
+    with pytest.raises(InputError, match="is not an ONNX model"):
+        sources.load(str(path))
+
+
+def test_without_the_optional_package_onnx_is_unavailable(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x07")
+    with pytest.raises(UnavailableError) as caught:
+        sources.load(str(path))
+    assert "pip install 'vmtool[onnx]'" in caught.value.hint

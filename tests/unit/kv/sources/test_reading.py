@@ -1,0 +1,130 @@
+"""Files that are not what they should be: a clear error, without hanging or filling memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tracemalloc
+
+import pytest
+
+from vmtool.errors import InputError, UsageError
+from vmtool.kv import sources
+from vmtool.kv.sources.reading import MAX_JSON_BYTES, parse_object, read_bounded
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is not JSON"),
+        (b"not json", "is not JSON"),
+        (b'{"a": 1', "is not JSON"),
+        (b'{"a": 1, "a": 2}', "a: is given twice"),
+        (b'{"a": {"b": 1, "b": 1}}', "b: is given twice"),
+        (b'{"a": NaN}', "NaN, which is not JSON"),
+        (b'{"a": -Infinity}', "-Infinity, which is not JSON"),
+        (b"[1, 2]", "not an object"),
+        (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "number that cannot be read"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_not_strict_json_is_refused(data, message):
+    with pytest.raises(InputError, match=f"model.json: .*{message}") as caught:
+        parse_object("model.json", data)
+    assert caught.value.path == "model.json"
+
+
+def test_a_byte_order_mark_is_dropped():
+    assert parse_object("x", b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+
+
+def test_a_file_over_the_limit_is_refused_without_being_read_whole(tmp_path):
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="larger than"):
+        read_bounded(str(path), 1 << 20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_100_mb_config_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.write(b'{"a": "')
+        file.truncate(100 * 10**6)
+    with pytest.raises(InputError, match=f"larger than {MAX_JSON_BYTES} bytes"):
+        sources.load(str(path))
+
+
+def test_a_folder_is_read_through_its_config(write_config, tmp_path):
+    write_config(LLAMA)
+    geometry = sources.load(str(tmp_path))
+    assert len(geometry.layers) == 2
+    assert geometry.name == tmp_path.name
+
+
+def test_a_folder_without_a_config_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match="folder without any of config"):
+        sources.load(str(tmp_path))
+
+
+def test_a_folder_whose_config_is_a_folder_is_refused(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(InputError, match=r"config\.json"):
+        sources.load(str(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this platform")
+def test_a_fifo_is_refused_without_waiting_for_a_writer(tmp_path):
+    path = tmp_path / "config.json"
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="not a regular file"):
+        sources.load(str(path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no device files on this platform")
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_is_refused(device):
+    with pytest.raises(InputError, match="not a regular file"):
+        sources.load(device)
+
+
+def test_an_unreadable_file_is_refused_by_name(write_config, monkeypatch):
+    path = write_config(LLAMA)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("vmtool.kv.sources.reading.os.open", refuse)  # root may read everything
+    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+        sources.load(path)
+
+
+def test_a_dangling_link_is_refused(tmp_path):
+    link = tmp_path / "config.json"
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match="cannot be read"):
+        sources.load(str(link))
+
+
+def test_a_path_with_a_nul_is_neither_file_nor_model():
+    with pytest.raises(UsageError):
+        sources.load("a\0b")
+
+
+def test_an_empty_file_is_refused(write_config):
+    with pytest.raises(InputError, match="is not JSON"):
+        sources.load(write_config(""))

@@ -1,0 +1,168 @@
+"""Fixed states: what recurrent layers keep for a sequence, whatever its length."""
+
+from __future__ import annotations
+
+import pytest
+
+from vmtool.errors import InputError
+from vmtool.kv import sources
+from vmtool.kv.geometry import LayerKind
+from vmtool.kv.sources.hf.resolve import resolve
+
+BYTES = {"fp32": 4, "bf16": 2, None: 2}
+BASE = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
+MAMBA2 = {
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 128,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+
+
+def model(**config):
+    return resolve({**BASE, **config}, "config.json", "m")
+
+
+def first(geometry, kind):
+    return next(layer for layer in geometry.layers if layer.kind is kind)
+
+
+def state_bytes(layer):
+    return sum(state.elements * BYTES[state.dtype] for state in layer.states)
+
+
+def test_a_gated_delta_net_keeps_vllms_mamba_page():
+    # vllm#40691: Qwen3.5-27B at TP 1 has a mamba page of 3,207,168 bytes.
+    layer = first(sources.load("qwen3.5-27b"), LayerKind.GATED_DELTA)
+    assert state_bytes(layer) == 3_207_168
+    assert [state.dtype for state in layer.states] == [None, "fp32"]
+
+
+def test_a_gated_delta_net_gives_vllms_block_size_with_an_fp8_cache():
+    # noonghunna/club-3090#612: Qwen3.6-35B-A3B with fp8 KV has blocks of 2096 tokens, the
+    # smallest multiple of 16 whose attention page holds a mamba page.
+    geometry = sources.load("qwen3.6-35b-a3b")
+    page = state_bytes(first(geometry, LayerKind.GATED_DELTA))
+    per_token = sum(t.elements_per_token for t in first(geometry, LayerKind.FULL).tensors)
+    assert 16 * -(-page // (16 * per_token)) == 2096
+
+
+def test_mamba1_keeps_conv_tails_and_states_by_channel():
+    # Jamba: 8192 channels, 3 conv inputs and 16 states each (vLLM's mamba1 state shape).
+    layer = first(sources.load("jamba-v0.1"), LayerKind.MAMBA1)
+    assert [state.elements for state in layer.states] == [8192 * 3, 8192 * 16]
+
+
+def test_mamba2_convolves_x_b_and_c():
+    # vLLM's mamba2 state shape: (4096 + 2 x 8 x 128) x 3 and 64 x 64 x 128 for Nemotron 3 Nano.
+    layer = first(sources.load("nemotron-3-nano-30b-a3b"), LayerKind.MAMBA2)
+    assert [state.elements for state in layer.states] == [6144 * 3, 64 * 64 * 128]
+    assert layer.states[1].dtype == "fp32"
+
+
+def test_mamba2_heads_are_divided_by_tp_and_a_single_group_is_copied():
+    config = {**MAMBA2, "num_hidden_layers": 2, "hidden_size": 4096, "attn_layer_indices": [1]}
+    rank = model(model_type="bamba", **config).shard(tp=4)
+    conv, ssm = rank.layers[0].states
+    assert conv.elements == (8192 // 4 + 2 * 128) * 3
+    assert ssm.elements == 32 * 64 * 128
+
+
+@pytest.mark.parametrize("width", ["auto", None])
+def test_a_mamba2_head_may_be_as_wide_as_expand_and_hidden_make_it(width):
+    config = {**MAMBA2, "mamba_d_head": width, "layer_types": ["mamba", "attention"]}
+    geometry = model(model_type="granitemoehybrid", num_hidden_layers=2, hidden_size=4096, **config)
+    assert geometry.layers[0].states[1].elements == 128 * 64 * 128
+    config["mamba_n_heads"] = 100
+    with pytest.raises(InputError, match="mamba_d_head: is not given"):
+        model(model_type="granitemoehybrid", num_hidden_layers=2, hidden_size=4096, **config)
+
+
+def test_granite_hybrid_must_say_which_layers_attend():
+    with pytest.raises(InputError, match="layer_types: is missing"):
+        model(model_type="granitemoehybrid", num_hidden_layers=2, hidden_size=4096, **MAMBA2)
+
+
+def test_parallel_layers_have_both():
+    config = {**MAMBA2, "num_hidden_layers": 1, "hidden_size": 4096}
+    layer = model(model_type="falcon_h1", mamba_d_ssm=8192, **config).layers[0]
+    assert layer.kind is LayerKind.PARALLEL
+    assert [len(layer.tensors), len(layer.states)] == [2, 2]
+    with pytest.raises(InputError, match="mamba_d_ssm: is 4096"):
+        model(model_type="falcon_h1", mamba_d_ssm=4096, **config)
+
+
+def test_a_short_convolution_keeps_its_last_inputs():
+    # LFM2-1.2B: kernel 3 over 2048 channels in 10 of 16 layers.
+    layers = sources.load("lfm2-1.2b").layers
+    convolving = [layer for layer in layers if layer.kind is LayerKind.SHORT_CONV]
+    assert len(convolving) == 10
+    assert convolving[0].states[0].elements == 2048 * 2
+
+
+def test_kimi_delta_attention_alternates_with_latents():
+    geometry = sources.load("kimi-linear-48b-a3b")
+    layer = first(geometry, LayerKind.KIMI_DELTA)
+    assert [state.elements for state in layer.states] == [3 * 4096 * 3, 32 * 128 * 128]
+    assert [layer.index for layer in geometry.layers if layer.kind is LayerKind.MLA] == [
+        3, 7, 11, 15, 19, 23, 26,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("full", "kda", "message"),
+    [
+        ([1], [1, 2], "kda_layers: names layer 1 again"),
+        ([1], [], "kda_layers: leaves out layer 2"),
+        ([3], [1, 2], r"full_attn_layers\[0\]: is 3"),
+    ],
+)
+def test_kimi_linear_lists_must_cover_every_layer_once(full, kda, message):
+    linear = {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
+    config = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_hidden_layers": 2}
+    with pytest.raises(InputError, match=message):
+        model(
+            model_type="kimi_linear",
+            linear_attn_config={**linear, "full_attn_layers": full, "kda_layers": kda},
+            **config,
+        )
+
+
+def test_lightning_attention_keeps_a_matrix_for_each_head():
+    # MiniMax-01: seven of eight layers, 64 heads of 128.
+    config = {"num_hidden_layers": 8, "hidden_size": 6144, "head_dim": 128}
+    geometry = model(model_type="minimax_text_01", attn_type_list=[0] * 7 + [1], **config)
+    layer = first(geometry, LayerKind.LINEAR)
+    assert layer.states[0].elements == 32 * 128 * 128
+    assert geometry.layers[7].kind is LayerKind.FULL
+
+
+def test_rwkv_keeps_no_kv():
+    # MLC's RWKV-5: two shifted inputs, and 40 heads of 64 x 64 in fp32.
+    geometry = sources.load("rwkv-5-3b")
+    assert not any(layer.tensors for layer in geometry.layers)
+    shift, matrix = geometry.layers[0].states
+    assert (shift.elements, matrix.elements, matrix.dtype) == (2 * 2560, 40 * 64 * 64, "fp32")
+
+
+def test_a_pure_mamba_model_has_states_only():
+    geometry = sources.load("falcon-mamba-7b")
+    assert {layer.kind for layer in geometry.layers} == {LayerKind.MAMBA1}
+    assert [state.elements for state in geometry.layers[0].states] == [8192 * 3, 8192 * 16]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("M*", "has 2 letters for 4 layers"), ("M*X-", "holds 'X'"), (None, "is missing")],
+)
+def test_a_hybrid_pattern_must_be_understood(pattern, message):
+    with pytest.raises(InputError, match=f"hybrid_override_pattern: {message}"):
+        model(model_type="nemotron_h", num_hidden_layers=4, hybrid_override_pattern=pattern)
+
+
+def test_a_state_type_that_is_not_understood_is_refused():
+    config = {"model_type": "qwen3_next", "num_hidden_layers": 4, "hidden_size": 2048}
+    with pytest.raises(InputError, match="mamba_ssm_dtype: 'int3'"):
+        model(**config, mamba_ssm_dtype="int3")
