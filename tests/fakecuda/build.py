@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
-_CACHE = Path(__file__).parents[2] / ".cache" / "fakecuda"
+_ROOT = Path(__file__).parents[2]
 _FLAGS = (
     *("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC", "-pthread", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Wconversion", "-Werror"),
@@ -37,12 +37,24 @@ def compile_to(output: Path, flags: tuple[str, ...], sources: list[Path]) -> Non
         os.replace(unfinished, output)  # noqa: PTH105  # atomic: test processes build at once
 
 
+@functools.cache
+def _temporary() -> tempfile.TemporaryDirectory:
+    """A folder that lives as long as this process, for a checkout that cannot be written to."""
+    return tempfile.TemporaryDirectory(prefix="fakecuda-")
+
+
+def _folder() -> Path:
+    if os.access(_ROOT, os.W_OK):
+        return _ROOT / ".cache" / "fakecuda"
+    return Path(_temporary().name)
+
+
 def _cached(name: str, flags: tuple[str, ...], more: tuple[Path, ...] = ()) -> Path:
     sources = [*sorted(SOURCES.glob("*.c")), *more]
     digest = hashlib.sha256(" ".join([*_FLAGS, *flags]).encode())
     for path in [*sources, *sorted(SOURCES.glob("*.h")), *sorted(SOURCES.glob("*.def"))]:
         digest.update(path.name.encode() + path.read_bytes())
-    output = _CACHE / digest.hexdigest()[:16] / name
+    output = _folder() / digest.hexdigest()[:16] / name
     if not output.exists():
         compile_to(output, (*flags, f"-I{SOURCES}"), sources)
     return output

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fakecuda import build
 
+from vmtool.memory.cuda import driver
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -55,11 +57,14 @@ class FakeCuda:
     def reset(self, **settings: object) -> None:
         """Start anew with these settings, as a freshly loaded driver; the rest are defaults.
 
+        The next ``driver.load()`` initialises it again.
+
         Raises:
             ValueError: If a setting or its value is not understood.
         """
         lines = "\n".join(f"{name}={value}" for name, value in setting_lines(settings).items())
         self._say("fakecuda_reset", lines)
+        driver.forget()
 
     def fail(self, faults: str) -> None:
         """Make calls fail, counted from now: ``cuMemMap:5``, ``cuMemMap:2+=700``; ``""`` ends it."""

@@ -18,7 +18,7 @@ def fakecuda_lib():
         pytest.skip(str(exc))
 
 
-def _another_driver_is_loaded(path):
+def _another_driver_is_loaded():
     """Whether this process has a ``libcuda.so.1`` already that is not the stand-in."""
     try:
         loaded = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -33,19 +33,15 @@ def fakecuda(fakecuda_lib):
 
     ``fakecuda.reset(devices=2, granularity="64KiB")`` starts anew with other settings.
     """
-    from vmtool.memory.cuda import driver
-
-    if _another_driver_is_loaded(fakecuda_lib):
+    if _another_driver_is_loaded():
         pytest.skip("a real CUDA driver is loaded in this process; run these tests apart")
     fake = control.FakeCuda()
     fake.reset()
-    driver.forget()
     yield fake
     try:
         fake.assert_clean()
     finally:
         fake.reset(devices=0)  # the library stays loaded; later tests must not find a device
-        driver.forget()
 
 
 @pytest.fixture

@@ -205,8 +205,8 @@ class Driver:
         error = error_class(code)(
             name, _render(arguments), code=code, symbol=symbol, detail=words, cause=cause, hint=hint
         )
-        if isinstance(error, DeviceLostError) and self._lost is None:
-            self._lost = error
+        if isinstance(error, DeviceLostError):
+            self._lost = self._lost or error
             # From now on every call passes through _bind, which raises: a healthy call pays nothing for it.
             self._functions.clear()
         return error
