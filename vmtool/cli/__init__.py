@@ -22,6 +22,7 @@ COMMANDS: Final[dict[str, str]] = {
     "granularity": "What this machine can map, and in what unit.",
     "reserve": "Reserve addresses and show that nothing else is taken.",
     "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
+    "stress": "Commit and release real memory, measured and checked.",
     "compare": "Say what got faster or slower between two runs of stress.",
     "schema": "Print the JSON Schema of a document that vmtool writes.",
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
-from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from vmtool import __version__
+from vmtool.encoding import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def document(
@@ -24,19 +25,6 @@ def document(
     """
     head = {"schema": schema, "version": version, "vmtool": __version__, "command": command}
     return {**head, **{key: plain(value) for key, value in body.items()}}
-
-
-def plain(value: Any) -> Any:
-    """Return *value* as JSON has it: frozen results as objects, enums by value, tuples as lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    return value
 
 
 def dump(body: dict[str, Any], file: IO[str]) -> None:

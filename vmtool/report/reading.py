@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from vmtool.encoding import decode
 from vmtool.errors import InputError
-from vmtool.report.decode import decode
 from vmtool.report.schema import load_schema
 from vmtool.report.validate import SchemaViolation, validate
 from vmtool.results import STRESS_SCHEMA, STRESS_VERSION, StressResult

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.stress.journal import Entry
-    from vmtool.stress.report import WorkerPlan
+    from vmtool.stress.messages import WorkerPlan
 
 _CAUSES: Final = {
     "SIGSEGV": (

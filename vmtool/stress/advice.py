@@ -101,10 +101,10 @@ def _outliers(method: MethodResult) -> Iterator[Advice]:
     phase = worst[1]
     limit = _OUTLIER * (phase.summary.median_ns or 0)
     count = sum(n for index, n in phase.histogram.buckets if bucket_start(index) >= limit)
-    verb = "s" if count != 1 else ""
+    plural = "" if count <= 1 else "es" if phase.phase == "touch" else "s"
     yield Advice(
         "outliers",
-        f"{method.method}: {max(count, 1)} {phase.phase}{verb} took over {_OUTLIER} times the "
+        f"{method.method}: {max(count, 1)} {phase.phase}{plural} took over {_OUTLIER} times the "
         f"median (up to {format_duration(phase.summary.max_ns or 0)})",
         "run again on a quieter machine, or raise --cycles",
     )

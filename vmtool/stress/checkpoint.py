@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from vmtool.results import LedgerReading, LedgerSlope
     from vmtool.stress.ledger import Rules
 
-#: Time between checkpoints, as a multiple of what the last one took: they cost 1.5 % of a run.
-_SPACING: Final = 66
-_SHORTEST_NS: Final = 20 * 10**6
+#: A checkpoint is due when this one and those before it are 1/60 of the time so far, or 1.7 %.
+_SPACING: Final = 60
+#: What the first one is expected to take: reading some hundred areas.
+_FIRST_NS: Final = 2 * 10**6
 #: Kept checkpoints and points of the slope; when there are more, every other one is dropped.
 _KEPT: Final = 256
 
@@ -64,16 +65,17 @@ class Checkpoints:
         ]
         self._subjects = subjects
         self._spacing = _SPACING * threads
+        self._thread_ns = [0] * threads
         self._due = [0] * threads
         self._lock = threading.Lock()
-        self._began = perf_counter_ns()
+        self._began = 0
         self._kept: list[Checkpoint] = []
         self._every = 1
 
     def start(self) -> None:
         """Begin to count time; what came before was warm-up."""
         self._began = perf_counter_ns()
-        self.spent_ns = 0
+        self._due = [self._began + _FIRST_NS * self._spacing for _ in self._due]
 
     def due(self, thread: int, now: int) -> bool:
         """Tell whether *thread* should take one at time *now*."""
@@ -92,7 +94,8 @@ class Checkpoints:
             self._note(self._checkpoint(began, cycle, subject.method, readings, process, parts))
             took = perf_counter_ns() - began
             self.spent_ns += took
-        self._due[thread] = began + took + max(took * self._spacing, _SHORTEST_NS)
+        self._thread_ns[thread] += took
+        self._due[thread] = self._began + (self._thread_ns[thread] + took) * self._spacing
         return took
 
     def take_all(self, cycle: int, *, settled: bool) -> None:

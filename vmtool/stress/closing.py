@@ -9,8 +9,8 @@ from vmtool.memory.backing import QuarantineError
 from vmtool.memory.counters import read_split
 from vmtool.memory.governor import Tier
 from vmtool.results import LEDGERS, PHASES, CallFailure, MethodResult, Verdict
+from vmtool.stress.messages import WorkerReport
 from vmtool.stress.recorder import join_phases
-from vmtool.stress.report import WorkerReport
 from vmtool.stress.verify import CorruptionError
 from vmtool.units import format_size
 

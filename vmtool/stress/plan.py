@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import Demand
+from vmtool.memory import host_methods, open_backing
 from vmtool.memory.backing import MisalignedError
 from vmtool.results import StressSettings
 from vmtool.stress.verify import STRIDE
@@ -51,6 +52,24 @@ class Request:
     workers: int = 1
     seed: int = 0
     inject: tuple[str, ...] = ()
+
+
+def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
+    """Return the methods that the user means: one, or ``all`` that a backing has, default first.
+
+    Raises:
+        UsageError: If the backing has no such method.
+    """
+    known = host_methods() if kind == "host" else (open_backing(kind).method,)
+    if wanted is None:
+        return known[:1]
+    if wanted == "all":
+        return known
+    if wanted not in known:
+        raise UsageError(
+            f"unknown method {wanted!r} of {kind}", hint=f"use one of {', '.join(known)}, or all"
+        )
+    return (wanted,)
 
 
 def make_settings(request: Request, backing: VirtualBacking) -> StressSettings:

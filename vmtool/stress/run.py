@@ -16,9 +16,9 @@ from vmtool.results import (
     Verdict,
 )
 from vmtool.stress.advice import recommend, warn
+from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.plan import alone
 from vmtool.stress.recorder import join_phases
-from vmtool.stress.report import WorkerPlan, WorkerReport
 from vmtool.stress.supervise import Ending, run_workers
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ def run_stress(
         endings, interrupted = run_workers(plans, hang_ns=hang_ns, progress=tell)
     wall_ns = perf_counter_ns() - began
     return _assemble(settings, facts, single, endings, wall_ns, interrupted=interrupted)
+
+
+def with_verdicts(result: StressResult, verdicts: Sequence[Verdict]) -> StressResult:
+    """Return *result* with more verdicts, such as those of assertions."""
+    return replace(result, verdicts=(*result.verdicts, *verdicts))
 
 
 def _shorter(settings: StressSettings) -> StressSettings:

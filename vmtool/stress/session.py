@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.stress.journal import Journal
-    from vmtool.stress.report import WorkerPlan
+    from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.schedule import Round
 
 _SNAPSHOT_NS: Final = 10**9

@@ -17,16 +17,17 @@ from time import monotonic_ns
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import vmtool
+from vmtool.encoding import decode
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.stress.accidents import describe_accident
 from vmtool.stress.journal import Entry, Journal
-from vmtool.stress.report import WorkerError, WorkerReport, decode, encode
+from vmtool.stress.messages import WorkerError, WorkerReport, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.results import Accident
-    from vmtool.stress.report import WorkerPlan
+    from vmtool.stress.messages import WorkerPlan
 
 _POLL_S: Final = 0.1
 #: A worker that was told to stop has this long to give everything back before it is killed.

@@ -14,10 +14,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
 from vmtool.stress.closing import close_session, snapshot
 from vmtool.stress.journal import Journal
-from vmtool.stress.report import WorkerError, WorkerPlan, decode, encode
+from vmtool.stress.messages import WorkerError, WorkerPlan, encode
 from vmtool.stress.session import Session
 
 

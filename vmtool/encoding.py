@@ -1,4 +1,4 @@
-"""Frozen result types from JSON values: the way back from :func:`vmtool.report.document.plain`."""
+"""Frozen result types as the values that JSON has, and back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from functools import cache
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+
+def plain(value: Any) -> Any:
+    """Return *value* as JSON has it: frozen results as objects, enums by value, tuples as lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return value
 
 
 def decode(kind: type[_T], value: Any) -> _T:

@@ -1,0 +1,156 @@
+"""``vmtool stress``: commit and release cycles on real memory, measured and checked."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.params import backing_options, output_options
+from vmtool.cli.stress_options import stress_options
+from vmtool.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.results import StressResult, StressSettings
+
+
+@click.command("stress", short_help="Commit and release real memory, measured and checked.")
+@backing_options
+@stress_options
+@output_options
+def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> int:
+    """Commit, touch and release real memory over and over: how fast, and is it done right.
+
+    \b
+    vmtool stress
+    vmtool stress --method all --granule 64KiB --duration 10s
+    vmtool stress --pattern random --verify full --soak 1h --json -o soak.json
+
+    The cycles run in a process of their own, so that a crash becomes a result. What the kernel
+    counts is compared with what vmtool believes while they run. The default run takes some four
+    seconds and 256 MiB.
+    """  # noqa: D301 - click's own mark
+    output = Output(as_json, path, quiet)
+    modes = [name for name in ("matrix", "ceiling", "prove_faults") if options[name]]
+    if len(modes) > 1:
+        raise UsageError(
+            "--matrix, --find-ceiling and --prove-faults are runs of their own",
+            hint="give one of them",
+        )
+    return _run(output, options)
+
+
+def _run(output: Output, options: dict[str, Any]) -> int:
+    from vmtool.assertions import evaluate, parse_assertion
+    from vmtool.cli.progress import stress_progress
+    from vmtool.machine import read_facts
+    from vmtool.report.stress import to_document, to_text
+    from vmtool.stress.run import run_stress, with_verdicts
+
+    conditions = [parse_assertion(text) for text in options["assertions"]]
+    facts = read_facts()
+    settings = _settings(options, facts)
+    _preflight(output, settings, facts, force=options["force"])
+    with stress_progress(settings, quiet=output.quiet) as progress:
+        result = run_stress(settings, facts, hang_ns=options["hang_timeout"], progress=progress)
+    result = with_verdicts(result, [evaluate(condition, result) for condition in conditions])
+    output.emit(
+        lambda: to_document(result, command_line()), lambda console: to_text(result, console)
+    )
+    for warning in result.warnings:
+        output.notice(f"warning: {warning.message}\n  {warning.hint}")
+    return _exit_code(output, result)
+
+
+def _settings(options: dict[str, Any], facts: MachineFacts) -> StressSettings:
+    from vmtool.memory import open_backing
+    from vmtool.memory.faults import FaultyCalls, parse_fault
+    from vmtool.stress.plan import Request, make_settings, method_names
+
+    kind, touch = options["backing"], options["touch"]
+    methods = method_names(kind, options["method"])
+    faults = FaultyCalls([parse_fault(text) for text in options["inject"]])
+    backings = [
+        open_backing(
+            kind,
+            method=method,
+            prefault=options["prefault"],
+            huge=options["huge"],
+            faults=faults if options["inject"] else None,
+        )
+        for method in methods
+    ]
+    seed = options["seed"]
+    request = Request(
+        methods=methods,
+        safe_bytes=facts.safe_bytes,
+        backing=kind,
+        pattern=options["pattern"],
+        capacity_bytes=options["capacity"],
+        budget_bytes=options["budget"],
+        granule_bytes=options["granule"],
+        cycles=options["cycles"],
+        duration_ns=_duration(options),
+        touch=touch,
+        verify=options["verify"] or ("off" if touch == "none" else "sample"),
+        huge=options["huge"],
+        prefault=options["prefault"],
+        threads=options["threads"],
+        workers=options["workers"],
+        seed=int.from_bytes(os.urandom(4), "big") if seed is None else seed,
+        inject=options["inject"],
+    )
+    return make_settings(request, backings[0])
+
+
+def _duration(options: dict[str, Any]) -> int | None:
+    soak: int | None = options["soak"]
+    duration: int | None = options["duration"]
+    if soak is not None and duration is not None:
+        raise UsageError("--soak and --duration contradict each other", hint="give one of them")
+    return duration if soak is None else soak
+
+
+def _preflight(
+    output: Output, settings: StressSettings, facts: MachineFacts, *, force: bool
+) -> None:
+    """Refuse a plan that is not safe here, or say so when it is forced."""
+    from vmtool.machine.preflight import Verdict, check, refuse_unsafe
+    from vmtool.stress.plan import demand
+
+    findings = check(demand(settings), facts)
+    if not force:
+        refuse_unsafe(findings)
+    for finding in findings:
+        forced = ", but --force was given" if finding.verdict is Verdict.REFUSE else ""
+        output.notice(f"warning: {finding.message}{forced}\n  {finding.remedy}")
+
+
+def _exit_code(output: Output, result: StressResult) -> int:
+    """Return the exit code; what failed stands in the result, and the first of it on stderr."""
+    from vmtool.results import Outcome
+
+    if result.outcome is Outcome.INTERRUPTED:
+        output.notice("interrupted; everything is released, the result is partial")
+        return ExitCode.INTERRUPTED
+    failed = next((verdict for verdict in result.verdicts if verdict.passed is False), None)
+    if failed is not None:
+        click.echo(f"vmtool: error: {failed.check} failed: {failed.detail}", err=True)
+        return ExitCode.CHECK_FAILED
+    if result.accidents:
+        accident = result.accidents[0]
+        click.echo(
+            f"vmtool: error: worker {accident.worker} ended in {accident.operation} of granule "
+            f"{accident.granule}: {accident.cause}",
+            err=True,
+        )
+        return ExitCode.CALL_FAILED
+    if result.failures:
+        click.echo(f"vmtool: error: {result.failures[0].message}", err=True)
+        return ExitCode.CALL_FAILED
+    return ExitCode.DONE

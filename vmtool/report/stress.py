@@ -1,0 +1,199 @@
+"""A stress run as text: latencies, histograms, checks; no digit is cut at any width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.padding import Padding
+from rich.text import Text
+
+from vmtool.report.console import plain_table
+from vmtool.report.document import document
+from vmtool.report.histogram import histogram_rows
+from vmtool.results import LEDGERS, STRESS_SCHEMA, STRESS_VERSION, Outcome
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from vmtool.results import MethodResult, StressResult, Verdict
+
+# Below this width the statistics become rows, so that four phases still fit beside each other.
+_NARROW: Final = 72
+_COLUMNS: Final = {
+    "median": "median_ns",
+    "p90": "p90_ns",
+    "p99": "p99_ns",
+    "p99.9": "p999_ns",
+    "max": "max_ns",
+}
+_OUTCOMES: Final = {
+    Outcome.COMPLETE: "complete",
+    Outcome.INTERRUPTED: "interrupted: the figures cover what was done until then",
+    Outcome.CALL_FAILED: "a call failed; the figures cover what was done until then",
+    Outcome.CRASHED: "a worker died; the figures are its last report",
+    Outcome.HUNG: "a worker hung and was killed; the figures are its last report",
+}
+_INVARIANTS: Final = ("contents", "zero", "base", "budget", "leases", "released")
+
+
+def to_document(result: StressResult, command: list[str]) -> dict[str, Any]:
+    """Return *result* as a JSON document."""
+    body = {name: getattr(result, name) for name in result.__slots__}
+    return document(STRESS_SCHEMA, STRESS_VERSION, command=command, body=body)
+
+
+def to_text(result: StressResult, console: Console) -> None:
+    """Print *result*."""
+    for line in _head(result):
+        console.print(line)
+    for method in result.methods:
+        console.print()
+        console.print(_method_line(method))
+        console.print(_latencies(method, console.width))
+        console.print()
+        console.print(histogram_rows(method, console.width))
+    console.print()
+    for block in _tail(result):
+        console.print(block)
+
+
+def _head(result: StressResult) -> Iterator[RenderableType]:
+    settings = result.settings
+    granule, capacity, budget = (
+        format_size(nbytes)
+        for nbytes in (settings.granule_bytes, settings.capacity_bytes, settings.budget_bytes)
+    )
+    parts = [
+        f"{settings.backing}, {settings.pattern} pattern, granules of {granule}",
+        f"{capacity} reserved for each buffer, at most {budget} committed",
+    ]
+    if settings.workers * settings.threads > 1:
+        parts.append(f"{settings.workers} workers with {settings.threads} threads each")
+    options = [f"touch {settings.touch}", f"verify {settings.verify}"]
+    options += [name for name in ("huge", "prefault") if getattr(settings, name)]
+    parts.append(f"{', '.join(options)}, seed {settings.seed}")
+    if settings.inject:
+        parts.append(f"injected faults: {', '.join(settings.inject)}")
+    for part in parts:
+        yield Text(part)
+    if result.outcome is not Outcome.COMPLETE:
+        yield Text(_OUTCOMES[result.outcome], style="bold yellow")
+
+
+def _method_line(method: MethodResult) -> Text:
+    return Text.assemble(
+        (method.method, "bold"),
+        f": {method.cycles:,} cycles in {format_duration(method.wall_ns)}, "
+        f"{method.cycles_per_s:,.0f} cycles/s, {format_size(round(method.bytes_per_s))}/s",
+    )
+
+
+def _latencies(method: MethodResult, width: int) -> Table:
+    cells = {
+        heading: [_duration(getattr(phase.summary, name)) for phase in method.phases]
+        for heading, name in _COLUMNS.items()
+        if any(getattr(phase.summary, name) is not None for phase in method.phases)
+    }
+    names = [phase.phase for phase in method.phases]
+    if width >= _NARROW:
+        table = plain_table("", *cells, "bytes/s")
+        for index, phase in enumerate(method.phases):
+            rate = phase.total_bytes * 10**9 // max(phase.histogram.sum_ns, 1)
+            row = [column[index] for column in cells.values()]
+            table.add_row(phase.phase, *row, f"{format_size(rate)}/s")
+        return table
+    table = plain_table("", *names)
+    table.padding = (0, 1, 0, 0)
+    for name, row in cells.items():
+        table.add_row(name, *row)
+    return table
+
+
+def _duration(ns: int | None) -> str:
+    return "-" if ns is None else format_duration(ns)
+
+
+def _tail(result: StressResult) -> Iterator[RenderableType]:
+    yield Text(f"harness overhead: {format_duration(result.overhead_ns)} in each sample")
+    before, after = result.resident_before_bytes, result.resident_after_bytes
+    if before is not None and after is not None:
+        yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
+    for scaling in result.scaling:
+        yield Text(
+            f"scaling of {scaling.method}: {scaling.speedup:.2f} times one "
+            f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s with "
+            f"{scaling.workers} workers of {scaling.threads} threads)"
+        )
+    if result.recommendation is not None:
+        yield Text(f"use {result.recommendation.method}: {result.recommendation.reason}")
+    yield from _checks(result)
+    for failure in result.failures:
+        why = "injected" if failure.injected else "not injected"
+        yield _problem(
+            f"failed in {failure.operation} of granule {failure.granule}, cycle {failure.cycle} "
+            f"({why}): {failure.message}",
+            failure.cause,
+            failure.hint,
+        )
+    for accident in result.accidents:
+        how = accident.signal or (
+            f"exit code {accident.exit_code}" if accident.kind == "exit" else "no progress"
+        )
+        yield _problem(
+            f"worker {accident.worker} ended by {how} in {accident.operation} of granule "
+            f"{accident.granule}, cycle {accident.cycle}, method {accident.method}",
+            accident.cause,
+            accident.hint,
+        )
+
+
+def _checks(result: StressResult) -> Iterator[RenderableType]:
+    verdicts = {verdict.check: verdict for verdict in result.verdicts}
+    if not verdicts:
+        yield Text("checks: none could be made, as no worker ended by itself")
+        return
+    groups = (
+        ("checks", {name: name for name in _INVARIANTS}),
+        ("ledgers", {f"ledger.{name}": name.replace("_", " ") for name in LEDGERS}),
+        ("leaks", {f"leak.{name}": name.replace("_", " ") for name in LEDGERS}),
+    )
+    for title, members in groups:
+        found = {verdicts[check]: name for check, name in members.items() if check in verdicts}
+        yield Text(f"{title}: {_summary(found)}")
+    skipped = {v.hint: v.detail for v in result.verdicts if v.passed is None and v.hint}
+    for hint, detail in skipped.items():
+        yield Text(f"  {detail}; {hint}")
+    rest = set(verdicts) - {check for _, members in groups for check in members}
+    for check in sorted(rest):
+        yield Text(f"{check}: {_word(verdicts[check])} ({verdicts[check].detail})")
+    for verdict in result.verdicts:
+        if verdict.passed is False:
+            yield _problem(f"{verdict.check} FAILED: {verdict.detail}", None, verdict.hint)
+
+
+def _summary(found: dict[Verdict, str]) -> str:
+    """Return names by outcome, such as ``contents, zero ok; base FAILED``."""
+    parts = []
+    for word in ("ok", "FAILED", "not checked"):
+        names = [name for verdict, name in found.items() if _word(verdict) == word]
+        if names:
+            parts.append(f"{', '.join(names)} {word}")
+    return "; ".join(parts)
+
+
+def _word(verdict: Verdict) -> str:
+    if verdict.passed is None:
+        return "not checked"
+    return "ok" if verdict.passed else "FAILED"
+
+
+def _problem(message: str, cause: str | None, hint: str | None) -> RenderableType:
+    text = Text(message, style="bold red")
+    for label, more in (("cause", cause), ("hint", hint)):
+        if more:
+            text.append(f"\n{label}: {more}", style="not bold default")
+    return Padding(text, (0, 0, 0, 0))

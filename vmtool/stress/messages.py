@@ -1,0 +1,76 @@
+"""What a worker and its parent tell each other: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from vmtool.encoding import plain
+from vmtool.results import (  # noqa: TC001 - decoding reads the types
+    CallFailure,
+    Checkpoint,
+    LedgerSlope,
+    MethodResult,
+    StressSettings,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What one worker is to do.
+
+    Attributes:
+        settings: Of the whole run; ``budget_bytes`` is this worker's share.
+        worker: Which worker it is.
+        checks: Whether to take checkpoints of the ledgers.
+    """
+
+    settings: StressSettings
+    worker: int
+    checks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """A refusal that ended the worker before its first cycle, to be raised again by the parent."""
+
+    exit_code: int
+    kind: str
+    message: str
+    cause: str | None
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What one worker found, so far or in the end.
+
+    Attributes:
+        complete: Whether it ended by itself with everything asked for.
+        interrupted: Whether it was told to stop before.
+        checkpoint_ns: Time in checkpoints.
+        busy_ns: Time in rounds, checkpoints included.
+        verdicts: Checks that only the worker can make.
+    """
+
+    worker: int
+    complete: bool
+    interrupted: bool
+    overhead_ns: int
+    base_addresses: tuple[int, ...]
+    resident_before_bytes: int | None
+    resident_after_bytes: int | None
+    methods: tuple[MethodResult, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    checkpoint_ns: int
+    busy_ns: int
+    slopes: tuple[LedgerSlope, ...]
+    verdicts: tuple[Verdict, ...]
+    failures: tuple[CallFailure, ...]
+
+
+def encode(message: str, value: Any = None) -> str:
+    """Return one line that carries *value*, a dataclass or nothing, under the name *message*."""
+    return json.dumps({"message": message, "value": plain(value)}, separators=(",", ":")) + "\n"
