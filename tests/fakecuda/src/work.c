@@ -96,7 +96,8 @@ static void complete(const struct clock *clock) {
 
 static void wait_until(uint64_t finish_ns, struct clock clock) {
     if (finish_ns > now_ns()) {
-        struct timespec until = {.tv_sec = (time_t)(finish_ns / 1000000000u), .tv_nsec = (long)(finish_ns % 1000000000u)};
+        struct timespec until = {.tv_sec = (time_t)(finish_ns / 1000000000u),
+                                 .tv_nsec = (long)(finish_ns % 1000000000u)};
         state_unlock();
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) continue;
         state_lock();
