@@ -114,9 +114,13 @@ def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
 
 
 def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
-    from vmtool.kv.sources.reading import name_of, read_object  # noqa: PLC0415
+    from vmtool.kv.sources.reading import (  # noqa: PLC0415
+        MAX_CONFIG_BYTES,
+        name_of,
+        read_object,
+    )
 
-    data = read_object(path)
+    data = read_object(path, MAX_CONFIG_BYTES)
     model = data.get("model")
     if isinstance(model, dict) and "decoder" in model:
         from vmtool.kv.sources import genai  # noqa: PLC0415

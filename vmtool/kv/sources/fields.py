@@ -112,7 +112,7 @@ class Fields:
 
     def fail(self, key: str, message: str, *, hint: str | None = None) -> NoReturn:
         """Raise an `InputError` that names the file and the field."""
-        raise InputError(self.where, message, field=f"{self._prefix}{key}", hint=hint)
+        raise InputError(self.where, message, field=f"{self._prefix}{shown(key)}", hint=hint)
 
     # ---- values -------------------------------------------------------------------------------
 
@@ -222,6 +222,11 @@ class Fields:
     def _fact(self, name: str, value: int, source: Source, where: str, detail: str = "") -> int:
         self.facts[name] = Provenance(value, source, where, detail)
         return value
+
+
+def shown(key: str) -> str:
+    """Return *key* short and printable, for an error message."""
+    return key if len(key) <= 80 and key.isprintable() else repr(key[:80])
 
 
 def _kind(value: Any) -> str:

@@ -20,6 +20,13 @@ _NAMES = {
     "window": ("window_size",),
     "context": ("context_length",),
 }
+#: The types of GenAI's model_type.h whose decoders keep K and V in every layer.
+_TYPES = frozenset(
+    {"chatglm", "decoder", "decoder-pipeline", "ernie4_5", "fara", "gemma", "gemma2", "gemma3"}
+    | {"gemma3_text", "gpt2", "gptoss", "granite", "internlm2", "llama", "mistral", "nemotron"}
+    | {"olmo", "phi", "phi3", "phi3small", "phi3v", "phi4mm", "phimoe", "qwen2", "qwen2_5_vl"}
+    | {"qwen3", "qwen3_vl", "smollm3", "whisper"}
+)
 #: Whisper's encoder always yields 1500 frames for its 30 seconds; the file does not say.
 _WHISPER_FRAMES = 1500
 #: Inputs whose sizes are in the ONNX model alone.
@@ -43,6 +50,8 @@ def build(data: dict[str, Any], path: str, overrides: Mapping[str, int]) -> Mode
     model.names = decoder.names = _NAMES
     decoder.architecture = kind
     crossed = _inputs(decoder, kind)
+    if kind not in _TYPES:
+        model.fail("type", f"{kind[:40]!r} is not an architecture that vmtool understands")
     layers = _layers(decoder, crossed)
     for name in set(overrides) - decoder.applied:
         raise UsageError(f"{FLAGS[name]} does not apply: genai_config.json has no such value")

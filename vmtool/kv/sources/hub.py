@@ -34,6 +34,7 @@ def load(repository: str, overrides: Mapping[str, int]) -> ModelGeometry:
             hint="check the name, the network and the login, or give the path of a downloaded copy",
         ) from exc
     from vmtool.kv.sources.hf.resolve import resolve  # noqa: PLC0415
-    from vmtool.kv.sources.reading import read_object  # noqa: PLC0415
+    from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
 
-    return resolve(read_object(path), f"{repository}/config.json", repository, overrides=overrides)
+    data = read_object(path, MAX_CONFIG_BYTES)
+    return resolve(data, f"{repository}/config.json", repository, overrides=overrides)

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from vmtool.errors import InputError
+from vmtool.kv.sources.fields import shown
 
-#: Real configs are a few KiB; the largest, with a tokenizer's map inside, is under 2 MiB.
+#: Parsed, the worst text takes some thirty times its length. The index of the largest checkpoints
+#: has about 9 MiB.
 MAX_JSON_BYTES = 16 << 20
+#: Real configs are a few KiB; the largest, with a map of labels inside, have about 1 MiB.
+MAX_CONFIG_BYTES = 4 << 20
 #: What a folder may hold, the most telling first.
 _IN_FOLDER = ("config.json", "genai_config.json", "mlc-chat-config.json")
 
@@ -87,7 +91,9 @@ def read_bounded(path: str, limit: int) -> bytes:
         except OSError as exc:
             raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
     if len(data) > limit:
-        raise InputError(path, f"is larger than {limit} bytes, which no config file is")
+        raise InputError(
+            path, f"is larger than {limit} bytes, too large to be what is expected here"
+        )
     return data
 
 
@@ -101,11 +107,11 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     import json  # noqa: PLC0415  # a built-in model needs no JSON
 
     def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(key for i, key in enumerate(names) if key in names[:i])
-            raise InputError(path, "is given twice", field=_shown(twice))
+        result: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in result:
+                raise InputError(path, "is given twice", field=shown(key))
+            result[key] = value
         return result
 
     def no_constant(text: str) -> Any:
@@ -131,11 +137,6 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     return value
 
 
-def read_object(path: str) -> dict[str, Any]:
+def read_object(path: str, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the JSON object in *path*; see `read_bounded` and `parse_object` for what is refused."""
-    return parse_object(path, read_bounded(path, MAX_JSON_BYTES))
-
-
-def _shown(key: str) -> str:
-    """Return *key* short and printable, for an error message."""
-    return key if len(key) <= 80 and key.isprintable() else repr(key[:80])
+    return parse_object(path, read_bounded(path, limit))

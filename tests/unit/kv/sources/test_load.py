@@ -240,6 +240,14 @@ def test_a_genai_state_whose_size_is_elsewhere_is_refused(write_config):
     assert ".onnx" in caught.value.hint
 
 
+@pytest.mark.parametrize("kind", ["lfm2", "newarch", None])
+def test_a_genai_type_that_is_not_understood_is_refused(write_config, kind):
+    config = genai()
+    config["model"]["type"] = kind
+    with pytest.raises(InputError, match=r"model\.type"):
+        sources.load(write_config(config))
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

@@ -10,7 +10,8 @@ import pytest
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv import sources
-from vmtool.kv.sources.reading import MAX_JSON_BYTES, parse_object, read_bounded
+from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, parse_object, read_bounded
 
 LLAMA = {
     "model_type": "llama",
@@ -65,8 +66,26 @@ def test_a_100_mb_config_is_refused(tmp_path):
     with path.open("wb") as file:
         file.write(b'{"a": "')
         file.truncate(100 * 10**6)
-    with pytest.raises(InputError, match=f"larger than {MAX_JSON_BYTES} bytes"):
+    with pytest.raises(InputError, match=f"larger than {MAX_CONFIG_BYTES} bytes"):
         sources.load(str(path))
+
+
+def test_the_worst_config_under_the_limit_takes_bounded_memory(write_config):
+    path = write_config('{"a": [' + "{}," * ((MAX_CONFIG_BYTES - 20) // 3) + "{}]}")
+    tracemalloc.start()
+    with pytest.raises(InputError, match="model_type: is missing"):
+        sources.load(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 256 << 20
+
+
+def test_an_error_shows_a_hostile_key_short_and_printable():
+    config = {**LLAMA, "kv\x1b[31m" + "x" * 100_000: 1}
+    with pytest.raises(InputError) as caught:
+        resolve(config, "config.json", "m")
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
 
 
 def test_a_folder_is_read_through_its_config(write_config, tmp_path):

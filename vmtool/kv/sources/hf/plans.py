@@ -142,7 +142,10 @@ def listed(key: str, most: LayerKind, *, required: bool = False) -> Plan:
             if required:
                 fields.fail(key, "is missing: it says which layers attend")
             return [LayerKind.FULL] * layers
-        return [LayerKind.FULL if i in set(chosen) else most for i in range(layers)]
+        kinds = [most] * layers
+        for i in chosen:
+            kinds[i] = LayerKind.FULL
+        return kinds
 
     return plan
 

@@ -137,7 +137,10 @@ def mllama_plan(fields: Fields, layers: int) -> list[LayerKind]:
     cross = fields.integers("cross_attention_layers", high=layers - 1)
     if cross is None:
         fields.fail("cross_attention_layers", "is missing: it says which layers see the image")
-    return [LayerKind.CROSS if i in set(cross) else LayerKind.FULL for i in range(layers)]
+    kinds = [LayerKind.FULL] * layers
+    for i in cross:
+        kinds[i] = LayerKind.CROSS
+    return kinds
 
 
 def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
