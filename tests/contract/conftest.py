@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import sys
 from dataclasses import dataclass
 
 import pytest
 
+from vmtool.errors import CallError, UnavailableError
 from vmtool.memory import host_methods, open_backing
 
 
@@ -45,22 +47,75 @@ class HostMemory:
             os.close(writer)
 
 
+class DeviceMemory:
+    """Reads, writes and probes addresses of a device, through the driver."""
+
+    def __init__(self, context):
+        self._context = context
+        self._access = context.driver.access(context.info.ordinal)  # owns its location
+
+    def write(self, address: int, data: bytes) -> None:
+        with self._context.current():
+            self._context.call("cuMemcpyHtoD", address, data, len(data))
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        data = bytearray(nbytes)
+        with self._context.current():
+            self._context.call("cuMemcpyDtoH", data, address, nbytes)
+        return bytes(data)
+
+    def faults(self, address: int) -> bool:
+        """Tell whether the device has no access; a real fault would end its context."""
+        granule = 64 << 10
+        try:
+            address = address // granule * granule
+            return not self._context.call("cuMemGetAccess", self._access.location, address)
+        except CallError:
+            return True
+
+
 @dataclass(frozen=True)
 class Platform:
     """A backing under test and how to reach its memory."""
 
     backing: object
-    memory: HostMemory
+    memory: object
 
 
-PLATFORMS = [f"host:{method}" for method in host_methods()]
+PLATFORMS = [
+    *(f"host:{method}" for method in host_methods()),
+    "standin:cold",
+    pytest.param("gpu:cold", marks=pytest.mark.gpu),
+]
 
 
 @pytest.fixture(params=PLATFORMS)
 def platform(request):
-    """Every backing that this machine has, one after the other."""
-    _kind, _, method = request.param.partition(":")
-    return Platform(open_backing("host", method=method), HostMemory())
+    """Every backing that this machine has, and the stand-in device, one after the other."""
+    kind, _, method = request.param.partition(":")
+    if kind == "host":
+        yield Platform(open_backing("host", method=method), HostMemory())
+        return
+    if kind == "standin":
+        request.getfixturevalue("fakecuda").reset(granularity="64KiB", poison=0xA5)
+    elif driver_is_standin():
+        pytest.skip("the stand-in driver is loaded in this process: run the gpu tests apart")
+    try:
+        backing = open_backing("cuda")
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    yield Platform(backing, DeviceMemory(backing.context))
+    gc.collect()
+    backing.context.close()  # the stand-in is asked afterwards whether anything is held
+
+
+def driver_is_standin():
+    """Tell whether this process has the tests' own driver loaded."""
+    try:
+        loaded = ctypes.CDLL("libcuda.so.1", mode=getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW)
+    except (OSError, AttributeError):
+        return False
+    return hasattr(loaded, "fakecuda_report")
 
 
 @pytest.fixture

@@ -43,6 +43,10 @@ def open_backing(
         UsageError: If *kind* or *method* is unknown, or a fault names a call that is not made.
         UnavailableError: If this machine has no such memory.
     """
+    if kind == "cuda" or kind.startswith("cuda:"):
+        if prefault or huge or method is not None:
+            raise UsageError(f"methods, pre-faulting and huge pages are for the host, not {kind}")
+        return _open_device(kind)
     if kind != "host":
         raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
     if sys.platform == "win32":
@@ -59,3 +63,13 @@ def open_backing(
         return PosixBacking(
             method or host_methods()[0], prefault=prefault, huge=huge, label=label, calls=calls
         )
+
+
+def _open_device(kind: str) -> VirtualBacking:
+    ordinal = kind.partition(":")[2] or "0"
+    if not ordinal.isascii() or not ordinal.isdigit() or len(ordinal) > 3:
+        raise UsageError(f"unknown backing {kind!r}", hint="use cuda or cuda:N, such as cuda:0")
+    from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.cuda.context import DeviceContext
+
+    return CudaBacking(DeviceContext(int(ordinal)))

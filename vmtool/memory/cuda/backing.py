@@ -1,0 +1,170 @@
+"""A CUDA device's address space: one reservation, committed chunk by chunk from physical handles.
+
+A handle is mapped whole and unmapped whole, so the chunk that a handle covers is the unit of commit
+and release. The driver's rules that this relies on are in ``docs/platform-facts.md``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.errors import UsageError, VmtoolError
+from vmtool.memory.backing import (
+    Granularity,
+    MisalignedError,
+    PhysicalMemoryAccounting,
+    QuarantineError,
+    Reservation,
+)
+from vmtool.memory.cuda import driver as cu
+from vmtool.memory.cuda.diagnosis import explain
+from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.handles import ColdHandles, HandleSource
+from vmtool.memory.cuda.mapping import MappedRange
+from vmtool.memory.governor import Tier
+
+if TYPE_CHECKING:
+    from vmtool.memory.cuda.context import DeviceContext
+
+_MAX_LENGTH: Final = 1 << 63
+
+
+class CudaReservation(Reservation):
+    """A range of device addresses, and what is mapped in it."""
+
+    __slots__ = ("finalizer", "mapped")
+
+    def __init__(self, mapped: MappedRange) -> None:
+        super().__init__(mapped.base, mapped.nbytes, mapped.chunk)
+        self.mapped = mapped
+        # At exit too: the driver would do it, but its own order of shutting down is not documented.
+        self.finalizer = weakref.finalize(self, mapped.abandon)
+
+    def forget_unmapped(self) -> None:
+        """Take out of the committed spans what a close that failed half-way has unmapped."""
+        for start, end in list(self.blocks):
+            for at in range(start, end, self.granularity):
+                if at // self.granularity not in self.mapped.handles:
+                    self.blocks.remove(at, at + self.granularity)
+
+
+class CudaBacking:
+    """Commit device memory behind a range of device addresses.
+
+    Args:
+        context: The device.
+        chunk: Bytes of one physical handle: a power of two and a multiple of the device's minimum
+            granularity; by default the recommended granularity.
+        source: Where handles of that size come from; by default each is created and released.
+
+    Raises:
+        UsageError: If *chunk* is not legal on this device.
+        VmtoolError: If what the driver says of its granularity is not a power of two.
+    """
+
+    tier = Tier.DEVICE
+    zeroes = False  # the driver promises nothing about the contents of new memory
+    guards = True
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        *,
+        chunk: int | None = None,
+        source: HandleSource | None = None,
+    ) -> None:
+        ordinal = context.info.ordinal
+        self.context = context
+        self.name = f"cuda:{ordinal}"
+        self.properties = context.driver.allocation_properties(ordinal)
+        minimum = granularity(context, self.properties, cu.GRANULARITY_MINIMUM)
+        recommended = granularity(context, self.properties, cu.GRANULARITY_RECOMMENDED)
+        self.granularity = recommended if chunk is None else chunk
+        if self.granularity <= 0 or self.granularity & (self.granularity - 1 | minimum - 1):
+            raise UsageError(
+                f"a chunk of {chunk} bytes is not legal on {self.name}",
+                hint=f"use a power of two that is at least {minimum}",
+            )
+        self.units = Granularity(None, minimum, self.granularity)
+        self.source = source or ColdHandles(context, self.granularity, self.properties)
+        self.method = "cold" if source is None else "pooled"
+        self.accounting = PhysicalMemoryAccounting(self.source.authority)
+        self._access = [context.driver.access(ordinal)]
+
+    def reserve(self, nbytes: int) -> CudaReservation:
+        """Reserve *nbytes* of device addresses; see :class:`VirtualBacking`."""
+        if nbytes <= 0:
+            raise UsageError(
+                f"cannot reserve {nbytes} bytes", hint=f"use {self.granularity} or more"
+            )
+        if nbytes & (self.granularity - 1):
+            raise MisalignedError("length", nbytes, self.granularity)
+        if nbytes >= _MAX_LENGTH:
+            raise UsageError(f"{nbytes} bytes is more than any address space holds")
+        try:
+            base = self.context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
+        except CudaError as error:
+            raise explain(error, self.context, nbytes, 0) from error
+        span = (base, nbytes)
+        return CudaReservation(
+            MappedRange(self.context, self.source, self._access, span, self.granularity)
+        )
+
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Put memory behind a span; see :class:`VirtualBacking`."""
+        assert isinstance(reservation, CudaReservation)  # narrows the contract's type
+        reservation.check_commit(offset, nbytes)
+        try:
+            reservation.mapped.map(offset, offset + nbytes)
+        except QuarantineError as error:
+            reservation.quarantine(*error.span)
+            raise
+        reservation.blocks.add(offset, offset + nbytes)
+
+    def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Give back the memory behind a span; see :class:`VirtualBacking`."""
+        assert isinstance(reservation, CudaReservation)  # narrows the contract's type
+        reservation.check_release(offset, nbytes)
+        try:
+            reservation.mapped.unmap(offset, offset + nbytes)
+        except QuarantineError as error:
+            reservation.blocks.remove(offset, offset + nbytes)
+            reservation.quarantine(*error.span)
+            raise
+        reservation.blocks.remove(offset, offset + nbytes)
+
+    def unreserve(self, reservation: Reservation) -> None:
+        """Give back every block and the addresses, once; see :class:`VirtualBacking`."""
+        assert isinstance(reservation, CudaReservation)  # narrows the contract's type
+        if reservation.closed:
+            return
+        failure: VmtoolError | None = None
+        try:
+            reservation.mapped.free()
+        except VmtoolError as error:
+            if not reservation.mapped.freed:
+                reservation.forget_unmapped()
+                raise
+            failure = error
+        reservation.finalizer.detach()
+        reservation.mark_closed()
+        if failure is not None:
+            raise failure
+
+
+def granularity(context: DeviceContext, properties: Any, option: int) -> int:
+    """Return the granularity for *properties* (B1: an answer that makes no sense is an error).
+
+    Raises:
+        CudaError: If the driver does not answer.
+        VmtoolError: If the answer is not a power of two.
+    """
+    nbytes = context.driver.granularity(properties, option)
+    if nbytes <= 0 or nbytes & (nbytes - 1):
+        raise VmtoolError(
+            f"cuMemGetAllocationGranularity answered {nbytes}, which is not a power of two",
+            cause="the driver, or something that stands in for it, is broken",
+            hint="update the NVIDIA driver",
+        )
+    return nbytes

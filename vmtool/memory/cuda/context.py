@@ -1,0 +1,88 @@
+"""One device's context: retained while anything needs it, current only during a call."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from vmtool.memory.cuda import driver
+from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
+from vmtool.memory.cuda.errors import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    #: ``call(name, *arguments)`` as :meth:`vmtool.memory.cuda.driver.Driver.call` has it.
+    Caller = Callable[..., Any]
+
+
+class DeviceContext:
+    """The primary context of one device.
+
+    Backings and reservations refer to it, so that it outlives what is mapped under it.
+
+    Args:
+        ordinal: The device.
+        wrap: Makes the caller to use out of the driver's own, for timing and for faults.
+
+    Attributes:
+        info: The device, as the driver describes it.
+        driver: The driver.
+        call: How calls are made.
+
+    Raises:
+        UnavailableError: If there is no such device, or it cannot map memory.
+        CudaError: If its context cannot be had.
+    """
+
+    def __init__(self, ordinal: int, *, wrap: Callable[[Caller], Caller] | None = None) -> None:
+        self.driver = driver.load()
+        self.info: DeviceInfo = device(ordinal)
+        require_vmm(self.info)
+        self.call: Caller = self.driver.call if wrap is None else wrap(self.driver.call)
+        self._handle: int = self.call("cuDevicePrimaryCtxRetain", ordinal)
+        # Finalizers run at exit in the reverse order of their making: after the reservations'.
+        self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)
+
+    def close(self) -> None:
+        """Let go of the context, once nothing is mapped under it; again is a no-op."""
+        self._finalizer()
+
+    @property
+    def lost(self) -> bool:
+        """Whether a sticky error has made the driver unusable."""
+        return self.driver.lost is not None
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the context current for this thread; the caller's own comes back afterwards."""
+        self.call("cuCtxPushCurrent", self._handle)
+        try:
+            yield
+        finally:
+            if not self.lost:
+                self.call("cuCtxPopCurrent")
+
+    def synchronise(self) -> None:
+        """Wait until the device has finished all work of the context.
+
+        Raises:
+            CudaError: If work that was submitted before has failed.
+        """
+        with self.current():
+            self.call("cuCtxSynchronize")
+
+    def free_bytes(self) -> tuple[int, int]:
+        """Return free and total memory of the device, in bytes."""
+        with self.current():
+            free, total = self.call("cuMemGetInfo")
+        return free, total
+
+
+def _release(loaded: driver.Driver, ordinal: int) -> None:
+    if loaded.lost is None:
+        try:
+            loaded.call("cuDevicePrimaryCtxRelease", ordinal)
+        except CudaError:
+            return  # the process ends, or the driver has shut down before us

@@ -1,0 +1,171 @@
+"""What is mapped in one range of device addresses, and the runs of driver calls that change it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vmtool.errors import VmtoolError
+from vmtool.memory.backing import QuarantineError
+from vmtool.memory.cuda.diagnosis import explain
+from vmtool.memory.cuda.errors import CudaError
+
+if TYPE_CHECKING:
+    from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.memory.cuda.handles import HandleSource
+
+
+class MappedRange:
+    """A reserved range of device addresses and the handle mapped at each of its chunks.
+
+    It outlives the reservation that a caller forgets, and can then give everything back.
+
+    Attributes:
+        base: The first device address.
+        nbytes: The size of the range.
+        chunk: The size of one handle.
+        handles: The handle at each chunk that is mapped, or perhaps still is, by its number.
+        freed: Whether the addresses were given back.
+    """
+
+    __slots__ = ("_access", "_context", "_source", "base", "chunk", "freed", "handles", "nbytes")
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        source: HandleSource,
+        access: list[Any],
+        span: tuple[int, int],
+        chunk: int,
+    ) -> None:
+        self._context = context
+        self._source = source
+        self._access = access
+        self.base, self.nbytes = span
+        self.chunk = chunk
+        self.handles: dict[int, int] = {}
+        self.freed = False
+
+    def map(self, start: int, end: int) -> None:
+        """Map a handle at each chunk of ``start..end``, and give the device access to all at once.
+
+        Raises:
+            CudaError, BudgetError: If a handle or a mapping cannot be had; nothing has changed.
+            QuarantineError: If what was mapped meanwhile could not be unmapped again.
+        """
+        call, chunk = self._context.call, self.chunk
+        done: list[int] = []
+        try:
+            for at in range(start, end, chunk):
+                handle = self._source.take()
+                try:
+                    call("cuMemMap", self.base + at, chunk, 0, handle, 0)
+                except CudaError:
+                    self._give([handle])
+                    raise
+                done.append(handle)
+            call("cuMemSetAccess", self.base + start, end - start, self._access, 1)
+        except VmtoolError as error:
+            self._roll_back(start, done, error)
+            if isinstance(error, CudaError):
+                raise explain(error, self._context, end - start, len(self.handles)) from error
+            raise
+        first = start // chunk
+        self.handles.update(zip(range(first, first + len(done)), done, strict=True))
+
+    def unmap(self, start: int, end: int) -> None:
+        """Unmap ``start..end``, whole mappings without a hole, in one call; give back the handles.
+
+        Raises:
+            CudaError: If the driver refuses; everything is still mapped.
+            QuarantineError: If it cannot be told whether it is, or a handle was not taken back.
+        """
+        call = self._context.call
+        # cuMemUnmap does not wait for work in flight, which would then fault (docs).
+        self._context.synchronise()
+        try:
+            call("cuMemUnmap", self.base + start, end - start)
+        except CudaError as error:
+            if self._is_mapped(start) and self._is_mapped(end - self.chunk):
+                raise
+            raise QuarantineError((start, end), error) from error
+        chunks = range(start // self.chunk, end // self.chunk)
+        lost = self._give([self.handles.pop(number) for number in chunks])
+        if lost:
+            numbers = [chunks[index] for index, _ in lost]
+            span = (numbers[0] * self.chunk, (numbers[-1] + 1) * self.chunk)
+            raise QuarantineError(span, lost[0][1]) from lost[0][1]
+
+    def free(self) -> None:
+        """Unmap everything and give back the addresses. A lost device has done so by itself.
+
+        Raises:
+            CudaError: If the driver refuses; what is left can be tried again.
+            QuarantineError: If only a handle was not taken back; the addresses are.
+        """
+        if self._context.lost:
+            self.handles.clear()
+            self.freed = True
+            return
+        failure: QuarantineError | None = None
+        for start, end in self._runs():
+            try:
+                self.unmap(start, end)
+            except QuarantineError as error:
+                if start // self.chunk in self.handles:
+                    raise
+                failure = error
+        self._context.call("cuMemAddressFree", self.base, self.nbytes)
+        self.freed = True
+        if failure is not None:
+            raise failure
+
+    def abandon(self) -> None:
+        """Give everything back without an answer, for a reservation that was forgotten."""
+        try:
+            self.free()
+        except VmtoolError:
+            return  # the driver shuts down with the process and takes the rest
+
+    def _roll_back(self, start: int, handles: list[int], error: VmtoolError) -> None:
+        """Unmap what a failing commit has mapped: nothing uses it yet, so nothing is waited for."""
+        if not handles or self._context.lost:
+            return
+        end = start + len(handles) * self.chunk
+        try:
+            self._context.call("cuMemUnmap", self.base + start, end - start)
+        except CudaError as failure:
+            first = start // self.chunk
+            self.handles.update(zip(range(first, first + len(handles)), handles, strict=True))
+            failure.add_note(f"while undoing a commit that failed: {error}")
+            raise QuarantineError((start, end), failure) from failure
+        for _, lost in self._give(handles):
+            error.add_note(f"and a handle was lost: {lost}")
+
+    def _give(self, handles: list[int]) -> list[tuple[int, CudaError]]:
+        """Give handles back to their source; which of them it could not take, and why."""
+        lost = []
+        for index, handle in enumerate(handles):
+            try:
+                self._source.give(handle)
+            except CudaError as error:
+                lost.append((index, error))
+        return lost
+
+    def _is_mapped(self, offset: int) -> bool:
+        """Tell whether the driver still knows access at *offset*; an error is a no."""
+        try:
+            location = self._access[0].location
+            return bool(self._context.call("cuMemGetAccess", location, self.base + offset))
+        except CudaError:
+            return False
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return the maximal runs of mapped chunks, as offsets."""
+        runs: list[tuple[int, int]] = []
+        for number in sorted(self.handles):
+            start, end = number * self.chunk, (number + 1) * self.chunk
+            if runs and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], end)
+            else:
+                runs.append((start, end))
+        return runs
