@@ -302,6 +302,6 @@ def _gate(condition: Condition, pairs: Sequence[_Pair]) -> Gate:
         failed |= condition.holds(change)
         details.append(
             f"{old.method}: {metric.show(before)} to {metric.show(after)}, "
-            f"{float(change):+.1%}".replace("%", " %")
+            f"{round(float(change) * 100, 1) + 0.0:+,.1f} %"  # no -0.0
         )
     return Gate(condition.text, failed=failed, detail="; ".join(details))

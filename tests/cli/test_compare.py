@@ -136,3 +136,17 @@ def test_help_has_examples():
 
     result = CliRunner().invoke(command, ["--help"])
     assert "vmtool compare before.json after.json --fail-on" in result.output
+
+
+def test_html_is_written_beside_the_result(capsys, tmp_path, files):
+    page = tmp_path / "page.html"
+    code, out, _ = invoke(capsys, *files, "--html", str(page))
+    assert code == 0
+    assert "slower" in out
+    assert "commit: slower (+5" in page.read_text(encoding="utf-8")
+
+
+def test_html_that_cannot_be_written_is_exit_2(capsys, tmp_path, files):
+    code, _, err = invoke(capsys, *files, "--html", str(tmp_path / "none" / "page.html"))
+    assert code == 2
+    assert "cannot write" in err

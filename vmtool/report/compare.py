@@ -81,15 +81,15 @@ def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Consol
     shown = [change for change in comparison.changes if change.statistic in _SHOWN]
     if not shown:
         console.print("the runs have no phase in common")
-    for name in dict.fromkeys(_method(change) for change in shown):
+    for name in dict.fromkeys(method_text(change) for change in shown):
         console.print(name, style="bold")
-        rows = [change for change in shown if _method(change) == name]
+        rows = [change for change in shown if method_text(change) == name]
         if console.width >= _TABLE_COLUMNS:
             _print_table(rows, comparison.confidence, console)
         else:
             _print_blocks(rows, comparison.confidence, console)
         for rate in comparison.rates:
-            if _method(rate) == name:
+            if method_text(rate) == name:
                 console.print(_rate_line(rate) + "\n")
     for line in footnotes(comparison):
         console.print(line)
@@ -117,15 +117,14 @@ def differences(what: str, found: Sequence[Difference]) -> str:
 
 def change_text(ratio: float) -> str:
     """Return a ratio as a signed change: 1.104 is ``+10.4 %``."""
-    return f"{(ratio - 1) * 100:+,.1f} %"
+    return f"{_signed(ratio)} %"
 
 
 def interval_text(change: Change) -> str:
     """Return the interval of a change; without an upper end it is only ``over`` something."""
-    low = f"{(change.low - 1) * 100:+,.1f}"
     if change.high is None:
-        return f"over {low} %"
-    return f"{low} to {(change.high - 1) * 100:+,.1f} %"
+        return f"over {_signed(change.low)} %"
+    return f"{_signed(change.low)} to {_signed(change.high)} %"
 
 
 def verdict_text(change: Change) -> str:
@@ -138,10 +137,16 @@ def percent(part: float) -> str:
     return f"{part * 100:.4g} %"
 
 
-def _method(item: Change | Rate) -> str:
+def method_text(item: Change | Rate) -> str:
+    """Return the method, or both when the runs had one each and not the same."""
     if item.method == item.method_after:
         return item.method
     return f"{item.method} -> {item.method_after}"
+
+
+def _signed(ratio: float) -> str:
+    # Adding zero turns the -0.0 that rounding leaves into 0.0, which has no direction.
+    return f"{round((ratio - 1) * 100, 1) + 0.0:+,.1f}"
 
 
 def _print_table(rows: Sequence[Change], confidence: float, console: Console) -> None:

@@ -1,0 +1,237 @@
+"""The pages in a real browser: what it makes of them, on a phone and on a wide screen."""
+
+import html.parser
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from dataclasses import replace
+
+import pytest
+from stored_runs import MACHINE, eventful, gaussian, method, run
+
+from vmtool.assertions import parse_change
+from vmtool.compare import compare
+from vmtool.report.compare_page import compare_page
+from vmtool.report.reading import StoredRun
+from vmtool.report.stress_page import stress_page
+from vmtool.results import Verdict
+
+pytestmark = pytest.mark.browser
+
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--hide-scrollbars",
+)
+_HOSTILE = (
+    "<script>document.title='owned'</script>\"'><img src=x onerror=\"document.title='owned'\">"
+)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser's program; skips where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no Chromium was found")
+    return found
+
+
+@pytest.fixture
+def load(chromium, tmp_path):
+    """Open a page and do one thing with it: ``--dump-dom`` or ``--screenshot=FILE``."""
+
+    def run_browser(text, action, *flags):
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        command = [chromium, *_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, action]
+        address = (tmp_path / "page.html").as_uri()
+        result = subprocess.run([*command, address], capture_output=True, timeout=90, check=True)
+        return result.stdout.decode()
+
+    return run_browser
+
+
+@pytest.fixture
+def browse(load):
+    """Open a page and return the DOM that the browser makes of it."""
+    return lambda text: load(text, "--dump-dom", "--window-size=1280,1200")
+
+
+@pytest.fixture
+def corner(load, tmp_path):
+    """Open a page and return the colour of its upper left corner."""
+
+    def take(text, *flags):
+        shot = tmp_path / "page.png"
+        load(text, f"--screenshot={shot}", "--window-size=500,60", *flags)
+        return Pixels(shot.read_bytes()).at(2, 2)
+
+    return take
+
+
+class Pixels:
+    """The pixels of a PNG as Chromium writes it: eight bits a channel, not interlaced."""
+
+    def __init__(self, data):
+        self.width, self.height, depth, kind = struct.unpack(">IIBB", data[16:26])
+        assert depth == 8
+        self.channels = {2: 3, 6: 4}[kind]
+        packed, position = b"", 8
+        while position < len(data):
+            size, name = struct.unpack(">I4s", data[position : position + 8])
+            if name == b"IDAT":
+                packed += data[position + 8 : position + 8 + size]
+            position += 12 + size
+        self.rows = self._unfilter(zlib.decompress(packed))
+
+    def _unfilter(self, raw):
+        size, step = self.width * self.channels, self.channels
+        above, rows = bytearray(size), []
+        for start in range(0, len(raw), size + 1):
+            kind, line = raw[start], bytearray(raw[start + 1 : start + 1 + size])
+            for i in range(size) if kind else ():
+                left = line[i - step] if i >= step else 0
+                corner = above[i - step] if i >= step else 0
+                up = above[i]
+                nearest = min((left, up, corner), key=lambda v: abs(left + up - corner - v))
+                line[i] = (line[i] + (0, left, up, (left + up) // 2, nearest)[kind]) & 255
+            rows.append(line)
+            above = line
+        return rows
+
+    def at(self, x, y):
+        start = x * self.channels
+        return tuple(self.rows[y][start : start + 3])
+
+
+class Dom(html.parser.HTMLParser):
+    """What the browser's DOM holds: elements, their attributes, and the text outside of styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.text, self._stack = [], "", []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in {"meta", "br"}:
+            self._stack.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in self._stack:
+            while self._stack.pop() != tag:
+                pass
+
+    def handle_data(self, data):
+        if "style" not in self._stack:
+            self.text += data
+
+    def count(self, name, style=None):
+        return sum(
+            t == name and (style is None or a.get("class") == style) for t, a in self.elements
+        )
+
+
+def latencies(seed, *, slower=1.0):
+    return {
+        "commit": gaussian(seed, 180_000 * slower, 12_000),
+        "touch": gaussian(seed + 1, 400_000, 12_000),
+        "release": gaussian(seed + 2, 90_000, 12_000),
+    }
+
+
+@pytest.fixture(scope="module")
+def run_page():
+    result = run(method("fixed", **latencies(1)), method("protect", **latencies(4)))
+    return stress_page(result, command=["vmtool", "stress"], version="1.0")
+
+
+@pytest.fixture(scope="module")
+def comparison_page():
+    before = StoredRun("a.json", ("vmtool",), "1", run(method("fixed", **latencies(1))))
+    after = StoredRun(
+        *("b.json", ("vmtool",), "1"),
+        run(method("fixed", **latencies(4, slower=1.4)), machine=MACHINE | {"page_bytes": 16384}),
+    )
+    gates = [parse_change("commit.p99>+20%"), parse_change("touch.p50>+20%")]
+    return compare_page(before, after, compare(before.result, after.result, fail_on=gates))
+
+
+# A page that is wider than the screen is scrolled sideways; the browser tells in the title, by a
+# script that the page's own policy would refuse: so the policy is taken out for this test alone.
+_MEASURE = (
+    "<script>document.title = [document.documentElement.scrollWidth, innerWidth].join()</script>"
+)
+
+
+@pytest.mark.parametrize("page", ["run_page", "comparison_page"])
+def test_a_phone_shows_the_page_without_scrolling_sideways(browse, request, page):
+    text = request.getfixturevalue(page)
+    measured = re.sub(r'<meta http-equiv="[^>]*>', "", text).replace(
+        "</body>", f"{_MEASURE}</body>"
+    )
+    # Headless Chromium's window has a least width of 500; a frame has none.
+    frame = measured.replace("&", "&amp;").replace('"', "&quot;")
+    outer = (
+        f'<iframe srcdoc="{frame}" style="width:390px;height:800px;border:0" '
+        'onload="document.title=this.contentDocument.title"></iframe>'
+    )
+    dom = browse(outer)
+    needed, offered = map(int, re.search(r"<title>(\d+),(\d+)</title>", dom).groups())
+    assert offered == 390
+    assert needed <= offered
+
+
+def test_the_page_of_a_run_shows_verdicts_histograms_and_all_four_ledgers(browse, run_page):
+    dom = Dom(browse(run_page))
+    assert dom.count("svg") == 6 + 4 + 4
+    assert dom.count("polyline", "second") == 4
+    assert dom.count("rect", "first") > 6 * 10
+    for text in ("complete, all checks passed", "contents", "Address space", "Commit charge"):
+        assert text in dom.text
+    for text in ("Resident", "Mappings", "thp_mode", "close other programs", "median 180 µs"):
+        assert text in dom.text
+
+
+def test_the_page_of_a_comparison_shows_changes_intervals_and_gates(browse, comparison_page):
+    dom = Dom(browse(comparison_page))
+    assert dom.count("svg", "interval") == 12
+    assert "commit: slower (+4" in dom.text
+    assert "touch: unchanged (" in dom.text
+    assert "✗ commit.p99>+20%" in dom.text
+    assert "✓ touch.p50>+20%" in dom.text
+    assert "page size in bytes" in dom.text
+
+
+def test_a_dark_screen_gets_a_dark_page(corner, run_page):
+    assert min(corner(run_page)) > 200
+    assert max(corner(run_page, "--blink-settings=preferredColorScheme=0")) < 60
+
+
+def test_a_hostile_result_stays_text(browse):
+    result = eventful(machine={_HOSTILE: {"x": _HOSTILE}})
+    result = replace(
+        result,
+        verdicts=(Verdict(_HOSTILE, False, _HOSTILE, _HOSTILE),),
+        methods=tuple(replace(m, method=_HOSTILE) for m in result.methods),
+        failures=tuple(replace(f, call=_HOSTILE, message=_HOSTILE) for f in result.failures),
+        accidents=tuple(replace(a, signal=_HOSTILE, cause=_HOSTILE) for a in result.accidents),
+        settings=replace(result.settings, backing=_HOSTILE, inject=(_HOSTILE,)),
+    )
+    stored = StoredRun(_HOSTILE, (_HOSTILE,), _HOSTILE, result)
+    other = replace(stored, result=replace(result, machine={}))
+    pages = [
+        stress_page(result, command=[_HOSTILE], version=_HOSTILE),
+        compare_page(stored, other, compare(stored.result, other.result)),
+    ]
+    for page in pages:
+        # Without the policy, so that only the escaping stands between the text and the browser.
+        dom = browse(re.sub(r'<meta http-equiv="[^>]*>', "", page))
+        seen = Dom(dom)
+        assert seen.count("script") == seen.count("img") == 0
+        assert not [a for _, attributes in seen.elements for a in attributes if a.startswith("on")]
+        assert _HOSTILE in seen.text
+        assert "<title>vmtool" in dom

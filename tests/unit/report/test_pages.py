@@ -1,0 +1,142 @@
+"""The pages as text: self-contained, escaped, and whole for every odd result."""
+
+import re
+from html import unescape
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored_runs import checkpoint, eventful, method, phase, run
+
+from vmtool.compare import compare
+from vmtool.errors import UsageError
+from vmtool.report.charts import Series, histogram_chart, interval_chart, timeline_chart
+from vmtool.report.compare_page import compare_page
+from vmtool.report.files import claim, save
+from vmtool.report.markup import Markup, join, tag
+from vmtool.report.reading import StoredRun
+from vmtool.report.stress_page import stress_page
+from vmtool.stats import Histogram
+from vmtool.units import format_size
+
+
+def page_of(result):
+    return stress_page(result, command=["vmtool", "stress"], version="1")
+
+
+def comparison_of(before, after):
+    runs = [StoredRun(name, ("vmtool",), "1", r) for name, r in (("a", before), ("b", after))]
+    return compare_page(*runs, compare(before, after))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page_of(eventful()), page_of(run()), comparison_of(eventful(), run(method(commit=[5])))],
+    ids="abc",
+)
+def test_a_page_needs_nothing_but_itself(page):
+    assert re.findall(r"(?:src|href|url|@import)\s*[=(]", page) == []
+    assert "<script" not in page
+    assert "default-src 'none'" in unescape(page)
+    assert 'name="viewport" content="width=device-width, initial-scale=1"' in page
+    assert "prefers-color-scheme: dark" in page
+    assert len(re.findall("<svg", page)) == len(re.findall("</svg>", page))
+
+
+@given(st.text(), st.text())
+def test_text_and_attributes_are_escaped(text, value):
+    made = tag("p", text, title=value)
+    inner = re.fullmatch(r'<p title="([^"<>]*)">([^<>]*)</p>', made, re.DOTALL)
+    assert (unescape(inner[1]), unescape(inner[2])) == (value, text)
+
+
+def test_markup_is_not_escaped_twice():
+    assert tag("b", tag("i", "a<b")) == "<b><i>a&lt;b</i></b>"
+    assert isinstance(join("a", Markup("<br>")), Markup)
+    assert (
+        tag("line", stroke_width=1.2345, x=None, class_="a")
+        == '<line stroke-width="1.23" class="a"></line>'
+    )
+
+
+def shape_values(chart, attribute):
+    return [float(value) for value in re.findall(rf' {attribute}="(-?[\d.]+)"', chart)]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=30))
+def test_bars_of_any_samples_stay_inside_the_chart_and_hold_all_of_them(samples):
+    histogram = Histogram()
+    histogram.extend(samples)
+    chart = histogram_chart("x", [("first", histogram.data())], [("max", max(samples))])
+    bars = re.findall(r'<rect class="first"[^>]*>', chart)
+    assert 1 <= len(bars) <= 40
+    for name, limit in (("x", 340), ("y", 170), ("x1", 340), ("height", 170)):
+        assert all(0 <= value <= limit for value in shape_values(chart, name))
+
+
+def test_bar_heights_are_shares_of_the_samples():
+    data = phase("commit", [100_000] * 30 + [400_000] * 10).histogram
+    chart = histogram_chart("x", [("first", data)])
+    left = [h for h, x in zip(*_bars(chart), strict=True) if x < 170]
+    right = [h for h, x in zip(*_bars(chart), strict=True) if x >= 170]
+    assert sum(left) == pytest.approx(3 * sum(right), rel=0.03)
+
+
+def _bars(chart):
+    bars = "".join(re.findall(r'<rect class="first"[^>]*>', chart))
+    return shape_values(bars, "height"), shape_values(bars, "x")
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1 << 62), st.none() | st.integers(-(1 << 62), 1 << 62)),
+        max_size=12,
+    )
+)
+def test_a_timeline_of_any_values_stays_inside_the_chart(points):
+    chart = timeline_chart("x", [Series("first", sorted(points, key=lambda p: p[0]))], format_size)
+    for text in re.findall(r'points="([^"]*)"', chart):
+        for pair in text.split():
+            x, y = map(float, pair.split(","))
+            assert 0 <= x <= 340
+            assert 0 <= y <= 170
+
+
+def test_an_unknown_reading_breaks_the_line_and_none_at_all_says_so():
+    points = [(0, 1), (1, 2), (2, None), (3, 2), (4, 1)]
+    chart = timeline_chart("x", [Series("first", points)], str)
+    assert chart.count("<polyline") == 2
+    assert "not told here" in timeline_chart("x", [Series("first", [(0, None)])], str)
+
+
+@pytest.mark.parametrize(
+    "change", [(1.0, 0.0, None), (1e-9, 0.0, 0.0), (1e9, 1e8, 1e10), (1.1, 0.9, 1.3)]
+)
+def test_an_interval_of_any_size_stays_inside_the_chart(change):
+    chart = interval_chart("x", *change, 0.05)
+    for name in ("x1", "x2", "cx"):
+        assert all(0 <= value <= 160 for value in shape_values(chart, name))
+
+
+def test_a_ledger_that_differs_is_drawn_apart_from_the_belief():
+    page = page_of(run(method(), checkpoints=(checkpoint(1), checkpoint(2, observed=0))))
+    charge = page.split("Commit charge of the reserved ranges")[1].split("</svg>")[0]
+    lines = dict(re.findall(r'<polyline class="(\w+)" points="[^"]* [\d.]+,([\d.]+)"', charge))
+    assert float(lines["first"]) == 148  # on the zero line
+    assert float(lines["second"]) == 16  # at the top
+
+
+@pytest.mark.parametrize("act", [claim, lambda path: save(path, "x")])
+def test_a_file_that_cannot_be_written_is_wrong_usage(tmp_path, act):
+    for path in (tmp_path / "none" / "a.html", tmp_path):
+        with pytest.raises(UsageError, match="cannot write"):
+            act(str(path))
+
+
+def test_claiming_a_file_keeps_what_is_in_it(tmp_path):
+    path = tmp_path / "a.html"
+    save(str(path), "old")
+    claim(str(path))
+    assert path.read_text(encoding="utf-8") == "old"

@@ -1,0 +1,244 @@
+"""The HTML page of one run of stress: verdicts, latencies, the ledgers over time, the machine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from vmtool.report.charts import Series, histogram_chart, timeline_chart
+from vmtool.report.html import check, checks, facts, figure, flat, grid, page, section, table
+from vmtool.report.markup import Markup, join, tag
+from vmtool.results import LEDGERS, Outcome
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from vmtool.results import Checkpoint, MethodResult, PhaseResult, StressResult
+
+_STATISTICS: Final = ("median", "p90", "p99", "p999", "max")
+_TITLES: Final = {
+    "address_space": "Address space",
+    "charge": "Commit charge",
+    "resident": "Resident",
+    "mappings": "Mappings",
+}
+# More lines than this cannot be told apart.
+_MOST_WORKERS: Final = 8
+
+
+def stress_page(result: StressResult, *, command: Sequence[str], version: str) -> str:
+    """Return the page of one run.
+
+    Args:
+        result: The run.
+        command: The command line that made it.
+        version: The version of vmtool that made it.
+    """
+    return page(
+        "vmtool stress",
+        tag("h1", "vmtool stress"),
+        tag("p", tag("code", " ".join(command)), class_="soft"),
+        _state(result),
+        section("Verdicts", _accidents(result), _verdicts(result), _warnings(result)),
+        section("Latency", *(_method(method) for method in result.methods)),
+        section("Ledgers over time", *_ledgers(result.checkpoints)),
+        section("Growth per cycle", _slopes(result)),
+        section("Scaling", _scaling(result)),
+        section("Settings", facts(_settings(result))),
+        section("Machine", facts(flat("", result.machine))),
+        tag("p", f"made by vmtool {version}", class_="soft"),
+    )
+
+
+def show_ledger(ledger: str) -> Callable[[int], str]:
+    """Return what writes a value of *ledger* with its unit."""
+    return (lambda count: f"{count:,}") if ledger == "mappings" else format_size
+
+
+def _state(result: StressResult) -> Markup:
+    good = result.passed and result.outcome is Outcome.COMPLETE
+    passed = "all checks passed" if result.passed else "a check failed"
+    best = result.recommendation
+    return join(
+        tag(
+            "p",
+            f"{result.outcome.value}, {passed}",
+            class_=f"state {'good' if good else 'bad'}",
+        ),
+        tag("p", f"{best.method} is recommended here: {best.reason}") if best else "",
+    )
+
+
+def _accidents(result: StressResult) -> Markup:
+    items = [
+        check(
+            False,
+            f"worker {a.worker} ended by {a.signal or a.kind}",
+            f"{a.method}: {a.operation} of granule {a.granule} in cycle {a.cycle}, "
+            f"thread {a.thread}; {a.cause}",
+            a.hint,
+        )
+        for a in result.accidents
+    ]
+    items += [
+        check(
+            False,
+            f"{f.call} failed{' (injected)' if f.injected else ''}",
+            f"{f.message}; {f.operation} of granule {f.granule} in cycle {f.cycle}, "
+            f"worker {f.worker}{'; ' + f.cause if f.cause else ''}",
+            f.hint,
+        )
+        for f in result.failures
+    ]
+    return checks(items)
+
+
+def _verdicts(result: StressResult) -> Markup:
+    order = {False: 0, None: 2, True: 1}
+    return checks(
+        [
+            check(v.passed, v.check, v.detail, v.hint)
+            for v in sorted(result.verdicts, key=lambda v: order[v.passed])
+        ]
+    )
+
+
+def _warnings(result: StressResult) -> Markup:
+    items = [
+        tag(
+            "li",
+            tag("strong", w.kind),
+            ": ",
+            w.message,
+            tag("br"),
+            tag("span", w.hint, class_="soft"),
+        )
+        for w in result.warnings
+    ]
+    return join(tag("h3", "Warnings"), checks(items)) if items else Markup()
+
+
+def _method(method: MethodResult) -> Markup:
+    rows = [
+        (
+            phase.phase,
+            *(_duration(getattr(phase.summary, f"{name}_ns")) for name in _STATISTICS),
+            f"{phase.summary.samples:,}",
+        )
+        for phase in method.phases
+    ]
+    rates = f"{method.cycles:,} cycles, {method.cycles_per_s:,.0f} a second"
+    return join(
+        tag("h3", method.method),
+        tag("p", f"{rates}, {format_size(round(method.bytes_per_s))} a second"),
+        table(("", "median", "p90", "p99", "p99.9", "max", "samples"), rows),
+        grid([_histogram(method.method, phase) for phase in method.phases]),
+    )
+
+
+def _histogram(method: str, phase: PhaseResult) -> Markup:
+    marks = [
+        (f"{name} {format_duration(value)}", value)
+        for name, value in (("median", phase.summary.median_ns), ("p99", phase.summary.p99_ns))
+        if value is not None
+    ]
+    label = f"{phase.phase} with {method}, {phase.summary.samples:,} samples"
+    return figure(label, histogram_chart(label, [("first", phase.histogram)], marks))
+
+
+def _duration(ns: int | None) -> str:
+    return "-" if ns is None else format_duration(ns)
+
+
+def _ledgers(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
+    if not checkpoints:
+        return []
+    lanes = list(dict.fromkeys((point.worker, point.method) for point in checkpoints))
+    kept = [[p for p in checkpoints if (p.worker, p.method) == lane] for lane in lanes]
+    kept = [lane for lane in kept if lane[0].worker < _MOST_WORKERS]
+    believed = [figure(_TITLES[name], _believed(name, kept)) for name in LEDGERS]
+    beyond = [figure(_TITLES[name], _beyond(name, kept)) for name in LEDGERS]
+    key = tag(
+        "p",
+        tag("span", "by the kernel", class_="key first"),
+        tag("span", "by vmtool's belief", class_="key second"),
+    )
+    return [
+        tag("h3", "The reserved ranges"),
+        key,
+        grid(believed),
+        tag("h3", "The rest of the process"),
+        grid(beyond),
+    ]
+
+
+def _believed(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
+    series, band = [], []
+    for lane in lanes:
+        found = [(p.at_ns, r) for p in lane for r in p.buffers if r.ledger == ledger]
+        series.append(Series("first", [(at, reading.observed) for at, reading in found]))
+        series.append(Series("second", [(at, reading.believed) for at, reading in found]))
+        band = [(at, reading.low, reading.high) for at, reading in found]
+    # With several lines the bands would lie over each other and tell nothing.
+    return timeline_chart(
+        f"{_TITLES[ledger]} of the reserved ranges over time",
+        [line for line in series if line.points],
+        show_ledger(ledger),
+        band if len(lanes) == 1 else (),
+    )
+
+
+def _beyond(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
+    series = [Series("first", [(p.at_ns, p.process.get(ledger)) for p in lane]) for lane in lanes]
+    return timeline_chart(
+        f"{_TITLES[ledger]} of the process beyond what vmtool believes, over time",
+        series,
+        show_ledger(ledger),
+    )
+
+
+def _slopes(result: StressResult) -> Markup:
+    def growth(value: float, ledger: str) -> str:
+        return f"{value:+,.2f}{'' if ledger == 'mappings' else ' B'}"
+
+    rows = [
+        (
+            f"{_TITLES[s.ledger]}, worker {s.worker}",
+            growth(s.per_cycle, s.ledger),
+            f"{growth(s.low, s.ledger)} to {growth(s.high, s.ledger)}",
+            f"{s.confidence:.0%}",
+            f"{s.points:,}",
+            "leak" if s.leaks else "none",
+        )
+        for s in result.slopes
+    ]
+    return table(("", "per cycle", "interval", "confidence", "checkpoints", "leak"), rows)
+
+
+def _scaling(result: StressResult) -> Markup:
+    rows = [
+        (
+            s.method,
+            f"{s.workers:,}",
+            f"{s.threads:,}",
+            f"{s.single_cycles_per_s:,.0f}",
+            f"{s.cycles_per_s:,.0f}",
+            f"{s.speedup:.2f}",
+        )
+        for s in result.scaling
+    ]
+    return table(("", "workers", "threads", "cycles/s alone", "cycles/s together", "speedup"), rows)
+
+
+def _settings(result: StressResult) -> Iterator[tuple[str, object]]:
+    for item in fields(result.settings):
+        value = getattr(result.settings, item.name)
+        if item.name.endswith("_bytes"):
+            yield item.name.removesuffix("_bytes"), format_size(value)
+        elif item.name.endswith("_ns"):
+            yield item.name.removesuffix("_ns"), None if value is None else format_duration(value)
+        else:
+            yield item.name, ", ".join(value) if isinstance(value, tuple) else value
+    yield "harness overhead", format_duration(result.overhead_ns)
+    yield "checkpoints' share of the time", f"{result.checkpoint_share:.2%}"
