@@ -1,0 +1,173 @@
+"""What llama.cpp would log for the same cache: its KV buffer lines.
+
+Source: ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp`` and ``llama-memory-recurrent.cpp`` after
+pull requests 16812 (the context is padded, not the cache) and 19067 (no V for latent attention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UsageError
+from vmtool.kv.dtypes import FORMATS
+from vmtool.kv.geometry import LayerKind, Role, Span
+from vmtool.units import MIB, align_up
+
+if TYPE_CHECKING:
+    from vmtool.kv.dtypes import Formats
+    from vmtool.kv.geometry import Extent, Layer, ModelGeometry, Tensor
+
+_PADDING: Final = 256
+_STATE_ELEMENT_BYTES: Final = 4  # recurrent states are always f32
+#: llama.cpp's own names of the formats that it has.
+_TYPE_NAMES: Final = {
+    "fp32": "f32",
+    "fp16": "f16",
+    "bf16": "bf16",
+    **{name: name for name in FORMATS if name.startswith(("q", "iq"))},
+}
+#: Convolution states are R in its log, all others S.
+_CONVOLUTION: Final = ("conv", "shift")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the engine is started with.
+
+    Attributes:
+        context: Cells for each sequence, ``-c`` divided by ``-np``.
+        sequences: Sequences at once, ``-np``.
+        ubatch: Tokens of one step, ``-ub``.
+    """
+
+    context: int
+    sequences: int = 1
+    ubatch: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One cache that llama.cpp makes.
+
+    Attributes:
+        what: ``cache``, ``window cache`` or ``recurrent``.
+        cells: Tokens for each sequence; for states, sequences.
+        layers: Layers in it.
+        first_bytes: Bytes of K, or of the convolution states R.
+        second_bytes: Bytes of V, or of the other states S.
+        first_type: The format of the first.
+        second_type: The format of the second.
+    """
+
+    what: str
+    cells: int
+    layers: int
+    first_bytes: int
+    second_bytes: int
+    first_type: str
+    second_type: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole buffer."""
+        return self.first_bytes + self.second_bytes
+
+
+def llamacpp_buffers(
+    geometry: ModelGeometry, formats: Formats, settings: Settings
+) -> list[Buffer]:
+    """Return the caches that llama.cpp would make for *geometry*, undivided.
+
+    Raises:
+        UsageError: If it has no such format or no such layers, or ranks divide the heads.
+    """
+    if geometry.tp > 1 or geometry.dcp > 1:
+        raise UsageError("--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp")
+    for chosen in (formats.key, formats.value):
+        if chosen.name not in _TYPE_NAMES:
+            raise UsageError(
+                f"--as llama.cpp: it has no KV type {chosen.name}",
+                hint=f"use one of {', '.join(_TYPE_NAMES)}",
+            )
+    cells = align_up(settings.context, _PADDING)
+    kept: dict[int, list[Layer]] = {}
+    for layer in geometry.layers:
+        for size in {_cells(t.extent, layer, cells, settings) for t in _cached(layer)}:
+            kept.setdefault(size, []).append(layer)
+    buffers = [
+        _attention(size, kept[size], formats, settings, whole=size == cells)
+        for size in sorted(kept, reverse=True)
+    ]
+    if any(layer.states for layer in geometry.layers):
+        buffers.append(_recurrent(geometry, settings))
+    return buffers
+
+
+def log_line(buffer: Buffer, settings: Settings) -> str:
+    """Return the line that llama.cpp would log for *buffer*."""
+    names = ("R", "S") if buffer.what == "recurrent" else ("K", "V")
+    where = "llama_memory_recurrent" if buffer.what == "recurrent" else "llama_kv_cache"
+    streams = str(settings.sequences)
+    if buffer.what != "recurrent":
+        streams = f"{settings.sequences}/{settings.sequences}"
+    return (
+        f"{where}: size = {buffer.nbytes / MIB:7.2f} MiB ({buffer.cells:6d} cells,"
+        f" {buffer.layers:3d} layers, {streams:>2} seqs),"
+        f" {names[0]} ({buffer.first_type}): {buffer.first_bytes / MIB:7.2f} MiB,"
+        f" {names[1]} ({buffer.second_type}): {buffer.second_bytes / MIB:7.2f} MiB"
+    )
+
+
+def _cached(layer: Layer) -> list[Tensor]:
+    """Return the tensors that llama.cpp's cache has: no index keys, no cross-attention."""
+    if layer.kind is LayerKind.COMPRESSED:
+        raise UsageError(f"--as llama.cpp: layers with {layer.kind.value} are not modelled")
+    return [
+        tensor
+        for tensor in layer.tensors
+        if tensor.role is not Role.INDEX and tensor.extent.span is not Span.FIXED
+    ]
+
+
+def _cells(extent: Extent, layer: Layer, cells: int, settings: Settings) -> int:
+    if extent.span is Span.ALL:
+        return cells
+    window = extent.size
+    if not window:
+        raise UsageError(f"layer {layer.index} has a window of no tokens")
+    return min(cells, align_up(min(cells, window + settings.ubatch), _PADDING))
+
+
+def _attention(
+    cells: int, layers: list[Layer], formats: Formats, settings: Settings, *, whole: bool
+) -> Buffer:
+    key = value = 0
+    for layer in layers:
+        for tensor in _cached(layer):
+            row = formats.of(tensor).bytes_per_row(tensor)
+            nbytes = settings.sequences * cells * tensor.heads * row
+            if tensor.role is Role.VALUE:
+                value += nbytes
+            else:
+                key += nbytes
+    return Buffer(
+        "cache" if whole else "window cache",
+        cells,
+        len(layers),
+        key,
+        value,
+        _TYPE_NAMES[formats.key.name],
+        _TYPE_NAMES[formats.value.name],
+    )
+
+
+def _recurrent(geometry: ModelGeometry, settings: Settings) -> Buffer:
+    sizes = {True: 0, False: 0}
+    layers = 0
+    for layer in geometry.layers:
+        layers += bool(layer.states)
+        for state in layer.states:
+            nbytes = settings.sequences * state.elements * _STATE_ELEMENT_BYTES
+            sizes[state.name in _CONVOLUTION] += nbytes
+    return Buffer("recurrent", settings.sequences, layers, sizes[True], sizes[False], "f32", "f32")
