@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: The module is ``vmtool.cli.NAME`` (dashes become underscores) and has a command ``command``.
 COMMANDS: Final[dict[str, str]] = {
     "granularity": "What this machine can map, and in what unit.",
+    "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",
     "reserve": "Reserve addresses and show that nothing else is taken.",
     "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
     "stress": "Commit and release real memory, measured and checked.",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
 
@@ -48,6 +48,37 @@ class Output:
         Raises:
             UsageError: If the file cannot be written.
         """
+
+        def rich_text(file: IO[str]) -> None:
+            from vmtool.report.console import result_console
+
+            text(result_console(file))
+
+        self._write(document, rich_text)
+
+    def emit_lines(
+        self, document: Callable[[], dict[str, Any]], lines: Callable[[int], Iterable[str]]
+    ) -> None:
+        """Write the result as plain lines, without rich: it takes longer to load than to answer.
+
+        Args:
+            document: Makes the JSON document.
+            lines: Makes the text for a width in columns.
+
+        Raises:
+            UsageError: If the file cannot be written.
+        """
+
+        def plain_text(file: IO[str]) -> None:
+            from vmtool.report.columns import text_width
+
+            file.writelines(f"{line}\n" for line in lines(text_width(file)))
+
+        self._write(document, plain_text)
+
+    def _write(
+        self, document: Callable[[], dict[str, Any]], text: Callable[[IO[str]], None]
+    ) -> None:
         try:
             with click.open_file(self.path or "-", "w", encoding="utf-8") as file:
                 if self.as_json:
@@ -55,9 +86,7 @@ class Output:
 
                     dump(document(), file)
                 else:
-                    from vmtool.report.console import result_console
-
-                    text(result_console(file))
+                    text(file)
                 file.flush()  # a command that goes on, such as one that holds, must be heard
         except BrokenPipeError:
             raise

@@ -170,13 +170,22 @@ def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
     # that waste too much come first. Walk the stretches down to the last one that has any.
     while end > 0:
         committed = policy.committed_bytes(end)
-        start = 1 + (largest(lambda n: policy.committed_bytes(n), committed - 1, most=end) or 0)
-        if not low(start):
-            return 1 + start + (
-                largest(lambda n: int(low(start + n)), 0, most=end - start) or 0
-            )
-        end = start - 1
+        before = largest(policy.committed_bytes, committed - 1, most=end) or 0
+        if not low(before + 1):
+            return _first(low, before + 1, end)
+        end = before
     return 1
+
+
+def _first(holds: Callable[[int], bool], below: int, end: int) -> int:
+    """Return the first length above *below* for which *holds*, as it does for all after it."""
+    while end - below > 1:
+        middle = (below + end) // 2
+        if holds(middle):
+            end = middle
+        else:
+            below = middle
+    return end
 
 
 def _always_low_from(policy: Policy, threshold: Fraction) -> int | None:
@@ -189,5 +198,5 @@ def _always_low_from(policy: Policy, threshold: Fraction) -> int | None:
     if threshold <= loss.part:
         return None
     enough = loss.slack_bytes / (threshold - loss.part)
-    below = largest(lambda n: policy.committed_bytes(n), int(enough), most=most) or 0
+    below = largest(policy.committed_bytes, int(enough), most=most) or 0
     return below + 1 if most is None else min(below + 1, most)

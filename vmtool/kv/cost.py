@@ -104,9 +104,7 @@ class SequenceCost:
     in_flight: int = 0
 
     @classmethod
-    def of(
-        cls, geometry: ModelGeometry, formats: Formats, *, in_flight: int = 0
-    ) -> SequenceCost:
+    def of(cls, geometry: ModelGeometry, formats: Formats, *, in_flight: int = 0) -> SequenceCost:
         """Return what a sequence of *geometry* costs in *formats*.
 
         Raises:

@@ -74,16 +74,16 @@ class Buffer:
         return self.first_bytes + self.second_bytes
 
 
-def llamacpp_buffers(
-    geometry: ModelGeometry, formats: Formats, settings: Settings
-) -> list[Buffer]:
+def llamacpp_buffers(geometry: ModelGeometry, formats: Formats, settings: Settings) -> list[Buffer]:
     """Return the caches that llama.cpp would make for *geometry*, undivided.
 
     Raises:
         UsageError: If it has no such format or no such layers, or ranks divide the heads.
     """
     if geometry.tp > 1 or geometry.dcp > 1:
-        raise UsageError("--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp")
+        raise UsageError(
+            "--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp"
+        )
     for chosen in (formats.key, formats.value):
         if chosen.name not in _TYPE_NAMES:
             raise UsageError(
@@ -91,13 +91,14 @@ def llamacpp_buffers(
                 hint=f"use one of {', '.join(_TYPE_NAMES)}",
             )
     cells = align_up(settings.context, _PADDING)
-    kept: dict[int, list[Layer]] = {}
+    kept: dict[Extent, list[Layer]] = {}
     for layer in geometry.layers:
-        for size in {_cells(t.extent, layer, cells, settings) for t in _cached(layer)}:
-            kept.setdefault(size, []).append(layer)
+        for extent in {tensor.extent for tensor in _cached(layer)}:
+            kept.setdefault(extent, []).append(layer)
+    # The cache of all tokens is made first, then that of the windows.
     buffers = [
-        _attention(size, kept[size], formats, settings, whole=size == cells)
-        for size in sorted(kept, reverse=True)
+        _attention(extent, layers, formats, cells, settings)
+        for extent, layers in sorted(kept.items(), key=lambda item: not item[0].grows)
     ]
     if any(layer.states for layer in geometry.layers):
         buffers.append(_recurrent(geometry, settings))
@@ -130,21 +131,16 @@ def _cached(layer: Layer) -> list[Tensor]:
     ]
 
 
-def _cells(extent: Extent, layer: Layer, cells: int, settings: Settings) -> int:
-    if extent.span is Span.ALL:
-        return cells
-    window = extent.size
-    if not window:
-        raise UsageError(f"layer {layer.index} has a window of no tokens")
-    return min(cells, align_up(min(cells, window + settings.ubatch), _PADDING))
-
-
 def _attention(
-    cells: int, layers: list[Layer], formats: Formats, settings: Settings, *, whole: bool
+    extent: Extent, layers: list[Layer], formats: Formats, cells: int, settings: Settings
 ) -> Buffer:
+    if not extent.grows:
+        cells = min(cells, align_up(extent.size + settings.ubatch, _PADDING))
     key = value = 0
     for layer in layers:
         for tensor in _cached(layer):
+            if tensor.extent != extent:
+                continue
             row = formats.of(tensor).bytes_per_row(tensor)
             nbytes = settings.sequences * cells * tensor.heads * row
             if tensor.role is Role.VALUE:
@@ -152,7 +148,7 @@ def _attention(
             else:
                 key += nbytes
     return Buffer(
-        "cache" if whole else "window cache",
+        "cache" if extent.grows else "window cache",
         cells,
         len(layers),
         key,

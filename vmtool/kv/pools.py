@@ -63,6 +63,7 @@ class Paged(_PoolPolicy):
         return -(-blocks * block_bytes // self.granule)
 
     def loss(self) -> Loss:
+        """Return the bound: a granule for each pool, and the last block of each sequence."""
         unfilled = sum(n * self.block * t.bytes_per_token for n, t in self.cost.tensors())
         return Loss(Fraction(0), _pools(self.cost) * self.granule + unfilled)
 
@@ -110,6 +111,7 @@ class StraddleLoses(_PoolPolicy):
         return granules * self.granule // block_bytes - cut
 
     def loss(self) -> Loss:
+        """Return the bound: the blocks that are cut, and a few granules for each pool."""
         return _proportional_loss(self.cost, self.granule, self._usable_per_granule, self.block)
 
     def _usable_per_granule(self, tensor: TensorCost) -> Fraction:

@@ -44,7 +44,9 @@ def fit(token_bytes: int, granule_bytes: int) -> Fit:
         UsageError: If either is not positive.
     """
     if token_bytes < 1 or granule_bytes < 1:
-        raise UsageError(f"{token_bytes} B per token on granules of {granule_bytes} B: not positive")
+        raise UsageError(
+            f"{token_bytes} B per token on granules of {granule_bytes} B: not positive"
+        )
     tile = lcm(token_bytes, granule_bytes)
     return Fit(
         token_bytes,

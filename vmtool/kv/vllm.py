@@ -174,9 +174,7 @@ def _layer_specs(layer: LayerCost, block: int) -> list[_Spec]:
     return found * layer.count
 
 
-def _align_states(
-    specs: list[_Spec], settings: Settings
-) -> tuple[list[_Spec], int | None, int]:
+def _align_states(specs: list[_Spec], settings: Settings) -> tuple[list[_Spec], int | None, int]:
     """Make attention blocks at least as large as a state, and pad states to that size."""
     states = [spec.state_bytes for spec in specs if spec.extent is None]
     tokens = [spec.token_bytes for spec in specs if spec.extent is not None]
@@ -186,8 +184,7 @@ def _align_states(
     block = max(settings.block, _KERNEL_BLOCK * -(-max(states) // unit))
     page = block * max(tokens)
     aligned = [
-        replace(spec, block=block, state_bytes=page if spec.extent is None else 0)
-        for spec in specs
+        replace(spec, block=block, state_bytes=page if spec.extent is None else 0) for spec in specs
     ]
     return aligned, block, page - max(states)
 

@@ -100,6 +100,28 @@ def device(ordinal: int) -> DeviceInfo:
     )
 
 
+def free_bytes(ordinal: int) -> int:
+    """Return the free memory of device *ordinal*, with this process's own context in place.
+
+    Raises:
+        UnavailableError: If there is no usable driver or no such device.
+        CudaError: If the device has no room for a context, or the driver does not answer.
+    """
+    device(ordinal)
+    loaded = driver.load()
+    handle: int = loaded.call("cuDeviceGet", ordinal)
+    context = loaded.call("cuDevicePrimaryCtxRetain", handle)
+    try:
+        loaded.call("cuCtxPushCurrent", context)
+        try:
+            free: int = loaded.call("cuMemGetInfo")[0]
+        finally:
+            loaded.call("cuCtxPopCurrent")
+    finally:
+        loaded.call("cuDevicePrimaryCtxRelease", handle)
+    return free
+
+
 def require_vmm(info: DeviceInfo) -> None:
     """Check that memory can be committed on this device.
 

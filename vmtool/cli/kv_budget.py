@@ -1,0 +1,92 @@
+"""What ``--budget``, ``--weights`` and ``--reserve`` mean on this machine."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from vmtool.errors import UnavailableError, UsageError
+from vmtool.units import parse_size
+
+if TYPE_CHECKING:
+    from vmtool.kv.estimate import Budget
+
+
+def read_budget(text: str, *, weights: str | None, reserve: int, ranks: int) -> Budget:
+    """Return the budget of one rank.
+
+    Args:
+        text: A size; ``auto`` for the memory that this machine has available under every limit;
+            a part of that, such as ``75%``; or ``cuda:N`` for a device's free memory.
+        weights: A size, or a path that `vmtool.kv.weights.weights_bytes` takes; weights read from
+            files are divided evenly among the ranks.
+        reserve: Bytes for everything else.
+        ranks: Ranks that divide the model.
+
+    Raises:
+        UsageError: If *text* or *weights* is none of these.
+        UnavailableError: If this machine does not tell, or has no such device.
+    """
+    from vmtool.kv.estimate import Budget
+
+    total, origin = _total(text)
+    return Budget(total, origin, _weights(weights, ranks), reserve)
+
+
+def _total(text: str) -> tuple[int, str]:
+    name = text.strip().lower()
+    if name == "cuda" or name.startswith("cuda:"):
+        return _device_free(name), f"free on {name}"
+    if name == "auto":
+        return _available(), "available on this machine"
+    if name.endswith("%"):
+        try:
+            part = Fraction(name[:-1].strip()) / 100
+        except (ValueError, ZeroDivisionError):
+            raise UsageError(f"--budget {text!r} is not a percentage such as 75%") from None
+        if not 0 < part <= 1:
+            raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
+        return int(_available() * part), f"{name} of what is available on this machine"
+    try:
+        total = parse_size(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--budget: {error}", hint="give a size, a percentage, auto or cuda:0"
+        ) from None
+    if not total:
+        raise UsageError("--budget: it must be more than 0")
+    return total, "as given"
+
+
+def _available() -> int:
+    from vmtool.machine import read_facts
+
+    available = read_facts().available_bytes
+    if available is None:
+        raise UnavailableError(
+            "this machine does not tell how much memory is available", hint="give --budget a size"
+        )
+    return available
+
+
+def _device_free(name: str) -> int:
+    from vmtool.memory.cuda.devices import free_bytes
+
+    number = name.partition(":")[2] or "0"
+    if not (number.isascii() and number.isdigit() and len(number) < 6):
+        raise UsageError(f"--budget {name!r} names no device", hint="write cuda:0")
+    return free_bytes(int(number))
+
+
+def _weights(text: str | None, ranks: int) -> int:
+    if text is None:
+        return 0
+    if os.path.lexists(text):
+        from vmtool.kv.weights import weights_bytes
+
+        return -(-weights_bytes(text) // ranks)
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--weights: {error}", hint="or give the path of the weights") from None

@@ -1,0 +1,229 @@
+"""One question about one model, and everything that vmtool has to say to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UsageError
+from vmtool.kv.capacity import (
+    longest_sequence,
+    most_sequences,
+    waste_at,
+    waste_ends,
+)
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.policies import POLICIES, make_policy
+from vmtool.kv.tiling import Fit, fit, suggest_block, tiles
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from vmtool.kv.capacity import Capacity, Waste
+    from vmtool.kv.cost import TensorCost
+    from vmtool.kv.dtypes import Formats
+    from vmtool.kv.geometry import LayerKind, ModelGeometry
+    from vmtool.kv.layout import Policy
+
+#: The length that is asked about when neither a flag nor the model says one.
+DEFAULT_CONTEXT: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The memory that there is, and what is not for the KV cache.
+
+    Attributes:
+        total_bytes: All of it.
+        origin: Where that number came from.
+        weights_bytes: For the weights.
+        reserve_bytes: For everything else.
+    """
+
+    total_bytes: int
+    origin: str
+    weights_bytes: int = 0
+    reserve_bytes: int = 0
+
+    @property
+    def kv_bytes(self) -> int:
+        """What is left for the KV cache; 0 if there is not enough for the rest."""
+        return max(self.total_bytes - self.weights_bytes - self.reserve_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        geometry: The model, or what one rank holds of it.
+        formats: The element formats.
+        budget: The memory.
+        granules: Granules for the table of tensors, ascending.
+        granule: The granule that policies round to.
+        policy: The name of the policy that the headline is about.
+        block: Tokens in a block.
+        context: The length of a sequence that is asked about, or ``None`` for the model's.
+        sequences: How many sequences share the budget, when their longest length is asked.
+        in_flight: Tokens that one step may add before a window drops old ones.
+        waste_threshold: Where waste counts as ended, as a part of what is committed.
+        stride: Tokens that each head has room for where a layout has a stride, or ``None`` for
+            the length that is asked about.
+    """
+
+    geometry: ModelGeometry
+    formats: Formats
+    budget: Budget
+    granules: tuple[int, ...]
+    granule: int
+    policy: str
+    block: int
+    context: int | None
+    sequences: int
+    in_flight: int
+    waste_threshold: Fraction
+    stride: int | None = None
+
+    @property
+    def length(self) -> int:
+        """The length of a sequence that is asked about."""
+        return self.context or self.geometry.context_tokens or DEFAULT_CONTEXT
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFit:
+    """One tensor of some layers against every granule.
+
+    Attributes:
+        kind: How those layers remember.
+        layers: How many layers have such a tensor.
+        tensor: The tensor.
+        fits: One for each granule that was asked about.
+        block: The smallest block that tiles the policies' granule; that of the question if it does.
+        tiles: Whether the block of the question does.
+    """
+
+    kind: LayerKind
+    layers: int
+    tensor: TensorCost
+    fits: tuple[Fit, ...]
+    block: int
+    tiles: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """What one policy makes of the question.
+
+    Attributes:
+        name: The policy.
+        floor_bytes: What a sequence of one token commits.
+        reserved_bytes: The address space of a sequence that may grow to the length asked about.
+        waste: The waste at that length.
+        waste_ends: The length from which waste stays below the threshold, or ``None``.
+        one: The longest single sequence that the budget holds, whatever the model's context.
+        many: How many sequences of the length asked about it holds.
+        longest: The longest length for the number of sequences asked about.
+    """
+
+    name: str
+    floor_bytes: int
+    reserved_bytes: int
+    waste: Waste
+    waste_ends: int | None
+    one: Capacity
+    many: Capacity
+    longest: Capacity
+
+    @property
+    def tokens_at_once(self) -> int | None:
+        """Tokens that the sequences of the length asked about hold together."""
+        return None if self.many.count is None else self.many.count * self.waste.tokens
+
+
+class Estimate:
+    """The answers to one `Question`, each worked out when it is asked for.
+
+    Attributes:
+        question: What was asked.
+        cost: The bytes of one sequence.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.cost = SequenceCost.of(
+            question.geometry, question.formats, in_flight=question.in_flight
+        )
+
+    def policy(self, name: str) -> Policy:
+        """Return the policy *name* for this model and granule.
+
+        Raises:
+            UsageError: If there is none, or it cannot lay this model out.
+        """
+        asked = self.question
+        return make_policy(
+            name,
+            self.cost,
+            asked.granule,
+            block=asked.block,
+            stride_tokens=asked.stride or asked.length,
+        )
+
+    @cached_property
+    def tensors(self) -> tuple[TensorFit, ...]:
+        """Every tensor against every granule."""
+        asked = self.question
+        return tuple(
+            TensorFit(
+                layer.kind,
+                layer.count,
+                tensor,
+                tuple(fit(tensor.bytes_per_token, granule) for granule in asked.granules),
+                suggest_block(asked.block, tensor.bytes_per_token, asked.granule),
+                tiles(asked.block, tensor.bytes_per_token, asked.granule),
+            )
+            for layer in self.cost.layers
+            for tensor in layer.tensors
+        )
+
+    @cached_property
+    def answer(self) -> PolicyAnswer:
+        """What the policy of the question makes of it."""
+        return self.answer_of(self.question.policy)
+
+    def answers(self) -> dict[str, PolicyAnswer | UsageError]:
+        """Return what each policy makes of the question, or why it cannot."""
+        found: dict[str, PolicyAnswer | UsageError] = {}
+        for name in POLICIES:
+            try:
+                found[name] = self.answer_of(name)
+            except UsageError as error:
+                found[name] = error
+        return found
+
+    def answer_of(self, name: str) -> PolicyAnswer:
+        """Return what the policy *name* makes of the question.
+
+        Raises:
+            UsageError: If there is none, or it cannot lay this model out.
+        """
+        asked = self.question
+        policy = self.policy(name)
+        available = asked.budget.kv_bytes
+        return PolicyAnswer(
+            name,
+            floor_bytes=policy.committed_bytes(1),
+            reserved_bytes=policy.reserved_bytes(asked.length),
+            waste=waste_at(policy, asked.length),
+            waste_ends=waste_ends(policy, asked.waste_threshold),
+            one=longest_sequence(policy, available),
+            many=most_sequences(policy, available, asked.length),
+            longest=longest_sequence(
+                policy,
+                available,
+                sequences=asked.sequences,
+                context=asked.geometry.context_tokens,
+            ),
+        )

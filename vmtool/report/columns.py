@@ -1,0 +1,86 @@
+"""Tables and paragraphs as plain text, for commands that answer before rich is loaded.
+
+Nothing is ever cut: a table that is too wide for the terminal is told row by row instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Where there is no terminal, nothing limits a line.
+WIDE: Final = 240
+_GAP: Final = 3
+_INDENT: Final = "  "
+
+
+def text_width(file: IO[str]) -> int:
+    """Return the columns that *file* has: the terminal's, or many when it is none."""
+    return shutil.get_terminal_size().columns if file.isatty() else WIDE
+
+
+def paragraph(text: str, width: int, *, indent: str = "") -> list[str]:
+    """Return *text* in lines of at most *width*, except for words that are longer."""
+    return textwrap.wrap(
+        text,
+        min(width, 100),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: int = 1
+) -> list[str]:
+    """Return *rows* in columns, or one below the other where *width* is too small.
+
+    Args:
+        headings: Of the columns; all empty for none.
+        rows: The cells; each row as long as *headings*.
+        width: Columns of the terminal.
+        left: How many of the first columns are left-justified; the others are right-justified.
+    """
+    lines = [headings, *rows] if any(headings) else list(rows)
+    sizes = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    if sum(sizes) + _GAP * (len(sizes) - 1) > width:
+        return _records(headings, rows, width, left)
+    return [
+        (" " * _GAP)
+        .join(
+            cell.ljust(size) if i < left else cell.rjust(size)
+            for i, (cell, size) in enumerate(zip(line, sizes, strict=True))
+        )
+        .rstrip()
+        for line in lines
+    ]
+
+
+def pairs(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Return names and what they are, aligned; long values continue below, indented."""
+    size = max(len(name) for name, _ in rows) + _GAP
+    lines = []
+    for name, value in rows:
+        if width - size < len(value) and width < 60:
+            lines.append(name)
+            lines += paragraph(_INDENT + value, width, indent=_INDENT)
+        else:
+            lines += paragraph(name.ljust(size) + value, max(width, size + 20), indent=" " * size)
+    return lines
+
+
+def _records(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int
+) -> list[str]:
+    lines = []
+    for row in rows:
+        lines += paragraph(" ".join(cell for cell in row[:left] if cell), width)
+        for heading, cell in zip(headings[left:], row[left:], strict=True):
+            if cell:
+                text = f"{_INDENT}{heading}: {cell}" if heading else f"{_INDENT}{cell}"
+                lines += paragraph(text, width, indent=_INDENT * 2)
+    return lines

@@ -1,0 +1,340 @@
+"""The report of ``vmtool kv-estimate`` about one model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.errors import UsageError
+from vmtool.kv.capacity import Limit
+from vmtool.report.columns import pairs, paragraph, table
+from vmtool.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from fractions import Fraction
+
+    from vmtool.kv.capacity import Capacity
+    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.estimate import Budget, Estimate, PolicyAnswer, Question, TensorFit
+    from vmtool.kv.geometry import ModelGeometry
+    from vmtool.kv.tiling import Fit
+
+_GB: Final = 10**9
+
+
+# ---- words and numbers ----------------------------------------------------------------------
+
+
+def both(nbytes: int) -> str:
+    """Return *nbytes* exactly, and with an IEC unit where that says more."""
+    return f"{nbytes:,} B" if nbytes < 1024 else f"{nbytes:,} B ({format_size(nbytes)})"
+
+
+def percent(part: Fraction | float) -> str:
+    """Return *part* in per cent with enough digits to tell small parts from none."""
+    value = float(part) * 100
+    if value == 0 or value >= 99.95:
+        return f"{value:.0f}%"
+    return f"{value:.2g}%" if value < 1 else f"{value:.1f}%".replace(".0%", "%")
+
+
+def count_of(number: int | None, noun: str) -> str:
+    """Return *number* with *noun*; ``None`` is any number."""
+    if number is None:
+        return f"any number of {noun}s"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def slope_text(slope: Fraction) -> str:
+    """Return bytes for each token, or for as many tokens as make them whole."""
+    if slope.denominator == 1:
+        return f"{slope.numerator:,} B x tokens"
+    return f"{slope.numerator:,} B x tokens / {slope.denominator}"
+
+
+def formats_text(question: Question) -> str:
+    """Return the element formats of K and V."""
+    formats = question.formats
+    if formats.key == formats.value:
+        return formats.key.name
+    return f"K {formats.key.name}, V {formats.value.name}"
+
+
+def why(capacity: Capacity) -> str:
+    """Return what limits *capacity*."""
+    return {
+        Limit.BUDGET: "limited by the budget",
+        Limit.CONTEXT: "limited by the context, not by the budget",
+        Limit.FLOOR: f"the first would commit {both(capacity.committed_bytes)}",
+        Limit.NONE: "nothing limits it: the cost does not grow",
+    }[capacity.limit]
+
+
+# ---- text -----------------------------------------------------------------------------------
+
+
+def to_lines(estimate: Estimate, width: int, *, explain: bool = False) -> Iterator[str]:
+    """Yield the report as lines of plain text."""
+    yield from _headline(estimate, width)
+    yield ""
+    yield from pairs(_facts(estimate), width)
+    yield ""
+    yield from _tensor_lines(estimate, width)
+    yield ""
+    yield from _policy_lines(estimate, width)
+    if explain:
+        yield ""
+        yield from explain_lines(estimate.question.geometry, width)
+
+
+def _headline(estimate: Estimate, width: int) -> list[str]:
+    question, answer = estimate.question, estimate.answer
+    budget, length = question.budget, question.length
+    have = f"{format_size(budget.kv_bytes)} of KV memory"
+    if answer.one.count == 0:
+        return paragraph(
+            f"{question.geometry.name}: no token fits in {have}: the first commits"
+            f" {both(answer.floor_bytes)} under {answer.name} on"
+            f" {format_size(question.granule)} granules.",
+            width,
+        )
+    one = (
+        "a sequence of any length"
+        if answer.one.count is None
+        else f"{count_of(answer.one.count, 'token')} in one sequence"
+    )
+    many = count_of(answer.many.count, "sequence")
+    text = f"{question.geometry.name}: {have} hold {one}, or {many} of {count_of(length, 'token')}."
+    context = question.geometry.context_tokens
+    if context is not None and answer.one.count is not None and answer.one.count > context:
+        text += f" The model's context is {context:,}."
+    return paragraph(text, width)
+
+
+def _facts(estimate: Estimate) -> list[tuple[str, str]]:
+    question, cost, answer = estimate.question, estimate.cost, estimate.answer
+    length = question.length
+    geometry = question.geometry
+    rows = [("memory", _budget_text(question.budget))]
+    if (geometry.tp, geometry.pp, geometry.dcp) != (1, 1, 1):
+        ranks = f"tp {geometry.tp}, pp {geometry.pp}, dcp {geometry.dcp}"
+        rows.append(("rank", f"{ranks}: everything here is for the fullest rank"))
+    rows += [
+        ("format", f"{formats_text(question)}: {question.formats.key.summary}"),
+        ("a sequence", f"{both(cost.fixed_bytes)} + {slope_text(cost.slope)}"),
+    ]
+    if cost.saturation_tokens:
+        rows.append(("", f"from {cost.saturation_tokens:,} tokens on, when every window is full"))
+    used = cost.bytes_for(length)
+    average = f"{used / length:,.1f} B on average"
+    packed = (
+        f"{answer.name} on granules of {format_size(question.granule)}:"
+        f" {both(answer.waste.committed_bytes)} committed at that length,"
+        f" {both(answer.waste.wasted_bytes)} wasted"
+    )
+    many = f"{count_of(answer.many.count, 'sequence')} of {count_of(length, 'token')}"
+    rows += [
+        (f"at {length:,} tokens", both(used)),
+        ("a token there", f"{both(cost.marginal_bytes(length))} for the next, {average}"),
+        ("packing", packed),
+        ("one sequence", f"{count_of(answer.one.count, 'token')}; {why(answer.one)}"),
+        ("sequences", f"{many}; {why(answer.many)}"),
+    ]
+    if question.sequences > 1:
+        count = count_of(answer.longest.count, "token")
+        rows.append((f"each of {question.sequences:,}", f"{count}; {why(answer.longest)}"))
+    return rows
+
+
+def _budget_text(budget: Budget) -> str:
+    total = f"{budget.total_bytes:,} B = {budget.total_bytes / (1 << 30):.2f} GiB"
+    text = f"{total} ({budget.total_bytes / _GB:.2f} GB), {budget.origin}"
+    for name, nbytes in (("weights", budget.weights_bytes), ("reserve", budget.reserve_bytes)):
+        if nbytes:
+            text += f"; minus {format_size(nbytes)} {name}"
+    return text
+
+
+def _tensor_lines(estimate: Estimate, width: int) -> list[str]:
+    question = estimate.question
+    if not estimate.tensors:
+        return paragraph("No layer keeps anything for each token.", width)
+    headings = ["tensor", "of", "B/token", *(format_size(g) for g in question.granules), "tiles at"]
+    rows = [
+        [
+            item.tensor.name,
+            f"{item.layers} x {item.kind.value}",
+            f"{item.tensor.bytes_per_token:,}",
+            *(_fit_text(found) for found in item.fits),
+            _tile_text(item, question),
+        ]
+        for item in estimate.tensors
+    ]
+    lines = paragraph("Tokens per granule of each tensor (bytes left over)", width)
+    return [*lines, *table(headings, rows, width, left=2)]
+
+
+def _fit_text(found: Fit) -> str:
+    if not found.tokens:
+        return f"0: {found.granules_per_token} granules a token"
+    if not found.tail_bytes:
+        return f"{found.tokens:,}"
+    return f"{found.tokens:,} ({found.tail_bytes:,} B, {percent(found.tail)})"
+
+
+def _tile_text(item: TensorFit, question: Question) -> str:
+    found = next(fit for fit in item.fits if fit.granule_bytes == question.granule)
+    text = f"{found.tile_tokens:,} tokens"
+    if not item.tiles:
+        text += f"; block {question.block:,} does not, {item.block:,} does"
+    return text
+
+
+def _policy_lines(estimate: Estimate, width: int) -> list[str]:
+    question = estimate.question
+    threshold = percent(question.waste_threshold)
+    headings = [
+        "packing",
+        "1 token",
+        f"wasted at {question.length:,}",
+        f"under {threshold} from",
+        "tokens in one",
+        f"of {question.length:,}",
+    ]
+    rows = []
+    notes = []
+    for name, answer in estimate.answers().items():
+        if isinstance(answer, UsageError):
+            notes.append(str(answer))
+            continue
+        rows.append(_policy_row(answer, name, chosen=name == question.policy))
+    title = f"Packing on granules of {format_size(question.granule)}"
+    lines = [*paragraph(title, width), *table(headings, rows, width)]
+    for note in notes:
+        lines += paragraph(note, width, indent="  ")
+    return lines
+
+
+def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
+    waste = answer.waste
+    lost = waste.wasted_bytes / waste.committed_bytes if waste.committed_bytes else 0
+    return [
+        f"{name} *" if chosen else name,
+        format_size(answer.floor_bytes),
+        f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
+        "never" if answer.waste_ends is None else f"{answer.waste_ends:,}",
+        "any" if answer.one.count is None else f"{answer.one.count:,}",
+        "any" if answer.many.count is None else f"{answer.many.count:,}",
+    ]
+
+
+def explain_lines(geometry: ModelGeometry, width: int) -> list[str]:
+    """Return where each value of the geometry came from."""
+    rows = [
+        [name, str(fact.value), fact.source.value, fact.where, fact.detail]
+        for name, fact in geometry.provenance.items()
+    ]
+    title = paragraph(f"Where the values come from ({geometry.architecture})", width)
+    return [*title, *table(["value", "", "source", "where", "key"], rows, width, left=5)]
+
+
+# ---- JSON -----------------------------------------------------------------------------------
+
+
+def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:
+    """Return the keys of the JSON document."""
+    question, cost = estimate.question, estimate.cost
+    geometry, budget = question.geometry, question.budget
+    body = {
+        "model": {
+            "name": geometry.name,
+            "architecture": geometry.architecture,
+            "layers": len(geometry.layers),
+            "context_tokens": geometry.context_tokens,
+            "tp": geometry.tp,
+            "pp": geometry.pp,
+            "dcp": geometry.dcp,
+        },
+        "format_k": question.formats.key.name,
+        "format_v": question.formats.value.name,
+        "budget": {
+            "total_bytes": budget.total_bytes,
+            "weights_bytes": budget.weights_bytes,
+            "reserve_bytes": budget.reserve_bytes,
+            "kv_bytes": budget.kv_bytes,
+            "origin": budget.origin,
+        },
+        "context_tokens": question.length,
+        "sequences": question.sequences,
+        "granule_bytes": question.granule,
+        "block_tokens": question.block,
+        "in_flight_tokens": question.in_flight,
+        "sequence": _sequence_body(cost, question.length),
+        "layers": _layer_bodies(cost),
+        "tensors": [_tensor_body(item) for item in estimate.tensors],
+        "policy": question.policy,
+        "policies": {
+            name: {"impossible": str(answer)}
+            if isinstance(answer, UsageError)
+            else policy_body(answer)
+            for name, answer in estimate.answers().items()
+        },
+    }
+    if explain:
+        body["provenance"] = dict(geometry.provenance)
+    return body
+
+
+def _sequence_body(cost: SequenceCost, length: int) -> dict[str, Any]:
+    return {
+        "fixed_bytes": cost.fixed_bytes,
+        "slope_bytes": cost.slope.numerator,
+        "slope_tokens": cost.slope.denominator,
+        "saturation_tokens": cost.saturation_tokens,
+        "at_context_bytes": cost.bytes_for(length),
+        "marginal_bytes": cost.marginal_bytes(length),
+    }
+
+
+def _layer_bodies(cost: SequenceCost) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": layer.kind,
+            "indices": layer.indices,
+            "bytes_per_token_held": sum(tensor.bytes_per_token for tensor in layer.tensors),
+            "state_bytes": sum(state.nbytes for state in layer.states),
+        }
+        for layer in cost.layers
+    ]
+
+
+def _tensor_body(item: TensorFit) -> dict[str, Any]:
+    tensor = item.tensor
+    return {
+        "name": tensor.name,
+        "kind": item.kind,
+        "layers": item.layers,
+        "format": tensor.format_name,
+        "heads": tensor.heads,
+        "row_bytes": tensor.row_bytes,
+        "bytes_per_token": tensor.bytes_per_token,
+        "extent": tensor.extent,
+        "granules": item.fits,
+        "block_tiles": item.tiles,
+        "suggested_block_tokens": item.block,
+    }
+
+
+def policy_body(answer: PolicyAnswer) -> dict[str, Any]:
+    """Return the JSON object of what one policy makes of the question."""
+    return {
+        "floor_bytes": answer.floor_bytes,
+        "reserved_bytes": answer.reserved_bytes,
+        "used_bytes": answer.waste.used_bytes,
+        "committed_bytes": answer.waste.committed_bytes,
+        "wasted_bytes": answer.waste.wasted_bytes,
+        "waste_ends_tokens": answer.waste_ends,
+        "one_sequence": answer.one,
+        "sequences_of_context": answer.many,
+        "longest_for_sequences": answer.longest,
+    }

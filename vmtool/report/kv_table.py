@@ -1,0 +1,193 @@
+"""The tables of ``vmtool kv-estimate --compare`` and ``--sweep``, as text, JSON and CSV."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from vmtool.report.columns import paragraph, table
+from vmtool.report.kv import formats_text, percent, policy_body
+from vmtool.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from fractions import Fraction
+
+    from vmtool.kv.estimate import Estimate, PolicyAnswer, Question
+
+_BAR: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One combination and its answer.
+
+    Attributes:
+        labels: What was chosen, by axis.
+        question: What was asked.
+        slope: Bytes for each token of a long sequence, or ``None`` if it is not possible.
+        answer: What its policy makes of it, or ``None``.
+        problem: Why there is no answer, or empty.
+    """
+
+    labels: dict[str, str]
+    question: Question
+    slope: Fraction | None
+    answer: PolicyAnswer | None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, labels: dict[str, str], estimate: Estimate) -> Row:
+        """Return the row of *estimate*."""
+        return cls(labels, estimate.question, estimate.cost.slope, estimate.answer)
+
+    @classmethod
+    def impossible(cls, labels: dict[str, str], question: Question, problem: str) -> Row:
+        """Return the row of a combination that cannot be."""
+        return cls(labels, question, None, None, problem)
+
+    @property
+    def rank(self) -> float:
+        """How good the row is: the tokens that one sequence can have."""
+        if self.answer is None:
+            return -1
+        return math.inf if self.answer.one.count is None else self.answer.one.count
+
+
+def _best(rows: list[Row]) -> float:
+    """Return the rank of the best rows."""
+    return max(row.rank for row in rows)
+
+
+# ---- comparison -----------------------------------------------------------------------------
+
+
+def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
+    """Yield the comparison as lines of plain text; the best rows are marked."""
+    axes = list(rows[0].labels)
+    lengths = {row.question.length for row in rows}
+    where = f"{lengths.pop():,}" if len(lengths) == 1 else "its context"
+    first = rows[0].question
+    fixed = {
+        "model": first.geometry.name,
+        "dtype": formats_text(first),
+        "granule": f"{format_size(first.granule)} granules",
+        "policy": first.policy,
+    }
+    same = ", ".join(text for axis, text in fixed.items() if axis not in axes)
+    budget = format_size(first.budget.kv_bytes)
+    yield from paragraph(f"{same + ', ' if same else ''}{budget} of KV memory", width)
+    yield ""
+    headings = [*axes, "B/token", "1 token", f"wasted at {where}", "tokens in one", f"of {where}"]
+    best = _best(rows)
+    cells = [[*row.labels.values(), *_cells(row, best)] for row in rows]
+    yield from table([*headings, ""], [[*row] for row in cells], width, left=len(axes))
+    for row in rows:
+        if row.problem:
+            yield from paragraph(f"{', '.join(row.labels.values())}: {row.problem}", width)
+
+
+def _cells(row: Row, best: float) -> list[str]:
+    answer = row.answer
+    if answer is None or row.slope is None:
+        return ["", "", "", "not possible", "", ""]
+    waste = answer.waste
+    lost = waste.wasted_bytes / waste.committed_bytes if waste.committed_bytes else 0
+    slope = row.slope
+    return [
+        f"{slope.numerator:,}" + (f" / {slope.denominator}" if slope.denominator > 1 else ""),
+        format_size(answer.floor_bytes),
+        f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
+        "any" if answer.one.count is None else f"{answer.one.count:,}",
+        "any" if answer.many.count is None else f"{answer.many.count:,}",
+        "best" if row.rank == best else "",
+    ]
+
+
+def compare_body(rows: list[Row]) -> dict[str, Any]:
+    """Return the keys of the JSON document of a comparison."""
+    best = _best(rows)
+    return {"rows": [{**_row_body(row), "best": row.rank == best >= 0} for row in rows]}
+
+
+# ---- sweep ----------------------------------------------------------------------------------
+
+
+def sweep_lines(rows: list[Row], width: int) -> Iterator[str]:
+    """Yield the sweep as lines of plain text, with a plot of how much of the memory is used."""
+    question = rows[0].question
+    text = (
+        f"{question.geometry.name}, {formats_text(question)}, {question.policy} on granules of"
+        f" {format_size(question.granule)}, {format_size(question.budget.kv_bytes)} of KV memory"
+    )
+    yield from paragraph(text, width)
+    yield ""
+    headings = ["context", "bytes", "committed", "wasted", "sequences"]
+    answers = [(row.question.length, row.answer) for row in rows if row.answer is not None]
+    cells = [
+        [
+            f"{length:,}",
+            f"{answer.waste.used_bytes:,}",
+            f"{answer.waste.committed_bytes:,}",
+            f"{answer.waste.wasted_bytes:,}",
+            "any" if answer.many.count is None else f"{answer.many.count:,}",
+        ]
+        for length, answer in answers
+    ]
+    yield from table(headings, cells, width)
+    yield ""
+    yield from paragraph("Used part of what is committed, by context", width)
+    size = max(len(f"{length:,}") for length, _ in answers)
+    room = max(min(_BAR, width - size - 9), 10)
+    for length, answer in answers:
+        waste = answer.waste
+        used = waste.used_bytes / waste.committed_bytes if waste.committed_bytes else 1.0
+        filled = int(used * room)  # full only when nothing is wasted
+        bar = "█" * filled + "░" * (room - filled)
+        yield f"{length:>{size},} {bar} {percent(used):>6}"
+
+
+def sweep_body(rows: list[Row]) -> dict[str, Any]:
+    """Return the keys of the JSON document of a sweep."""
+    return {"rows": [_row_body(row) for row in rows]}
+
+
+# ---- JSON and CSV ---------------------------------------------------------------------------
+
+
+def _row_body(row: Row) -> dict[str, Any]:
+    question, answer = row.question, row.answer
+    body: dict[str, Any] = {
+        "model": question.geometry.name,
+        "format_k": question.formats.key.name,
+        "format_v": question.formats.value.name,
+        "granule_bytes": question.granule,
+        "policy": question.policy,
+        "context_tokens": question.length,
+        "budget_bytes": question.budget.kv_bytes,
+    }
+    if answer is None or row.slope is None:
+        return {**body, "impossible": row.problem}
+    slope = {"slope_bytes": row.slope.numerator, "slope_tokens": row.slope.denominator}
+    return {**body, **slope, **policy_body(answer)}
+
+
+def write_csv(rows: list[Row], file: IO[str]) -> None:
+    """Write *rows* as CSV, in exact integers; an empty count is any number."""
+    import csv  # noqa: PLC0415 - only where it is asked for
+
+    writer = csv.writer(file, lineterminator="\n")
+    head = ("model", "format_k", "format_v", "granule_bytes", "policy", "context_tokens")
+    amounts = ("floor_bytes", "used_bytes", "committed_bytes", "wasted_bytes", "waste_ends_tokens")
+    writer.writerow(
+        [*head, "budget_bytes", *amounts, "one_sequence_tokens", "sequences", "problem"]
+    )
+    for row in rows:
+        body = _row_body(row)
+        line = [body[name] for name in (*head, "budget_bytes")]
+        if row.answer is None:
+            writer.writerow([*line, *[""] * (len(amounts) + 2), row.problem])
+            continue
+        counts = (row.answer.one.count, row.answer.many.count)
+        writer.writerow([*line, *(body[name] for name in amounts), *counts, ""])
