@@ -3,6 +3,11 @@
 from collections import Counter
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says nothing on a shared machine.
+settings.register_profile("vmtool", deadline=None)
+settings.load_profile("vmtool")
 
 pytest_plugins = ["fakecuda.plugin"]
 
