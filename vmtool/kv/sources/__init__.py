@@ -48,9 +48,9 @@ def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeome
 
 def builtin_names() -> tuple[str, ...]:
     """Return the names of the built-in models, sorted."""
-    from vmtool.kv.sources import builtin  # noqa: PLC0415
+    from vmtool.kv.sources import models  # noqa: PLC0415
 
-    return builtin.names()
+    return models.names()
 
 
 def from_flags(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Source
 from vmtool.kv.sources.hf.resolve import resolve
-from vmtool.kv.sources.models import MODELS
+from vmtool.kv.sources.models import config_of, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 
 def known(name: str) -> bool:
     """Return whether *name* is a built-in model; upper and lower case are the same."""
-    return name.lower() in MODELS
-
-
-def names() -> tuple[str, ...]:
-    """Return every name, sorted."""
-    return tuple(sorted(MODELS))
+    return name.lower() in names()
 
 
 def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
     """Return the geometry of the built-in model *name*, which must be `known`."""
     key = name.lower()
-    return resolve(MODELS[key], f"built-in {key}", key, source=Source.BUILTIN, overrides=overrides)
+    return resolve(
+        config_of(key), f"built-in {key}", key, source=Source.BUILTIN, overrides=overrides
+    )
 
 
 def suggestion(name: str) -> str:
@@ -35,6 +32,6 @@ def suggestion(name: str) -> str:
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
     wanted = name[:80].lower().rpartition("/")[2]
-    close = difflib.get_close_matches(wanted, MODELS, n=3)
+    close = difflib.get_close_matches(wanted, names(), n=3)
     did_you_mean = f"did you mean {', '.join(close)}? " if close else ""
     return f"{did_you_mean}give a path, or one of the names that --list shows"

@@ -19,7 +19,7 @@ from vmtool.kv.sources.gguf_reader import read_metadata
 from vmtool.kv.sources.gguf_table import RULES
 from vmtool.kv.sources.hf.registry import FAMILIES
 from vmtool.kv.sources.hf.resolve import resolve
-from vmtool.kv.sources.models import MODELS
+from vmtool.kv.sources.models import config_of, names
 from vmtool.kv.sources.reading import parse_object
 
 ODD = st.one_of(
@@ -33,6 +33,7 @@ ODD = st.one_of(
     st.lists(st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.text(max_size=3))),
     st.dictionaries(st.text(max_size=8), st.integers(-1, 9), max_size=3),
 )
+MODELS = {name: config_of(name) for name in names()}
 KEYS = sorted({key for config in MODELS.values() for key in config})
 NAMES = st.one_of(st.sampled_from(KEYS), st.text(max_size=12))
 MANY = settings(
