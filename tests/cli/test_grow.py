@@ -11,7 +11,7 @@ from rich.console import Console
 from vmtool.cli import grow as module
 from vmtool.memory.counters import read_process
 from vmtool.report.grow import bar, picked_rows
-from vmtool.units import KIB, MIB
+from vmtool.units import KIB, MIB, format_duration
 
 
 def test_a_growth_is_reported_with_every_step_and_beside_copying(vmtool):
@@ -162,7 +162,10 @@ def test_no_digit_is_cut_at_any_width(width):
     out = io.StringIO()
     to_text(result, Console(file=out, width=width, highlight=False))
     assert "…" not in out.getvalue()
-    assert f"{result.base:#x}" in out.getvalue()
+    words = out.getvalue().split()
+    assert f"{result.base:#x}" in words
+    assert format_duration(result.copying.copying_ns).split()[0] in words
+    assert format_duration(result.shrinking.max_ns).split()[0] in words
     assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= width
 
 

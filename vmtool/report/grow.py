@@ -12,6 +12,7 @@ from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.stats import Summary
@@ -103,25 +104,24 @@ def _print_picture(result: GrowResult, console: Console) -> None:
 
 
 def _print_latency(result: GrowResult, console: Console) -> None:
-    table = plain_table("a step", "steps", "median", "p90", "p99", "max")
-    table.add_row("growing", *_cells(result.growing))
-    table.add_row("shrinking", *_cells(result.shrinking))
-    console.print(table)
+    console.print(_latencies(("growing", result.growing), ("shrinking", result.shrinking)))
 
 
-def _cells(summary: Summary) -> list[str]:
-    values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.max_ns)
-    return [
-        str(summary.samples),
-        *("-" if value is None else format_duration(value) for value in values),
-    ]
+def _latencies(*series: tuple[str, Summary]) -> Table:
+    """Return statistics in rows and series in columns: on a narrow terminal no figure breaks."""
+    table = plain_table("", *(name for name, _ in series))
+    table.add_row("steps", *(str(summary.samples) for _, summary in series))
+    for name in ("median", "p90", "p99", "max"):
+        values = (getattr(summary, f"{name}_ns") for _, summary in series)
+        table.add_row(name, *("-" if ns is None else format_duration(ns) for ns in values))
+    return table
 
 
 def _print_copying(copying: CopyResult, console: Console) -> None:
     console.print(Text("\nthe same growth by reallocating and copying", style="bold"))
-    table = plain_table("", "steps", "median", "p90", "p99", "max", "together")
-    table.add_row("in place", *_cells(copying.in_place), format_duration(copying.in_place_ns))
-    table.add_row("by copying", *_cells(copying.copying), format_duration(copying.copying_ns))
+    table = _latencies(("in place", copying.in_place), ("by copying", copying.copying))
+    together = (format_duration(ns) for ns in (copying.in_place_ns, copying.copying_ns))
+    table.add_row("together", *together)
     console.print(table)
     if copying.in_place_ns:
         ratio = copying.copying_ns / copying.in_place_ns
