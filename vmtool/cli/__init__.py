@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, str]] = {
     "granularity": "What this machine can map, and in what unit.",
     "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",
+    "doctor": "What here would stop or slow such memory, and what changes it.",
     "reserve": "Reserve addresses and show that nothing else is taken.",
     "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
     "stress": "Commit and release real memory, measured and checked.",

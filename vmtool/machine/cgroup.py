@@ -11,7 +11,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.facts import CgroupFacts, CgroupLevel
-from vmtool.machine.files import parse_int
+from vmtool.machine.files import parse_int, parse_pairs
 
 if TYPE_CHECKING:
     from vmtool.machine.files import Files
@@ -100,10 +100,15 @@ def ancestry(mount: CgroupMount, path: str) -> tuple[str, ...]:
 
 def _read_level(files: Files, version: int, directory: str) -> CgroupLevel | None:
     """Return one group's limits, or ``None`` where it has no memory controller."""
-    limit_name, used_name, cache_key = (
-        ("memory.max", "memory.current", "inactive_file")
+    limit_name, used_name, cache_key, events = (
+        ("memory.max", "memory.current", "inactive_file", "memory.events")
         if version == 2
-        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else (
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+            "memory.oom_control",
+        )
     )
     limit_text = files.read(f"{directory}/{limit_name}")
     used = parse_int(files.read(f"{directory}/{used_name}"))
@@ -117,7 +122,8 @@ def _read_level(files: Files, version: int, directory: str) -> CgroupLevel | Non
         limit_bytes=parse_limit(limit_text),
         high_bytes=parse_limit(high),
         used_bytes=used,
-        reclaimable_bytes=_parse_stat(stat).get(cache_key, 0),
+        reclaimable_bytes=parse_pairs(stat).get(cache_key, 0),
+        oom_kills=parse_pairs(files.read(f"{directory}/{events}")).get("oom_kill"),
     )
 
 
@@ -125,11 +131,6 @@ def parse_limit(text: str | None) -> int | None:
     """Return a limit in bytes; ``max``, version 1's huge number and nonsense are ``None``."""
     value = parse_int(text)  # "max" is no number
     return None if value is None or value >= _UNLIMITED or value < 0 else value
-
-
-def _parse_stat(text: str | None) -> dict[str, int]:
-    pairs = (line.split() for line in (text or "").splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _unescape(text: str) -> str:

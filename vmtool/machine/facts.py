@@ -44,12 +44,14 @@ class MemoryFacts:
         available_bytes: RAM that can be had without swapping.
         swap_total_bytes: Swap space.
         swap_free_bytes: Swap space that is not used.
+        oom_kills: Processes that the kernel killed for lack of memory since it started.
     """
 
     total_bytes: int | None = None
     available_bytes: int | None = None
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ class HugePageFacts:
         thp_mode: ``always``, ``madvise`` or ``never``.
         thp_defrag: How hard a fault works for a huge page.
         pmd_bytes: The size of a transparent huge page.
+        thp_disabled_here: Whether this process is excluded (``PR_SET_THP_DISABLE``).
+        collapse_empty_pages: How many untouched pages of a huge page khugepaged fills in
+            (``max_ptes_none``).
         sizes: Multi-size huge pages (mTHP), ascending.
         pools: Reserved pools, ascending.
     """
@@ -84,6 +89,8 @@ class HugePageFacts:
     thp_mode: str | None = None
     thp_defrag: str | None = None
     pmd_bytes: int | None = None
+    thp_disabled_here: bool = False
+    collapse_empty_pages: int | None = None
     sizes: tuple[HugeSize, ...] = ()
     pools: tuple[HugePool, ...] = ()
 
@@ -128,6 +135,7 @@ class CgroupLevel:
         high_bytes: ``memory.high``, above which v2 throttles; ``None`` is unlimited.
         used_bytes: What is charged to it and to those below it.
         reclaimable_bytes: Clean file cache in that, which the kernel drops first.
+        oom_kills: Processes in it that were killed at the limit.
     """
 
     path: str
@@ -136,6 +144,7 @@ class CgroupLevel:
     high_bytes: int | None = None
     used_bytes: int | None = None
     reclaimable_bytes: int = 0
+    oom_kills: int | None = None
 
     @property
     def bound_bytes(self) -> int | None:

@@ -60,6 +60,12 @@ def parse_kib(text: str | None) -> dict[str, int]:
     return values
 
 
+def parse_pairs(text: str | None) -> dict[str, int]:
+    """Return the ``name 123`` lines of a statistics file."""
+    pairs = (line.split() for line in (text or "").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
 def parse_choice(text: str | None) -> str | None:
     """Return the chosen word of a line such as ``always [madvise] never``."""
     if text is None or "[" not in text or "]" not in text:

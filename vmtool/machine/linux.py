@@ -17,7 +17,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     ProcessFacts,
 )
-from vmtool.machine.files import KernelFiles, parse_choice, parse_int, parse_kib
+from vmtool.machine.files import KernelFiles, parse_choice, parse_int, parse_kib, parse_pairs
 from vmtool.machine.system import read_system
 from vmtool.memory.pressure import read_pressure
 
@@ -45,6 +45,7 @@ def read_linux_facts(files: Files | None = None) -> MachineFacts:
             available_bytes=meminfo.get("MemAvailable"),
             swap_total_bytes=meminfo.get("SwapTotal"),
             swap_free_bytes=meminfo.get("SwapFree"),
+            oom_kills=parse_pairs(source.read("/proc/vmstat")).get("oom_kill"),
         ),
         huge_pages=read_huge_pages(source),
         commit=CommitFacts(
@@ -75,6 +76,8 @@ def read_huge_pages(files: Files) -> HugePageFacts:
         thp_mode=parse_choice(files.read(f"{_THP}/enabled")),
         thp_defrag=parse_choice(files.read(f"{_THP}/defrag")),
         pmd_bytes=parse_int(files.read(f"{_THP}/hpage_pmd_size")),
+        thp_disabled_here="THP_enabled:\t0" in (files.read("/proc/self/status") or ""),
+        collapse_empty_pages=parse_int(files.read(f"{_THP}/khugepaged/max_ptes_none")),
         sizes=tuple(sizes),
         pools=tuple(pools),
     )

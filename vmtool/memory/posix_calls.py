@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from vmtool.errors import CallError
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.pressure import Pressure, diagnose_host, read_pressure
+from vmtool.memory.refusals import diagnose_refusal
 
 PROT_NONE: Final = 0
 PROT_RW: Final = 3
@@ -126,19 +127,26 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     code = last_errno()
     symbol = errno.errorcode.get(code, "UNKNOWN")
     text = describe(call, arguments)
-    if code not in {errno.ENOMEM, errno.EAGAIN}:
-        return CallError(call, text, code=code, symbol=symbol, detail=os.strerror(code))
     try:
         pressure = read_pressure()
     except MemoryError:  # the failure being explained leaves nothing to explain it with
         pressure = Pressure()
-    diagnosis = diagnose_host(purpose or call, arguments[1], pressure)
-    return OutOfMemoryError(
+    diagnosis = diagnose_refusal(
+        call,
+        code,
+        arguments[0],
+        advice=_ADVICE_NAMES.get(arguments[2], "") if call == "madvise" else "",
+        memlock_limit=pressure.memlock_limit_bytes,
+    )
+    ran_out = code in {errno.ENOMEM, errno.EAGAIN}
+    if diagnosis is None and ran_out:
+        diagnosis = diagnose_host(purpose or call, arguments[1], pressure)
+    return (OutOfMemoryError if ran_out else CallError)(
         call,
         text,
         code=code,
         symbol=symbol,
         detail=os.strerror(code),
-        cause=diagnosis.cause,
-        hint=diagnosis.remedy,
+        cause=None if diagnosis is None else diagnosis.cause,
+        hint=None if diagnosis is None else diagnosis.remedy,
     )

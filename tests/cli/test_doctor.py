@@ -1,0 +1,207 @@
+"""``vmtool doctor``, on this machine and on machines made worse in a child process."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from vmtool.cli import doctor as module
+from vmtool.machine.checkup import Check, Rating
+from vmtool.report.doctor import to_text
+from vmtool.units import MIB
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="these limits are Linux's")
+
+
+def raised(document, kind):
+    """Return the findings of one kind; there must be exactly one, with one remedy."""
+    (found,) = [each["check"] for each in document["checks"] if each["check"]["kind"] == kind]
+    assert found["remedy"]
+    return found
+
+
+def test_this_machine_is_rated_and_exit_is_0(vmtool):
+    ran = vmtool("doctor", "--json")
+    assert ran.code == 0
+    document = ran.document
+    assert document["schema"] == "vmtool.doctor"
+    assert sum(document["counts"].values()) == len(document["checks"])
+    for each in document["checks"]:
+        assert (each["check"]["rating"] == "ok") == (each["check"]["remedy"] is None)
+
+
+def test_the_text_has_both_sections_and_a_count(vmtool):
+    ran = vmtool("doctor")
+    assert ran.code == 0
+    assert "this machine" in ran.stdout
+    assert "CUDA" in ran.stdout
+    assert ran.stdout.rstrip().splitlines()[-1].split()[1].rstrip(",") in {"ok", "note", "problem"}
+
+
+def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
+    bad = Check("mapping-limit", Rating.PROBLEM, "full", "sysctl -w vm.max_map_count=1")
+    monkeypatch.setattr("vmtool.machine.checkup.examine", lambda _: (bad,))
+    assert vmtool("doctor").code == 0
+    ran = vmtool("doctor", "--strict")
+    assert ran.code == 3
+    assert "full" in ran.stdout
+    assert "1 problem, the first: mapping-limit" in ran.stderr
+
+
+def test_strict_is_0_without_a_problem(vmtool, monkeypatch):
+    fine = Check("swap", Rating.NOTE, "none", "add some")
+    monkeypatch.setattr("vmtool.machine.checkup.examine", lambda _: (fine,))
+    assert vmtool("doctor", "--strict").code == 0
+
+
+@linux
+@pytest.mark.parametrize(
+    ("limit", "kind", "rating", "remedy"),
+    [
+        ("RLIMIT_AS", "address-space-limit", "problem", "ulimit -v unlimited"),
+        ("RLIMIT_DATA", "data-limit", "problem", "ulimit -d unlimited"),
+    ],
+)
+def test_a_limit_set_on_the_process_is_a_problem_with_its_command(
+    vmtool_child, limit, kind, rating, remedy
+):
+    before = f"import resource; resource.setrlimit(resource.{limit}, (256 << 20, 256 << 20))"
+    ran = vmtool_child("doctor", "--json", before=before)
+    assert ran.code == 0, ran.stderr
+    found = raised(ran.document, kind)
+    assert found["rating"] == rating
+    assert "256 MiB" in found["finding"]
+    assert remedy in found["remedy"]
+
+
+@linux
+def test_a_process_full_of_areas_is_a_problem(vmtool_child):
+    before = """
+import mmap
+from vmtool.memory import open_backing
+from vmtool.memory.pressure import read_pressure
+limit = read_pressure().max_mappings
+if limit <= 70000:
+    backing = open_backing()
+    page = backing.granularity
+    crowd = backing.reserve(2 * limit * page)
+    for index in range((limit - 3000) // 2):
+        backing.commit(crowd, 2 * index * page, page)
+"""
+    ran = vmtool_child("doctor", "--json", before=before)
+    assert ran.code == 0, ran.stderr
+    process = ran.document["machine"]["process"]
+    if process["max_mappings"] > 70000:
+        pytest.skip(f"vm.max_map_count is {process['max_mappings']}: too many to fill in a test")
+    found = raised(ran.document, "mapping-limit")
+    assert found["rating"] == "problem"
+    assert f"{process['mappings']} of {process['max_mappings']}" in found["finding"]
+
+
+@linux
+def test_huge_pages_disabled_for_the_process_are_found(vmtool_child):
+    # PR_SET_THP_DISABLE is 41 (include/uapi/linux/prctl.h).
+    before = "import ctypes; assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0"
+    ran = vmtool_child("doctor", "--json", before=before)
+    if ran.document["machine"]["huge_pages"]["thp_mode"] is None:
+        pytest.skip("this kernel has no transparent huge pages")
+    assert raised(ran.document, "huge-pages-disabled")["rating"] == "note"
+
+
+def limited_group(version, parent):
+    """Return a new control group of 64 MiB below *parent*, or ``None`` where it can't be made."""
+    name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+    if not (parent / ("cgroup.controllers" if version == 2 else name)).exists():
+        return None
+    group = parent / f"vmtool-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        (group / name).write_text(str(64 * MIB), encoding="ascii")
+    except OSError:
+        group.rmdir()
+        return None
+    return group
+
+
+@pytest.fixture
+def control_group():
+    """Return the version and directory of a new control group of 64 MiB, or skip."""
+    for version, parent in ((1, "/sys/fs/cgroup/memory"), (2, "/sys/fs/cgroup")):
+        group = limited_group(version, Path(parent))
+        if group is not None:
+            yield version, group
+            group.rmdir()
+            return
+    pytest.skip("no control group can be made here (needs root and a writable hierarchy)")
+
+
+def join(group):
+    return f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
+
+
+@linux
+def test_a_control_group_is_found_by_doctor_and_refuses_a_growth(vmtool_child, control_group):
+    version, group = control_group
+    ran = vmtool_child("doctor", "--json", before=join(group))
+    assert ran.code == 0, ran.stderr
+    found = raised(ran.document, "cgroup-limit")
+    assert f"64 MiB of control group {group} (v{version})" in found["finding"]
+
+    grown = vmtool_child("grow", "--to", "256MiB", before=join(group))
+    assert grown.code == 5
+    assert f"the control group {group} leaves" in grown.stderr
+
+
+@linux
+def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group):
+    import subprocess
+
+    from vmtool.machine import cgroup, read_facts
+    from vmtool.machine.facts import CgroupFacts
+    from vmtool.machine.files import KernelFiles
+    from vmtool.machine.kills import diagnose_kill
+
+    version, group = control_group
+
+    def facts():
+        from dataclasses import replace
+
+        level = cgroup._read_level(KernelFiles(), version, str(group))
+        return replace(read_facts(), cgroup=CgroupFacts((level,)))
+
+    before = facts()
+    program = f"{join(group)}\nkeep = bytearray(b'x') * (256 << 20)"
+    child = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
+    if child.returncode == 0:
+        pytest.skip("the kernel let the child swap or exceed the limit")
+    assert child.returncode == -9
+    diagnosis = diagnose_kill(before, facts())
+    assert diagnosis.kind == "cgroup-limit"
+    assert str(group) in diagnosis.cause
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_findings_fold_and_are_not_cut(width):
+    checks = (Check("mapping-limit", Rating.PROBLEM, "65529 of 65530 areas " * 6, "sysctl " * 12),)
+    out = io.StringIO()
+    to_text((("this machine", checks),), Console(file=out, width=width, highlight=False))
+    assert "…" not in out.getvalue()
+    assert out.getvalue().count("65529") == 6
+    assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= width
+
+
+def test_help_examples_work(vmtool):
+    examples = [
+        line.strip().split()[1:]
+        for line in module.command.help.splitlines()
+        if line.strip().startswith("vmtool ")
+    ]
+    assert len(examples) == 2
+    for example in examples:
+        assert vmtool(*example).code == 0

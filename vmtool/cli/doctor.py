@@ -1,0 +1,43 @@
+"""``vmtool doctor``: what on this machine would stop or slow such memory."""
+
+from __future__ import annotations
+
+import click
+
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.params import output_options
+from vmtool.errors import CheckFailedError
+
+
+@click.command("doctor", short_help="What here would stop or slow such memory.")
+@click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
+@output_options
+def command(strict: bool, as_json: bool, path: str | None, quiet: bool) -> None:
+    """Check everything on this machine that would stop or slow such memory.
+
+    \b
+    vmtool doctor
+    vmtool doctor --json --quiet
+
+    Each finding is rated ok, note or problem, with the command that changes it. The same names are
+    used when a call fails, so a failure can be looked up here. Nothing is reserved or changed.
+    """  # noqa: D301 - click's own mark
+    from vmtool.machine import read_facts
+    from vmtool.machine.checkup import Rating, examine
+    from vmtool.report.doctor import to_document, to_text
+    from vmtool.trials.devices import examine_devices
+
+    facts = read_facts()
+    sections = (("this machine", examine(facts)), ("CUDA", examine_devices()))
+    Output(as_json, path, quiet).emit(
+        lambda: to_document(sections, facts, command_line()),
+        lambda console: to_text(sections, console),
+    )
+    problems = [
+        check for _, checks in sections for check in checks if check.rating is Rating.PROBLEM
+    ]
+    if strict and problems:
+        raise CheckFailedError(
+            f"{len(problems)} problem{'s'[: len(problems) > 1]}, the first: {problems[0].kind}",
+            hint=problems[0].remedy,
+        )

@@ -1,0 +1,66 @@
+"""The report of ``vmtool doctor``: one finding a paragraph, what to do below it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from vmtool.machine.checkup import Check, Rating
+from vmtool.report.document import document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from vmtool.machine.facts import MachineFacts
+
+SCHEMA: Final = "vmtool.doctor"
+VERSION: Final = 1
+
+_STYLES: Final = {Rating.OK: "green", Rating.NOTE: "yellow", Rating.PROBLEM: "bold red"}
+_INDENT: Final = 10
+
+
+def to_document(
+    sections: Sequence[tuple[str, Sequence[Check]]], facts: MachineFacts, command: list[str]
+) -> dict[str, Any]:
+    """Return the findings as a JSON document."""
+    checks = [check for _, group in sections for check in group]
+    counts = Counter(check.rating.value for check in checks)
+    body = {
+        "machine": facts,
+        "counts": {rating.value: counts[rating.value] for rating in Rating},
+        "checks": [
+            {"section": section, "check": check} for section, group in sections for check in group
+        ],
+    }
+    return document(SCHEMA, VERSION, command=command, body=body)
+
+
+def to_text(sections: Sequence[tuple[str, Sequence[Check]]], console: Console) -> None:
+    """Print the findings."""
+    for section, checks in sections:
+        console.print(Text(section, style="bold"))
+        for check in checks:
+            _print_check(check, console)
+        console.print()
+    counts = Counter(check.rating for _, checks in sections for check in checks)
+    parts = [f"{counts[rating]} {rating.value}" for rating in Rating if counts[rating]]
+    console.print(", ".join(parts))
+
+
+def _print_check(check: Check, console: Console) -> None:
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(min_width=_INDENT - 2)
+    line.add_column(overflow="fold")
+    line.add_row(Text(check.rating.value, _STYLES[check.rating]), check.finding)
+    console.print(line)
+    if check.remedy is not None:
+        console.print(
+            Padding(Text(f"{check.kind}: {check.remedy}"), (0, 0, 0, _INDENT), expand=False)
+        )
