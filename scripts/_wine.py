@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import _environment
+import _process
 
 _OLDEST = 9
 _SYSTEM_LOADER = Path("/usr/lib/wine/wine64")
@@ -51,7 +51,7 @@ def unpack(directory: Path) -> None:
     downloads = directory / "apt"
     _download(downloads)
     for package in sorted(downloads.glob("*.deb")):
-        _environment.run_quietly(
+        _process.run_quietly(
             f"unpack {package.name}",
             ["dpkg-deb", "--extract", str(package), str(directory)],
             hint="is the disk full?",
@@ -82,7 +82,7 @@ def variables(loader: Path, prefix: Path) -> dict[str, str]:
 
 def make_prefix(loader: Path, prefix: Path) -> None:
     """Make the directory that holds the registry and the C: drive."""
-    _environment.run_quietly(
+    _process.run_quietly(
         "make a Wine prefix",
         [str(loader), "wineboot.exe", "--init"],
         env=variables(loader, prefix),
@@ -131,7 +131,7 @@ def _download(directory: Path) -> None:
         (f"read the package lists of Debian {_SUITE}", ["update"]),
         ("download Wine", ["download", *_PACKAGES]),
     ):
-        _environment.run_quietly(
+        _process.run_quietly(
             purpose,
             ["sh", "-c", 'cd "$0" && exec apt-get -qq "$@"', str(directory), *arguments],
             env=env,
@@ -144,12 +144,12 @@ def _mirror() -> str:
     """Return the mirror from which this machine takes its own Debian release."""
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
-        raise _environment.SetupError(
+        raise _process.SetupError(
             f"there is no Wine {_OLDEST} or newer in {_SYSTEM_LOADER}, and this is not Debian",
             hint="install the distribution's wine64 if it is new enough",
-            code=_environment.UNAVAILABLE,
+            code=_process.UNAVAILABLE,
         )
-    listing = _environment.run_quietly(
+    listing = _process.run_quietly(
         "find this machine's Debian mirror",
         ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"],
         hint=_APT_HINT,
@@ -157,8 +157,8 @@ def _mirror() -> str:
     )
     mirrors = dict(line.split(maxsplit=1) for line in reversed(listing.splitlines()) if " " in line)
     if release["VERSION_CODENAME"] not in mirrors:
-        raise _environment.SetupError(
-            "apt knows no mirror of this Debian release", hint=_APT_HINT, code=_environment.FAILED
+        raise _process.SetupError(
+            "apt knows no mirror of this Debian release", hint=_APT_HINT, code=_process.FAILED
         )
     return mirrors[release["VERSION_CODENAME"]]
 
@@ -168,7 +168,7 @@ def _relocate(usr: Path) -> None:
     programs = usr / "lib" / "wine"
     libraries = usr / "lib" / "x86_64-linux-gnu"
     for name in ("wine64", "wineserver64"):
-        _environment.run_quietly(
+        _process.run_quietly(
             f"relocate {name}",
             [
                 *("patchelf", "--set-interpreter", str(usr / "lib64" / "ld-linux-x86-64.so.2")),

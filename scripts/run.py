@@ -15,13 +15,14 @@ if sys.version_info < (3, 11):  # noqa: UP036 - an older Python reads this far, 
 from typing import NoReturn
 
 import _environment
+import _process
 
 
 def main() -> NoReturn:
     """Set up, then let vmtool take this process's place."""
     environment = _environment.ensure()
-    _environment.hand_over([str(environment.program("vmtool")), *sys.argv[1:]])
+    _process.hand_over([str(environment.program("vmtool")), *sys.argv[1:]])
 
 
 if __name__ == "__main__":
-    sys.exit(_environment.run_guarded(main))
+    sys.exit(_process.run_guarded(main))

@@ -18,6 +18,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - an older Python reads this far, 
     sys.exit(4)
 
 import _environment
+import _process
 
 
 def main() -> int:
@@ -32,12 +33,12 @@ def main() -> int:
     if "--no-checks" in arguments:
         arguments.remove("--no-checks")
     else:
-        checks = _environment.run_child([python, str(root / "scripts" / "check")])
-    tests = _environment.run_child([python, "-m", "pytest", *arguments], cwd=root)
+        checks = _process.run_child([python, str(root / "scripts" / "check")])
+    tests = _process.run_child([python, "-m", "pytest", *arguments], cwd=root)
     if checks:
         print("vmtool: error: a check failed: see above the tests", file=sys.stderr)
     return tests or checks
 
 
 if __name__ == "__main__":
-    sys.exit(_environment.run_guarded(main))
+    sys.exit(_process.run_guarded(main))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import _environment
+import _process
 import _windows_python
 import _wine
 
@@ -77,7 +78,7 @@ class Rig:
         try:
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
-            _environment.say(f"error: ended after {timeout:.0f} s")
+            _process.say(f"error: ended after {timeout:.0f} s")
             return TIMED_OUT
         finally:
             _wine.stop(self.loader, self.prefix)
@@ -91,7 +92,7 @@ class Rig:
         stamp.unlink(missing_ok=True)
         if directory.exists():
             shutil.rmtree(directory)
-        _environment.say(f"making {directory}")
+        _process.say(f"making {directory}")
         make(directory)
         stamp.write_text(key, encoding="utf-8")
 
@@ -103,17 +104,15 @@ def main() -> int:
         print(__doc__)
         return 0
     if command not in {"packages", "build", "run", "stop"}:
-        raise _environment.SetupError(
-            f"no command {command!r}", hint="try --help", code=_environment.USAGE
-        )
+        raise _process.SetupError(f"no command {command!r}", hint="try --help", code=_process.USAGE)
     if command == "packages":
         print(*PACKAGES)
         return 0
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise _environment.SetupError(
+        raise _process.SetupError(
             "the Windows rig needs x86-64 Linux",
             hint="on Windows, run scripts/test.py",
-            code=_environment.UNAVAILABLE,
+            code=_process.UNAVAILABLE,
         )
     directory = os.environ.get("VMTOOL_RIG") or _environment.ROOT / ".cache" / "windows-rig"
     rig = Rig(Path(directory).absolute())
@@ -145,4 +144,4 @@ def _digest(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(_environment.run_guarded(main))
+    sys.exit(_process.run_guarded(main))

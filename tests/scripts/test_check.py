@@ -53,6 +53,7 @@ def test_the_import_rules_hold(project):
     [
         ("vmtool.kv.planted", "import vmtool.cli", "Imports point down"),
         ("vmtool.stress.planted", "import vmtool.report.planted", "Imports point down"),
+        ("vmtool.planted", "", "Imports point down"),
         ("vmtool.kv.planted", "import vmtool.memory", "kv knows no memory"),
         ("vmtool.machine", "import ctypes.util", "Only memory calls the operating system"),
         ("vmtool.memory.planted", "import cuda.bindings.driver", "Only memory.cuda.driver"),

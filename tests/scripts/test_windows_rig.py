@@ -54,15 +54,15 @@ def test_a_wheel_with_another_digest_is_refused_and_removed(
 
     if already_there:
         download("", [])
-    monkeypatch.setattr(windows_python._environment, "run_quietly", download)
-    with pytest.raises(windows_python._environment.SetupError, match="not the file"):
+    monkeypatch.setattr(windows_python._process, "run_quietly", download)
+    with pytest.raises(windows_python._process.SetupError, match="not the file"):
         windows_python._fetch_wheel(tmp_path)
     assert not wheel.exists()
 
 
 def test_a_python_without_a_windows_twin_is_refused(windows_python, monkeypatch):
     monkeypatch.setattr(windows_python.sys, "version_info", (3, 99, 0, "final", 0))
-    with pytest.raises(windows_python._environment.SetupError, match=r"Windows Python 3\.99"):
+    with pytest.raises(windows_python._process.SetupError, match=r"Windows Python 3\.99"):
         windows_python.minor_version()
 
 
@@ -103,9 +103,7 @@ def test_the_command_line(pytestconfig, arguments, code, stdout, stderr):
 
 def test_a_missing_compiler_is_named_with_what_to_install(windows_python, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _program: None)
-    with pytest.raises(
-        windows_python._environment.SetupError, match="mingw32-gcc is not"
-    ) as caught:
+    with pytest.raises(windows_python._process.SetupError, match="mingw32-gcc is not") as caught:
         windows_python._cross("gcc")
     assert caught.value.code == 4
     assert "windows_rig.py packages" in caught.value.hint
