@@ -6,10 +6,12 @@ interval of its own that fails with at most half of the probability allowed
 the highest: by Bonferroni's inequality it then holds the true ratio with at least the stated
 confidence, without resampling and without assuming a shape.
 
-That holds for independent samples, which neighbouring cycles are not. For the median the interval
-of the medians of the rounds, between which the machine has time to change, is therefore joined to
-it, and the wider bounds count. For higher percentiles no such correction exists, which is one
-reason for the threshold below which no change is reported.
+That holds for independent samples, which neighbouring cycles are not. The medians of the rounds,
+between which the machine has time to change, tell by how much: for the median their interval is
+joined to that of the samples, and the wider bounds count; for higher percentiles the samples count
+as the number of independent ones that they are worth. A percentile that those cannot bound is left
+out. What no run can tell is how the next one would differ by chance of its placement in memory,
+which is why changes below the threshold are not reported at all.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.assertions import measured
 from vmtool.differences import Difference, machine_differences, settings_differences
-from vmtool.intervals import Interval, histogram_interval, median_interval
+from vmtool.intervals import (
+    Interval,
+    histogram_interval,
+    independent_samples,
+    median_interval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,12 +256,13 @@ def _change(
 
 
 def _interval(phase: PhaseResult, statistic: str, confidence: float) -> Interval:
-    interval = histogram_interval(phase.histogram, QUANTILES[statistic], confidence)
+    data, rounds = phase.histogram, phase.round_medians_ns
     if statistic == "median":
-        rounds = median_interval(phase.round_medians_ns, confidence)
-        if rounds is not None:
-            return interval.hull(rounds)
-    return interval
+        interval = histogram_interval(data, QUANTILES[statistic], confidence)
+        between = median_interval(rounds, confidence)
+        return interval if between is None else interval.hull(between)
+    worth = independent_samples(data, rounds, confidence)
+    return histogram_interval(data, QUANTILES[statistic], confidence, worth=worth)
 
 
 def _quotient(before: Interval, after: Interval) -> tuple[float, float | None]:

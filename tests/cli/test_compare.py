@@ -127,8 +127,8 @@ def test_no_width_loses_a_digit(width):
 def test_an_uncertain_verdict_carries_its_explanation():
     text = render(80, samples=8)
     assert "unchanged?" in text or "slower?" in text
-    assert "more cycles would tell" in " ".join(text.split())
-    assert "more cycles would tell" not in render(80)
+    assert "a change may be hidden" in " ".join(text.split())
+    assert "a change may be hidden" not in render(80)
 
 
 def test_help_has_examples():
@@ -143,7 +143,7 @@ def test_html_is_written_beside_the_result(capsys, tmp_path, files):
     code, out, _ = invoke(capsys, *files, "--html", str(page))
     assert code == 0
     assert "slower" in out
-    assert "commit: slower (+5" in page.read_text(encoding="utf-8")
+    assert "commit: slower (+" in page.read_text(encoding="utf-8")
 
 
 def test_html_that_cannot_be_written_is_exit_2(capsys, tmp_path, files):

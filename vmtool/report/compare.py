@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.compare import Direction
+from vmtool.compare import QUANTILES, Direction
 from vmtool.report.console import plain_table
 from vmtool.report.document import document
 from vmtool.units import format_duration
@@ -105,7 +106,14 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     if any(not change.certain for change in comparison.changes):
         yield (
             f"? the interval reaches beyond ±{percent(comparison.threshold)}, so a change may be "
-            "hidden: more cycles would tell"
+            "hidden: more cycles, or a quieter machine, would tell"
+        )
+    found = Counter(change.statistic for change in comparison.changes)
+    missing = [name for name in QUANTILES if found[name] < found["median"]]
+    if missing:
+        yield (
+            f"{', '.join(missing)} left out where the samples are too few, or too dependent on "
+            "each other, to bound it"
         )
 
 
@@ -117,7 +125,8 @@ def differences(what: str, found: Sequence[Difference]) -> str:
 
 def change_text(ratio: float) -> str:
     """Return a ratio as a signed change: 1.104 is ``+10.4 %``."""
-    return f"{_signed(ratio)} %"
+    # Adding zero turns the -0.0 that rounding leaves into 0.0, which has no direction.
+    return f"{round((ratio - 1) * 100, 1) + 0.0:+,.1f} %"
 
 
 def interval_text(change: Change) -> str:
@@ -145,8 +154,7 @@ def method_text(item: Change | Rate) -> str:
 
 
 def _signed(ratio: float) -> str:
-    # Adding zero turns the -0.0 that rounding leaves into 0.0, which has no direction.
-    return f"{round((ratio - 1) * 100, 1) + 0.0:+,.1f}"
+    return f"{(ratio - 1) * 100:+,.1f}"
 
 
 def _print_table(rows: Sequence[Change], confidence: float, console: Console) -> None:

@@ -104,6 +104,25 @@ def test_the_ratios_interval_holds_the_true_ratio_at_least_as_often_as_it_says(c
     assert held / runs >= confidence - 3 * math.sqrt(confidence * (1 - confidence) / runs)
 
 
+@pytest.mark.parametrize("statistic", ["median", "p90"])
+def test_runs_whose_rounds_differ_by_chance_are_not_called_different(statistic):
+    generator = random.Random(5)
+    runs, held, wrong = 150, 0, 0
+
+    def bursty():
+        """Twenty rounds, each slowed by something of its own, as on a shared machine."""
+        paces = (100_000 * generator.lognormvariate(0, 0.2) for _ in range(20))
+        return [round(pace * generator.gauss(1, 0.05)) for pace in paces for _ in range(100)]
+
+    for _ in range(runs):
+        found = [c for c in two(bursty(), bursty()).changes if c.statistic == statistic]
+        # A percentile that cannot be bounded is left out, which is no wrong claim either.
+        held += all(c.low <= 1 and (c.high is None or c.high >= 1) for c in found)
+        wrong += any(c.direction is not Direction.UNCHANGED for c in found)
+    assert held / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs)
+    assert wrong / runs <= 0.05 + 3 * math.sqrt(0.95 * 0.05 / runs)
+
+
 def test_methods_pair_by_name_and_what_is_alone_is_told():
     a = run(method("fixed", commit=[100] * 50), method("advise", commit=[90] * 50))
     b = run(method("fixed", commit=[100] * 50, touch=[5] * 50), method("protect", commit=[80] * 50))

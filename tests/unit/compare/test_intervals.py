@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.intervals import Interval, histogram_interval, median_interval, quantile_ranks
+from vmtool.intervals import (
+    Interval,
+    histogram_interval,
+    independent_samples,
+    median_interval,
+    quantile_ranks,
+)
 from vmtool.stats import Histogram
 
 HALF = Fraction(1, 2)
@@ -76,6 +82,31 @@ def test_bucket_edges_widen_an_interval_and_extremes_bound_it():
     coarse = histogram_interval(_histogram(range(100_000, 101_000)), HALF, 0.95)
     assert coarse.low <= exact.low < exact.high <= coarse.high
     assert histogram_interval(_histogram([100_000] * 50), HALF, 0.95) == Interval(100_000, 100_000)
+
+
+def test_samples_that_share_their_rounds_fate_are_worth_fewer():
+    generator = random.Random(8)
+    alike = [round(generator.gauss(100_000, 10_000)) for _ in range(4000)]
+    medians = [sorted(alike[i : i + 200])[100] for i in range(0, 4000, 200)]
+    apart = [value + 20_000 * (i // 200 % 5) for i, value in enumerate(alike)]
+    moved = [sorted(apart[i : i + 200])[100] for i in range(0, 4000, 200)]
+    assert independent_samples(_histogram(alike), medians, 0.95) >= 1000
+    assert independent_samples(_histogram(apart), moved, 0.95) <= 100
+    assert independent_samples(_histogram(alike), medians[:3], 0.95) == 4000
+
+
+def test_the_fewer_independent_samples_the_wider_the_interval():
+    data = _histogram(range(1000, 3000))
+    found = [
+        histogram_interval(data, Fraction(9, 10), 0.95, worth=worth)
+        for worth in (5000, 2000, 500, 100, 20)
+    ]
+    assert found[0] == found[1] == histogram_interval(data, Fraction(9, 10), 0.95)
+    lows = [interval.low for interval in found[1:]]
+    highs = [interval.high for interval in found[1:-1]]
+    assert lows == sorted(set(lows), reverse=True)
+    assert highs == sorted(set(highs))
+    assert found[-1].high is None
 
 
 def test_a_hull_is_unbounded_when_either_part_is():
