@@ -128,7 +128,7 @@ def test_coalescing_that_always_fails_costs_no_memory(method, kernel, new_record
     recorder = new_recorder()
     subject = Subject(method, recorder, kernel)
     subject.do("commit", 0, 16)
-    recorder.fails = lambda _index, name: name == "virtual_free" and method == "view"
+    recorder.fails = lambda _index, name: name == "VirtualFree" and method == "view"
     if method == "view":
         subject.do("release", 0, 8)
         subject.do("release", 8, 8)
@@ -168,7 +168,7 @@ def test_a_section_handle_that_stays_open_keeps_its_granule(kernel, new_recorder
     recorder = new_recorder()
     subject = Subject("view", recorder, kernel)
     closes = iter([False, False, True])
-    recorder.fails = lambda _index, name: name == "close_handle" and next(closes)
+    recorder.fails = lambda _index, name: name == "CloseHandle" and next(closes)
     with pytest.raises(QuarantineError, match="CloseHandle"):
         subject.do("commit", 4, 4)
     granule = subject.granule
@@ -184,9 +184,9 @@ def test_the_commit_limit_is_named(method, kernel, new_recorder):
     recorder.fails = lambda _index, name: (
         name
         in {
-            "create_file_mapping",
-            "virtual_alloc2",
-            "virtual_alloc",
+            "CreateFileMappingW",
+            "VirtualAlloc2",
+            "VirtualAlloc",
         }
     )
     with pytest.raises(OutOfMemoryError) as caught:

@@ -90,11 +90,11 @@ def test_calls_for_a_span_of_eight_granules(method, subject):
     release = Counter(recorder.made)
     assert (commit, release) == {
         "view": (
-            Counter(virtual_free=8, create_file_mapping=8, map_view_of_file3=8, close_handle=8),
-            Counter(unmap_view_of_file2=8, virtual_free=1),
+            Counter(VirtualFree=8, CreateFileMappingW=8, MapViewOfFile3=8, CloseHandle=8),
+            Counter(UnmapViewOfFile2=8, VirtualFree=1),
         ),
-        "private": (Counter(virtual_free=8, virtual_alloc2=8), Counter(virtual_free=9)),
-        "decommit": (Counter(virtual_alloc=1), Counter(virtual_free=1)),
+        "private": (Counter(VirtualFree=8, VirtualAlloc2=8), Counter(VirtualFree=9)),
+        "decommit": (Counter(VirtualAlloc=1), Counter(VirtualFree=1)),
     }[method]
 
 
@@ -108,7 +108,7 @@ def test_a_granule_that_fills_its_gap_is_not_split(subject):
     recorder.made.clear()
     backing.commit(reservation, 4 * granule, granule)
     backing.release(reservation, 4 * granule, granule)
-    assert recorder.made.count("virtual_free") == (
+    assert recorder.made.count("VirtualFree") == (
         0 if backing.method == "view" else 1  # the release itself
     )
 

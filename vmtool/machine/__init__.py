@@ -18,7 +18,11 @@ def read_facts() -> MachineFacts:
         from vmtool.machine.linux import read_linux_facts
 
         return read_linux_facts()
-    else:  # mypy needs both branches spelled out
+    elif sys.platform == "win32":
+        from vmtool.machine.windows import read_windows_facts
+
+        return read_windows_facts()
+    else:  # mypy needs every branch spelled out
         from vmtool.machine.other import read_other_facts
 
         return read_other_facts()

@@ -15,8 +15,8 @@ class SystemFacts:
     """The software and the processor.
 
     Attributes:
-        os: ``Linux``, ``Darwin`` or ``Windows``.
-        kernel: The kernel's release.
+        os: ``Linux``, ``Darwin``, ``Windows``, or ``Wine``, which is not Windows.
+        kernel: The kernel's release, or Wine's.
         arch: The processor architecture, such as ``x86_64``.
         cpu_model: The processor's own name.
         cpus: Logical processors of the machine.
@@ -73,7 +73,7 @@ class HugePool:
 
 @dataclass(frozen=True, slots=True)
 class HugePageFacts:
-    """Transparent and reserved huge pages of Linux.
+    """Transparent and reserved huge pages of Linux, large pages of Windows.
 
     Attributes:
         thp_mode: ``always``, ``madvise`` or ``never``.
@@ -84,6 +84,8 @@ class HugePageFacts:
             (``max_ptes_none``).
         sizes: Multi-size huge pages (mTHP), ascending.
         pools: Reserved pools, ascending.
+        large_bytes: The size of a large page of Windows.
+        large_privilege: Whether this process may use those.
     """
 
     thp_mode: str | None = None
@@ -93,6 +95,8 @@ class HugePageFacts:
     collapse_empty_pages: int | None = None
     sizes: tuple[HugeSize, ...] = ()
     pools: tuple[HugePool, ...] = ()
+    large_bytes: int | None = None
+    large_privilege: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +106,16 @@ class CommitFacts:
     Attributes:
         mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
         ratio_percent: ``vm.overcommit_ratio``.
-        limit_bytes: ``CommitLimit``; it binds only in mode 2.
+        limit_bytes: ``CommitLimit``; it binds only in mode 2. On Windows RAM and page files.
         charge_bytes: ``Committed_AS``: the charge of the whole machine.
+        enforced: Whether the limit is enforced, where no mode says so (Windows).
     """
 
     mode: int | None = None
     ratio_percent: int | None = None
     limit_bytes: int | None = None
     charge_bytes: int | None = None
+    enforced: bool = False
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -121,7 +127,7 @@ class CommitFacts:
     @property
     def binds(self) -> bool:
         """Whether the limit is enforced."""
-        return self.mode == 2
+        return self.mode == 2 or self.enforced
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The facts of a macOS or Windows machine: what Python and psutil tell; the rest is unknown."""
+"""The facts of a macOS machine: what Python and psutil tell; the rest is unknown."""
 
 from __future__ import annotations
 
@@ -27,9 +27,5 @@ def read_other_facts() -> MachineFacts:
 def _read_memory() -> MemoryFacts:
     import psutil  # loaded only where Linux's files are missing
 
-    ram = psutil.virtual_memory()
-    try:
-        swap = psutil.swap_memory()
-    except (OSError, RuntimeError):  # not implemented under Wine
-        return MemoryFacts(total_bytes=ram.total, available_bytes=ram.available)
+    ram, swap = psutil.virtual_memory(), psutil.swap_memory()
     return MemoryFacts(ram.total, ram.available, swap.total, swap.free)

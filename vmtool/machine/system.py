@@ -8,6 +8,7 @@ import sys
 
 from vmtool import __version__
 from vmtool.machine.facts import SystemFacts
+from vmtool.memory.wine import wine_version
 
 
 def read_system(cpu_model: str | None) -> SystemFacts:
@@ -20,9 +21,10 @@ def read_system(cpu_model: str | None) -> SystemFacts:
         usable = len(os.sched_getaffinity(0))
     else:  # mypy needs both branches spelled out
         usable = None
+    wine = wine_version()
     return SystemFacts(
-        os=platform.system(),
-        kernel=platform.release(),
+        os=platform.system() if wine is None else "Wine",
+        kernel=wine or platform.release(),
         arch=platform.machine(),
         cpu_model=cpu_model or platform.processor() or None,
         cpus=os.cpu_count(),

@@ -51,10 +51,12 @@ def open_backing(
         raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
     if sys.platform == "win32":
         from vmtool.memory.windows import WindowsBacking
+        from vmtool.memory.windows_calls import CALLS as WINDOWS_CALLS
 
         if prefault or huge:
             raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
-        return WindowsBacking(method or host_methods()[0])
+        windows_calls = WINDOWS_CALLS if faults is None else faults.wrap(WINDOWS_CALLS)
+        return WindowsBacking(method or host_methods()[0], calls=windows_calls)
     else:  # mypy needs both branches spelled out
         from vmtool.memory.posix import PosixBacking
         from vmtool.memory.posix_calls import CALLS

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, UsageError
+from vmtool.memory.wine import wine_version
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
@@ -56,16 +55,9 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
         backing.unreserve(reservation)
         return True
 
-    most = _LARGEST_ON_WINE if _on_wine() else _LARGEST
+    most = _LARGEST_ON_WINE if wine_version() else _LARGEST
     good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries, most=most)
     return Ceiling(good, bad, used, None if bad is None else errors[bad])
-
-
-def _on_wine() -> bool:
-    if sys.platform == "win32":
-        return hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
-    else:  # mypy needs both branches spelled out
-        return False
 
 
 def search_ceiling(

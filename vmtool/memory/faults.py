@@ -7,12 +7,14 @@ import errno
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vmtool.errors import UsageError
+from vmtool.memory.windows_diagnosis import code_of, symbol_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +23,20 @@ _CallTable = TypeVar("_CallTable")
 
 _SPEC: Final = re.compile(r"([a-zA-Z]\w*):([1-9][0-9]{0,8})(\+?)(?:=(\w+))?", re.ASCII)
 _FAILED: Final = -1
+#: Which argument of a call that returns an address is the address; ``None`` returns a handle.
+_RETURNS_ADDRESS: Final[dict[str, int | None]] = {
+    "mmap": 0,
+    "VirtualAlloc": 0,
+    "VirtualAlloc2": 1,
+    "MapViewOfFile3": 2,
+    "CreateFileMappingW": None,
+}
+_DEFAULT_EFFECT: Final = "ERROR_COMMITMENT_LIMIT" if sys.platform == "win32" else "ENOMEM"
 _HINT: Final = (
-    "write CALL:N or CALL:N=EFFECT, such as mmap:3, madvise:10=EAGAIN, mprotect:5+=ENOMEM, "
+    "write CALL:N or CALL:N=EFFECT, such as VirtualAlloc2:3, MapViewOfFile3:10=1455, "
+    "VirtualFree:5+=ERROR_INVALID_ADDRESS, VirtualFree:20=SKIP or VirtualFree:7=HANG"
+    if sys.platform == "win32"
+    else "write CALL:N or CALL:N=EFFECT, such as mmap:3, madvise:10=EAGAIN, mprotect:5+=ENOMEM, "
     "madvise:20=SKIP, mmap:7=SIGKILL or mmap:7=HANG"
 )
 
@@ -35,8 +49,8 @@ class Fault:
         call: The function, such as ``mmap``.
         nth: Which call of it, counted from 1.
         onwards: Every call from there on.
-        effect: An errno's name, ``SKIP`` (reports success and does nothing, as a broken platform
-            would), a signal's name (the process gets it), or ``HANG``.
+        effect: The name of an errno or Win32 error, ``SKIP`` (reports success and does nothing,
+            as a broken platform would), a signal's name (the process gets it), or ``HANG``.
     """
 
     call: str
@@ -53,7 +67,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that ``CALL:N[+][=EFFECT]`` describes; the effect is ``ENOMEM`` by default.
+    """Return the fault that ``CALL:N[+][=EFFECT]`` describes; by default memory runs out.
 
     Raises:
         UsageError: If *text* is something else.
@@ -62,13 +76,27 @@ def parse_fault(text: str) -> Fault:
     if match is None:
         raise UsageError(f"{text!r} is not a fault", hint=_HINT)
     call, nth, onwards, effect = match.groups()
-    effect = (effect or "ENOMEM").upper()
+    effect = (effect or _DEFAULT_EFFECT).upper()
     if effect.isdigit():
-        effect = errno.errorcode.get(int(effect), effect)
-    known = effect in {"SKIP", "HANG"} or effect in errno.errorcode.values()
+        effect = _error_name(int(effect)) or effect
+    known = effect in {"SKIP", "HANG"} or _is_error(effect)
     if not known and not (effect.startswith("SIG") and hasattr(signal, effect)):
-        raise UsageError(f"{effect!r} in {text!r} is no errno, signal, SKIP or HANG", hint=_HINT)
+        raise UsageError(f"{effect!r} in {text!r} is no error, signal, SKIP or HANG", hint=_HINT)
     return Fault(call, int(nth), bool(onwards), effect)
+
+
+def _error_name(code: int) -> str | None:
+    if sys.platform == "win32":
+        return symbol_of(code)
+    else:  # mypy needs both branches spelled out
+        return errno.errorcode.get(code)
+
+
+def _is_error(name: str) -> bool:
+    if sys.platform == "win32":
+        return code_of(name) != 0
+    else:  # mypy needs both branches spelled out
+        return name in errno.errorcode.values()
 
 
 def check_faults(faults: Iterable[Fault], table: Any) -> None:
@@ -133,13 +161,23 @@ def _happen(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) 
         while True:
             time.sleep(60)
     if fault.effect == "SKIP":
-        if fault.call != "mmap":
-            return 0
-        # A new range cannot be pretended; replacing one can: it is where it was asked for.
-        return int(arguments[0]) or call(*arguments)
+        return _pretend(fault.call, call, arguments)
     if fault.effect.startswith("SIG"):
         os.kill(os.getpid(), signal.Signals[fault.effect])
         time.sleep(1)  # a signal that is handled or ignored lets the call go on
         return call(*arguments)
-    ctypes.set_errno(getattr(errno, fault.effect))
-    return _FAILED
+    if sys.platform == "win32":
+        ctypes.set_last_error(code_of(fault.effect))
+        return 0
+    else:  # mypy needs both branches spelled out
+        ctypes.set_errno(getattr(errno, fault.effect))
+        return _FAILED
+
+
+def _pretend(name: str, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    """Report success without doing anything; what makes something new is done all the same."""
+    if name not in _RETURNS_ADDRESS:
+        return 1 if sys.platform == "win32" else 0
+    at = _RETURNS_ADDRESS[name]
+    # A new range cannot be pretended; replacing one can: it is where it was asked for.
+    return (0 if at is None else int(arguments[at])) or call(*arguments)

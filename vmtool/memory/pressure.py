@@ -33,7 +33,7 @@ class Pressure:
         memlock_limit_bytes: ``RLIMIT_MEMLOCK``.
         overcommit_mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
         charge_bytes: Commit charge of the machine (``Committed_AS``).
-        charge_limit_bytes: ``CommitLimit``; it binds only in mode 2.
+        charge_limit_bytes: ``CommitLimit``; on Linux it binds only in mode 2.
         available_bytes: What the machine can still give without swapping (``MemAvailable``).
         total_bytes: RAM and swap: what the heuristic mode compares one request with.
     """
@@ -71,7 +71,16 @@ class Diagnosis:
 def read_pressure() -> Pressure:
     """Return the counters of this moment; what the platform does not tell is ``None``."""
     if sys.platform == "win32":
-        return Pressure()
+        from vmtool.memory.windows_counters import read_system_memory
+
+        counters = read_system_memory()
+        if counters is None:
+            return Pressure()
+        return Pressure(
+            charge_bytes=counters.charge_bytes,
+            charge_limit_bytes=counters.charge_limit_bytes,
+            available_bytes=counters.available_bytes,
+        )
     else:  # mypy needs both branches spelled out
         import resource  # absent on Windows
 

@@ -117,10 +117,10 @@ class WindowsBacking:
                 hint="`vmtool granularity` shows the largest reservation that works here",
             )
         if self.method == "decommit":
-            base = self._calls.virtual_alloc(0, nbytes, MEM_RESERVE, PAGE_NOACCESS)
+            base = self._calls.VirtualAlloc(0, nbytes, MEM_RESERVE, PAGE_NOACCESS)
             call, flags = "VirtualAlloc", MEM_RESERVE
         else:
-            base = self._calls.virtual_alloc2(
+            base = self._calls.VirtualAlloc2(
                 PROCESS, 0, nbytes, _RESERVE_PLACEHOLDER, PAGE_NOACCESS, 0, 0
             )
             call, flags = "VirtualAlloc2", _RESERVE_PLACEHOLDER

@@ -62,16 +62,16 @@ Call: TypeAlias = Callable[..., int]
 class WindowsCalls:
     """The calls a Windows backing makes; a test or ``--inject`` puts failing ones in their place.
 
-    Every one of them returns 0 when it fails.
+    Every one of them returns 0 when it fails. The fields are named as the functions are.
     """
 
-    virtual_alloc: Call
-    virtual_alloc2: Call
-    virtual_free: Call
-    create_file_mapping: Call
-    map_view_of_file3: Call
-    unmap_view_of_file2: Call
-    close_handle: Call
+    VirtualAlloc: Call
+    VirtualAlloc2: Call
+    VirtualFree: Call
+    CreateFileMappingW: Call
+    MapViewOfFile3: Call
+    UnmapViewOfFile2: Call
+    CloseHandle: Call
 
 
 # VirtualAlloc2 and MapViewOfFile3 are exported here; kernel32.dll does not have them.
@@ -97,17 +97,17 @@ def _declare() -> WindowsCalls:
         return call  # type: ignore[no-any-return] # ctypes types functions by attribute
 
     return WindowsCalls(
-        virtual_alloc=function("VirtualAlloc", size, size, size, dword, dword),
-        virtual_alloc2=function("VirtualAlloc2", size, size, size, size, dword, dword, size, dword),
-        virtual_free=function("VirtualFree", dword, size, size, dword),
-        create_file_mapping=function(
+        VirtualAlloc=function("VirtualAlloc", size, size, size, dword, dword),
+        VirtualAlloc2=function("VirtualAlloc2", size, size, size, size, dword, dword, size, dword),
+        VirtualFree=function("VirtualFree", dword, size, size, dword),
+        CreateFileMappingW=function(
             "CreateFileMappingW", size, size, size, dword, dword, dword, size
         ),
-        map_view_of_file3=function(
+        MapViewOfFile3=function(
             "MapViewOfFile3", size, size, size, size, uint64, size, dword, dword, size, dword
         ),
-        unmap_view_of_file2=function("UnmapViewOfFile2", dword, size, size, dword),
-        close_handle=function("CloseHandle", dword, size),
+        UnmapViewOfFile2=function("UnmapViewOfFile2", dword, size, size, dword),
+        CloseHandle=function("CloseHandle", dword, size),
     )
 
 
@@ -149,7 +149,7 @@ PROCESS: Final = _ask_process()
 #: In bytes: the unit of protection, and what every base and placeholder is a multiple of.
 PAGE_BYTES, ALLOCATION_BYTES = _ask_units()
 #: Whether this Windows has placeholders: from Windows 10 version 1803 and Server 2019.
-HAS_PLACEHOLDERS: Final = CALLS.map_view_of_file3 is not _missing
+HAS_PLACEHOLDERS: Final = CALLS.MapViewOfFile3 is not _missing
 
 
 def describe(call: str, arguments: tuple[int, ...]) -> str:

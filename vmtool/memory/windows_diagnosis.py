@@ -39,6 +39,8 @@ _SYMBOLS: Final = {
     _NOT_ENOUGH_QUOTA: "ERROR_NOT_ENOUGH_QUOTA",
 }
 
+_CODES: Final = {symbol: code for code, symbol in _SYMBOLS.items()}
+
 #: Codes that say that something ran out.
 OUT_OF_MEMORY: Final = frozenset(
     {
@@ -56,6 +58,11 @@ OUT_OF_MEMORY: Final = frozenset(
 def symbol_of(code: int) -> str:
     """Return the name of a Win32 error code."""
     return _SYMBOLS.get(code, "UNKNOWN")
+
+
+def code_of(symbol: str) -> int:
+    """Return the code of a Win32 error that :func:`symbol_of` names, or 0 if it is none."""
+    return _CODES.get(symbol, 0)
 
 
 def diagnose_windows(code: int, call: str, nbytes: int, pressure: Pressure) -> Diagnosis:

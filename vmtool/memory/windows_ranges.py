@@ -84,11 +84,11 @@ class DecommitRange:
     def commit(self, offset: int, nbytes: int) -> None:
         """Commit in one call; see :class:`WindowsRange`."""
         address = self._base + offset
-        if not self._calls.virtual_alloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
+        if not self._calls.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
             error = call_error("VirtualAlloc", address, nbytes, MEM_COMMIT)
             # Nothing says that a refused call committed no page. Decommitting a page that is not
             # committed is allowed.
-            if not self._calls.virtual_free(address, nbytes, MEM_DECOMMIT):
+            if not self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT):
                 span = (offset, offset + nbytes)
                 self._quarantined.add(*span)
                 raise QuarantineError(span, error) from error
@@ -98,13 +98,13 @@ class DecommitRange:
     def release(self, offset: int, nbytes: int) -> None:
         """Decommit in one call; see :class:`WindowsRange`."""
         address = self._base + offset
-        if not self._calls.virtual_free(address, nbytes, MEM_DECOMMIT):
+        if not self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT):
             raise call_error("VirtualFree", address, nbytes, MEM_DECOMMIT)
         self._blocks.remove(offset, offset + nbytes)
 
     def close(self) -> None:
         """Release the reservation with all that is in it; see :class:`WindowsRange`."""
-        if not self._calls.virtual_free(self._base, 0, MEM_RELEASE):
+        if not self._calls.VirtualFree(self._base, 0, MEM_RELEASE):
             raise call_error("VirtualFree", self._base, 0, MEM_RELEASE)
 
 
@@ -131,7 +131,7 @@ class PlaceholderRange:
 
     def commit(self, offset: int, nbytes: int) -> None:
         """Split off unit after unit and fill it; see :class:`WindowsRange`."""
-        unit, base, split = self._unit, self._base, self._calls.virtual_free
+        unit, base, split = self._unit, self._base, self._calls.VirtualFree
         start, end = self._gap(offset)
         if not self._join(start, end):
             raise call_error("VirtualFree", base + start, end - start, _COALESCE)
@@ -198,7 +198,7 @@ class PlaceholderRange:
             raise error
         if not self._join(0, self._capacity):
             raise call_error("VirtualFree", self._base, self._capacity, _COALESCE)
-        if not self._calls.virtual_free(self._base, 0, MEM_RELEASE):
+        if not self._calls.VirtualFree(self._base, 0, MEM_RELEASE):
             raise call_error("VirtualFree", self._base, 0, MEM_RELEASE)
 
     def _map_view(self, at: int) -> None:
@@ -209,19 +209,17 @@ class PlaceholderRange:
         """
         address, unit, calls = self._base + at, self._unit, self._calls
         protect = PAGE_READWRITE | SEC_COMMIT
-        section = calls.create_file_mapping(
-            PAGE_FILE, 0, protect, unit >> 32, unit & 0xFFFF_FFFF, 0
-        )
+        section = calls.CreateFileMappingW(PAGE_FILE, 0, protect, unit >> 32, unit & 0xFFFF_FFFF, 0)
         if not section:
             raise call_error("CreateFileMappingW", unit, protect)
-        if not calls.map_view_of_file3(
+        if not calls.MapViewOfFile3(
             section, PROCESS, address, 0, unit, MEM_REPLACE_PLACEHOLDER, PAGE_READWRITE, 0, 0
         ):
             error = call_error("MapViewOfFile3", address, unit, MEM_REPLACE_PLACEHOLDER)
-            if not calls.close_handle(section):
+            if not calls.CloseHandle(section):
                 error.add_note(f"CloseHandle failed too: {unit} bytes stay charged until exit")
             raise error
-        if not calls.close_handle(section):
+        if not calls.CloseHandle(section):
             # Unmapping would not return the charge now, so the unit keeps it and is counted.
             error = call_error("CloseHandle", section)
             self._quarantined.add(at, at + unit)
@@ -230,7 +228,7 @@ class PlaceholderRange:
     def _allocate(self, at: int) -> None:
         """Replace the placeholder of one unit by private memory."""
         address = self._base + at
-        if not self._calls.virtual_alloc2(
+        if not self._calls.VirtualAlloc2(
             PROCESS, address, self._unit, _REPLACE, PAGE_READWRITE, 0, 0
         ):
             raise call_error("VirtualAlloc2", address, self._unit, _REPLACE)
@@ -238,10 +236,8 @@ class PlaceholderRange:
     def _empty(self, at: int) -> int:
         """Turn the memory of one unit back into a placeholder; zero when Windows refuses."""
         if self._views:
-            return self._calls.unmap_view_of_file2(
-                PROCESS, self._base + at, MEM_PRESERVE_PLACEHOLDER
-            )
-        return self._calls.virtual_free(self._base + at, self._unit, _TO_PLACEHOLDER)
+            return self._calls.UnmapViewOfFile2(PROCESS, self._base + at, MEM_PRESERVE_PLACEHOLDER)
+        return self._calls.VirtualFree(self._base + at, self._unit, _TO_PLACEHOLDER)
 
     def _emptying_error(self, at: int) -> CallError:
         address = self._base + at
@@ -283,7 +279,7 @@ class PlaceholderRange:
             seams |= {seam for seam in self._seams if start < seam < end}
         if not seams:
             return True
-        if not self._calls.virtual_free(self._base + start, end - start, _COALESCE):
+        if not self._calls.VirtualFree(self._base + start, end - start, _COALESCE):
             self._seams |= seams
             return False
         self._seams -= seams

@@ -121,7 +121,10 @@ def _unit(name: str) -> Callable[[BackingSurvey], str]:
 
 
 def _ceiling(survey: BackingSurvey) -> str:
-    return _NONE if survey.ceiling is None else format_size(survey.ceiling.works_bytes)
+    if survey.ceiling is None:
+        return _NONE
+    size = format_size(survey.ceiling.works_bytes)
+    return size if survey.ceiling.error is not None else f"{size} or more"
 
 
 def _ceiling_bytes(survey: BackingSurvey) -> str:

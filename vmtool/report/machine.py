@@ -83,6 +83,10 @@ def _huge_pages(huge: HugePageFacts) -> list[tuple[str, str]]:
     if huge.pools:
         pools = (f"{format_size(p.page_bytes)}: {p.free} of {p.total} free" for p in huge.pools)
         rows.append(("reserved huge pages", "; ".join(pools)))
+    if huge.large_bytes is not None:
+        allowed = {True: "allowed", False: "not allowed", None: "unknown whether allowed"}
+        size = format_size(huge.large_bytes)
+        rows.append(("large pages", f"{size}, {allowed[huge.large_privilege]} for this user"))
     return rows
 
 
@@ -92,7 +96,7 @@ def _commit(facts: MachineFacts) -> list[tuple[str, str]]:
         ratio = "" if commit.ratio_percent is None else f", ratio {commit.ratio_percent} %"
         rows.append(("overcommit", f"{commit.mode} ({_MODES.get(commit.mode, 'unknown')}{ratio})"))
     if commit.charge_bytes is not None and commit.limit_bytes is not None:
-        binds = "" if commit.binds else "; the limit does not bind in this mode"
+        binds = "" if commit.binds else "; the limit does not bind here"
         charge, limit = format_size(commit.charge_bytes), format_size(commit.limit_bytes)
         rows.append(("commit charge", f"{charge} of {limit}{binds}"))
     return rows

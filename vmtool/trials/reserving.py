@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counters import Ledgers, read_process, read_range
+from vmtool.memory.counters import Ledgers, bookkeeping_bytes, read_process, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,9 +122,10 @@ def check_ledgers(
         return LedgerCheck(ledger, was, now, here, in_range, all(verdicts) if verdicts else None)
 
     space = (reservation.capacity, reservation.address_space_bytes)
+    resident_slack = PROCESS_TOLERANCE_BYTES + bookkeeping_bytes(reservation.address_space_bytes)
     return (
         check("address space", "address_space_bytes", space, PROCESS_TOLERANCE_BYTES),
         check("charge", "charge_bytes", (0, 0), PROCESS_TOLERANCE_BYTES),
-        check("resident", "resident_bytes", (0, 0), PROCESS_TOLERANCE_BYTES),
+        check("resident", "resident_bytes", (0, 0), resident_slack),
         check("mappings", "mappings", (1, 1), 2),
     )

@@ -1,0 +1,46 @@
+"""The facts of a Windows machine, or of Wine."""
+
+from __future__ import annotations
+
+import sys
+
+assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
+
+import mmap
+
+from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
+from vmtool.machine.system import read_system
+from vmtool.memory.windows_counters import SystemMemory, read_system_memory
+from vmtool.memory.windows_rights import large_page_bytes, may_lock_memory
+from vmtool.memory.wine import wine_version
+
+
+def read_windows_facts() -> MachineFacts:
+    """Return the facts of this machine; Windows has neither limits of a process nor huge pages."""
+    counters = read_system_memory()
+    return MachineFacts(
+        system=read_system(None),
+        page_bytes=mmap.PAGESIZE,
+        memory=MemoryFacts() if counters is None else _memory(counters),
+        huge_pages=HugePageFacts(large_bytes=large_page_bytes(), large_privilege=may_lock_memory()),
+        commit=CommitFacts() if counters is None else _commit(counters),
+    )
+
+
+def _memory(counters: SystemMemory) -> MemoryFacts:
+    return MemoryFacts(
+        total_bytes=counters.total_bytes,
+        available_bytes=counters.available_bytes,
+        # The commit limit is RAM and page files together; Wine's is its own invention.
+        swap_total_bytes=None
+        if wine_version()
+        else max(counters.charge_limit_bytes - counters.total_bytes, 0),
+    )
+
+
+def _commit(counters: SystemMemory) -> CommitFacts:
+    return CommitFacts(
+        limit_bytes=counters.charge_limit_bytes,
+        charge_bytes=counters.charge_bytes,
+        enforced=wine_version() is None,  # Wine reports a limit and lets it be exceeded
+    )

@@ -1,0 +1,236 @@
+"""The counters of Windows: the machine's commit charge, this process, and ranges of addresses."""
+
+from __future__ import annotations
+
+import sys
+
+assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory.counters import Ledgers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_DWORD, _SIZE, _HANDLE = ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p
+_PROCESS: Final = -1  # GetCurrentProcess()
+_MEM_COMMIT: Final = 0x1000
+_MEM_FREE: Final = 0x10000
+_MEM_IMAGE: Final = 0x1000000
+_VALID: Final = 1  # bit 0 of PSAPI_WORKING_SET_EX_BLOCK: the page is in the working set
+_PAGES_A_CALL: Final = 1 << 16
+_UNTOLD: Final = (1 << 64) - 1
+
+
+class _PerformanceInformation(ctypes.Structure):
+    """``PERFORMANCE_INFORMATION`` of psapi.h; everything but the last three counts pages."""
+
+    _fields_ = (
+        ("cb", _DWORD),
+        ("commit_total", _SIZE),
+        ("commit_limit", _SIZE),
+        ("commit_peak", _SIZE),
+        ("physical_total", _SIZE),
+        ("physical_available", _SIZE),
+        ("system_cache", _SIZE),
+        ("kernel_total", _SIZE),
+        ("kernel_paged", _SIZE),
+        ("kernel_nonpaged", _SIZE),
+        ("page_size", _SIZE),
+        ("handle_count", _DWORD),
+        ("process_count", _DWORD),
+        ("thread_count", _DWORD),
+    )
+
+
+class _ProcessMemoryCounters(ctypes.Structure):
+    """``PROCESS_MEMORY_COUNTERS_EX2`` of psapi.h, from Windows 10 22H2; it extends older ones."""
+
+    _fields_ = (
+        ("cb", _DWORD),
+        ("page_faults", _DWORD),
+        ("peak_working_set", _SIZE),
+        ("working_set", _SIZE),
+        ("quota_peak_paged", _SIZE),
+        ("quota_paged", _SIZE),
+        ("quota_peak_nonpaged", _SIZE),
+        ("quota_nonpaged", _SIZE),
+        ("pagefile", _SIZE),
+        ("peak_pagefile", _SIZE),
+        ("private_usage", _SIZE),
+        ("private_working_set", _SIZE),
+        ("shared_commit", ctypes.c_uint64),
+    )
+
+
+class _MemoryBasicInformation(ctypes.Structure):
+    """``MEMORY_BASIC_INFORMATION`` of winnt.h."""
+
+    _fields_ = (
+        ("base", _SIZE),
+        ("allocation_base", _SIZE),
+        ("allocation_protect", _DWORD),
+        ("partition", ctypes.c_uint16),
+        ("region_size", _SIZE),
+        ("state", _DWORD),
+        ("protect", _DWORD),
+        ("type", _DWORD),
+    )
+
+
+class _WorkingSetPage(ctypes.Structure):
+    """``PSAPI_WORKING_SET_EX_INFORMATION`` of psapi.h."""
+
+    _fields_ = (("address", _SIZE), ("attributes", _SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMemory:
+    """RAM and commit accounting of the machine.
+
+    Attributes:
+        total_bytes: RAM.
+        available_bytes: RAM that can be had without paging.
+        charge_bytes: What all processes and the kernel have committed.
+        charge_limit_bytes: What they may: RAM and page files, as large as those are now.
+    """
+
+    total_bytes: int
+    available_bytes: int
+    charge_bytes: int
+    charge_limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A run of pages that are alike, as ``VirtualQuery`` tells it.
+
+    Attributes:
+        start: Its first address.
+        end: The address after its last byte.
+        allocation: The base of the allocation, view or placeholder that it belongs to.
+        committed: Whether there is memory behind it.
+        image: Whether it is a loaded program or library, whose clean pages are not charged.
+    """
+
+    start: int
+    end: int
+    allocation: int
+    committed: bool
+    image: bool
+
+
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+
+
+def _function(name: str, returns: type, *takes: type) -> Callable[..., int]:
+    call = getattr(_kernel32, name)
+    call.restype, call.argtypes = returns, takes
+    return call  # type: ignore[no-any-return] # ctypes types functions by attribute
+
+
+_performance_info = _function("K32GetPerformanceInfo", _DWORD, _HANDLE, _DWORD)
+_process_memory = _function("K32GetProcessMemoryInfo", _DWORD, _HANDLE, _HANDLE, _DWORD)
+_working_set = _function("K32QueryWorkingSetEx", _DWORD, _HANDLE, _HANDLE, _DWORD)
+_query = _function("VirtualQuery", _SIZE, _SIZE, _HANDLE, _SIZE)
+
+
+def read_system_memory() -> SystemMemory | None:
+    """Return the counters of the machine, or ``None`` if Windows refuses them."""
+    info = _PerformanceInformation()
+    if not _performance_info(ctypes.byref(info), ctypes.sizeof(info)):
+        return None
+    page = info.page_size
+    return SystemMemory(
+        total_bytes=info.physical_total * page,
+        available_bytes=info.physical_available * page,
+        charge_bytes=info.commit_total * page,
+        charge_limit_bytes=info.commit_limit * page,
+    )
+
+
+def read_process_ledgers() -> Ledgers:
+    """Return the ledgers of this process; a mapping is an allocation, view or placeholder.
+
+    The charge is that of private and shared memory together, because memory behind sections is
+    shared by Windows' count; it is ``None`` before Windows 10 22H2, which tells only the first.
+    """
+    resident, charge = _read_counters()
+    space, allocations = 0, set()
+    for region in _regions(0, _UNTOLD):
+        space += region.end - region.start
+        allocations.add(region.allocation)
+    return Ledgers(space, charge, resident, len(allocations))
+
+
+def read_range_ledgers(start: int, end: int) -> Ledgers:
+    """Return the ledgers of ``start..end``, allocations that reach outside clipped to it.
+
+    What is committed is charged, whether it is touched or not.
+    """
+    space = charge = resident = 0
+    told = True
+    allocations = set()
+    for region in _regions(start, end):
+        size = region.end - region.start
+        space += size
+        allocations.add(region.allocation)
+        if region.committed and not region.image:
+            charge += size
+        if region.committed:
+            present = _count_resident(region.start, region.end)
+            told = told and present is not None
+            resident += present or 0
+    return Ledgers(space, charge, resident if told else None, len(allocations))
+
+
+def _read_counters() -> tuple[int | None, int | None]:
+    """Return the working set and the commit charge of this process, each if Windows tells it."""
+    info = _ProcessMemoryCounters()
+    size = ctypes.sizeof(info)
+    # An older Windows fills in the fields it knows and says nothing about the others.
+    ctypes.memset(ctypes.byref(info), 0xFF, size)
+    info.cb = size
+    if not _process_memory(_PROCESS, ctypes.byref(info), size):
+        return None, None
+    if _UNTOLD in {info.private_usage, info.shared_commit}:
+        return info.working_set, None
+    return info.working_set, info.private_usage + info.shared_commit
+
+
+def _regions(start: int, end: int) -> Iterator[Region]:
+    """Yield what is not free in ``start..end``, clipped to it, ascending."""
+    info = _MemoryBasicInformation()
+    pointer, size = ctypes.byref(info), ctypes.sizeof(info)
+    at = start
+    while at < end and _query(at, pointer, size):
+        after = info.base + info.region_size
+        if info.state != _MEM_FREE:
+            yield Region(
+                at,
+                min(after, end),
+                info.allocation_base,
+                info.state == _MEM_COMMIT,
+                info.type == _MEM_IMAGE,
+            )
+        at = after
+
+
+def _count_resident(start: int, end: int) -> int | None:
+    """Return how many bytes of a committed span are in the working set."""
+    import mmap
+
+    page, present = mmap.PAGESIZE, 0
+    while start < end:
+        count = min((end - start) // page, _PAGES_A_CALL)
+        pages = (_WorkingSetPage * count)()
+        for index in range(count):
+            pages[index].address = start + index * page
+        if not _working_set(_PROCESS, ctypes.byref(pages), ctypes.sizeof(pages)):
+            return None
+        present += sum(entry.attributes & _VALID for entry in pages)
+        start += count * page
+    return present * page
