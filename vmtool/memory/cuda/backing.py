@@ -22,6 +22,7 @@ from vmtool.memory.cuda.diagnosis import explain
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.handles import ColdHandles, HandleSource
 from vmtool.memory.cuda.mapping import MappedRange
+from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class CudaBacking:
         self.method = "cold" if source is None else "pooled"
         self.accounting = PhysicalMemoryAccounting(self.source.authority)
         self._access = [context.driver.access(ordinal)]
+        self._read_only = [context.driver.access(ordinal, cu.ACCESS_READ)]
 
     def reserve(self, nbytes: int) -> CudaReservation:
         """Reserve *nbytes* of device addresses; see :class:`VirtualBacking`."""
@@ -133,6 +135,44 @@ class CudaBacking:
             reservation.quarantine(*error.span)
             raise
         reservation.blocks.remove(offset, offset + nbytes)
+
+    def share(
+        self,
+        reservation: Reservation,
+        offset: int,
+        source: Reservation,
+        source_offset: int,
+        nbytes: int,
+    ) -> None:
+        """Map a committed span of *source* into *reservation* as well, to be read only.
+
+        The memory lives until the last of its spans is released. It is charged once, to the
+        pool's authority.
+
+        Raises:
+            UsageError: If a span is not legal, the memory does not come from this backing's pool,
+                or *source* is not of this device.
+            CudaError: If the driver refuses; nothing has changed.
+            QuarantineError: If it refuses and could not be put back.
+        """
+        assert isinstance(reservation, CudaReservation)  # narrows the contract's type
+        assert isinstance(source, CudaReservation)
+        if not isinstance(self.source, HandlePool):
+            raise UsageError(
+                "only memory of a pool can be shared", hint="open the backing with a pool"
+            )
+        reservation.check_commit(offset, nbytes)
+        source.check_release(source_offset, nbytes)
+        first = source_offset // self.granularity
+        numbers = range(first, first + nbytes // self.granularity)
+        handles = [source.mapped.handles[number] for number in numbers]
+        self.source.share(handles)
+        try:
+            reservation.mapped.map_shared(offset, handles, self._read_only)
+        except QuarantineError as error:
+            reservation.quarantine(*error.span)
+            raise
+        reservation.blocks.add(offset, offset + nbytes)
 
     def unreserve(self, reservation: Reservation) -> None:
         """Give back every block and the addresses, once; see :class:`VirtualBacking`."""

@@ -19,8 +19,8 @@ class HandleSource(Protocol):
     def authority(self) -> Authority | None:
         """Whose ledger owns the bytes behind the handles; ``None``: whoever maps them."""
 
-    def take(self) -> int:
-        """Return a handle that nothing else maps.
+    def take(self) -> tuple[int, bool]:
+        """Return a handle that nothing else maps, and whether it held another block's bytes.
 
         Raises:
             CudaError: If the driver has no memory for one.
@@ -51,10 +51,9 @@ class ColdHandles:
         self._lock = threading.Lock()
         self.lost: list[int] = []
 
-    def take(self) -> int:
+    def take(self) -> tuple[int, bool]:
         """Create a handle; see :class:`HandleSource`."""
-        handle: int = self._context.call("cuMemCreate", self._nbytes, self._properties, 0)
-        return handle
+        return self._context.call("cuMemCreate", self._nbytes, self._properties, 0), False
 
     def give(self, handle: int) -> None:
         """Release a handle; see :class:`HandleSource`."""

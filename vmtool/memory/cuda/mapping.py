@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import VmtoolError
@@ -10,6 +11,8 @@ from vmtool.memory.cuda.diagnosis import explain
 from vmtool.memory.cuda.errors import CudaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.cuda.handles import HandleSource
 
@@ -52,25 +55,40 @@ class MappedRange:
             CudaError, BudgetError: If a handle or a mapping cannot be had; nothing has changed.
             QuarantineError: If what was mapped meanwhile could not be unmapped again.
         """
-        call, chunk = self._context.call, self.chunk
-        done: list[int] = []
+        used: list[int] = []
+
+        def take(at: int) -> int:
+            handle, held_bytes = self._source.take()
+            if held_bytes:
+                used.append(at)
+            return handle
+
+        with self._undoing(start, end) as done:
+            for at in range(start, end, self.chunk):
+                self._map_one(at, take(at), done)
+            self._set_access(start, end, self._access)
+            if used:
+                self._scrub(used)
+
+    def map_shared(self, start: int, handles: list[int], access: list[Any]) -> None:
+        """Map *handles*, which another range holds too, from *start* on with *access*.
+
+        The caller has told their source that they have one user more.
+
+        Raises:
+            CudaError: If a mapping cannot be had; nothing has changed but that all are given back.
+            QuarantineError: If what was mapped meanwhile could not be unmapped again.
+        """
+        end = start + len(handles) * self.chunk
+        left = list(reversed(handles))
         try:
-            for at in range(start, end, chunk):
-                handle = self._source.take()
-                try:
-                    call("cuMemMap", self.base + at, chunk, 0, handle, 0)
-                except CudaError:
-                    self._give([handle])
-                    raise
-                done.append(handle)
-            call("cuMemSetAccess", self.base + start, end - start, self._access, 1)
-        except VmtoolError as error:
-            self._roll_back(start, done, error)
-            if isinstance(error, CudaError):
-                raise explain(error, self._context, end - start, len(self.handles)) from error
+            with self._undoing(start, end) as done:
+                for at in range(start, end, self.chunk):
+                    self._map_one(at, left.pop(), done)
+                self._set_access(start, end, access)
+        except VmtoolError:
+            self._give(left)
             raise
-        first = start // chunk
-        self.handles.update(zip(range(first, first + len(done)), done, strict=True))
 
     def unmap(self, start: int, end: int) -> None:
         """Unmap ``start..end``, whole mappings without a hole, in one call; give back the handles.
@@ -126,16 +144,52 @@ class MappedRange:
         except VmtoolError:
             return  # the driver shuts down with the process and takes the rest
 
+    @contextmanager
+    def _undoing(self, start: int, end: int) -> Iterator[list[int]]:
+        """Keep the handles that the body maps from *start* on, or unmap them if it fails."""
+        done: list[int] = []
+        try:
+            yield done
+        except VmtoolError as error:
+            self._roll_back(start, done, error)
+            if isinstance(error, CudaError):
+                raise explain(error, self._context, end - start, len(self.handles)) from error
+            raise
+        self._keep(start, done)
+
+    def _map_one(self, at: int, handle: int, done: list[int]) -> None:
+        try:
+            self._context.call("cuMemMap", self.base + at, self.chunk, 0, handle, 0)
+        except CudaError:
+            self._give([handle])
+            raise
+        done.append(handle)
+
+    def _set_access(self, start: int, end: int, access: list[Any]) -> None:
+        self._context.call("cuMemSetAccess", self.base + start, end - start, access, 1)
+
+    def _scrub(self, offsets: list[int]) -> None:
+        """Clear chunks that held another block's bytes, and wait: streams need not order with it."""
+        call = self._context.call
+        with self._context.current():
+            for at in offsets:
+                call("cuMemsetD8", self.base + at, 0, self.chunk)
+            call("cuCtxSynchronize")
+
+    def _keep(self, start: int, handles: list[int]) -> None:
+        first = start // self.chunk
+        self.handles.update(zip(range(first, first + len(handles)), handles, strict=True))
+
     def _roll_back(self, start: int, handles: list[int], error: VmtoolError) -> None:
-        """Unmap what a failing commit has mapped: nothing uses it yet, so nothing is waited for."""
+        """Unmap what a failing commit has mapped; only a scrub can be in flight there."""
         if not handles or self._context.lost:
             return
         end = start + len(handles) * self.chunk
         try:
+            self._context.synchronise()
             self._context.call("cuMemUnmap", self.base + start, end - start)
         except CudaError as failure:
-            first = start // self.chunk
-            self.handles.update(zip(range(first, first + len(handles)), handles, strict=True))
+            self._keep(start, handles)
             failure.add_note(f"while undoing a commit that failed: {error}")
             raise QuarantineError((start, end), failure) from failure
         for _, lost in self._give(handles):

@@ -1,0 +1,235 @@
+"""The pool of handles, on the stand-in: what is kept, charged, shared, trimmed and quarantined."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.memory.buffer import AuthorityError, VirtualBuffer
+from vmtool.memory.cuda.backing import CudaBacking
+from vmtool.memory.cuda.context import DeviceContext
+from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.pool import HandlePool
+from vmtool.memory.governor import BudgetError, Governor, Role, Tier
+
+CHUNK = 64 << 10
+
+
+class Device:
+    """A pooled backing on the stand-in with its governor."""
+
+    def __init__(self, *, limit=1 << 30, retain=None):
+        self.context = DeviceContext(0)
+        self.governor = Governor({Tier.DEVICE: limit})
+        properties = self.context.driver.allocation_properties(0)
+        self.pool = HandlePool(
+            self.context, CHUNK, properties, governor=self.governor, retain_bytes=retain
+        )
+        self.backing = CudaBacking(self.context, chunk=CHUNK, source=self.pool)
+
+    def buffer(self, granules=16):
+        return VirtualBuffer(self.backing, granules * CHUNK, governor=self.governor)
+
+    def charged(self):
+        return self.governor.ledger(Tier.DEVICE).used_bytes
+
+    def write(self, address, data):
+        with self.context.current():
+            self.context.call("cuMemcpyHtoD", address, data, len(data))
+
+    def read(self, address, nbytes):
+        data = bytearray(nbytes)
+        with self.context.current():
+            self.context.call("cuMemcpyDtoH", data, address, nbytes)
+        return bytes(data)
+
+
+@pytest.fixture
+def make(fakecuda):
+    fakecuda.reset(granularity="64KiB", poison=0xA5)
+    made = []
+
+    def device(**settings):
+        made.append(Device(**settings))
+        return made[-1]
+
+    yield device
+    gc.collect()
+    for each in made:
+        each.pool.close()
+        each.context.close()
+
+
+def test_unmapped_handles_stay_charged_and_are_used_again(make, fakecuda):
+    device = make()
+    with device.buffer() as buffer:
+        buffer.grow_to(4 * CHUNK)
+        assert device.charged() == 4 * CHUNK
+        assert device.governor.ledger(Tier.DEVICE).by_role == {Role.POOL: 4 * CHUNK}
+        buffer.shrink_to(CHUNK)
+        assert device.charged() == 4 * CHUNK
+        buffer.grow_to(4 * CHUNK)
+        snapshot = device.pool.snapshot()
+        assert (snapshot.created, snapshot.hits, snapshot.returned) == (4, 3, 3)
+        assert (snapshot.mapped, snapshot.pooled) == (4, 0)
+    snapshot = device.pool.snapshot()
+    assert (snapshot.mapped, snapshot.pooled) == (0, 4)
+    assert snapshot.charged_bytes == device.charged() == 4 * CHUNK
+    assert fakecuda.report()["live"]["physical_bytes"] == 4 * CHUNK
+
+
+def test_handles_move_between_reservations_without_their_bytes(make):
+    device = make()
+    with device.buffer() as one, device.buffer() as other:
+        one.grow_to(2 * CHUNK)
+        device.write(one.base, b"\x5a" * 2 * CHUNK)
+        one.shrink_to(0)
+        other.grow_to(2 * CHUNK)
+        assert device.pool.snapshot().hits == 2
+        assert device.read(other.base, 2 * CHUNK) == bytes(2 * CHUNK)
+
+
+def test_the_bound_and_trim_give_memory_back(make, fakecuda):
+    device = make(retain=3 * CHUNK)
+    with device.buffer() as buffer:
+        buffer.grow_to(8 * CHUNK)
+        buffer.shrink_to(0)
+    assert device.pool.snapshot().pooled == 3
+    assert device.charged() == fakecuda.report()["live"]["physical_bytes"] == 3 * CHUNK
+    assert device.pool.trim(CHUNK) == 2 * CHUNK
+    assert device.pool.trim() == CHUNK
+    assert device.pool.trim() == device.charged() == 0
+
+
+def test_another_authority_is_refused_before_anything_is_reserved(make, fakecuda):
+    device = make()
+    with pytest.raises(AuthorityError):
+        VirtualBuffer(device.backing, CHUNK, governor=Governor())
+    assert fakecuda.report()["live"]["reservations"] == 0
+    VirtualBuffer(device.backing, CHUNK).close()
+
+
+def test_the_budget_bounds_what_is_created_not_what_is_mapped(make):
+    device = make(limit=4 * CHUNK)
+    with device.buffer() as buffer:
+        buffer.grow_to(4 * CHUNK)
+        with pytest.raises(BudgetError):
+            buffer.grow_to(5 * CHUNK)
+        assert (buffer.committed, device.charged()) == (4 * CHUNK, 4 * CHUNK)
+        buffer.shrink_to(0)
+        buffer.grow_to(4 * CHUNK)
+
+
+def test_a_shared_prefix_lives_until_its_last_reader(make, fakecuda):
+    device = make()
+    owner, reader = device.buffer(), device.buffer()
+    owner.grow_to(4 * CHUNK)
+    device.write(owner.base + CHUNK, b"prefix")
+    device.backing.share(reader.reservation, 0, owner.reservation, CHUNK, 2 * CHUNK)
+    assert reader.committed == 2 * CHUNK
+    assert device.charged() == 4 * CHUNK
+    assert device.pool.snapshot().shared == 2
+    assert device.read(reader.base, 6) == b"prefix"
+    with pytest.raises(CudaError):
+        device.write(reader.base, b"not mine")
+    owner.close()
+    assert device.read(reader.base, 6) == b"prefix"
+    assert (device.pool.snapshot().mapped, device.pool.snapshot().pooled) == (2, 2)
+    reader.close()
+    assert (device.pool.snapshot().mapped, device.pool.snapshot().pooled) == (0, 4)
+
+
+def test_a_share_that_fails_changes_nothing(make, fakecuda):
+    device = make()
+    with device.buffer() as owner, device.buffer() as reader:
+        owner.grow_to(4 * CHUNK)
+        before = device.pool.snapshot()
+        for fault in ("cuMemMap:1=999", "cuMemMap:2=999", "cuMemSetAccess:1=999"):
+            fakecuda.fail(fault)
+            with pytest.raises(CudaError):
+                device.backing.share(reader.reservation, 0, owner.reservation, 0, 3 * CHUNK)
+            fakecuda.fail("")
+            assert device.pool.snapshot() == before
+            assert reader.committed == 0
+        with pytest.raises(UsageError):
+            device.backing.share(reader.reservation, 0, owner.reservation, 3 * CHUNK, 2 * CHUNK)
+
+
+def test_only_pooled_memory_is_shared(make):
+    device = make()
+    cold = CudaBacking(device.context, chunk=CHUNK)
+    reservation = cold.reserve(CHUNK)
+    with pytest.raises(UsageError):
+        cold.share(reservation, 0, reservation, 0, CHUNK)
+    cold.unreserve(reservation)
+
+
+def test_a_handle_that_is_not_taken_back_is_quarantined_and_charged(make, fakecuda):
+    device = make(retain=0)
+    with device.buffer() as buffer:
+        buffer.grow_to(2 * CHUNK)
+        fakecuda.fail("cuMemRelease:1=999")
+        with pytest.raises(Exception, match="quarantined"):
+            buffer.shrink_to(0)
+        fakecuda.fail("")
+    snapshot = device.pool.snapshot()
+    assert (snapshot.quarantined, snapshot.released) == (1, 1)
+    assert device.charged() == snapshot.charged_bytes == CHUNK
+    for handle in device.pool._quarantined:
+        device.context.call("cuMemRelease", handle)
+
+
+def test_a_refused_creation_is_not_charged(make, fakecuda):
+    device = make()
+    with device.buffer() as buffer:
+        fakecuda.fail("cuMemCreate:3=2")
+        with pytest.raises(CudaError):
+            buffer.grow_to(4 * CHUNK)
+        fakecuda.fail("")
+        assert buffer.committed == 0
+        assert device.charged() == 2 * CHUNK  # the two that were made are kept
+        assert device.pool.snapshot().pooled == 2
+
+
+def test_closing_with_mapped_handles_is_refused(make):
+    device = make()
+    with device.buffer() as buffer:
+        buffer.grow_to(CHUNK)
+        with pytest.raises(UsageError):
+            device.pool.close()
+
+
+def test_threads_share_one_pool(make):
+    device = make()
+    failures = []
+
+    def work():
+        try:
+            with device.buffer() as buffer:
+                for _ in range(30):
+                    buffer.grow_to(8 * CHUNK)
+                    buffer.shrink_to(2 * CHUNK)
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    snapshot = device.pool.snapshot()
+    assert snapshot.mapped == 0
+    assert snapshot.pooled == snapshot.created <= 32
+    assert device.charged() == snapshot.charged_bytes
+
+
+def test_a_snapshot_outlives_the_pool(make):
+    device = make()
+    with device.buffer() as buffer:
+        buffer.grow_to(CHUNK)
+        snapshot = device.pool.snapshot()
+    assert snapshot.mapped == 1
