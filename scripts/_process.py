@@ -34,6 +34,9 @@ def run_guarded(body: Callable[[], int]) -> int:
     except SetupError as exc:
         say(f"error: {exc}\n  hint: {exc.hint}")
         return exc.code
+    except OSError as exc:
+        say(f"error: {exc}")
+        return FAILED
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED

@@ -217,10 +217,6 @@ def _build_stable_abi(directory: Path, dll: Path) -> None:
 def _cross(tool: str, *arguments: str) -> str:
     """Run a tool of mingw-w64 and return what it printed."""
     program = f"x86_64-w64-mingw32-{tool}"
-    if shutil.which(program) is None:
-        raise _process.SetupError(
-            f"{program} is not installed", hint=_BUILD_HINT, code=_process.UNAVAILABLE
-        )
     return _process.run_quietly(
         f"run {program}",
         [program, *arguments],

@@ -27,7 +27,11 @@ import _process
 import _windows_python
 import _wine
 
-PACKAGES = ("gcc-mingw-w64-x86-64-win32", "patchelf")
+# The Debian packages that the build needs, by a program that is in them.
+PACKAGES = {
+    "x86_64-w64-mingw32-gcc": "gcc-mingw-w64-x86-64-win32",
+    "patchelf": "patchelf",
+}
 _PROCESS_BYTES = 4 << 30  # a process under Wine may not take more memory than this
 TIMED_OUT = 124  # as timeout(1) says it
 
@@ -89,6 +93,7 @@ class Rig:
         directory, stamp = self.directory / name, self.directory / f"{name}.stamp"
         if directory.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
             return
+        _require_packages()
         stamp.unlink(missing_ok=True)
         if directory.exists():
             shutil.rmtree(directory)
@@ -106,7 +111,7 @@ def main() -> int:
     if command not in {"packages", "build", "run", "stop"}:
         raise _process.SetupError(f"no command {command!r}", hint="try --help", code=_process.USAGE)
     if command == "packages":
-        print(*PACKAGES)
+        print(*PACKAGES.values())
         return 0
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise _process.SetupError(
@@ -117,7 +122,8 @@ def main() -> int:
     directory = os.environ.get("VMTOOL_RIG") or _environment.ROOT / ".cache" / "windows-rig"
     rig = Rig(Path(directory).absolute())
     if command == "stop":
-        _wine.stop(rig.loader, rig.prefix)
+        if rig.loader.exists():
+            _wine.stop(rig.loader, rig.prefix)
         return 0
     rig.directory.mkdir(parents=True, exist_ok=True)
     with _environment.locked(rig.directory / "lock"):  # one at a time: each stops the server
@@ -125,6 +131,16 @@ def main() -> int:
         if command == "build":
             return 0
         return rig.run(arguments, float(os.environ.get("VMTOOL_RIG_TIMEOUT", "900")))
+
+
+def _require_packages() -> None:
+    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    if missing:
+        raise _process.SetupError(
+            f"the Windows rig is built with programs of {' and '.join(missing)}",
+            hint=f"sudo apt install {' '.join(missing)}",
+            code=_process.UNAVAILABLE,
+        )
 
 
 def _limit_memory() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 
 @pytest.fixture
-def rig(load_script, tmp_path):
+def rig(load_script, monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda program: program)
     return load_script("windows_rig").Rig(tmp_path)
 
 
@@ -101,9 +102,9 @@ def test_the_command_line(pytestconfig, arguments, code, stdout, stderr):
     assert (result.returncode, result.stdout, result.stderr) == (code, stdout, stderr)
 
 
-def test_a_missing_compiler_is_named_with_what_to_install(windows_python, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _program: None)
-    with pytest.raises(windows_python._process.SetupError, match="mingw32-gcc is not") as caught:
-        windows_python._cross("gcc")
-    assert caught.value.code == 4
-    assert "windows_rig.py packages" in caught.value.hint
+def test_missing_programs_are_named_by_their_packages(rig, monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda program: program if program == "patchelf" else None)
+    with pytest.raises(Exception, match="programs of gcc-mingw") as caught:
+        rig._make("part", "key", lambda directory: directory.mkdir())
+    assert (caught.value.code, caught.value.hint.split()[-1]) == (4, "gcc-mingw-w64-x86-64-win32")
+    assert [*tmp_path.iterdir()] == []
