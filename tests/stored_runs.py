@@ -1,5 +1,6 @@
 """Runs of stress with samples that a test chooses, as results and as the documents in files."""
 
+import copy
 import json
 import random
 
@@ -167,3 +168,25 @@ def write(path, result):
     """Write *result* as a file and return its path as text."""
     path.write_text(json.dumps(as_document(result)), encoding="utf-8")
     return str(path)
+
+
+def schema_parts(schema):
+    """Every schema inside *schema*, itself first."""
+    yield schema
+    for key in ("properties", "$defs"):
+        for inner in schema.get(key, {}).values():
+            yield from schema_parts(inner)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from schema_parts(schema[key])
+    for inner in schema.get("anyOf", ()):
+        yield from schema_parts(inner)
+
+
+def closed(schema):
+    """A copy of *schema* that allows no key beyond those it describes."""
+    strict = copy.deepcopy(schema)
+    for part in schema_parts(strict):
+        if "properties" in part:
+            part["additionalProperties"] = False
+    return strict

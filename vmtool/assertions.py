@@ -156,9 +156,9 @@ def measured(metric: Metric, method: MethodResult) -> Fraction | str:
 
 def _verdict(condition: Condition, *, passed: bool, detail: str) -> Verdict:
     return Verdict(
-        check=f"assert.{condition.metric}",
+        check=f"assert.{''.join(condition.text.split())}",
         passed=passed,
-        detail=f"{condition.text} ({detail})",
+        detail=detail,
         hint=None
         if passed
         else "look at the warnings first: a noisy machine or few cycles move percentiles",

@@ -18,7 +18,7 @@ PATTERNS: Final = ("tail", "random", "hole-punch", "sawtooth", "block-grow-parti
 
 def stress_options(function: _F) -> _F:
     """Add every option but those that other commands share."""
-    for option in reversed((*_MEMORY, *_WORK, *_CHECKS, *_MODES)):
+    for option in reversed((*_MEMORY, *_WORK, *_CHECKS, *_FILES, *_MODES)):
         function = option(function)
     return function
 
@@ -120,6 +120,21 @@ _CHECKS: Final = (
         help="Kill a worker that does not move for TIME.",
     ),
     click.option("--force", is_flag=True, help="Run although the preflight says it is not safe."),
+)
+
+_FILES: Final = (
+    click.option(
+        "--html",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Also write one self-contained page.",
+    ),
+    click.option(
+        "--csv",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Also write percentiles, histograms and the ledgers over time as a table.",
+    ),
 )
 
 _MODES: Final = (

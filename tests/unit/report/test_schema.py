@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import as_document, eventful, gaussian, method, run
+from stored_runs import as_document, closed, eventful, gaussian, method, run, schema_parts
 
 from vmtool.compare import compare
 from vmtool.errors import UsageError
@@ -44,29 +44,7 @@ def test_the_files_are_what_the_types_say(make_schemas):
 def test_a_schema_is_of_the_standard_and_uses_only_what_we_check(name):
     schema = load_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert {keyword for part in parts(schema) for keyword in part} <= KEYWORDS
-
-
-def parts(schema):
-    """Every schema inside *schema*, itself first."""
-    yield schema
-    for key in ("properties", "$defs"):
-        for inner in schema.get(key, {}).values():
-            yield from parts(inner)
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            yield from parts(schema[key])
-    for inner in schema.get("anyOf", ()):
-        yield from parts(inner)
-
-
-def closed(schema):
-    """A copy of *schema* that allows no key beyond those it describes."""
-    strict = copy.deepcopy(schema)
-    for part in parts(strict):
-        if "properties" in part:
-            part["additionalProperties"] = False
-    return strict
+    assert {keyword for part in schema_parts(schema) for keyword in part} <= KEYWORDS
 
 
 @pytest.mark.parametrize(

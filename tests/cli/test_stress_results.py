@@ -1,0 +1,59 @@
+"""What a real run of ``vmtool stress`` leaves behind: documents, pages, tables, and gates."""
+
+import csv
+
+import jsonschema
+import pytest
+from stored_runs import closed
+
+from vmtool.report.schema import load_schema
+
+RUN = ("stress", "--capacity", "8MiB", "--budget", "4MiB", "--cycles", "120", "--seed", "1")
+
+
+def test_a_real_run_is_what_its_schema_says_to_the_last_key(vmtool):
+    ran = vmtool(*RUN, "--method", "all", "--json", "--quiet")
+    assert ran.code == 0
+    jsonschema.validate(ran.document, closed(load_schema("stress")))
+    assert ran.document["checkpoints"]
+
+
+def test_a_real_run_compared_with_itself_is_unchanged(vmtool, tmp_path):
+    path = str(tmp_path / "run.json")
+    assert vmtool(*RUN, "--json", "-o", path).code == 0
+    ran = vmtool("compare", path, path, "--json", "--fail-on", "commit.p99>+0%")
+    assert ran.code == 0
+    assert ran.stderr == ""
+    assert {change["direction"] for change in ran.document["changes"]} == {"unchanged"}
+    jsonschema.validate(ran.document, closed(load_schema("compare")))
+
+
+def test_a_real_run_writes_its_page_and_its_table(vmtool, tmp_path):
+    page, table = tmp_path / "run.html", tmp_path / "run.csv"
+    ran = vmtool(*RUN, "--json", "--html", str(page), "--csv", str(table))
+    assert ran.code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "all checks passed" in text
+    assert ran.document["machine"]["system"]["kernel"] in text
+    with open(table, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    counted = [
+        int(r["value"]) for r in rows if (r["record"], r["subject"]) == ("histogram", "commit")
+    ]
+    assert sum(counted) == ran.document["methods"][0]["phases"][0]["summary"]["samples"]
+
+
+def test_an_assertion_that_fails_is_exit_3_and_in_the_document(vmtool):
+    ran = vmtool(*RUN, "--json", "--assert", "commit.p50<1ns", "--assert", "commit.p50<1h")
+    assert ran.code == 3
+    found = {verdict["check"]: verdict["passed"] for verdict in ran.document["verdicts"]}
+    assert found["assert.commit.p50<1ns"] is False
+    assert found["assert.commit.p50<1h"] is True
+    assert "commit.p50<1ns" in ran.stderr
+
+
+@pytest.mark.parametrize("option", ["--html", "--csv"])
+def test_a_file_that_cannot_be_written_is_told_before_the_run(vmtool, tmp_path, option):
+    ran = vmtool(*RUN, "--duration", "1h", option, str(tmp_path / "none" / "file"))
+    assert ran.code == 2
+    assert "cannot write" in ran.stderr
