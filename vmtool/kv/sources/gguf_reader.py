@@ -19,7 +19,7 @@ MAX_METADATA_BYTES = 128 << 20
 MAX_ENTRIES = 4096
 MAX_KEY_BYTES = 4096
 #: Strings walked over in all lists together; the largest tokenizers have under a million.
-MAX_STRINGS = 4 << 20
+MAX_STRINGS = 2 << 20
 #: Lists and strings longer than this are walked over and not kept.
 MAX_KEPT = 4096
 _MAX_DEPTH = 4

@@ -50,6 +50,7 @@ _FULL = (
     " starcoder2 xverse command-r dbrx olmo olmoe openelm arctic deepseek deepseek2 glm-dsa chatglm"
     " glm4 glm4moe bitnet nemotron exaone granite granitemoe smollm3 arcee ernie4_5 ernie4_5-moe"
     " hunyuan-moe hunyuan-dense seed_oss dots1 bailingmoe bailingmoe2 minimax-m2 mistral3 apertus"
+    " codeshell jais2 mistral4 pangu-embedded qwen refact"
 )
 
 RULES: dict[str, Rule] = {

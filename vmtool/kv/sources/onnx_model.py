@@ -17,14 +17,13 @@ from vmtool.kv.geometry import (
     Source,
     Tensor,
 )
-from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_SIZE
-from vmtool.kv.sources.reading import name_of, read_bounded
+from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_SIZE, shown
+from vmtool.kv.sources.onnx_inputs import read_inputs
+from vmtool.kv.sources.reading import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Decoders for generation keep their weights beside the graph; the graph is far smaller than this.
-MAX_BYTES = 256 << 20
 #: onnx.TensorProto's element types.
 _DTYPES = {1: "fp32", 10: "fp16", 16: "bf16"}
 #: ``past_key_values.3.key`` (optimum, GenAI) and ``past_key_self_3`` (whisper exports).
@@ -47,7 +46,7 @@ def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
     """Return the geometry that the inputs of the ONNX model *path* show.
 
     Raises:
-        InputError: If the file is not ONNX, is too large, has no such inputs, or they do not agree.
+        InputError: If the file is not ONNX, has no such inputs, or they do not agree.
         UnavailableError: If the ``onnx`` package is not installed.
         UsageError: If *overrides* is not empty: shapes are what they are.
     """
@@ -60,22 +59,20 @@ def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
         ) from exc
     for name in overrides:
         raise UsageError(f"{FLAGS[name]} does not apply to an ONNX model, whose shapes are fixed")
-    model = onnx.ModelProto()
+    encoded = read_inputs(path)
     try:
-        # Parsed from bytes, so that weights beside the file are never opened.
-        model.ParseFromString(read_bounded(path, MAX_BYTES))
-    except InputError:
-        raise
+        inputs = [onnx.ValueInfoProto.FromString(data) for data in encoded]
     except Exception as exc:  # protobuf's own error class depends on its implementation
-        raise InputError(path, f"is not an ONNX model: {exc}") from exc
-    pasts = _pasts(path, model.graph)
-    return _geometry(path, pasts)
+        raise InputError(path, f"is not an ONNX model: {exc}", field="graph.input") from exc
+    return _geometry(path, _pasts(path, inputs))
 
 
-def _pasts(path: str, graph: Any) -> dict[tuple[int, str], _Past]:
+def _pasts(path: str, inputs: list[Any]) -> dict[tuple[int, str], _Past]:
     """Return the past inputs by layer and by ``key`` or ``value``."""
     found: dict[tuple[int, str], _Past] = {}
-    for value in graph.input:
+    for value in inputs:
+        if not isinstance(value.name, str):  # protobuf hands out bytes that are not UTF-8 as such
+            _fail(path, "graph.input", "has a name that is not UTF-8")
         match = _INPUT.fullmatch(value.name)
         if match is None:
             if value.name.startswith("past_"):
@@ -129,4 +126,4 @@ def _geometry(path: str, pasts: dict[tuple[int, str], _Past]) -> ModelGeometry:
 
 
 def _fail(path: str, field: str, message: str) -> NoReturn:
-    raise InputError(path, message, field=field)
+    raise InputError(path, message, field=shown(field))

@@ -26,7 +26,10 @@ def config_in(path: str) -> str:
         InputError: If it is a folder without one.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    try:
+        if not folder.is_dir():
+            return path
+    except OSError:  # a link into a place this user may not see; opening it will say so
         return path
     for name in _IN_FOLDER:
         if os.path.lexists(folder / name):

@@ -209,3 +209,28 @@ def test_the_undamaged_gguf_file_is_read(gguf_bytes, tmp_path):
     path.write_bytes(gguf_bytes)
     assert len(sources.load(str(path)).layers) == 2
     assert read_metadata(str(path))["tokenizer.ggml.tokens"] is None
+
+
+@pytest.fixture
+def onnx_bytes():
+    onnx = pytest.importorskip("onnx", reason="the optional onnx package is not installed")
+    values = [
+        onnx.helper.make_tensor_value_info(
+            f"past_key_values.0.{what}", onnx.TensorProto.FLOAT16, ["batch", 2, "past", 64]
+        )
+        for what in ("key", "value")
+    ]
+    graph = onnx.helper.make_graph([], "g", values, [])
+    return onnx.helper.make_model(graph).SerializeToString()
+
+
+@MANY
+@given(st.data())
+def test_any_damage_to_an_onnx_file_is_a_geometry_or_an_error(onnx_bytes, tmp_path, data):
+    damaged = bytearray(onnx_bytes)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(1, len(damaged) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(damaged[: data.draw(st.integers(1, len(damaged)))])
+    check(sources.load, str(path))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 import types
+from pathlib import Path
 
 import pytest
 
@@ -325,12 +327,54 @@ def test_overrides_do_not_apply_to_onnx(write_onnx):
         sources.load(write_onnx(pasts(1)), overrides={"layers": 2})
 
 
-def test_damaged_onnx_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (b"\xff" * 100, "a number of over 64 bits"),
+        (b"\x0b", "wire type 3"),
+        (b"\x3a\xff\xff\xff\xff\x0f", "is truncated: 4294967295 bytes"),
+        (b"\x3a", "is truncated"),
+        (b"\x3d\x00", "is truncated"),
+        (b"\x3a\x03\x5a\x01\xff", "is not an ONNX model"),
+        (b"\x3a\x03\x5a\x09\xff", "is truncated: 9 bytes"),
+        (b"\x3a\x01\x08\x01", "beyond its whole"),
+        (b"\x3a\x85\x80\x01\x5a\x81\x80\x01" + b"\0" * 16385, "one input in 16385 bytes"),
+    ],
+)
+def test_damaged_onnx_is_refused(tmp_path, tail, message):
     pytest.importorskip("onnx", reason="the optional onnx package is not installed")
     path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x07" + b"\xff" * 100)
-    with pytest.raises(InputError, match="is not an ONNX model"):
+    path.write_bytes(b"\x08\x07" + tail)
+    with pytest.raises(InputError, match=message):
         sources.load(str(path))
+
+
+def test_an_onnx_input_whose_name_is_not_utf8_is_refused(write_onnx):
+    path = Path(write_onnx(pasts(1)))
+    path.write_bytes(path.read_bytes().replace(b"values.0.key", b"values.0.\x80ey"))
+    with pytest.raises(InputError, match="a name that is not UTF-8"):
+        sources.load(str(path))
+
+
+def test_weights_inside_an_onnx_file_cost_no_memory(write_onnx):
+    path = Path(write_onnx(pasts(2)))
+    weights = 300 << 20  # field 9 of a graph in a second, merged graph field
+    with path.open("ab") as file:
+        file.write(b"\x3a" + varint(weights + 6) + b"\x4a" + varint(weights))
+        file.truncate(file.tell() + weights)
+    tracemalloc.start()
+    assert len(sources.load(str(path)).layers) == 2
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def varint(value):
+    data = bytearray()
+    while value >= 0x80:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*data, value])
 
 
 def test_without_the_optional_package_onnx_is_unavailable(monkeypatch, tmp_path):
