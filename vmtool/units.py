@@ -37,7 +37,7 @@ _DURATION_UNITS: Final = {
 _QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: bool = True) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a {what}; write it like {example}")
@@ -47,19 +47,23 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
         known = ", ".join(sorted((u for u in units if u), key=lambda u: units[u]))
         raise ValueError(f"{text!r} has an unknown unit {unit!r}; known units: {known}")
     value = Fraction(number) * factor
-    if value.denominator != 1:
+    if exact and value.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of the smallest unit")
-    return value.numerator
+    return int(value)
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, *, exact: bool = True) -> int:
     """Return *text* in bytes: ``"2MiB"`` is 2097152, ``"2MB"`` is 2000000, ``"4096"`` is 4096.
 
+    Args:
+        text: A number and a unit.
+        exact: Refuse a fraction of a byte, as in ``"0.1KiB"``; else drop it.
+
     Raises:
-        ValueError: If *text* is not a size, has an unknown unit, is not a whole number of bytes,
-            or does not fit in 64 bits.
+        ValueError: If *text* is not a size, has an unknown unit, is not a whole number of bytes
+            though *exact*, or does not fit in 64 bits.
     """
-    nbytes = _parse(text, _SIZE_UNITS, "size", "64KiB, 2MiB or 4096")
+    nbytes = _parse(text, _SIZE_UNITS, "size", "64KiB, 2MiB or 4096", exact=exact)
     if nbytes > MAX_BYTES:
         raise ValueError(f"{text!r} is more than 64 bits can count ({MAX_BYTES} bytes)")
     return nbytes

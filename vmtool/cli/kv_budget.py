@@ -49,7 +49,7 @@ def _total(text: str) -> tuple[int, str]:
             raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
         return int(_available() * part), f"{name} of what is available on this machine"
     try:
-        total = parse_size(text)
+        total = parse_size(text, exact=False)
     except ValueError as error:
         raise UsageError(
             f"--budget: {error}", hint="give a size, a percentage, auto or cuda:0"
@@ -87,6 +87,6 @@ def _weights(text: str | None, ranks: int) -> int:
 
         return -(-weights_bytes(text) // ranks)
     try:
-        return parse_size(text)
+        return parse_size(text, exact=False)
     except ValueError as error:
         raise UsageError(f"--weights: {error}", hint="or give the path of the weights") from None

@@ -62,7 +62,7 @@ def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     settings = Settings(
         max_model_len=question.length,
         block=question.block,
-        max_batched_tokens=question.in_flight or _VLLM_IN_FLIGHT,
+        in_flight=question.in_flight or _VLLM_IN_FLIGHT,
         state_mode=asked.options["state_blocks"],
     )
     pool = vllm_pool(
@@ -72,7 +72,7 @@ def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
         f"{question.geometry.name} in vLLM, {formats_text(question)}, with"
         f" {both(question.budget.kv_bytes)} of KV memory on each rank,"
         f" max_model_len {settings.max_model_len:,},"
-        f" max_num_batched_tokens {settings.max_batched_tokens:,}:"
+        f" {settings.in_flight:,} tokens in flight:"
     )
     blocks = (
         f"{pool.num_blocks:,} blocks of {pool.block_tokens:,} tokens in {pool.groups} group(s) of"

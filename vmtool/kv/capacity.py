@@ -172,7 +172,7 @@ def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
         committed = policy.committed_bytes(end)
         before = largest(policy.committed_bytes, committed - 1, most=end) or 0
         if not low(before + 1):
-            return _first(low, before + 1, end)
+            return _first(low, before + 1, end + 1)
         end = before
     return 1
 

@@ -32,13 +32,14 @@ class Settings:
     Attributes:
         max_model_len: Tokens of the longest request.
         block: Tokens in a block, ``--block-size``.
-        max_batched_tokens: Tokens in flight in one step, ``--max-num-batched-tokens``.
+        in_flight: Tokens that a step may add before a window drops old ones:
+            ``--max-num-batched-tokens``, and twice that where scheduling is asynchronous.
         state_mode: ``none``, or ``align`` as with prefix caching; see :data:`STATE_BLOCKS`.
     """
 
     max_model_len: int
     block: int = 16
-    max_batched_tokens: int = 8192
+    in_flight: int = 8192
     state_mode: str = "none"
 
 
@@ -98,7 +99,7 @@ class _Spec:
         """Return the blocks of one request of ``max_model_len``."""
         if self.extent is None:
             return STATE_BLOCKS[settings.state_mode]
-        held = self.extent.tokens_held(settings.max_model_len, settings.max_batched_tokens)
+        held = self.extent.tokens_held(settings.max_model_len, settings.in_flight)
         # A window need not begin at a block's edge, so it can touch one block more.
         return -(-held // self.block) + (self.extent.span is Span.WINDOW)
 
