@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vmtool.kv import sources
 from vmtool.kv.geometry import Extent, LayerKind, Span
 from vmtool.units import GIB, MIB
 
@@ -55,6 +56,15 @@ def test_llama_3_1_in_gib_as_the_hub_blog_has_it(dense, cost_of):
 def test_524288_bytes_a_token_as_tensorrt_llm_logged(dense, cost_of):
     # Source: NVIDIA/TensorRT-LLM issue 1400: 69,524,783,104 B for 132,608 tokens.
     assert cost_of(dense(32, 32, 128)).bytes_for(132_608) == 69_524_783_104
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tokens", "gib"),
+    [("kimi-k2.5", "bf16", 2_454_421, 160.63), ("deepseek-v3", "fp8", 524_288, 17.16)],
+)
+def test_latents_as_sglang_logged(cost_of, name, dtype, tokens, gib):
+    # Source: public logs, which say GB and divide by 2^30.
+    assert round(cost_of(sources.load(name), dtype).bytes_for(tokens) / GIB, 2) == gib
 
 
 def test_int8_with_scales_as_nano_vllm_logged(dense, cost_of):

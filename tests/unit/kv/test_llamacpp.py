@@ -1,0 +1,77 @@
+"""What llama.cpp logged, worked out again for the same context."""
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.kv import sources
+from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.llamacpp import Settings, llamacpp_buffers, log_line
+from vmtool.units import MIB
+
+
+def buffers(name, context, key="f16", value=None, **settings):
+    geometry = sources.load(name)
+    formats = choose_formats(geometry.dtype, key=key, value=value)
+    return llamacpp_buffers(geometry, formats, Settings(context, **settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "dtype", "settings", "sizes"),
+    [
+        # unsloth issue 10489: 262,144 cells of 8 layers, 1536 cells of 40.
+        ("gemma-4-12b", 262_144, "q8_0", {}, [(262_144, 8, 2176), (1536, 40, 255)]),
+        # Public logs; 1600 and 60 MiB fit 102,400 cells and a step of 1024 tokens.
+        ("gemma-4-e4b", 102_400, "f16", {"ubatch": 1024}, [(102_400, 4, 1600), (1536, 20, 60)]),
+        ("gemma-4-12b", 8192, "f16", {}, [(8192, 8, 128), (1536, 40, 480)]),
+        ("gemma-4-e2b", 131_072, "f16", {}, [(131_072, 3, 768), (1024, 12, 12)]),
+        ("llama-3.2-1b", 4096, "f16", {}, [(4096, 16, 128)]),
+        ("phi-3-mini-4k", 2048, "f16", {}, [(2048, 32, 768)]),
+    ],
+)
+def test_sizes_that_were_logged(name, context, dtype, settings, sizes):
+    found = buffers(name, context, dtype, **settings)
+    assert [(item.cells, item.layers, item.nbytes / MIB) for item in found] == sizes
+
+
+def test_the_line_that_llama_cpp_logs():
+    settings = Settings(4096)
+    (found,) = buffers("llama-3.2-1b", 4096, "q8_0", "q4_0")
+    assert log_line(found, settings) == (
+        "llama_kv_cache: size =   52.00 MiB (  4096 cells,  16 layers, 1/1 seqs),"
+        " K (q8_0):   34.00 MiB, V (q4_0):   18.00 MiB"
+    )
+
+
+def test_a_latent_is_stored_once_as_k():
+    # 61 layers of 576 elements, and no V since pull request 19067.
+    (found,) = buffers("deepseek-v3", 1024)
+    assert (found.first_bytes, found.second_bytes) == (61 * 576 * 2 * 1024, 0)
+
+
+def test_the_context_is_padded_and_sequences_have_their_own_cells():
+    (found,) = buffers("llama-3.2-1b", 1000, sequences=4)
+    assert (found.cells, found.nbytes) == (1024, 4 * 1024 * 32_768)
+
+
+def test_states_are_always_32_bit():
+    *_, states = buffers("falcon-mamba-7b", 4096)
+    # 64 layers, d_inner 8192, d_state 16, a convolution of 4: (4 - 1) * 8192 and 16 * 8192 elements.
+    assert states.what == "recurrent"
+    assert (states.first_bytes, states.second_bytes) == (64 * 3 * 8192 * 4, 64 * 16 * 8192 * 4)
+    assert log_line(states, Settings(4096)).startswith("llama_memory_recurrent: size =  ")
+
+
+def test_formats_that_it_lacks_are_refused():
+    with pytest.raises(UsageError, match="it has no KV type fp8"):
+        buffers("llama-3.2-1b", 4096, "fp8")
+
+
+def test_ranks_are_refused():
+    geometry = sources.load("llama-3.1-8b").shard(tp=2)
+    with pytest.raises(UsageError, match="does not divide heads among ranks"):
+        llamacpp_buffers(geometry, choose_formats("fp16", key=None, value=None), Settings(4096))
+
+
+def test_compressed_layers_are_not_guessed():
+    with pytest.raises(UsageError, match="compressed attention are not modelled"):
+        buffers("deepseek-v4-flash", 4096)

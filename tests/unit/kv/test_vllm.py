@@ -1,0 +1,190 @@
+"""What vLLM logged, worked out again from the same memory."""
+
+from fractions import Fraction
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.kv import sources
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
+from vmtool.kv.vllm import Settings, log_lines, vllm_pool
+from vmtool.units import GIB
+
+
+def cost(name, dtype=None, **ranks):
+    geometry = sources.load(name).shard(**ranks)
+    return SequenceCost.of(geometry, choose_formats(geometry.dtype, key=dtype, value=None))
+
+
+def gib(text):
+    """Return *text* GiB in bytes, rounded down."""
+    return int(Fraction(text) * GIB)
+
+
+# ---- one kind of layer ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("memory", "blocks", "length", "concurrency"),
+    [("3.81", 1952, 20_000, "1.56"), ("2.89", 1478, 29_000, "0.82")],
+)
+def test_llama_3_1_8b(memory, blocks, length, concurrency):
+    # Source: vllm issue 10517; the memory is logged to two decimals of a GiB.
+    model = cost("llama-3.1-8b")
+    near = [vllm_pool(model, gib(memory) + d * GIB // 200, Settings(length)) for d in (-1, 1)]
+    assert near[0].num_blocks <= blocks <= near[1].num_blocks
+    pool = vllm_pool(model, blocks * 16 * 131_072, Settings(length))
+    assert pool.num_blocks == blocks
+    assert f"{float(pool.concurrency):.2f}" == concurrency
+
+
+def test_the_lines_that_vllm_logged():
+    # Source: vllm pull request 13596: 127,626 blocks of 16.
+    settings = Settings(2048)
+    pool = vllm_pool(cost("llama-3.1-8b"), 127_626 * 16 * 131_072, settings)
+    assert log_lines(pool, settings)["before about 0.21"] == [
+        "GPU KV cache size: 2,042,016 tokens",
+        "Maximum concurrency for 2,048 tokens per request: 997.08x",
+    ]
+
+
+def test_qwen3_30b_a3b_on_four_ranks():
+    # Source: a public log: 2.31 GiB, 100,752 tokens, 1.54x at 65,536.
+    model = cost("qwen3-30b-a3b", tp=4)
+    low, high = (
+        vllm_pool(model, gib(f), Settings(65_536)).tokens_older for f in ("2.305", "2.315")
+    )
+    assert low <= 100_752 <= high
+    pool = vllm_pool(model, 100_752 * 24_576, Settings(65_536))
+    assert (pool.tokens_older, f"{float(pool.concurrency):.2f}") == (100_752, "1.54")
+
+
+@pytest.mark.parametrize(("memory", "tokens"), [("10.55", 230_528), ("5.59", 122_080)])
+def test_qwen3_30b_a3b_in_fp8(memory, tokens):
+    # Source: vllm issue 25350; that the cache is fp8 is inferred from 49,152 bytes a token.
+    model = cost("qwen3-30b-a3b", "fp8")
+    near = [
+        vllm_pool(model, gib(memory) + d * GIB // 200, Settings(4096)).tokens_older for d in (-1, 1)
+    ]
+    assert near[0] <= tokens <= near[1]
+    assert vllm_pool(model, tokens * 49_152, Settings(4096)).tokens_older == tokens
+
+
+# ---- windows --------------------------------------------------------------------------------
+
+
+def test_gpt_oss_120b_as_two_groups():
+    # Source: hf-mem issue 60: 73,728 bytes a token, 5.38 GiB, 78,384 tokens.
+    pool = vllm_pool(cost("gpt-oss-120b"), 9798 * 18 * 32_768, Settings(131_072))
+    assert (pool.groups, pool.group_layers, pool.padding_layers) == (2, 18, 0)
+    assert pool.tokens_older == 78_384
+    assert round(9798 * 18 * 32_768 / GIB, 2) == 5.38
+
+
+def test_gemma_4_31b_as_six_groups():
+    # Source: hf-mem issue 61: 24.54 GiB, 26,800 tokens.
+    pool = vllm_pool(cost("gemma-4-31b"), gib("24.54"), Settings(262_144))
+    assert (pool.groups, pool.group_layers, pool.num_blocks) == (6, 10, 10_051)
+    assert pool.tokens_older == 26_800
+
+
+@pytest.mark.parametrize(
+    ("length", "tokens"), [(32_768, 78_433), (65_536, 116_025), (131_072, 152_592)]
+)
+def test_gemma_4_26b_holds_another_number_of_tokens_at_each_length(length, tokens):
+    # Source: a public log on one pool of 4.25 GiB; that 4992 tokens were in flight (2 x 2496, with
+    # asynchronous scheduling) is inferred: it gives all three.
+    settings = Settings(length, in_flight=4992)
+    assert vllm_pool(cost("gemma-4-26b-a4b"), gib("4.25"), settings).tokens_newer == tokens
+
+
+def test_a_window_takes_a_block_more_and_a_chunk_does_not():
+    def pool(span):
+        tensors = tuple(
+            Tensor(name, role, 1, 64, Extent(span, 128))
+            for name, role in (("k", Role.KEY), ("v", Role.VALUE))
+        )
+        geometry = ModelGeometry("t", "t", (Layer(0, LayerKind.WINDOW, tensors),), None, "bf16")
+        model = SequenceCost.of(geometry, choose_formats("bf16", key=None, value=None))
+        return vllm_pool(model, GIB, Settings(100_000, in_flight=64)).blocks_per_request
+
+    # (128 - 1 + 64) / 16 = 11.9, so 12 and one; (128 + 64) / 16 = 12.
+    assert (pool(Span.WINDOW), pool(Span.CHUNK)) == (13, 12)
+
+
+# ---- states ---------------------------------------------------------------------------------
+
+
+def test_qwen3_5_27b_aligns_its_blocks_to_784_tokens():
+    # Source: vllm issue 40691: block 784, 1487 blocks, 290,864 tokens, 33.04x at 32,768.
+    settings = Settings(32_768)
+    pool = vllm_pool(cost("qwen3.5-27b"), 1487 * 16 * 784 * 4096, settings)
+    assert (pool.aligned_block_tokens, pool.num_blocks) == (784, 1487)
+    assert pool.state_padding_bytes == 784 * 4096 - 3_207_168
+    assert (pool.blocks_per_request, pool.tokens_older) == (42 + 3, 290_864)
+    assert f"{float(pool.concurrency):.2f}" == "33.04"
+
+
+def test_qwen3_6_35b_a3b_with_prefix_caching():
+    # Source: noonghunna/club-3090 issue 612: fp8, block 2096, 299 blocks, 4.3333x, 567,978 tokens.
+    settings = Settings(131_072, state_mode="align")
+    pool = vllm_pool(cost("qwen3.6-35b-a3b", "fp8"), 299 * 10 * 2096 * 1024, settings)
+    assert (pool.aligned_block_tokens, pool.num_blocks) == (2096, 299)
+    assert (pool.blocks_per_request, pool.tokens_newer) == (69, 567_978)
+    assert f"{float(pool.concurrency):.4f}" == "4.3333"
+
+
+def test_states_alone_take_one_block_a_sequence():
+    pool = vllm_pool(cost("falcon-mamba-7b"), GIB, Settings(8192))
+    assert (pool.groups, pool.blocks_per_request, pool.aligned_block_tokens) == (1, 1, None)
+
+
+# ---- latents, ranks and refusals ------------------------------------------------------------
+
+
+def test_index_keys_are_layers_of_another_size_in_the_same_group():
+    pool = vllm_pool(cost("deepseek-v3.2"), 100 * 16 * 61 * (1152 + 132), Settings(16))
+    assert (pool.groups, pool.num_blocks, pool.page_bytes) == (1, 100, 0)
+
+
+def test_ranks_that_divide_the_tokens_hold_more_together():
+    memory = 1000 * 16 * 70_272
+    whole = vllm_pool(cost("deepseek-v3", tp=8), memory, Settings(16_384))
+    divided = vllm_pool(cost("deepseek-v3", tp=8, dcp=8), memory, Settings(16_384))
+    assert (whole.tokens_older, divided.tokens_older) == (16_000, 128_000)
+    assert divided.concurrency == 8 * whole.concurrency
+
+
+def test_a_rank_with_fewer_heads_than_ranks_holds_a_copy():
+    memory = gib("2")
+    eight = vllm_pool(cost("qwen3-30b-a3b", tp=8), memory, Settings(4096))
+    four = vllm_pool(cost("qwen3-30b-a3b", tp=4), memory, Settings(4096))
+    assert eight == four
+
+
+def test_pages_that_cannot_be_made_equal_are_refused():
+    def layer(index, heads, extent):
+        tensors = (
+            Tensor("k", Role.KEY, heads, 64, extent),
+            Tensor("v", Role.VALUE, heads, 64, extent),
+        )
+        return Layer(index, LayerKind.FULL, tensors)
+
+    geometry = ModelGeometry(
+        "t", "t", (layer(0, 3, Extent()), layer(1, 2, Extent(Span.WINDOW, 64))), None, "bf16"
+    )
+    model = SequenceCost.of(geometry, choose_formats("bf16", key=None, value=None))
+    with pytest.raises(UsageError, match="pages of 8192 B and 12288 B cannot be made equal"):
+        vllm_pool(model, GIB, Settings(4096))
+
+
+def test_compressed_layers_are_not_guessed():
+    with pytest.raises(UsageError, match="compressed attention are not modelled"):
+        vllm_pool(cost("deepseek-v4-flash"), GIB, Settings(4096))
+
+
+def test_an_unknown_state_mode_is_refused():
+    with pytest.raises(UsageError, match="use none or align"):
+        vllm_pool(cost("llama-3.1-8b"), GIB, Settings(4096, state_mode="all"))
