@@ -8,7 +8,8 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.backing import ClosedError, NotCommittedError, OverlapError
-from vmtool.memory.buffer import CapacityError, LiveViewError, VirtualBuffer
+from vmtool.memory.buffer import CapacityError, VirtualBuffer
+from vmtool.memory.exports import LiveViewError
 from vmtool.memory.governor import BudgetError, Governor, Tier
 
 

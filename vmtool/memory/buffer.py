@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
 from vmtool.memory.blocks import BlockMap
+from vmtool.memory.exports import Exports, LiveViewError, cuda_array_interface, host_view
 from vmtool.memory.governor import BudgetError, Role, Tier
 from vmtool.units import align_up, format_size
 
@@ -34,10 +33,6 @@ class CapacityError(UsageError):
         )
         self.requested_bytes = requested
         self.capacity_bytes = capacity
-
-
-class LiveViewError(UsageError):
-    """A close, release or shrink that would pull memory from under a live view of it."""
 
 
 class AuthorityError(UsageError):
@@ -86,7 +81,10 @@ class VirtualBuffer:
         self._backing = backing
         self._capacity = capacity
         self._length = 0
-        self._views: list[weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = []
+        self._exports = Exports()
+        self._deferred: Reservation | None = (
+            None  # closed, but lent to someone who keeps this buffer
+        )
         self._reservation = backing.reserve(align_up(capacity, self._granule))
         self._blocks = self._reservation.blocks
         if governor is not None and authority is None:
@@ -209,8 +207,8 @@ class VirtualBuffer:
         reservation = self._reservation
         if reservation is None:
             raise ClosedError("the buffer is closed")
-        if self._views:
-            self._check_views(offset, offset + nbytes)
+        if self._exports.made or self._exports.lent_bytes:
+            self._exports.check(offset, offset + nbytes)
         try:
             self._backing.release(reservation, offset, nbytes)
         except QuarantineError:
@@ -230,21 +228,61 @@ class VirtualBuffer:
             UnavailableError: If the memory is a device's.
             UsageError: If part of the length was released.
         """
-        reservation = self.reservation
+        self._check_whole()
         if self._backing.tier is not Tier.HOST:
             raise UnavailableError(f"{self._backing.name} memory has no view on the CPU")
-        if not self._blocks.covers(0, self._length):
-            raise UsageError("part of the length is released", hint="commit it again first")
-        exporter = (ctypes.c_ubyte * self._length).from_address(reservation.base)
-        # The view keeps its exporter, and the exporter this buffer: a forgotten buffer is
-        # reclaimed only after its last view.
-        exporter.buffer = self  # type: ignore[attr-defined]
-        self._views = [ref for ref in self._views if ref() is not None]
-        self._views.append(weakref.ref(exporter))
-        return memoryview(exporter).cast("B")
+        return host_view(self._exports.add(self), self.base)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """Return a DLPack capsule of the length as bytes, without a copy; it lives as a view does.
+
+        Raises:
+            BufferError: If a copy or another device is asked for.
+            UsageError: If part of the length was released.
+        """
+        from vmtool.memory import dlpack
+
+        device = self.__dlpack_device__()
+        if copy or dl_device not in {None, device}:
+            raise BufferError("a buffer is exported in place: no copy, no other device")
+        self._check_whole()
+        return dlpack.capsule(self._exports.add(self), self.base, device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device as DLPack counts them: ``(1, 0)`` is the CPU, ``(2, N)`` a CUDA device."""
+        from vmtool.memory import dlpack
+
+        if self._backing.tier is Tier.HOST:
+            return dlpack.CPU, 0
+        return dlpack.CUDA, int(self._backing.name.partition(":")[2])
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The length as bytes, for consumers that keep this buffer but never say they are done.
+
+        From then on what it shows is not released, and closing is deferred to the last reference.
+
+        Raises:
+            AttributeError: If the memory is the host's.
+            UsageError: If part of the length was released.
+        """
+        if self._backing.tier is Tier.HOST:
+            raise AttributeError("__cuda_array_interface__")
+        self._check_whole()
+        self._exports.lent_bytes = max(self._exports.lent_bytes, self._length)
+        return cuda_array_interface(self.base, self._length)
 
     def close(self) -> None:
         """Give back every block, the addresses and the lease; again is a no-op.
+
+        What was lent through ``__cuda_array_interface__`` is given back with the last reference.
 
         Raises:
             LiveViewError: If a view is live; nothing has changed.
@@ -252,12 +290,17 @@ class VirtualBuffer:
         """
         if self._reservation is None:
             return
-        self._check_views(0, self._reservation.capacity)
-        self._backing.unreserve(self._reservation)
+        if live := self._exports.live_bytes():
+            raise LiveViewError(live)
+        lent = self._exports.lent_bytes
+        if lent:
+            self._deferred = self._reservation
+        else:
+            self._backing.unreserve(self._reservation)
         self._reservation = None
         self._blocks = BlockMap()
         self._length = 0
-        if self._lease is not None:
+        if self._lease is not None and not lent:
             self._lease.release()
 
     def __enter__(self) -> Self:
@@ -273,9 +316,9 @@ class VirtualBuffer:
 
     def __del__(self) -> None:
         # The reservation reclaims itself; the governor's ledger must hear of it.
-        if getattr(self, "_lease", None) is not None and self._reservation is not None:
-            self._reservation = None
-            self._lease.release()  # type: ignore[union-attr]
+        if (lease := getattr(self, "_lease", None)) is not None:
+            self._reservation = self._deferred = None
+            lease.release()
 
     def __repr__(self) -> str:
         if self._reservation is None:
@@ -295,6 +338,11 @@ class VirtualBuffer:
         if nbytes < 0:
             raise UsageError(f"a length of {nbytes} bytes is negative")
 
+    def _check_whole(self) -> None:
+        if not self._blocks.covers(0, len(self)) or self._reservation is None:
+            self._check_length(0)
+            raise UsageError("part of the length is released", hint="commit it again first")
+
     def _fill(self, end: int) -> None:
         """Commit every gap below *end*, or none of them."""
         done: list[tuple[int, int]] = []
@@ -306,13 +354,3 @@ class VirtualBuffer:
             for start, nbytes in done:
                 self.release(start, nbytes)
             raise
-
-    def _check_views(self, start: int, end: int) -> None:
-        self._views = [ref for ref in self._views if ref() is not None]
-        for ref in self._views:
-            exporter = ref()
-            if exporter is not None and start < min(end, len(exporter)):
-                raise LiveViewError(
-                    f"a live view shows the first {len(exporter)} bytes",
-                    hint="release the views and arrays made from this buffer first",
-                )

@@ -1,0 +1,154 @@
+"""What other libraries take without a copy, and that nothing is pulled from under them."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.exports import LiveViewError
+from vmtool.memory.governor import Governor, Tier
+
+
+class Tensor(ctypes.Structure):
+    """DLManagedTensor as dlpack.h has it, written down here once more on purpose."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    )
+
+
+def consume(capsule):
+    """Take a capsule as a consumer does: rename it, and own its structure."""
+    api = ctypes.pythonapi
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    where = api.PyCapsule_GetPointer(capsule, b"dltensor")
+    api.PyCapsule_SetName(capsule, b"used_dltensor")
+    return Tensor.from_address(where)
+
+
+@pytest.fixture
+def governor():
+    return Governor()
+
+
+@pytest.fixture
+def buffer(platform, governor):
+    buffer = VirtualBuffer(platform.backing, 8 * platform.backing.granularity, governor=governor)
+    buffer.grow_to(2 * platform.backing.granularity)
+    yield buffer
+    gc.collect()
+    buffer.close()
+
+
+def test_a_consumed_capsule_describes_the_bytes_and_keeps_them(buffer, platform):
+    capsule = buffer.__dlpack__()
+    tensor = consume(capsule)
+    del capsule
+    gc.collect()
+    assert tensor.data == buffer.base
+    assert (tensor.device_type, tensor.device_id) == buffer.__dlpack_device__()
+    assert tensor.device_type == (1 if platform.backing.tier is Tier.HOST else 2)
+    assert (tensor.ndim, tensor.shape[0], tensor.strides[0]) == (1, len(buffer), 1)
+    assert (tensor.code, tensor.bits, tensor.lanes, tensor.byte_offset) == (1, 8, 1, 0)
+    with pytest.raises(LiveViewError):
+        buffer.close()
+    with pytest.raises(LiveViewError):
+        buffer.shrink_to(0)
+    buffer.grow_to(4 * platform.backing.granularity)
+    buffer.shrink_to(2 * platform.backing.granularity)
+    tensor.deleter(ctypes.addressof(tensor))
+    buffer.shrink_to(0)
+
+
+def test_a_capsule_that_nobody_takes_is_forgotten(buffer):
+    capsule = buffer.__dlpack__()
+    with pytest.raises(LiveViewError):
+        buffer.close()
+    del capsule
+    gc.collect()
+    buffer.close()
+
+
+def test_an_export_outlives_a_forgotten_buffer(platform, governor):
+    buffer = VirtualBuffer(platform.backing, platform.backing.granularity, governor=governor)
+    buffer.grow_to(platform.backing.granularity)
+    base = buffer.base
+    tensor = consume(buffer.__dlpack__())
+    del buffer
+    gc.collect()
+    assert not platform.memory.faults(base)
+    assert governor.ledger(platform.backing.tier).used_bytes == platform.backing.granularity
+    tensor.deleter(ctypes.addressof(tensor))
+    gc.collect()
+    assert platform.memory.faults(base)
+    assert governor.ledger(platform.backing.tier).used_bytes == 0
+
+
+def test_copies_and_other_devices_are_refused(buffer):
+    with pytest.raises(BufferError):
+        buffer.__dlpack__(copy=True)
+    with pytest.raises(BufferError):
+        buffer.__dlpack__(dl_device=(13, 7))
+    consumed = consume(buffer.__dlpack__(dl_device=buffer.__dlpack_device__(), copy=False))
+    consumed.deleter(ctypes.addressof(consumed))
+
+
+def test_released_bytes_are_not_exported(buffer, platform):
+    buffer.release(0, platform.backing.granularity)
+    with pytest.raises(UsageError):
+        buffer.__dlpack__()
+
+
+def test_numpy_takes_host_memory_by_dlpack(buffer, platform):
+    if platform.backing.tier is not Tier.HOST:
+        pytest.skip("numpy has no device memory")
+    numpy = pytest.importorskip("numpy")
+    array = numpy.from_dlpack(buffer)
+    assert array.ctypes.data == buffer.base
+    assert array.shape == (len(buffer),)
+    assert array.dtype == numpy.uint8
+    with pytest.raises(LiveViewError):
+        buffer.close()
+    del array
+
+
+def test_the_cuda_array_interface_defers_the_close_to_the_last_reference(platform, governor):
+    buffer = VirtualBuffer(platform.backing, 4 * platform.backing.granularity, governor=governor)
+    buffer.grow_to(2 * platform.backing.granularity)
+    if platform.backing.tier is Tier.HOST:
+        assert not hasattr(buffer, "__cuda_array_interface__")
+        buffer.close()
+        return
+    described = buffer.__cuda_array_interface__
+    assert described["data"] == (buffer.base, False)
+    assert described["shape"] == (len(buffer),)
+    assert (described["typestr"], described["version"]) == ("|u1", 3)
+    with pytest.raises(LiveViewError):
+        buffer.shrink_to(0)
+    base, charged = buffer.base, buffer.committed
+    buffer.close()
+    buffer.close()
+    assert buffer.closed
+    assert not platform.memory.faults(base)
+    assert governor.ledger(Tier.DEVICE).used_bytes == charged
+    del buffer
+    gc.collect()
+    assert platform.memory.faults(base)
+    assert governor.ledger(Tier.DEVICE).used_bytes == 0
