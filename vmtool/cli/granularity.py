@@ -19,6 +19,11 @@ from vmtool.errors import CheckFailedError, UnavailableError
 )
 @click.option("--prove", is_flag=True, help="Really try g, g/2 and g+1, and show what happens.")
 @click.option(
+    "--model",
+    metavar="MODEL",
+    help="Add tokens per granule of each KV tensor of a model; see vmtool kv-estimate -h.",
+)
+@click.option(
     "--bytes-per-token",
     type=SIZE,
     metavar="SIZE",
@@ -28,6 +33,7 @@ from vmtool.errors import CheckFailedError, UnavailableError
 def command(
     backing: str,
     prove: bool,
+    model: str | None,
     bytes_per_token: int | None,
     as_json: bool,
     path: str | None,
@@ -37,7 +43,7 @@ def command(
 
     \b
     vmtool granularity
-    vmtool granularity --prove --bytes-per-token 2048
+    vmtool granularity --prove --model llama-3.1-8b
 
     Nothing is committed except two granules with --prove. The largest reservation is searched for
     with at most 64 reservations, each given back at once.
@@ -46,8 +52,12 @@ def command(
     from vmtool.report.granularity import GranularityReport, to_document, to_text
     from vmtool.trials.survey import survey, survey_all
 
-    surveys = survey_all(prove=prove) if backing == "all" else (survey(backing, prove=prove),)
     tensors = () if bytes_per_token is None else (("KV tensor", bytes_per_token),)
+    if model is not None:
+        from vmtool.cli.model import kv_tensors
+
+        tensors = (*tensors, *kv_tensors(model))
+    surveys = survey_all(prove=prove) if backing == "all" else (survey(backing, prove=prove),)
     report = GranularityReport(read_facts(), surveys, tensors)
     Output(as_json, path, quiet).emit(
         lambda: to_document(report, command_line()), lambda console: to_text(report, console)

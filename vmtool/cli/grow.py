@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import SIZE, backing_options, output_options
+from vmtool.cli.params import COUNT, SIZE, backing_options, output_options
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import GIB, align_up, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.trials.growing import GrowResult
 
 #: Up to this size the growth is also done by copying, unless --against says otherwise.
@@ -29,6 +30,15 @@ _DOUBLING_PART: Final = 1024
     type=SIZE,
     metavar="SIZE",
     help="Length of a step; a 32nd of the peak by default (doubling starts at a 1024th).",
+)
+@click.option(
+    "--tokens",
+    type=COUNT,
+    metavar="N",
+    help="Make each step so many tokens of --model, instead of --step.",
+)
+@click.option(
+    "--model", metavar="MODEL", help="Whose tokens --tokens counts; see vmtool kv-estimate -h."
 )
 @click.option(
     "--pattern",
@@ -56,6 +66,8 @@ _DOUBLING_PART: Final = 1024
 def command(
     to: int,
     step: int | None,
+    tokens: int | None,
+    model: str | None,
     pattern: str,
     against: str | None,
     budget: int | None,
@@ -70,7 +82,7 @@ def command(
 
     \b
     vmtool grow --to 256MiB
-    vmtool grow --to 64MiB --step 100KiB --pattern sawtooth
+    vmtool grow --to 64MiB --model llama-3.1-8b --tokens 16 --pattern sawtooth
 
     The base must stay, old contents survive, new memory be zero, and no more be committed than the
     length rounded up to granules; else the exit code is 3. Beside it the same growth is done by
@@ -78,6 +90,7 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.machine import read_facts
+    from vmtool.machine.preflight import safe_device_part
     from vmtool.memory import open_backing
     from vmtool.report.grow import to_document, to_text
     from vmtool.trials.growing import GrowPlan, run_growth
@@ -87,16 +100,14 @@ def command(
     facts = read_facts()
     opened = open_backing(backing, method=method, huge=huge, label="vmtool grow")
     granule = opened.granularity
-    if step is None:
-        step = align_up(-(-to // (_DOUBLING_PART if pattern == "doubling" else _STEPS)), granule)
-    if step > to:
-        raise UsageError(f"a step of {step} bytes is larger than the peak of {to} bytes")
-    _refuse_unsafe(align_up(to, granule), granule, budget, facts)
+    step = _step(to, granule, pattern, step, tokens, model)
+    free = _device_free(opened)
+    _refuse_unsafe(align_up(to, granule), granule, budget, free, facts)
+    safe = facts.safe_bytes if free is None else safe_device_part(free)
     plan = GrowPlan(
         lengths=tuple(lengths(pattern, to, step)),
-        budget_bytes=facts.safe_bytes if budget is None else budget,
-        against_copying=opened.units.page_bytes is not None
-        and _copy_too(to, against, facts.safe_bytes, output),
+        budget_bytes=safe if budget is None else budget,
+        against_copying=free is None and _copy_too(to, against, safe, output),
     )
     with watch_signals() as interruption:
         result = run_growth(opened, plan, stop=lambda: interruption.requested)
@@ -107,8 +118,41 @@ def command(
     return _verdict(result, output)
 
 
-def _refuse_unsafe(commit: int, granule: int, budget: int | None, facts: MachineFacts) -> None:
-    """Raise if budget or machine do not allow to commit so much."""
+def _step(
+    to: int, granule: int, pattern: str, step: int | None, tokens: int | None, model: str | None
+) -> int:
+    """Return the step in bytes that the options ask for."""
+    if (tokens is None) != (model is None):
+        raise UsageError("--tokens and --model belong together", hint="give both, or --step SIZE")
+    if tokens is not None and model is not None:
+        from vmtool.cli.model import step_bytes
+
+        if step is not None:
+            raise UsageError("--step and --tokens both say how long a step is", hint="give one")
+        step = step_bytes(model, tokens)
+    elif step is None:
+        step = align_up(-(-to // (_DOUBLING_PART if pattern == "doubling" else _STEPS)), granule)
+        step = min(step, to)
+    if step > to:
+        raise UsageError(f"a step of {step} bytes is larger than the peak of {to} bytes")
+    return step
+
+
+def _device_free(backing: VirtualBacking) -> int | None:
+    """Return what is free on the device of *backing*, or ``None`` for the host."""
+    from vmtool.memory.governor import Tier
+
+    if backing.tier is not Tier.DEVICE:
+        return None
+    from vmtool.memory.cuda.devices import free_bytes
+
+    return free_bytes(int(backing.name.partition(":")[2]))
+
+
+def _refuse_unsafe(
+    commit: int, granule: int, budget: int | None, free: int | None, facts: MachineFacts
+) -> None:
+    """Raise if budget, machine or device do not allow to commit so much."""
     from vmtool.machine.preflight import Demand, check, refuse_unsafe
 
     if budget is not None and commit > budget:
@@ -116,7 +160,10 @@ def _refuse_unsafe(commit: int, granule: int, budget: int | None, facts: Machine
             f"this commits {commit} bytes and the budget is {budget}",
             hint=f"use --to {budget // granule * granule} or less, or raise --budget",
         )
-    demand = Demand(reserve_bytes=commit, commit_bytes=commit, largest_commit_bytes=commit)
+    if free is not None:
+        demand = Demand(device_bytes=commit, device_free_bytes=free)
+    else:
+        demand = Demand(reserve_bytes=commit, commit_bytes=commit, largest_commit_bytes=commit)
     refuse_unsafe(check(demand, facts))
 
 

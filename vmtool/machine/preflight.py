@@ -96,6 +96,14 @@ def refuse_unsafe(findings: Iterable[Finding]) -> None:
             raise RefusedError(finding.message, hint=finding.remedy)
 
 
+def safe_device_part(free: int) -> int:
+    """Return the part of a device's *free* bytes that a plan may commit: nine tenths.
+
+    Under WDDM, and with other users of the device, not all that is free is to be had.
+    """
+    return free * 9 // 10
+
+
 def page_table_bytes(committed: int, page_bytes: int) -> int:
     """Return what the last level of page tables takes for *committed* bytes of small pages."""
     return -(-committed // page_bytes) * _ENTRY_BYTES
@@ -142,8 +150,7 @@ def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
     free = demand.device_free_bytes
     if free is None:
         return None
-    # On WDDM and with other users of the device, free memory is not all to be had.
-    safe = free * 9 // 10
+    safe = safe_device_part(free)
     if demand.device_bytes <= safe:
         return None
     return Finding(

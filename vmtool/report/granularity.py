@@ -121,10 +121,12 @@ def _unit(name: str) -> Callable[[BackingSurvey], str]:
 
 
 def _ceiling(survey: BackingSurvey) -> str:
-    if survey.ceiling is None:
+    found, units = survey.ceiling, survey.granularity
+    if found is None or units is None:
         return _NONE
-    size = format_size(survey.ceiling.works_bytes)
-    return size if survey.ceiling.error is not None else f"{size} or more"
+    refused = found.refused_bytes
+    exact = refused is not None and refused - found.works_bytes <= units.commit_bytes
+    return f"{format_size(found.works_bytes)}{'' if exact else ' or more'}"
 
 
 def _ceiling_bytes(survey: BackingSurvey) -> str:

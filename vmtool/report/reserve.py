@@ -72,7 +72,7 @@ def to_text(result: ReserveResult, console: Console) -> None:
 
 def _amount(check: LedgerCheck, value: int | None, *, signed: bool = False) -> str:
     if value is None:
-        return "not told"
+        return "-"
     text = str(abs(value)) if check.ledger == "mappings" else format_size(abs(value))
     return f"{'-' if value < 0 else '+' if signed and value else ''}{text}"
 

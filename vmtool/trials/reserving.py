@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.counters import Ledgers, bookkeeping_bytes, read_process, read_range
+from vmtool.memory.governor import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,8 @@ class LedgerCheck:
     """One ledger before and after, and what its change may be; ``None`` is not told here.
 
     Attributes:
-        ledger: ``address space``, ``charge``, ``resident`` or ``mappings``.
+        ledger: ``address space``, ``charge``, ``resident`` or ``mappings``; for a device only
+            ``device memory``.
         before: The whole process before.
         after: The whole process after.
         in_range: Inside the reserved range only: exact.
@@ -78,27 +80,44 @@ def measured_reservation(backing: VirtualBacking, nbytes: int) -> Iterator[Reser
         MisalignedError: If *nbytes* is not a multiple of the granularity.
         CallError: If the platform refuses.
     """
+    on_device = backing.tier is Tier.DEVICE
     # The first reading and the first call allocate what later ones reuse.
     read_process()
     backing.unreserve(backing.reserve(backing.granularity))
-    before = read_process()
+    before = _device_used(backing) if on_device else read_process()
     start = perf_counter_ns()
     reservation = backing.reserve(nbytes)
     elapsed = perf_counter_ns() - start
     try:
-        after = read_process()
-        on_host = backing.units.page_bytes is not None
-        inside = read_range(reservation.base, nbytes) if on_host else Ledgers()
+        if isinstance(before, Ledgers):
+            after, inside = read_process(), read_range(reservation.base, nbytes)
+            ledgers = check_ledgers(reservation, before, after, inside)
+        else:
+            ledgers = (_check_device(before, _device_used(backing), backing.granularity),)
         yield ReserveResult(
             backing=backing.name,
             method=backing.method,
             base=reservation.base,
             capacity_bytes=nbytes,
             reserve_ns=elapsed,
-            ledgers=check_ledgers(reservation, before, after, inside),
+            ledgers=ledgers,
         )
     finally:
         backing.unreserve(reservation)
+
+
+def _device_used(backing: VirtualBacking) -> int:
+    """Return how much of the device's memory is in use, by anyone."""
+    from vmtool.memory.cuda.devices import device, free_bytes
+
+    ordinal = int(backing.name.partition(":")[2])
+    return device(ordinal).total_bytes - free_bytes(ordinal)
+
+
+def _check_device(before: int, after: int, slack: int) -> LedgerCheck:
+    """A device's addresses are not the process's; what must not change is its memory in use."""
+    passed = after - before < slack
+    return LedgerCheck("device memory", before, after, None, 0, passed)
 
 
 def check_ledgers(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.memory import open_backing
 from vmtool.memory.ceiling import Ceiling, largest_reservation
+from vmtool.memory.governor import Tier
 from vmtool.memory.proof import Proof, prove_granularity
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import Granularity
+
+#: Enough for the exact answer where addresses have 48 bits and the granule is 4 KiB.
+_TRIES: Final = 64
+#: Drivers may take hundreds of milliseconds to give a large range back: within 1 % is enough.
+_DEVICE_TRIES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,8 @@ def survey(name: str, *, prove: bool = False) -> BackingSurvey:
         name=backing.name,
         method=backing.method,
         granularity=backing.units,
-        ceiling=largest_reservation(backing),
+        ceiling=largest_reservation(
+            backing, tries=_TRIES if backing.tier is Tier.HOST else _DEVICE_TRIES
+        ),
         proofs=prove_granularity(backing) if prove else (),
     )
