@@ -11,13 +11,13 @@ from vmtool.stats import bucket_start
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.stats import HistogramData
 
 #: A chart is as wide as a phone, so that its text has the size of the page's text there; a wide
 #: page puts several beside each other.
-WIDTH: Final = 340
+WIDTH: Final = 300
 _HEIGHT: Final = 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 8, 16, 22
 
@@ -31,8 +31,8 @@ _ROUND: Final = (
     *((10, 15, 20, 30, 50, 70), (10, 20, 50), (10, 30), (10,)),
 )
 _MOST_TICKS: Final = 6
-#: The width of a tick's text with some space.
-_TICK_WIDTH: Final = 52
+#: About the width of a character of a tick's text.
+_CHARACTER: Final = 6.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,28 +212,29 @@ def _round_values(low: float, high: float) -> list[int]:
     return ticks[:: -(-len(ticks) // _MOST_TICKS)]
 
 
-def _apart(ticks: Iterable[tuple[float, str]]) -> Iterable[tuple[float, str]]:
-    """Yield the ticks whose texts do not touch."""
-    last = -math.inf
+def _apart(ticks: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str, str]]:
+    """Yield the ticks whose texts stay inside and do not touch, each with its anchor."""
+    edge = -math.inf
     for x, text in ticks:
-        if x - last >= _TICK_WIDTH:
-            yield x, text
-            last = x
+        half = len(text) * _CHARACTER / 2
+        anchor = "start" if x < half else "end" if x > WIDTH - half else "middle"
+        left = {"start": x, "middle": x - half, "end": x - 2 * half}[anchor]
+        if left >= edge:
+            yield x, text, anchor
+            edge = left + 2 * half + _CHARACTER
 
 
 def _unbroken(
     points: Iterable[tuple[float, float | None]],
-) -> Iterable[list[tuple[float, float]]]:
+) -> Iterator[list[tuple[float, float]]]:
+    """Yield the parts of a line between unknown values; a lone point twice, to be seen as a dot."""
     part: list[tuple[float, float]] = []
-    for at, value in points:
-        if value is None:
-            if part:
-                yield part
-            part = []
-        else:
+    for at, value in (*points, (0.0, None)):
+        if value is not None:
             part.append((at, value))
-    if part:
-        yield part
+        elif part:
+            yield part * 2 if len(part) == 1 else part
+            part = []
 
 
 def _mark(x: float, name: str, index: int) -> Markup:
@@ -254,8 +255,7 @@ def _mark(x: float, name: str, index: int) -> Markup:
 def _chart(label: str, shapes: Sequence[Markup], ticks: Sequence[tuple[float, str]]) -> Markup:
     base = _HEIGHT - _BOTTOM
     axis = [tag("line", class_="axis", x1=_LEFT, x2=WIDTH - _RIGHT, y1=base, y2=base)]
-    for x, text in _apart(ticks):
-        anchor = "start" if x < 24 else "end" if x > WIDTH - 24 else "middle"
+    for x, text, anchor in _apart(ticks):
         axis.append(tag("line", class_="axis", x1=x, x2=x, y1=base, y2=base + 4))
         axis.append(tag("text", text, x=x, y=_HEIGHT - 4, text_anchor=anchor))
     return tag(

@@ -12,7 +12,7 @@ from vmtool.results import LEDGERS, Outcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.results import Checkpoint, MethodResult, PhaseResult, StressResult
 
@@ -152,25 +152,33 @@ def _duration(ns: int | None) -> str:
 
 
 def _ledgers(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
-    if not checkpoints:
+    """Return four charts for each method, one line a worker, and four for the processes."""
+    kept = [point for point in checkpoints if point.worker < _MOST_WORKERS]
+    if not kept:
         return []
-    lanes = list(dict.fromkeys((point.worker, point.method) for point in checkpoints))
-    kept = [[p for p in checkpoints if (p.worker, p.method) == lane] for lane in lanes]
-    kept = [lane for lane in kept if lane[0].worker < _MOST_WORKERS]
-    believed = [figure(_TITLES[name], _believed(name, kept)) for name in LEDGERS]
-    beyond = [figure(_TITLES[name], _beyond(name, kept)) for name in LEDGERS]
-    key = tag(
-        "p",
-        tag("span", "by the kernel", class_="key first"),
-        tag("span", "by vmtool's belief", class_="key second"),
-    )
-    return [
-        tag("h3", "The reserved ranges"),
-        key,
-        grid(believed),
-        tag("h3", "The rest of the process"),
-        grid(beyond),
+    parts = [
+        tag(
+            "p",
+            tag("span", "by the kernel", class_="key first"),
+            tag("span", "by vmtool's belief", class_="key second"),
+            tag("span", "where they agree", class_="key range"),
+        )
     ]
+    for method in dict.fromkeys(point.method for point in kept):
+        lanes = _by_worker(point for point in kept if point.method == method)
+        parts.append(tag("h3", f"The reserved ranges, {method}"))
+        parts.append(grid([figure(_TITLES[name], _believed(name, lanes)) for name in LEDGERS]))
+    lanes = _by_worker(kept)
+    parts.append(tag("h3", "The process beyond vmtool's belief"))
+    parts.append(grid([figure(_TITLES[name], _beyond(name, lanes)) for name in LEDGERS]))
+    return parts
+
+
+def _by_worker(checkpoints: Iterable[Checkpoint]) -> list[list[Checkpoint]]:
+    lanes: dict[int, list[Checkpoint]] = {}
+    for point in checkpoints:
+        lanes.setdefault(point.worker, []).append(point)
+    return [sorted(lane, key=lambda point: point.at_ns) for lane in lanes.values()]
 
 
 def _believed(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
@@ -200,7 +208,7 @@ def _beyond(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
 
 def _slopes(result: StressResult) -> Markup:
     def growth(value: float, ledger: str) -> str:
-        return f"{value:+,.2f}{'' if ledger == 'mappings' else ' B'}"
+        return f"{round(value, 2) + 0.0:+,.2f}{'' if ledger == 'mappings' else ' B'}"
 
     rows = [
         (
@@ -237,8 +245,10 @@ def _settings(result: StressResult) -> Iterator[tuple[str, object]]:
         if item.name.endswith("_bytes"):
             yield item.name.removesuffix("_bytes"), format_size(value)
         elif item.name.endswith("_ns"):
-            yield item.name.removesuffix("_ns"), None if value is None else format_duration(value)
+            yield item.name.removesuffix("_ns"), _duration(value)
+        elif isinstance(value, tuple):
+            yield item.name, ", ".join(value) or "-"
         else:
-            yield item.name, ", ".join(value) if isinstance(value, tuple) else value
+            yield item.name, "-" if value is None else value
     yield "harness overhead", format_duration(result.overhead_ns)
     yield "checkpoints' share of the time", f"{result.checkpoint_share:.2%}"
