@@ -97,6 +97,10 @@ class Fields:
         self.used.add(key)
         return self._data.get(key)
 
+    def peek(self, key: str) -> Any:
+        """Return the value of *key* unchecked, or ``None``, without counting it as read."""
+        return self._data.get(key)
+
     def given(self, name: str) -> bool:
         """Return whether any key of the value called *name* is present, even as null."""
         return any(key in self._data for key in self.names.get(name, (name,)))

@@ -85,5 +85,5 @@ def _refuse_unread(fields: Fields, architecture: str) -> None:
         short = key.removeprefix(start)
         if key in fields.used or short == key or short in HARMLESS:
             continue
-        if short.startswith(SUSPECT) and fields.raw(key) not in (None, False, 0):
+        if short.startswith(SUSPECT) and fields.peek(key) not in (None, False, 0):
             fields.fail(key, f"is set, and its effect on {architecture} is not understood")

@@ -481,6 +481,7 @@ def test_an_unknown_architecture_is_refused_with_similar_ones():
         ("add_cross_attention", True),
         ("is_encoder_decoder", True),
         ("use_cla", True),
+        ("use_bidirectional_attention", True),
         ("layer_types", ["sliding_attention"] * 4),
     ],
 )

@@ -25,6 +25,8 @@ _GEMMA4 = Family(
         "shared_layers": ("num_kv_shared_layers",),
     },
     defaults={"head_dim": 256, "global_head_dim": 512},
+    # Images attend both ways within themselves; text does not, and the cache is the same.
+    harmless=frozenset({"use_bidirectional_attention"}),
 )
 
 # Where the file gives no number of KV heads, these have one for each query head.

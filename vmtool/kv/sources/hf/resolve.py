@@ -22,7 +22,7 @@ _SUSPECT = re.compile(
     r"|linear_(?!bias)|head_dim|head_size|layer_types?|layers_block|block_type|block_config|hybrid"
     r"|chunk|cross_att|sparse|sparsity|index_|indexer|attn_type|attention_type|attention_layers"
     r"|attn_layer|full_attn|local_att|global_att|attn_config|attention_config|rope_layer|_sinks?(?:_|$)|_cla$"
-    r"|multi_query|encoder_decoder|prefix_lm"
+    r"|multi_query|encoder_decoder|prefix_lm|bidirectional"
 )
 #: Suspect by name, but without effect on what any architecture caches.
 _HARMLESS = frozenset(
@@ -151,9 +151,8 @@ def _refuse_disagreement(outer: Fields, inner: Fields) -> None:
     for key in inner.all_keys():
         if not _SUSPECT.search(key) and key not in ("num_hidden_layers", "num_attention_heads"):
             continue
-        if outer.has(key) and inner.has(key) and outer.raw(key) != inner.raw(key):
+        if outer.has(key) and inner.has(key) and outer.peek(key) != inner.peek(key):
             outer.fail(key, "differs from the decoder's own value")
-    inner.used.clear()
 
 
 def _without_effect(family: Family, layers: tuple[Layer, ...]) -> frozenset[str]:
@@ -169,7 +168,7 @@ def _refuse_unread(fields: Fields, harmless: frozenset[str]) -> None:
     for key in fields.all_keys():
         if key in fields.used or key in harmless:
             continue
-        value = fields.raw(key)
+        value = fields.peek(key)
         if value in (None, False, 0, "", [], {}, _NEUTRAL.get(key)):
             continue
         if _SUSPECT.search(key):
