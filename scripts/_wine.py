@@ -6,6 +6,7 @@ unpacked into the rig together with its own C library; nothing is installed over
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -31,6 +32,7 @@ _DISABLED = "mscoree,mshtml,winedbg.exe,winemenubuilder.exe,winewayland.drv,wine
 _APT_HINT = "apt needs to reach the mirror of this machine's own apt configuration"
 
 
+@functools.cache
 def find_system_loader() -> Path | None:
     """Return the system's Wine if it is new enough for placeholder reservations."""
     if not _SYSTEM_LOADER.exists():

@@ -6,10 +6,9 @@
     windows_rig.py run ARGUMENT ...  build, then run the Windows Python with these arguments
     windows_rig.py stop              end what a killed run left behind
 
-The rig is ``.cache/windows-rig`` in the checkout, or ``VMTOOL_RIG``; about 1.6 GB.
-``run`` is ended after
-``VMTOOL_RIG_TIMEOUT`` seconds (900) with exit code 124. What passes here has passed on Wine: it
-says nothing about the speed, the memory pressure or the commit limit of Windows.
+The rig is ``.cache/windows-rig`` in the checkout, or ``VMTOOL_RIG``: 1.6 GB, made in half a minute.
+``run`` is ended after ``VMTOOL_RIG_TIMEOUT`` seconds (900) with exit code 124. What passes here has
+passed on Wine: it says nothing about the speed, the memory pressure or the commit limit of Windows.
 """
 
 import hashlib
@@ -55,7 +54,8 @@ class Rig:
     def build(self) -> None:
         """Make each part that is missing, half made, or made from something else."""
         system = _wine.find_system_loader()
-        wine = _digest(_SCRIPTS / "_wine.py") + str(system)
+        # Its programs name the directory that they are in.
+        wine = f"{_digest(_SCRIPTS / '_wine.py')} {system or self.directory}"
         if system is None:
             self._make("wine", wine, _wine.unpack)
         self._make("prefix", wine, lambda prefix: _wine.make_prefix(self.loader, prefix))
@@ -128,9 +128,17 @@ def main() -> int:
     rig.directory.mkdir(parents=True, exist_ok=True)
     with _environment.locked(rig.directory / "lock"):  # one at a time: each stops the server
         rig.build()
-        if command == "build":
-            return 0
-        return rig.run(arguments, float(os.environ.get("VMTOOL_RIG_TIMEOUT", "900")))
+        return 0 if command == "build" else rig.run(arguments, _timeout_s())
+
+
+def _timeout_s() -> float:
+    text = os.environ.get("VMTOOL_RIG_TIMEOUT", "900")
+    try:
+        return float(text)
+    except ValueError:
+        raise _process.SetupError(
+            f"VMTOOL_RIG_TIMEOUT is {text!r}", hint="give seconds", code=_process.USAGE
+        ) from None
 
 
 def _require_packages() -> None:
