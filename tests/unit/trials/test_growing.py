@@ -13,7 +13,7 @@ from vmtool.trials.growing import GrowPlan, run_growth
 from vmtool.trials.lengths import PATTERNS, lengths
 from vmtool.units import KIB, MIB
 
-PAGE = mmap.PAGESIZE
+PAGE = mmap.ALLOCATIONGRANULARITY  # a granule: more than a page on Windows
 METHODS = ["fixed", "protect", "advise"] if sys.platform != "win32" else ["view", "private"]
 
 
