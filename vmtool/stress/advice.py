@@ -167,6 +167,14 @@ def _run(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:
             "transparent huge pages are switched off, so that --huge changes nothing",
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
         )
+    pmd = facts.huge_pages.pmd_bytes
+    if settings.huge and pmd and settings.granule_bytes % pmd and result.method("advise"):
+        yield Advice(
+            "huge-granule",
+            f"advise: a granule of {format_size(settings.granule_bytes)} is not whole huge pages, "
+            "the rest of which stays resident when it is released",
+            f"use --granule {format_size(pmd).replace(' ', '')}",
+        )
     degraded = sum(method.degraded_bytes for method in result.methods)
     if degraded:
         yield Advice(

@@ -7,8 +7,9 @@ address space   none: all of what was reserved, less what is quarantined
 charge          none for ``fixed``. ``protect`` keeps the charge of what was ever committed,
                 so it lies between that and what is committed. ``advise`` is never charged
                 (``MAP_NORESERVE``), unless ``vm.overcommit_memory`` is 2
-resident        none once touched; up to whole huge pages where those may form; anything
-                less where there is swap
+resident        none once touched; anything less where there is swap. With ``advise`` a huge
+                page may form around a smaller granule, and the rest of it stays when the
+                granule is released: up to the huge pages around what was ever committed
 mappings        at least one area for each run of granules; at most one for each granule
                 ever committed, as neighbours committed out of order do not always join
 ==============  ==========================================================================
@@ -97,7 +98,7 @@ def believe(
         charge = (committed, committed, kept + degraded + lost)
         runs = _runs(reservation.blocks, reservation.capacity)
         areas = (runs, runs, runs + 2 * (ever.total // granule) + 1)
-    grown = _around(reservation, rules.huge_bytes)
+    grown = _around(ever, reservation, rules.huge_bytes) if rules.huge_bytes else committed
     return (
         LedgerReading(
             "address_space",
@@ -195,13 +196,11 @@ def _runs(blocks: BlockMap, capacity: int) -> int:
     return len(blocks) + sum(1 for _ in blocks.gaps(0, capacity))
 
 
-def _around(reservation: Reservation, huge: int) -> int:
-    """Return the bytes of the huge pages around what is committed, or of the blocks themselves."""
-    if not huge:
-        return reservation.blocks.total
+def _around(blocks: BlockMap, reservation: Reservation, huge: int) -> int:
+    """Return the bytes of the huge pages around *blocks*, those that reach outside clipped."""
     base, limit = reservation.base, reservation.base + reservation.capacity
     total, end = 0, base
-    for start, stop in reservation.blocks:
+    for start, stop in blocks:
         begin = max(align_down(base + start, huge), end)
         end = min(align_up(base + stop, huge), limit)
         total += max(end - begin, 0)

@@ -124,20 +124,19 @@ def live_limit(settings: StressSettings) -> int:
 
 def demand(settings: StressSettings) -> Demand:
     """Return what *settings* need at their peak, for the preflight."""
-    live = live_limit(settings)
-    lanes = settings.threads * len(settings.methods)
     granule = settings.granule_bytes
-    granules = settings.capacity_bytes // granule
-    # Scattered granules stay areas of their own after they were released, up to all of them.
-    scattered = min(granules, live if settings.cycles is None else settings.cycles)
-    worst = worst_mappings(settings.pattern, live)
-    if settings.pattern == "random":
-        worst = max(worst, 2 * scattered + 1)
+    limit = live_limit(settings)
+    block = largest_commit(settings.pattern, limit)
+    ever = settings.capacity_bytes // granule
+    if settings.cycles is not None:
+        ever = min(ever, settings.cycles * block)
+    live = min(limit, ever)
+    areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in settings.methods)
     return Demand(
-        reserve_bytes=settings.capacity_bytes * lanes,
+        reserve_bytes=settings.capacity_bytes * settings.threads * len(settings.methods),
         commit_bytes=live * granule * settings.threads * settings.workers,
-        mappings=worst * lanes,
-        largest_commit_bytes=largest_commit(settings.pattern, live) * granule,
+        mappings=areas * settings.threads,
+        largest_commit_bytes=block * granule,
         processes=settings.workers,
     )
 
