@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from vmtool.errors import UnavailableError, UsageError
+from vmtool.errors import UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
 from vmtool.memory.blocks import BlockMap
-from vmtool.memory.exports import Exports, LiveViewError, cuda_array_interface, host_view
-from vmtool.memory.governor import BudgetError, Role, Tier
+from vmtool.memory.exports import Exporting, LiveViewError
+from vmtool.memory.governor import BudgetError, Role
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class AuthorityError(UsageError):
     """A governor and a backing that charge different ledgers for the same bytes (V4)."""
 
 
-class VirtualBuffer:
+class VirtualBuffer(Exporting):
     """Bytes at a fixed base that grow and shrink in place.
 
     ``len(buffer)`` is the length asked for; ``committed`` is the length rounded up to granules,
@@ -81,7 +81,7 @@ class VirtualBuffer:
         self._backing = backing
         self._capacity = capacity
         self._length = 0
-        self._exports = Exports()
+        super().__init__()
         self._deferred: Reservation | None = (
             None  # closed, but lent to someone who keeps this buffer
         )
@@ -218,67 +218,6 @@ class VirtualBuffer:
         if self._lease is not None:
             self._lease.shrink(nbytes)
 
-    def view(self) -> memoryview:
-        """Return a writable view of the length, valid while the buffer grows.
-
-        It and whatever is made from it, such as a numpy array, keep the memory alive; closing the
-        buffer, or releasing what they show, is refused meanwhile.
-
-        Raises:
-            UnavailableError: If the memory is a device's.
-            UsageError: If part of the length was released.
-        """
-        self._check_whole()
-        if self._backing.tier is not Tier.HOST:
-            raise UnavailableError(f"{self._backing.name} memory has no view on the CPU")
-        return host_view(self._exports.add(self), self.base)
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> object:
-        """Return a DLPack capsule of the length as bytes, without a copy; it lives as a view does.
-
-        Raises:
-            BufferError: If a copy or another device is asked for.
-            UsageError: If part of the length was released.
-        """
-        from vmtool.memory import dlpack
-
-        device = self.__dlpack_device__()
-        if copy or dl_device not in {None, device}:
-            raise BufferError("a buffer is exported in place: no copy, no other device")
-        self._check_whole()
-        return dlpack.capsule(self._exports.add(self), self.base, device)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the device as DLPack counts them: ``(1, 0)`` is the CPU, ``(2, N)`` a CUDA device."""
-        from vmtool.memory import dlpack
-
-        if self._backing.tier is Tier.HOST:
-            return dlpack.CPU, 0
-        return dlpack.CUDA, int(self._backing.name.partition(":")[2])
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The length as bytes, for consumers that keep this buffer but never say they are done.
-
-        From then on what it shows is not released, and closing is deferred to the last reference.
-
-        Raises:
-            AttributeError: If the memory is the host's.
-            UsageError: If part of the length was released.
-        """
-        if self._backing.tier is Tier.HOST:
-            raise AttributeError("__cuda_array_interface__")
-        self._check_whole()
-        self._exports.lent_bytes = max(self._exports.lent_bytes, self._length)
-        return cuda_array_interface(self.base, self._length)
-
     def close(self) -> None:
         """Give back every block, the addresses and the lease; again is a no-op.
 
@@ -337,11 +276,6 @@ class VirtualBuffer:
             raise ClosedError("the buffer is closed")
         if nbytes < 0:
             raise UsageError(f"a length of {nbytes} bytes is negative")
-
-    def _check_whole(self) -> None:
-        if not self._blocks.covers(0, len(self)) or self._reservation is None:
-            self._check_length(0)
-            raise UsageError("part of the length is released", hint="commit it again first")
 
     def _fill(self, end: int) -> None:
         """Commit every gap below *end*, or none of them."""

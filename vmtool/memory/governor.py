@@ -86,7 +86,7 @@ class Lease:
     __slots__ = ("__weakref__", "_account", "_lock", "_tier", "holder", "nbytes", "role")
 
     def __init__(
-        self, account: _Account, tier: Tier, lock: threading.Lock, role: Role, holder: str
+        self, account: _Account, tier: Tier, lock: threading.RLock, role: Role, holder: str
     ) -> None:
         self._account = account
         self._lock = lock
@@ -103,12 +103,12 @@ class Lease:
         """
         account = self._account
         with self._lock:
-            used = account.used + nbytes
-            if used > account.limit:
+            if account.used + nbytes > account.limit:
                 raise BudgetError(self._tier, nbytes, account.used, account.limit)
-            account.used = used
-            account.peak = max(account.peak, used)
+            account.used += nbytes
             self.nbytes += nbytes
+            if account.used > account.peak:  # noqa: PLR1730 - max() is slower, and this is hot
+                account.peak = account.used
 
     def shrink(self, nbytes: int) -> None:
         """Give back *nbytes*, at most what is held. This cannot fail."""
@@ -160,7 +160,9 @@ class Governor:
         self, limits: Mapping[Tier, int] | None = None, *, authority: Authority | None = None
     ) -> None:
         self.authority = authority if authority is not None else Authority("process")
-        self._lock = threading.Lock()
+        # Reentrant: a forgotten buffer may be collected, and give back its lease, while this thread
+        # is in here.
+        self._lock = threading.RLock()
         self._accounts = {tier: _Account(_MAX_TOTAL) for tier in Tier}
         for tier, limit in (limits or {}).items():
             self.set_limit(tier, limit)
@@ -196,7 +198,7 @@ class Governor:
         by_role: dict[Role, int] = {}
         by_holder: dict[str, int] = {}
         with self._lock:
-            for lease in account.leases:
+            for lease in list(account.leases):
                 by_role[lease.role] = by_role.get(lease.role, 0) + lease.nbytes
                 by_holder[lease.holder] = by_holder.get(lease.holder, 0) + lease.nbytes
             limit = None if account.limit == _MAX_TOTAL else account.limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vmtool.memory.cuda.errors import CudaError
@@ -48,7 +47,6 @@ class ColdHandles:
         self._context = context
         self._nbytes = nbytes
         self._properties = properties
-        self._lock = threading.Lock()
         self.lost: list[int] = []
 
     def take(self) -> tuple[int, bool]:
@@ -60,6 +58,5 @@ class ColdHandles:
         try:
             self._context.call("cuMemRelease", handle)
         except CudaError:
-            with self._lock:
-                self.lost.append(handle)
+            self.lost.append(handle)
             raise

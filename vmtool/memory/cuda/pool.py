@@ -85,7 +85,9 @@ class HandlePool:
         self._lease: Lease = self._governor.lease(
             Tier.DEVICE, role=Role.POOL, holder=f"pool of cuda:{context.info.ordinal}"
         )
-        self._lock = threading.Lock()
+        # Reentrant: a forgotten reservation may be collected, and give back its handles, while this
+        # thread is in here.
+        self._lock = threading.RLock()
         self._users: dict[int, int] = {}  # mapped handles, and how often each is
         self._free: list[int] = []  # the last one in is the first one out: it may be in a cache
         self._quarantined: list[int] = []
