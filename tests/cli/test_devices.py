@@ -28,7 +28,19 @@ def test_a_device_proves_its_granule(run_with_fakecuda):
     (device,) = json.loads(ran.stdout)["backings"]
     assert [proof["accepted"] for proof in device["proofs"]][:2] == [True, True]
     assert all(proof["expected"] for proof in device["proofs"])
-    ran.assert_clean()
+    driver = [proof for proof in device["proofs"] if proof["who"] == "driver"]
+    assert [proof["accepted"] for proof in driver] == [True, False, False]
+    assert driver[1]["answer"] == "CUDA_ERROR_INVALID_VALUE (1)"
+    # The two refused sizes are what the stand-in objects to, and nothing else.
+    assert [v["rule"] for v in ran.reports[0]["violations"]] == ["C1", "C1"]
+    assert not any(ran.reports[0]["live"].values())
+
+
+def test_the_text_names_the_device(run_with_fakecuda):
+    ran = run_with_fakecuda(["granularity"])
+    assert "cuda:0: " in ran.stdout
+    assert "1 GiB, compute capability" in ran.stdout
+    assert "driver for CUDA 13.0" in ran.stdout
 
 
 def test_without_devices_the_column_says_why(run_with_fakecuda):

@@ -231,10 +231,16 @@ class EnvironmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Everything that is recorded about a machine."""
+    """Everything that is recorded about a machine.
+
+    Attributes:
+        page_bytes: The unit of protection and residency.
+        allocation_bytes: What the base of a reservation is a multiple of.
+    """
 
     system: SystemFacts
     page_bytes: int
+    allocation_bytes: int | None = None
     memory: MemoryFacts = field(default_factory=MemoryFacts)
     huge_pages: HugePageFacts = field(default_factory=HugePageFacts)
     commit: CommitFacts = field(default_factory=CommitFacts)

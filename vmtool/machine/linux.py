@@ -40,6 +40,7 @@ def read_linux_facts(files: Files | None = None) -> MachineFacts:
     return MachineFacts(
         system=read_system(parse_cpu_model(source.read("/proc/cpuinfo"))),
         page_bytes=mmap.PAGESIZE,
+        allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=MemoryFacts(
             total_bytes=meminfo.get("MemTotal"),
             available_bytes=meminfo.get("MemAvailable"),

@@ -15,6 +15,7 @@ def read_other_facts() -> MachineFacts:
     return MachineFacts(
         system=read_system(None),
         page_bytes=mmap.PAGESIZE,
+        allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=_read_memory(),
         process=ProcessFacts(
             address_space_limit_bytes=pressure.address_space_limit_bytes,

@@ -21,6 +21,7 @@ def read_windows_facts() -> MachineFacts:
     return MachineFacts(
         system=read_system(None),
         page_bytes=mmap.PAGESIZE,
+        allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=MemoryFacts() if counters is None else _memory(counters),
         huge_pages=HugePageFacts(large_bytes=large_page_bytes(), large_privilege=may_lock_memory()),
         commit=CommitFacts() if counters is None else _commit(counters),

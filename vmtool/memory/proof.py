@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import MisalignedError
+from vmtool.memory.governor import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,12 @@ def _try(action: Callable[[], None]) -> tuple[bool, str, bool]:
 
 
 def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Proof, ...]:
-    """Ask the platform itself, where this file knows how; none elsewhere."""
+    """Ask the platform itself, where vmtool knows how; nobody elsewhere."""
+    if backing.tier is Tier.DEVICE:
+        from vmtool.memory.cuda.backing import CudaBacking
+        from vmtool.memory.cuda.proof import ask_driver
+
+        return ask_driver(backing) if isinstance(backing, CudaBacking) else ()
     if sys.platform == "win32":
         return ()
     else:  # mypy needs both branches spelled out

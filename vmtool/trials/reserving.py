@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counters import Ledgers, bookkeeping_bytes, read_process, read_range
+from vmtool.memory.counters import bookkeeping_bytes, read_process, read_range
 from vmtool.memory.governor import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.counters import Ledgers
 
 #: The interpreter may map and touch a little of its own between the two readings.
 PROCESS_TOLERANCE_BYTES: Final = 1 << 20
@@ -26,11 +27,11 @@ class LedgerCheck:
     Attributes:
         ledger: ``address space``, ``charge``, ``resident`` or ``mappings``; for a device only
             ``device memory``.
-        before: The whole process before.
-        after: The whole process after.
+        before: The whole process or device before.
+        after: The same, after.
         in_range: Inside the reserved range only: exact.
-        expected: What *in_range* must be.
-        passed: Whether range and process agree with it; ``None`` where neither is told.
+        expected: What *in_range* must be; on a device, the change.
+        passed: Whether range and whole are as they must be; ``None`` where neither is told.
     """
 
     ledger: str
@@ -42,7 +43,7 @@ class LedgerCheck:
 
     @property
     def change(self) -> int | None:
-        """The change of the whole process."""
+        """The change of the whole."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
@@ -80,71 +81,94 @@ def measured_reservation(backing: VirtualBacking, nbytes: int) -> Iterator[Reser
         MisalignedError: If *nbytes* is not a multiple of the granularity.
         CallError: If the platform refuses.
     """
-    on_device = backing.tier is Tier.DEVICE
     # The first reading and the first call allocate what later ones reuse.
-    read_process()
+    _read(backing)
     backing.unreserve(backing.reserve(backing.granularity))
-    before = _device_used(backing) if on_device else read_process()
+    before = _read(backing)
     start = perf_counter_ns()
     reservation = backing.reserve(nbytes)
     elapsed = perf_counter_ns() - start
     try:
-        if isinstance(before, Ledgers):
-            after, inside = read_process(), read_range(reservation.base, nbytes)
-            ledgers = check_ledgers(reservation, before, after, inside)
-        else:
-            ledgers = (_check_device(before, _device_used(backing), backing.granularity),)
+        after = _read(backing)
+        inside = {}
+        if backing.tier is Tier.HOST:
+            inside = _by_name(read_range(reservation.base, reservation.capacity))
         yield ReserveResult(
             backing=backing.name,
             method=backing.method,
             base=reservation.base,
             capacity_bytes=nbytes,
             reserve_ns=elapsed,
-            ledgers=ledgers,
+            ledgers=check_ledgers(reservation, before, after, inside),
         )
     finally:
         backing.unreserve(reservation)
 
 
-def _device_used(backing: VirtualBacking) -> int:
-    """Return how much of the device's memory is in use, by anyone."""
-    from vmtool.memory.cuda.devices import device, free_bytes
-
-    ordinal = int(backing.name.partition(":")[2])
-    return device(ordinal).total_bytes - free_bytes(ordinal)
-
-
-def _check_device(before: int, after: int, slack: int) -> LedgerCheck:
-    """A device's addresses are not the process's; what must not change is its memory in use."""
-    passed = after - before < slack
-    return LedgerCheck("device memory", before, after, None, 0, passed)
-
-
 def check_ledgers(
-    reservation: Reservation, before: Ledgers, after: Ledgers, inside: Ledgers
+    reservation: Reservation,
+    before: Mapping[str, int | None],
+    after: Mapping[str, int | None],
+    inside: Mapping[str, int | None],
 ) -> tuple[LedgerCheck, ...]:
     """Hold the change of each ledger against B2.
 
     A new reservation is one mapping, or joins a neighbour; aligning its base may leave another on
-    each side. Charge and residency must be exactly zero in the range itself; the process as a
-    whole may have moved a little for other reasons.
+    each side. Charge and residency must be exactly zero in the range itself; the process, or the
+    device, as a whole may have moved a little for other reasons.
+
+    Args:
+        reservation: What was reserved in between.
+        before: The ledgers of the whole, by name.
+        after: The same, after.
+        inside: Those of the reserved range; empty where they are not told.
     """
-
-    def check(ledger: str, attribute: str, expected: tuple[int, int], slack: int) -> LedgerCheck:
-        was, now, here = (getattr(each, attribute) for each in (before, after, inside))
-        in_range, in_process = expected
-        verdicts = []
-        if here is not None:
-            verdicts.append(here == in_range)
-        if was is not None and now is not None:
-            verdicts.append(abs(now - was - in_process) <= slack)
-        return LedgerCheck(ledger, was, now, here, in_range, all(verdicts) if verdicts else None)
-
-    space = (reservation.capacity, reservation.address_space_bytes)
-    resident_slack = PROCESS_TOLERANCE_BYTES + bookkeeping_bytes(reservation.address_space_bytes)
-    return (
-        check("address space", "address_space_bytes", space, PROCESS_TOLERANCE_BYTES),
-        check("charge", "charge_bytes", (0, 0), PROCESS_TOLERANCE_BYTES),
-        check("resident", "resident_bytes", (0, 0), resident_slack),
-        check("mappings", "mappings", (1, 1), 2),
+    space = reservation.address_space_bytes
+    slack = PROCESS_TOLERANCE_BYTES
+    # In the range, in the whole, and how far the whole may be off.
+    expected = {
+        "address space": (reservation.capacity, space, slack),
+        "charge": (0, 0, slack),
+        "resident": (0, 0, slack + bookkeeping_bytes(space)),
+        "mappings": (1, 1, 2),
+        "device memory": (0, 0, reservation.granularity),
+    }
+    return tuple(
+        _check(name, (before[name], after[name]), inside.get(name), expected[name])
+        for name in before
     )
+
+
+def _check(
+    ledger: str,
+    whole: tuple[int | None, int | None],
+    here: int | None,
+    expected: tuple[int, int, int],
+) -> LedgerCheck:
+    was, now = whole
+    in_range, change, slack = expected
+    verdicts = []
+    if here is not None:
+        verdicts.append(here == in_range)
+    if was is not None and now is not None:
+        verdicts.append(abs(now - was - change) <= slack)
+    return LedgerCheck(ledger, was, now, here, in_range, all(verdicts) if verdicts else None)
+
+
+def _read(backing: VirtualBacking) -> dict[str, int | None]:
+    """Return the ledgers of this process, or the memory in use on the device."""
+    if backing.tier is not Tier.DEVICE:
+        return _by_name(read_process())
+    from vmtool.memory.cuda.devices import device, free_bytes
+
+    ordinal = int(backing.name.partition(":")[2])
+    return {"device memory": device(ordinal).total_bytes - free_bytes(ordinal)}
+
+
+def _by_name(ledgers: Ledgers) -> dict[str, int | None]:
+    return {
+        "address space": ledgers.address_space_bytes,
+        "charge": ledgers.charge_bytes,
+        "resident": ledgers.resident_bytes,
+        "mappings": ledgers.mappings,
+    }

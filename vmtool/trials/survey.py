@@ -12,7 +12,8 @@ from vmtool.memory.governor import Tier
 from vmtool.memory.proof import Proof, prove_granularity
 
 if TYPE_CHECKING:
-    from vmtool.memory.backing import Granularity
+    from vmtool.memory.backing import Granularity, VirtualBacking
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 #: Enough for the exact answer where addresses have 48 bits and the granule is 4 KiB.
 _TRIES: Final = 64
@@ -32,6 +33,7 @@ class BackingSurvey:
         granularity: Its units.
         ceiling: The largest single reservation.
         proofs: What was tried to prove the granularity, if asked for.
+        device: What the driver says of the device; ``None`` for the host.
     """
 
     name: str
@@ -41,6 +43,7 @@ class BackingSurvey:
     granularity: Granularity | None = None
     ceiling: Ceiling | None = None
     proofs: tuple[Proof, ...] = ()
+    device: DeviceInfo | None = None
 
 
 def survey_all(*, prove: bool = False) -> tuple[BackingSurvey, ...]:
@@ -86,4 +89,13 @@ def survey(name: str, *, prove: bool = False) -> BackingSurvey:
             backing, tries=_TRIES if backing.tier is Tier.HOST else _DEVICE_TRIES
         ),
         proofs=prove_granularity(backing) if prove else (),
+        device=_device(backing),
     )
+
+
+def _device(backing: VirtualBacking) -> DeviceInfo | None:
+    if backing.tier is not Tier.DEVICE:
+        return None
+    from vmtool.memory.cuda.devices import device
+
+    return device(int(backing.name.partition(":")[2]))

@@ -91,6 +91,7 @@ CONDITIONS = [
         {"huge_pages": replace(HEALTHY.huge_pages, pools=(HugePool(GIB, 8, 8),))},
     ),
     ("page-size", "note", {"page_bytes": 16 * KIB}),
+    ("allocation-granularity", "note", {"allocation_bytes": 64 * KIB}),
     ("old-kernel", "note", {"system": replace(HEALTHY.system, kernel="5.10.0-28-amd64")}),
     ("container", "note", {"environment": EnvironmentFacts(container="docker")}),
     ("wsl", "note", {"environment": EnvironmentFacts(wsl=2)}),
@@ -139,6 +140,27 @@ def test_the_remedy_names_the_file_that_binds():
     facts = replace(HEALTHY, cgroup=CgroupFacts((v1,)))
     (check,) = [c for c in examine(facts) if c.kind == "cgroup-limit"]
     assert "/cg/app/memory.limit_in_bytes" in check.remedy
+
+
+WINDOWS = MachineFacts(
+    system=SystemFacts("Windows", "10", "AMD64", "cpu", 8, None, "3.11.7", "0.1.0"),
+    page_bytes=4096,
+    memory=MemoryFacts(32 * GIB, 20 * GIB, 0),
+    commit=CommitFacts(limit_bytes=32 * GIB, charge_bytes=10 * GIB, enforced=True),
+)
+
+
+def test_the_commit_limit_of_windows_is_rated_by_what_is_left():
+    assert {check.rating for check in examine(WINDOWS)} == {Rating.OK}
+    full = replace(WINDOWS.commit, charge_bytes=32 * GIB - MIB)
+    (check,) = [c for c in examine(replace(WINDOWS, commit=full)) if c.rating is not Rating.OK]
+    assert (check.kind, check.rating) == ("commit-limit", Rating.PROBLEM)
+    assert "page file" in check.remedy
+
+
+def test_wine_is_not_taken_for_windows():
+    wine = replace(WINDOWS, system=replace(WINDOWS.system, os="Wine", kernel="10.0"))
+    assert "wine" in [check.kind for check in examine(wine)]
 
 
 def test_a_machine_that_tells_nothing_is_not_rated_beyond_its_pages():

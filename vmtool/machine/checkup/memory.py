@@ -34,8 +34,8 @@ def _available(facts: MachineFacts) -> Check | None:
 
 def _swap(facts: MachineFacts) -> Check | None:
     total = facts.memory.swap_total_bytes
-    if total is None:
-        return None
+    if total is None or facts.system.os != "Linux":
+        return None  # macOS makes swap as it needs it; Windows' page files are in its commit limit
     if total == 0:
         return note(
             "no-swap",
@@ -51,6 +51,8 @@ def _swap(facts: MachineFacts) -> Check | None:
 
 def _overcommit(facts: MachineFacts) -> Check | None:
     commit = facts.commit
+    if commit.enforced:
+        return _commit_limit_of_windows(facts)
     if commit.mode is None:
         return None
     if commit.mode == 1:
@@ -70,6 +72,20 @@ def _overcommit(facts: MachineFacts) -> Check | None:
     if headroom < max(GIB, limit // 20):
         return problem("commit-limit", words, remedy)
     return note("commit-limit", words + "; writable reservations count as well", remedy)
+
+
+def _commit_limit_of_windows(facts: MachineFacts) -> Check | None:
+    limit, headroom = facts.commit.limit_bytes, facts.commit.headroom_bytes
+    if limit is None or headroom is None:
+        return None
+    words = (
+        f"{format_size(max(headroom, 0))} of the commit limit of {format_size(limit)} is left; "
+        "what is committed counts, touched or not, and error 1455 comes when it is reached"
+    )
+    if headroom < max(GIB, limit // 20):
+        remedy = "enlarge the page file (System Properties, Advanced, Performance), or commit less"
+        return problem("commit-limit", words, remedy)
+    return ok("commit-limit", words)
 
 
 def _cgroup(facts: MachineFacts) -> Check | None:

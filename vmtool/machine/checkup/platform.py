@@ -19,7 +19,15 @@ _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)")
 
 def check_platform(facts: MachineFacts) -> list[Check]:
     """Return what this system does unlike others."""
-    found = [_page(facts), _kernel(facts), _container(facts), _wsl(facts), _gvisor(facts)]
+    found = [
+        _page(facts),
+        _allocation(facts),
+        _kernel(facts),
+        _container(facts),
+        _wsl(facts),
+        _gvisor(facts),
+        _wine(facts),
+    ]
     return [check for check in found if check is not None]
 
 
@@ -31,6 +39,17 @@ def _page(facts: MachineFacts) -> Check:
         "page-size",
         f"{words}: offsets built for 4 KiB are refused here",
         "query the granularity (vmtool does) and never hard-code it",
+    )
+
+
+def _allocation(facts: MachineFacts) -> Check | None:
+    if facts.allocation_bytes is None or facts.allocation_bytes == facts.page_bytes:
+        return None
+    return note(
+        "allocation-granularity",
+        f"addresses are granted in units of {format_size(facts.allocation_bytes)}, although pages "
+        f"are {format_size(facts.page_bytes)}: other offsets of a view give error 1132",
+        "use the commit granularity that `vmtool granularity` shows",
     )
 
 
@@ -82,4 +101,15 @@ def _gvisor(facts: MachineFacts) -> Check | None:
         "gvisor",
         "gVisor: its kernel does not refuse commits; the sandbox is killed when memory runs out",
         "stay below the sandbox's memory limit with --budget",
+    )
+
+
+def _wine(facts: MachineFacts) -> Check | None:
+    if facts.system.os != "Wine":
+        return None
+    return note(
+        "wine",
+        f"Wine {facts.system.kernel}, not Windows: it has no commit limit, and its figures say "
+        "nothing about Windows",
+        "measure on Windows",
     )
