@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool import __version__
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.params import backing_options, output_options
 from vmtool.cli.stress_options import stress_options
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.results import StressResult, StressSettings
+    from vmtool.stress.plan import Request
 
 
 @click.command("stress", short_help="Commit and release real memory, measured and checked.")
@@ -43,22 +44,37 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
             "--matrix, --find-ceiling and --prove-faults are runs of their own",
             hint="give one of them",
         )
-    return _run(output, options)
+    return _run_mode(modes[0], output, options) if modes else _run(output, options)
+
+
+def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
+    from vmtool.cli.stress_modes import run_ceiling_mode, run_guards_mode, run_matrix_mode
+    from vmtool.machine import read_facts
+    from vmtool.stress.plan import method_names
+
+    backing = options["backing"]
+    methods = method_names(backing, options["method"] or "all")
+    if mode == "ceiling":
+        return run_ceiling_mode(output, options["ceiling"], backing, methods)
+    if mode == "prove_faults":
+        return run_guards_mode(output, backing, methods)
+    request = _request(options, methods, read_facts())
+    return run_matrix_mode(output, request, options["hang_timeout"])
 
 
 def _run(output: Output, options: dict[str, Any]) -> int:
     from vmtool.assertions import evaluate, parse_assertion
     from vmtool.cli.progress import stress_progress
     from vmtool.machine import read_facts
-    from vmtool.report.files import claim
     from vmtool.report.stress import to_document, to_text
+    from vmtool.stress.plan import make_settings, method_names
     from vmtool.stress.run import run_stress, with_verdicts
 
     conditions = [parse_assertion(text) for text in options["assertions"]]
-    for path in filter(None, (options["html"], options["csv"])):
-        claim(path)
     facts = read_facts()
-    settings = _settings(options, facts)
+    methods = method_names(options["backing"], options["method"])
+    backings = _backings(options, methods)
+    settings = make_settings(_request(options, methods, facts), backings[0])
     _preflight(output, settings, facts, force=options["force"])
     with stress_progress(settings, quiet=output.quiet) as progress:
         result = run_stress(settings, facts, hang_ns=options["hang_timeout"], progress=progress)
@@ -66,37 +82,20 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     output.emit(
         lambda: to_document(result, command_line()), lambda console: to_text(result, console)
     )
-    _write_files(options, result)
     for warning in result.warnings:
         output.notice(f"warning: {warning.message}\n  {warning.hint}")
     return _exit_code(output, result)
 
 
-def _write_files(options: dict[str, Any], result: StressResult) -> None:
-    """Write the result as the files that were asked for beside it."""
-    from vmtool.report.files import save
-
-    if options["html"]:
-        from vmtool.report.stress_page import stress_page
-
-        save(options["html"], stress_page(result, command=command_line(), version=__version__))
-    if options["csv"]:
-        from vmtool.report.csv import stress_csv
-
-        save(options["csv"], stress_csv(result))
-
-
-def _settings(options: dict[str, Any], facts: MachineFacts) -> StressSettings:
+def _backings(options: dict[str, Any], methods: tuple[str, ...]) -> list[VirtualBacking]:
+    """Open what the workers will open, so that what cannot work is said before they start."""
     from vmtool.memory import open_backing
     from vmtool.memory.faults import FaultyCalls, parse_fault
-    from vmtool.stress.plan import Request, make_settings, method_names
 
-    kind, touch = options["backing"], options["touch"]
-    methods = method_names(kind, options["method"])
     faults = FaultyCalls([parse_fault(text) for text in options["inject"]])
-    backings = [
+    return [
         open_backing(
-            kind,
+            options["backing"],
             method=method,
             prefault=options["prefault"],
             huge=options["huge"],
@@ -104,11 +103,16 @@ def _settings(options: dict[str, Any], facts: MachineFacts) -> StressSettings:
         )
         for method in methods
     ]
-    seed = options["seed"]
-    request = Request(
+
+
+def _request(options: dict[str, Any], methods: tuple[str, ...], facts: MachineFacts) -> Request:
+    from vmtool.stress.plan import Request
+
+    touch, seed = options["touch"], options["seed"]
+    return Request(
         methods=methods,
         safe_bytes=facts.safe_bytes,
-        backing=kind,
+        backing=options["backing"],
         pattern=options["pattern"],
         capacity_bytes=options["capacity"],
         budget_bytes=options["budget"],
@@ -124,7 +128,6 @@ def _settings(options: dict[str, Any], facts: MachineFacts) -> StressSettings:
         seed=int.from_bytes(os.urandom(4), "big") if seed is None else seed,
         inject=options["inject"],
     )
-    return make_settings(request, backings[0])
 
 
 def _duration(options: dict[str, Any]) -> int | None:

@@ -8,7 +8,6 @@ import os
 import queue
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import IO, TYPE_CHECKING, Any, Final
 
-import vmtool
 from vmtool.encoding import decode
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.stress.accidents import describe_accident
+from vmtool.stress.child import child_command, child_environment
 from vmtool.stress.journal import Entry, Journal
 from vmtool.stress.messages import WorkerError, WorkerReport, encode
 
@@ -66,16 +65,14 @@ class _Worker:
         threads = plan.settings.threads
         path = folder / f"journal-{self.index}"
         self.journal = Journal(path, threads)
-        root = str(Path(vmtool.__file__).parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vmtool.stress.worker", str(path)],
+            child_command("vmtool.stress.worker", str(path)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=child_environment(),
         )
         stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
         if stdin is None or stdout is None or stderr is None:  # narrows: all three are pipes

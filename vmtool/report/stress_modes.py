@@ -1,0 +1,114 @@
+"""The matrix, the ceilings and the guards of ``vmtool stress`` as text and JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from vmtool.report.console import plain_table
+from vmtool.report.document import document
+from vmtool.stress.ceiling import CEILING_SCHEMA, CEILING_VERSION
+from vmtool.stress.guards import GUARDS_SCHEMA, GUARDS_VERSION
+from vmtool.stress.matrix import MATRIX_SCHEMA, MATRIX_VERSION
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vmtool.stress.ceiling import CeilingReport
+    from vmtool.stress.guards import GuardReport
+    from vmtool.stress.matrix import MatrixCell, MatrixReport
+
+_CASES = {
+    "committed": "write to committed memory",
+    "never": "write to memory never committed",
+    "released": "write to released memory",
+}
+
+
+def matrix_document(report: MatrixReport, command: list[str]) -> dict[str, Any]:
+    """Return the matrix as a JSON document."""
+    body = {"seed": report.seed, "complete": report.complete, "cells": report.cells}
+    return document(MATRIX_SCHEMA, MATRIX_VERSION, command=command, body=body)
+
+
+def matrix_text(report: MatrixReport, console: Console) -> None:
+    """Print the cost of one cycle of every cell, and what failed."""
+    methods = list(dict.fromkeys(cell.method for cell in report.cells))
+    rows: dict[tuple[int, str], dict[str, MatrixCell]] = {}
+    for cell in report.cells:
+        rows.setdefault((cell.granule_bytes, cell.pattern), {})[cell.method] = cell
+    console.print("one cycle: the medians of commit, touch and release together")
+    granule = None
+    for (granule_bytes, pattern), cells in rows.items():
+        if granule_bytes != granule:
+            granule = granule_bytes
+            console.print()
+            console.print(Text(f"granules of {format_size(granule)}", style="bold"))
+        console.print(Text(f"  {pattern}"))
+        console.print(Text("    " + ", ".join(f"{m} {_cell(cells.get(m))}" for m in methods)))
+    failed = [cell for cell in report.cells if cell.failed]
+    console.print()
+    console.print(
+        f"seed {report.seed}; {len(report.cells)} cells, {len(failed)} with a failed check"
+    )
+    for cell in failed:
+        where = f"{cell.pattern}, {format_size(cell.granule_bytes)}, {cell.method}"
+        console.print(Text(f"{where}: {', '.join(cell.failed)} FAILED", style="bold red"))
+    for why in dict.fromkeys(cell.refused for cell in report.cells if cell.refused):
+        console.print(f"refused: {why}")
+
+
+def _cell(cell: MatrixCell | None) -> str:
+    if cell is None:
+        return "-"
+    if cell.refused:
+        return "refused"
+    return "-" if cell.cycle_ns is None else format_duration(cell.cycle_ns)
+
+
+def ceiling_document(report: CeilingReport, command: list[str]) -> dict[str, Any]:
+    """Return the ceilings as a JSON document."""
+    body = {"kind": report.kind, "methods": report.methods}
+    return document(CEILING_SCHEMA, CEILING_VERSION, command=command, body=body)
+
+
+def ceiling_text(report: CeilingReport, console: Console) -> None:
+    """Print how far each method got."""
+    titles = {
+        "reserve": "the largest reservation",
+        "commit": "the largest commit in one call, untouched",
+        "mappings": "memory areas of one process",
+    }
+    console.print(f"{titles[report.kind]}, a new process for each try")
+    for method in report.methods:
+        console.print()
+        reached = _amount(report.kind, method.reached)
+        console.print(f"{method.method}: {reached} works ({method.tries} tries)")
+        if method.refused is None:
+            console.print("  nothing was refused within the bounds of the search")
+        else:
+            console.print(f"  {_amount(report.kind, method.refused)} is refused: {method.error}")
+
+
+def _amount(kind: str, number: int) -> str:
+    return f"{number:,}" if kind == "mappings" else f"{format_size(number)} ({number} bytes)"
+
+
+def guards_document(report: GuardReport, command: list[str]) -> dict[str, Any]:
+    """Return the proofs as a JSON document."""
+    body = {"passed": report.passed, "proofs": report.proofs}
+    return document(GUARDS_SCHEMA, GUARDS_VERSION, command=command, body=body)
+
+
+def guards_text(report: GuardReport, console: Console) -> None:
+    """Print what each write did."""
+    table = plain_table("method", ("write to", "left"), ("what happened", "left"))
+    table.padding = (0, 2, 0, 0)
+    for proof in report.proofs:
+        words = proof.detail if proof.passed else f"{proof.detail}: WRONG"
+        if proof.passed and not proof.faulted and proof.case != "committed":
+            words += " (this method has no guards)"
+        table.add_row(proof.method, _CASES[proof.case].removeprefix("write to "), words)
+    console.print(table)

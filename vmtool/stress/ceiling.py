@@ -1,0 +1,94 @@
+"""How far one can go: the largest reservation, the largest commit, the most memory areas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory import open_backing
+from vmtool.memory.ceiling import search_ceiling
+from vmtool.stress.probe import Answer, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CEILING_SCHEMA: Final = "vmtool.stress-ceiling"
+CEILING_VERSION: Final = 1
+KINDS: Final = ("reserve", "commit", "mappings")
+#: 17 tries double from 1 GiB to 128 TiB; the rest halve the interval to less than 0.1 %.
+_TRIES: Final = 28
+#: An area takes the kernel some 200 bytes, so that even this many are harmless.
+_MOST_MAPPINGS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCeiling:
+    """How far one method got.
+
+    Attributes:
+        method: The commit method.
+        reached: The most that worked: bytes, or memory areas of the process for ``mappings``.
+        refused: The least that was refused; ``None`` if nothing was, within the bounds.
+        tries: How many processes it took.
+        error: What the platform said to the least refused.
+    """
+
+    method: str
+    reached: int
+    refused: int | None
+    tries: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingReport:
+    """How far each method got with one kind of resource."""
+
+    kind: str
+    methods: tuple[MethodCeiling, ...]
+
+
+def find_ceiling(
+    kind: str, backing: str, methods: Sequence[str], progress: Callable[[int], None]
+) -> CeilingReport:
+    """Search the ceiling of *kind* for each method; nothing is touched.
+
+    Args:
+        kind: One of :data:`KINDS`.
+        backing: Which memory.
+        methods: Which commit methods.
+        progress: Called with the number of tries so far.
+
+    Raises:
+        VmtoolError: If *backing* is not available.
+    """
+    tries = 0
+
+    def asked(method: str, number: int) -> Answer:
+        nonlocal tries
+        tries += 1
+        progress(tries)
+        return ask(kind, backing, method, number)
+
+    search = _count if kind == "mappings" else _bisect
+    return CeilingReport(kind, tuple(search(backing, method, asked) for method in methods))
+
+
+def _count(_backing: str, method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:
+    """Take areas until the platform refuses: one process finds the exact number."""
+    answer = asked(method, _MOST_MAPPINGS)
+    refused = None if answer.works else answer.reached + 1
+    return MethodCeiling(method, answer.reached, refused, 1, answer.error)
+
+
+def _bisect(backing: str, method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:
+    errors: dict[int, str | None] = {}
+
+    def works(number: int) -> bool:
+        answer = asked(method, number)
+        errors[number] = answer.error
+        return bool(answer.works)
+
+    unit = open_backing(backing, method=method).granularity
+    good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES)
+    return MethodCeiling(method, good, bad, used, None if bad is None else errors[bad])

@@ -1,0 +1,85 @@
+"""Whether memory that is not committed really faults: tried in child processes that may die."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory import open_backing
+from vmtool.stress.probe import GUARDED, WRITES, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GUARDS_SCHEMA: Final = "vmtool.stress-guards"
+GUARDS_VERSION: Final = 1
+# A write to a guard is SIGSEGV, on macOS SIGBUS, on Windows STATUS_ACCESS_VIOLATION.
+_ACCESS_VIOLATION: Final = 0xC0000005
+_FAULTS: Final = (
+    int(signal.SIGSEGV),
+    int(getattr(signal, "SIGBUS", signal.SIGSEGV)),
+    _ACCESS_VIOLATION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardProof:
+    """One write in a child process.
+
+    Attributes:
+        method: The commit method.
+        case: ``committed``, ``never`` or ``released``.
+        faulted: Whether the write killed the child by a memory fault.
+        expected: Whether it had to.
+        detail: How the child ended.
+    """
+
+    method: str
+    case: str
+    faulted: bool
+    expected: bool
+    detail: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether it went as it had to."""
+        return self.faulted == self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReport:
+    """Every write that was tried."""
+
+    proofs: tuple[GuardProof, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all went as they had to."""
+        return all(proof.passed for proof in self.proofs)
+
+
+def prove_guards(backing: str, methods: Sequence[str]) -> GuardReport:
+    """Write to committed, never committed and released memory, one child process for each.
+
+    Raises:
+        VmtoolError: If *backing* is not available.
+    """
+    proofs = []
+    for method in methods:
+        guards = open_backing(backing, method=method).guards
+        for case in WRITES:
+            answer = ask(case, backing, method)
+            faulted = answer.works is None and answer.signal_number in _FAULTS
+            if faulted:
+                detail = _name(answer.signal_number or 0)
+            elif answer.works:
+                detail = "the write succeeded"
+            else:
+                detail = answer.error or "the child ended without an answer"
+            proofs.append(GuardProof(method, case, faulted, guards and case in GUARDED, detail))
+    return GuardReport(tuple(proofs))
+
+
+def _name(number: int) -> str:
+    return "access violation" if number == _ACCESS_VIOLATION else signal.Signals(number).name

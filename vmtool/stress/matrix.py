@@ -1,0 +1,151 @@
+"""Every pattern with every method and granule, each for a moment, within bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import RefusedError
+from vmtool.machine.preflight import check, refuse_unsafe
+from vmtool.memory import open_backing
+from vmtool.results import Outcome, StressSettings
+from vmtool.stats import Summary  # noqa: TC001 - the schema is made from the types
+from vmtool.stress.plan import Request, demand, make_settings
+from vmtool.stress.run import run_stress
+from vmtool.stress.workloads import PATTERNS
+from vmtool.units import KIB, MIB, align_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.results import StressResult
+
+MATRIX_SCHEMA: Final = "vmtool.stress-matrix"
+MATRIX_VERSION: Final = 1
+GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
+#: A cell commits at most this many granules at once, so that areas stay few.
+_GRANULES_IN_CELL: Final = 4096
+_DEFAULT_NS: Final = 15 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCell:
+    """One pattern with one granule and one method.
+
+    Attributes:
+        cycles: Commits.
+        cycle_ns: The medians of commit, touch and release together; ``None`` without samples.
+        commit: Summary of the phase, likewise *touch* and *release*.
+        failed: Checks that failed.
+        refused: Why the preflight refused it, or ``None``.
+    """
+
+    pattern: str
+    granule_bytes: int
+    method: str
+    cycles: int
+    cycle_ns: int | None
+    commit: Summary | None
+    touch: Summary | None
+    release: Summary | None
+    outcome: Outcome | None
+    failed: tuple[str, ...]
+    refused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixReport:
+    """Every cell that was run.
+
+    Attributes:
+        complete: Whether all were; an interrupt leaves the rest out.
+    """
+
+    cells: tuple[MatrixCell, ...]
+    seed: int
+    complete: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether every cell that ran did so to its end, without a failed check."""
+        return not any(
+            cell.failed or cell.outcome not in {None, Outcome.COMPLETE, Outcome.INTERRUPTED}
+            for cell in self.cells
+        )
+
+
+def run_matrix(
+    request: Request,
+    facts: MachineFacts,
+    *,
+    hang_ns: int,
+    progress: Callable[[int, int], None],
+) -> MatrixReport:
+    """Run *request* with every pattern and granule; its duration is that of the whole matrix.
+
+    Args:
+        request: What all cells share; its pattern, granule and cycles are not used.
+        facts: About this machine.
+        hang_ns: A worker that does not move for this long is killed.
+        progress: Called with the number of runs done and of all.
+    """
+    granularity = open_backing(request.backing, method=request.methods[0]).granularity
+    granules = sorted({align_up(granule, granularity) for granule in GRANULES})
+    runs = [(pattern, granule) for granule in granules for pattern in PATTERNS]
+    each_ns = max((request.duration_ns or _DEFAULT_NS) // len(runs), 1)
+    cells: list[MatrixCell] = []
+    for done, (pattern, granule) in enumerate(runs):
+        progress(done, len(runs))
+        one = replace(
+            request,
+            pattern=pattern,
+            granule_bytes=granule,
+            capacity_bytes=_capacity(request, granule),
+            budget_bytes=None,
+            cycles=None,
+            duration_ns=each_ns,
+        )
+        try:
+            settings = make_settings(one, open_backing(request.backing, method=one.methods[0]))
+            refuse_unsafe(check(demand(settings), facts))
+        except RefusedError as error:
+            cells += [_refused(pattern, granule, method, str(error)) for method in one.methods]
+            continue
+        result = run_stress(settings, facts, hang_ns=hang_ns)
+        cells += [_cell(settings, result, method) for method in settings.methods]
+        if result.outcome is Outcome.INTERRUPTED:
+            return MatrixReport(tuple(cells), request.seed, complete=False)
+    return MatrixReport(tuple(cells), request.seed, complete=True)
+
+
+def _capacity(request: Request, granule: int) -> int:
+    most = granule * _GRANULES_IN_CELL
+    wanted = request.capacity_bytes or 128 * MIB
+    return max(min(most, wanted) // granule, 1) * granule
+
+
+def _refused(pattern: str, granule: int, method: str, why: str) -> MatrixCell:
+    return MatrixCell(pattern, granule, method, 0, None, None, None, None, None, (), why)
+
+
+def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCell:
+    method = result.method(name)
+    phases = {
+        phase: found.summary if method and (found := method.phase(phase)) else None
+        for phase in ("commit", "touch", "release")
+    }
+    medians = [s.median_ns for s in phases.values() if s is not None and s.median_ns is not None]
+    return MatrixCell(
+        pattern=settings.pattern,
+        granule_bytes=settings.granule_bytes,
+        method=name,
+        cycles=method.cycles if method else 0,
+        cycle_ns=sum(medians) if len(medians) > 1 else None,
+        commit=phases["commit"],
+        touch=phases["touch"],
+        release=phases["release"],
+        outcome=result.outcome,
+        failed=tuple(v.check for v in result.verdicts if v.passed is False),
+        refused=None,
+    )

@@ -1,0 +1,144 @@
+"""One question in a process of its own, whose death is an answer.
+
+``python -m vmtool.stress.probe QUESTION BACKING METHOD NUMBER``
+
+=============  ==========================================================================
+reserve        reserve NUMBER bytes
+commit         commit NUMBER bytes at once, untouched
+mappings       commit every second granule, untouched, until refused or NUMBER areas are reached
+committed      write to memory that is committed
+never          write to memory that is reserved and was never committed
+released       write to memory that was committed, written and released
+=============  ==========================================================================
+
+It prints one JSON object. Exit code 0 says that the question was answered, whatever the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from vmtool.encoding import decode
+from vmtool.errors import VmtoolError
+from vmtool.memory import open_backing
+from vmtool.memory.fill import window
+from vmtool.memory.pressure import count_mappings, read_pressure
+from vmtool.stress.child import child_command, child_environment
+from vmtool.units import align_up
+
+#: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
+WRITES: Final = ("committed", "never", "released")
+GUARDED: Final = ("never", "released")
+_TIMEOUT_S: Final = 60
+_HEADROOM: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a probe found.
+
+    Attributes:
+        works: Whether it was done; ``None`` if the process died of it.
+        reached: The number that was reached.
+        error: What the platform said, or how the process died.
+        signal_number: Of the signal that killed it, or its exit code as Windows gives it.
+    """
+
+    works: bool | None
+    reached: int
+    error: str | None = None
+    signal_number: int | None = None
+
+
+def ask(question: str, backing: str, method: str, number: int = 0) -> Answer:
+    """Ask *question* in a new process and return its answer."""
+    try:
+        child = subprocess.run(
+            child_command("vmtool.stress.probe", question, backing, method, str(number)),
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
+    if child.returncode == 0:
+        return decode(Answer, json.loads(child.stdout))
+    last = child.stderr.strip().splitlines()[-1:]
+    code = child.returncode
+    return Answer(None, 0, last[0] if last else None, -code if code < 0 else code)
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one question."""
+    question, kind, method, number = arguments
+    try:
+        backing = open_backing(kind, method=method)
+        if question == "mappings":
+            answer = _count_mappings(kind, method, int(number))
+        elif question in WRITES:
+            _no_core_dump()
+            answer = _write(kind, method, question)
+        else:
+            size = align_up(int(number), backing.granularity)
+            reservation = backing.reserve(size)
+            if question == "commit":
+                backing.commit(reservation, 0, size)
+            answer = Answer(works=True, reached=size)
+    except VmtoolError as error:
+        answer = Answer(works=False, reached=0, error=str(error))
+    json.dump(asdict(answer), sys.stdout)
+    return 0
+
+
+def _count_mappings(kind: str, method: str, most: int) -> Answer:
+    backing = open_backing(kind, method=method)
+    granule = backing.granularity
+    read_pressure()  # at the limit not even the modules that it needs could be loaded
+    steps = max((most - (count_mappings() or 0)) // 2, 1)
+    reservation = backing.reserve((2 * steps + 1) * granule)
+    done, refusal = 0, None
+    try:
+        while done < steps:
+            backing.commit(reservation, 2 * done * granule, granule)
+            done += 1
+    except VmtoolError as error:
+        refusal = str(error)
+    # Counting takes memory of its own, for which there is no area left: give some back first.
+    returned = min(done - 1, _HEADROOM)
+    for step in range(done - returned, done):
+        backing.release(reservation, 2 * step * granule, granule)
+    areas = (count_mappings() or 0) + 2 * returned
+    return Answer(works=refusal is None, reached=areas, error=refusal)
+
+
+def _write(kind: str, method: str, question: str) -> Answer:
+    backing = open_backing(kind, method=method)
+    granule = backing.granularity
+    reservation = backing.reserve(3 * granule)
+    memory = window(reservation.base, 3 * granule)
+    middle = granule  # with free neighbours on both sides
+    if question != "never":
+        backing.commit(reservation, middle, granule)
+        memory[middle] = 1
+    if question == "released":
+        backing.release(reservation, middle, granule)
+    memory[middle] = 2
+    return Answer(works=True, reached=1)
+
+
+def _no_core_dump() -> None:
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
