@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write vmtool/schemas/*.json: the JSON Schema of every document, from the types that it is made of.
+"""Write vmtool/schemas/*.json: the JSON Schema of every document, from what it is made of.
 
     make_schemas.py [--check]
 
-The types, their docstrings and the tables below are the source; the files are what users read and
-what vmtool checks its input against. ``--check`` writes nothing and exits 1 if a file is not what
-would be written; a test does the same.
+``_documents.py``, the types it names, their docstrings and the tables below are the source; the
+files are what users read and what vmtool checks its input against. ``--check`` writes nothing and
+exits 1 if a file is not what would be written; a test does the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
-import importlib
 import inspect
 import json
 import re
@@ -24,27 +23,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that it also runs where vmtool is not installed
+from _documents import DOCUMENTS, MODULES, SIGNED, Document, Either, Told
 
 from vmtool.results import LEDGERS, PHASES
 from vmtool.stats import SUB_BUCKET_BITS
 
-SCHEMAS = ROOT / "vmtool" / "schemas"
+SCHEMAS = Path(__file__).resolve().parent.parent / "vmtool" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Every document: its version, what it is, and the types whose fields are its keys.
-DOCUMENTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
-    "vmtool.stress": (1, "A run of vmtool stress", ("vmtool.results:StressResult",)),
-    "vmtool.compare": (
-        1,
-        "Two runs of vmtool stress held against each other",
-        ("vmtool.report.compare:ComparedRuns", "vmtool.compare:Comparison"),
-    ),
-}
-
 _INT64 = (1 << 63) - 1
-#: Every integer is from 0 to 2**63 - 1, so that any reader can hold it, except these.
+#: Integers are not negative, except these. The second number is a limit where the document is read
+#: back, so that any reader can hold it; elsewhere it is 2**63 - 1.
 INTEGERS: dict[str, tuple[int | None, int]] = {
     "Checkpoint.process": (-_INT64, _INT64),
     "LedgerSlope.grown": (-_INT64, _INT64),
@@ -53,8 +42,8 @@ INTEGERS: dict[str, tuple[int | None, int]] = {
     "StressResult.base_addresses": (0, (1 << 64) - 1),
     "HistogramData.sum_ns": (0, (1 << 96) - 1),
     "HistogramData.sum_squares": (0, (1 << 160) - 1),
-    "Difference.before": (None, (1 << 64) - 1),
-    "Difference.after": (None, (1 << 64) - 1),
+    "Difference.before": (None, _INT64),
+    "Difference.after": (None, _INT64),
 }
 #: What a type alone does not say.
 REFINEMENTS: dict[str, dict[str, Any]] = {
@@ -67,16 +56,18 @@ REFINEMENTS: dict[str, dict[str, Any]] = {
 
 
 class Generator:
-    """The definitions that one document needs, collected while its keys are described."""
+    """The schema of one document, and the definitions that it needs."""
 
-    def __init__(self) -> None:
-        self.definitions: dict[str, Any] = {}
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._definitions: dict[str, Any] = {}
+        self._names = {name: value for module in MODULES for name, value in vars(module).items()}
 
-    def document(self, name: str, version: int, title: str, kinds: tuple[str, ...]) -> Any:
+    def schema(self, name: str) -> dict[str, Any]:
         """Return the schema of the document *name*."""
-        properties: dict[str, Any] = {
+        head = {
             "schema": {"const": name},
-            "version": {"const": version},
+            "version": {"const": self._document.version},
             "vmtool": {"description": "The version that wrote it.", "type": "string"},
             "command": {
                 "description": "The command line.",
@@ -84,76 +75,111 @@ class Generator:
                 "items": {"type": "string"},
             },
         }
-        for path in kinds:
-            module, _, kind = path.partition(":")
-            properties |= self.properties(getattr(importlib.import_module(module), kind))
+        forms = [self._form(head, bodies) for bodies in self._document.forms]
         return {
             "$schema": DIALECT,
-            "title": title,
+            "title": self._document.title,
             "description": "Keys that are not described here may be added without a new version.",
-            "type": "object",
-            "required": list(properties),
-            "properties": properties,
-            "$defs": dict(sorted(self.definitions.items())),
+            **(forms[0] if len(forms) == 1 else {"anyOf": forms}),
+            "$defs": dict(sorted(self._definitions.items())),
         }
 
-    def properties(self, kind: type) -> dict[str, Any]:
+    def _form(self, head: dict[str, Any], bodies: tuple[Any, ...]) -> dict[str, Any]:
+        """Return the schema of an object with the keys of *head* and of all *bodies*."""
+        keys, required = dict(head), list(head)
+        for body in bodies:
+            part = self._object(body, "") if isinstance(body, dict) else self._fields(body)
+            keys |= part["properties"]
+            required += part["required"]
+        return {"type": "object", "required": required, "properties": keys}
+
+    def _fields(self, kind: type) -> dict[str, Any]:
+        properties = self._properties(kind)
+        return {"type": "object", "required": list(properties), "properties": properties}
+
+    def _properties(self, kind: type) -> dict[str, Any]:
         """Return the schema of every field of the dataclass *kind*."""
         told = describe(kind)[1]
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, self._names | vars(sys.modules[kind.__module__]))
         found = {}
         for field in dataclasses.fields(kind):
+            if field.name in self._document.without:
+                continue
             place = f"{kind.__name__}.{field.name}"
-            schema = self.schema(hints[field.name], place) | REFINEMENTS.get(place, {})
-            if place == "HistogramData.buckets":
-                schema["items"]["items"] = {"type": "integer", "minimum": 0, "maximum": _INT64}
-            if field.name in told:
-                schema = {"description": told[field.name], **schema}
-            found[field.name] = schema
+            schema = self._kind(hints[field.name], place) | REFINEMENTS.get(place, {})
+            found[field.name] = _told(schema, told.get(field.name))
         return found
 
-    def schema(self, kind: Any, place: str) -> dict[str, Any]:
-        """Return the schema of the type *kind*, which stands at *place*."""
-        origin, inner = typing.get_origin(kind), typing.get_args(kind)
-        if origin in (types.UnionType, typing.Union):
-            return self._union([self.schema(part, place) for part in inner])
-        if origin is tuple and inner[-1] is Ellipsis:
-            return {"type": "array", "items": self.schema(inner[0], place)}
-        if origin is tuple:
-            items = self.schema(inner[0], place)
-            return {"type": "array", "minItems": len(inner), "maxItems": len(inner), "items": items}
-        if origin is Mapping:
-            values = {} if inner[1] is Any else self.schema(inner[1], place)
-            return {"type": "object"} | ({"additionalProperties": values} if values else {})
+    def _kind(self, kind: Any, place: str) -> dict[str, Any]:
+        """Return the schema of *kind*, which stands at *place*."""
+        if isinstance(kind, Told):
+            return _told(self._kind(kind.kind, place), kind.description)
+        if isinstance(kind, Either):
+            return self._choice([self._kind(part, place) for part in kind.kinds])
+        if isinstance(kind, dict):
+            return self._object(kind, place)
+        if isinstance(kind, list):
+            return {"type": "array", "items": self._kind(kind[0], place)}
         if dataclasses.is_dataclass(kind):
             return self._reference(typing.cast("type", kind))
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return {"enum": [member.value for member in kind]}
+        if typing.get_origin(kind) is None:
+            return self._scalar(kind, place)
+        return self._generic(kind, place)
+
+    def _generic(self, kind: Any, place: str) -> dict[str, Any]:
+        origin, inner = typing.get_origin(kind), typing.get_args(kind)
+        if origin in (types.UnionType, typing.Union):
+            return self._choice([self._kind(part, place) for part in inner])
+        if origin is Mapping:
+            values = {} if inner[1] is Any else self._kind(inner[1], place)
+            return {"type": "object"} | ({"additionalProperties": values} if values else {})
+        if origin is not tuple:
+            raise TypeError(f"{place}: no schema for {kind}")
+        size = {} if inner[-1] is Ellipsis else {"minItems": len(inner), "maxItems": len(inner)}
+        return {"type": "array", **size, "items": self._kind(inner[0], place)}
+
+    def _scalar(self, kind: Any, place: str) -> dict[str, Any]:
+        if kind is SIGNED:
+            return {"type": "integer"}
         if kind is int:
             low, high = INTEGERS.get(place, (0, _INT64))
-            return {"type": "integer", "minimum": -high if low is None else low, "maximum": high}
+            limits = {} if low is None else {"minimum": low}
+            return {"type": "integer", **limits} | (
+                {"maximum": high} if self._document.bounded else {}
+            )
         names = {bool: "boolean", float: "number", str: "string", types.NoneType: "null"}
-        return {"type": names[kind]}
+        return {"type": names[types.NoneType if kind is None else kind]}
 
-    def _union(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    def _object(self, keys: dict[str, Any], place: str) -> dict[str, Any]:
+        found = {key.rstrip("?"): self._kind(kind, place) for key, kind in keys.items()}
+        others = found.pop("*", None)
+        required = [key for key in keys if not key.endswith(("?", "*"))]
+        return {
+            "type": "object",
+            **({"required": required} if required else {}),
+            **({"properties": found} if found else {}),
+            **({} if others is None else {"additionalProperties": others}),
+        }
+
+    def _choice(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         """Return one schema for a choice; scalar types share theirs, others need ``anyOf``."""
-        if all("type" in part for part in parts):
+        if all(part.get("type") not in (None, "object", "array") for part in parts):
             merged = {key: value for part in parts for key, value in part.items()}
             return merged | {"type": [part["type"] for part in parts]}
         return {"anyOf": parts}
 
     def _reference(self, kind: type) -> dict[str, Any]:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-        if name not in self.definitions:
-            self.definitions[name] = {}  # a type that holds itself finds it here
-            properties = self.properties(kind)
-            self.definitions[name] |= {
-                "description": describe(kind)[0],
-                "type": "object",
-                "required": list(properties),
-                "properties": properties,
-            }
+        if name not in self._definitions:
+            self._definitions[name] = {}  # a type that holds itself finds it here
+            self._definitions[name] |= _told(self._fields(kind), describe(kind)[0])
         return {"$ref": f"#/$defs/{name}"}
+
+
+def _told(schema: dict[str, Any], description: str | None) -> dict[str, Any]:
+    return {"description": description, **schema} if description else schema
 
 
 def describe(kind: type) -> tuple[str, dict[str, str]]:
@@ -178,7 +204,7 @@ def _plain(text: str) -> str:
 
 def render(name: str) -> str:
     """Return the text of one schema file."""
-    schema = Generator().document(name, *DOCUMENTS[name])
+    schema = Generator(DOCUMENTS[name]).schema(name)
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -187,16 +213,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the JSON Schemas of vmtool's documents.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if any differs")
     check = parser.parse_args().check
+    wanted = {SCHEMAS / f"{name}.json": render(name) for name in DOCUMENTS}
     stale = []
-    for name in DOCUMENTS:
-        path, text = SCHEMAS / f"{name}.json", render(name)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
+    for path in {*wanted, *SCHEMAS.iterdir()}:
+        text = wanted.get(path)
+        if text is not None and path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(path.name)
-        if not check:
-            path.write_text(text, encoding="utf-8", newline="\n")
+        if not check and text is None:
+            path.unlink()
+        elif not check:
+            path.write_text(text or "", encoding="utf-8", newline="\n")
     if stale:
-        print(f"{'not current' if check else 'written'}: {', '.join(stale)}")
+        print(f"{'not current' if check else 'written'}: {', '.join(sorted(stale))}")
     return int(check and bool(stale))
 
 

@@ -1,8 +1,8 @@
 """The published schemas: current, of the standard, and the same to us as to jsonschema."""
 
 import copy
-import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,21 +23,15 @@ STRESS = load_schema("stress")
 DOCUMENT = as_document(eventful())
 
 
-@pytest.fixture(scope="module")
-def make_schemas():
-    spec = importlib.util.spec_from_file_location("make_schemas", ROOT / "scripts/make_schemas.py")
-    module = importlib.util.module_from_spec(spec)
-    path = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
-
-
-def test_the_files_are_what_the_types_say(make_schemas):
-    assert set(schema_names()) == set(make_schemas.DOCUMENTS)
-    for name in schema_names():
-        text = (make_schemas.SCHEMAS / f"{name}.json").read_text(encoding="utf-8")
-        assert text == make_schemas.render(name), f"run scripts/make_schemas.py: {name} is stale"
+def test_the_files_are_what_the_types_say():
+    result = subprocess.run(
+        [sys.executable, ROOT / "scripts/make_schemas.py", "--check"],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", schema_names())

@@ -1,0 +1,276 @@
+"""What each JSON document of vmtool is made of, in types: the source of ``make_schemas.py``.
+
+A document has a form or several, each of one body or more: a result type, whose fields are its
+keys, or a dict. A kind is a
+type; a dict, which is an object with those keys (``?`` at the end: may be left out; ``*``:
+every other key); a list of one
+kind, which is an array of it; or one of the classes below.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
+
+from vmtool import compare, differences, results, stats
+from vmtool.kv import capacity, geometry, llamacpp, tiling
+from vmtool.machine import facts
+from vmtool.machine.checkup import check
+from vmtool.memory import backing, ceiling, proof
+from vmtool.report import compare as compared
+from vmtool.report import granularity
+from vmtool.trials import growing, survey
+
+#: Where types are found that a module imports for its annotations only.
+MODULES = (
+    *(backing, capacity, ceiling, check, compare, compared, differences, facts, geometry),
+    *(granularity, growing, llamacpp, proof, results, stats, survey, tiling),
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A kind with a description."""
+
+    kind: Any
+    description: str
+
+
+@dataclass(frozen=True)
+class Either:
+    """A choice of kinds."""
+
+    kinds: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document: its forms, each made of bodies.
+
+    *bounded* integers fit 63 bits, because vmtool reads it back; *without* are fields of its types
+    that it has in another form.
+    """
+
+    version: int
+    title: str
+    forms: tuple[tuple[Any, ...], ...]
+    bounded: bool = False
+    without: frozenset[str] = frozenset()
+
+
+#: A number that can be negative.
+SIGNED = object()
+
+_PASSED = Told(bool | None, "null when it could not be told here.")
+
+
+def _ledger(unit: str) -> dict[str, Any]:
+    return {
+        f"before{unit}": Told(int | None, "The whole process before."),
+        f"after{unit}": Told(int | None, "The whole process after."),
+        f"change{unit}": Told(Either((SIGNED, None)), "The difference of the two."),
+        f"in_range{unit}": Told(int | None, "Inside the reserved range only."),
+        f"expected{unit}": Told(int, "What in_range must be."),
+        "passed": _PASSED,
+    }
+
+
+_RESERVE = {
+    "machine": facts.MachineFacts,
+    "backing": str,
+    "method": str,
+    "base": Told(int, "The first address."),
+    "capacity_bytes": int,
+    "reserve_ns": Told(int, "How long the call took."),
+    "ledgers": {
+        f"{name}?": _ledger("" if name == "mappings" else "_bytes")
+        for name in (*results.LEDGERS, "device_memory")
+    },
+    "passed": bool,
+}
+
+_GROW = {
+    "machine": facts.MachineFacts,
+    "passed": Told(bool, "Whether every check passed."),
+    "budget_bytes": Told(int, "What may be committed at once."),
+    "planned_steps": int,
+    "steps": Told(
+        {
+            "length_bytes": tuple[int, ...],
+            "committed_bytes": tuple[int, ...],
+            "elapsed_ns": tuple[int, ...],
+        },
+        "Columns of one table, with one item for each step.",
+    ),
+}
+
+_POLICY = {
+    "floor_bytes": Told(int, "What the first token commits."),
+    "reserved_bytes": int,
+    "used_bytes": Told(int, "What the tokens of one sequence of context_tokens take."),
+    "committed_bytes": Told(int, "What is committed for them."),
+    "wasted_bytes": Told(int, "The difference."),
+    "waste_ends_tokens": Told(int | None, "From how many tokens on the waste is small for good."),
+    "one_sequence": Told(capacity.Capacity, "Tokens in one sequence."),
+    "sequences_of_context": Told(capacity.Capacity, "Sequences of context_tokens."),
+    "longest_for_sequences": Told(capacity.Capacity, "Tokens in each of so many sequences."),
+}
+_IMPOSSIBLE = {"impossible": Told(str, "Why there is no answer.")}
+
+_ESTIMATE = {
+    "model": {
+        "name": str,
+        "architecture": str,
+        "layers": int,
+        "context_tokens": int | None,
+        **{name: Told(int, "Ranks of that kind of parallelism.") for name in ("tp", "pp", "dcp")},
+    },
+    "format_k": Told(str, "The element format of K."),
+    "format_v": Told(str, "The element format of V."),
+    "budget": {
+        "total_bytes": int,
+        "weights_bytes": int,
+        "reserve_bytes": Told(int, "Kept free."),
+        "kv_bytes": Told(int, "What is left for the cache."),
+        "origin": Told(str, "Where the total comes from."),
+    },
+    "context_tokens": int,
+    "sequences": int,
+    "granule_bytes": int,
+    "block_tokens": int,
+    "in_flight_tokens": int,
+    "sequence": {
+        "fixed_bytes": Told(int, "What a sequence takes whatever its length."),
+        "slope_bytes": Told(int, "With slope_tokens: what that many more tokens take."),
+        "slope_tokens": int,
+        "saturation_tokens": Told(int, "From here on the slope holds."),
+        "at_context_bytes": int,
+        "marginal_bytes": Told(int, "What the next token takes there."),
+    },
+    "layers": [
+        {
+            "kind": geometry.LayerKind,
+            "indices": tuple[int, ...],
+            "bytes_per_token_held": int,
+            "state_bytes": int,
+        }
+    ],
+    "tensors": [
+        {
+            "name": str,
+            "kind": geometry.LayerKind,
+            "layers": int,
+            "format": str,
+            "heads": int,
+            "row_bytes": int,
+            "bytes_per_token": int,
+            "extent": geometry.Extent,
+            "granules": tuple[tiling.Fit, ...],
+            "block_tiles": Told(bool, "Whether a block fills whole granules."),
+            "suggested_block_tokens": Told(int, "The next block that does."),
+        }
+    ],
+    "policy": Told(str, "The packing that was asked about."),
+    "policies": Told({"*": Either((_POLICY, _IMPOSSIBLE))}, "By name."),
+    "provenance?": Mapping[str, geometry.Provenance],
+}
+
+_ROW = {
+    "model": str,
+    "format_k": str,
+    "format_v": str,
+    "granule_bytes": int,
+    "policy": str,
+    "context_tokens": int,
+    "budget_bytes": int,
+}
+_SLOPE = {"slope_bytes": int, "slope_tokens": int}
+
+
+def _rows(more: dict[str, Any]) -> Any:
+    return [Either(({**_ROW, **_SLOPE, **_POLICY, **more}, {**_ROW, **_IMPOSSIBLE, **more}))]
+
+
+_VLLM = {
+    "engine": str,
+    "num_blocks": int,
+    "block_tokens": int,
+    "page_bytes": int | None,
+    "groups": int,
+    "group_layers": int,
+    "padding_layers": int,
+    "blocks_per_request": int,
+    "state_padding_bytes": int,
+    "max_model_len_tokens": int,
+    "tokens_older": int,
+    "tokens_newer": int,
+    "log_lines": Told(Mapping[str, tuple[str, ...]], "By the versions that log so."),
+}
+_LLAMACPP = {
+    "engine": str,
+    "context_tokens": int,
+    "sequences": int,
+    "total_bytes": int,
+    "buffers": tuple[llamacpp.Buffer, ...],
+    "log_lines": tuple[str, ...],
+}
+
+_GRANULARITY = {
+    "machine": facts.MachineFacts,
+    "backings": tuple[survey.BackingSurvey, ...],
+    "tokens_per_granule": tuple[granularity.TokensPerGranule, ...],
+}
+_DOCTOR = {
+    "machine": facts.MachineFacts,
+    "counts": Told(Mapping[str, int], "Findings by rating."),
+    "checks": [{"section": str, "check": check.Check}],
+}
+
+DOCUMENTS: dict[str, Document] = {
+    "vmtool.granularity": Document(
+        1,
+        "What vmtool granularity found",
+        ((_GRANULARITY,),),
+    ),
+    "vmtool.doctor": Document(
+        1,
+        "What vmtool doctor found",
+        ((_DOCTOR,),),
+    ),
+    "vmtool.reserve": Document(1, "A reservation by vmtool reserve", ((_RESERVE,),)),
+    "vmtool.grow": Document(
+        1,
+        "A buffer that vmtool grow grew and shrank",
+        ((_GROW, growing.GrowResult),),
+        without=frozenset({"lengths_bytes", "committed_bytes", "elapsed_ns"}),
+    ),
+    "vmtool.stress": Document(
+        1, "A run of vmtool stress", ((results.StressResult,),), bounded=True
+    ),
+    "vmtool.compare": Document(
+        1,
+        "Two runs of vmtool stress held against each other",
+        ((compared.ComparedRuns, compare.Comparison),),
+    ),
+    "vmtool.kv-estimate": Document(
+        1,
+        "What a model's KV cache costs, or the built-in models",
+        ((_ESTIMATE,), ({"models": tuple[str, ...]},)),
+    ),
+    "vmtool.kv-estimate.compare": Document(
+        1,
+        "A comparison by vmtool kv-estimate --compare",
+        (({"rows": _rows({"best": Told(bool, "Whether no row holds more tokens.")})},),),
+    ),
+    "vmtool.kv-estimate.sweep": Document(
+        1, "A sweep by vmtool kv-estimate --sweep", (({"rows": _rows({})},),)
+    ),
+    "vmtool.kv-estimate.engine": Document(
+        1, "What an engine would log, by vmtool kv-estimate --as", ((_VLLM,), (_LLAMACPP,))
+    ),
+}

@@ -1,0 +1,40 @@
+"""Every JSON document of every command is what its published schema says, to the last key."""
+
+import jsonschema
+import pytest
+from stored_runs import closed
+
+from vmtool.report.schema import load_schema
+
+MODEL = ("kv-estimate", "llama-3.1-8b", "--budget", "16GiB")
+COMMANDS = {
+    "granularity": ("granularity",),
+    "granularity of a model": (
+        "granularity",
+        "--model",
+        "llama-3.1-8b",
+        "--bytes-per-token",
+        "2048",
+    ),
+    "granularity, proven": ("granularity", "--prove"),
+    "doctor": ("doctor",),
+    "reserve": ("reserve", "1GiB"),
+    "grow": ("grow", "--to", "8MiB", "--step", "1MiB"),
+    "grow, sawtooth": ("grow", "--to", "4MiB", "--pattern", "sawtooth", "--against", "nothing"),
+    "estimate": MODEL,
+    "estimate, explained": (*MODEL, "--explain"),
+    "estimate of a hybrid": ("kv-estimate", "qwen3-next-80b-a3b", "--budget", "16GiB"),
+    "models": ("kv-estimate", "--list"),
+    "comparison of dtypes": (*MODEL, "--compare", "dtype=bf16,q8_0"),
+    "sweep": (*MODEL, "--sweep", "context=1k..8k"),
+    "vllm": (*MODEL, "--as", "vllm"),
+    "llama.cpp": (*MODEL, "--as", "llama.cpp"),
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_document_is_described_to_the_last_key(vmtool, arguments):
+    ran = vmtool(*arguments, "--json")
+    assert ran.code in {0, 3}, ran.stderr
+    assert ran.document["command"] == ["vmtool", *arguments, "--json"]
+    jsonschema.validate(ran.document, closed(load_schema(ran.document["schema"])))
