@@ -19,6 +19,8 @@ def plain(value: Any) -> Any:
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a NamedTuple
+        return plain(value._asdict())
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

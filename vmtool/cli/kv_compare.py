@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -63,9 +61,9 @@ def answer_sweep(asked: Asked, sweep: str, csv: str | None, output: Output) -> N
 
     lengths = read_sweep(sweep)
     # A layout with a stride has room for the longest sequence of the sweep.
-    question = replace(asked.question(), stride=max(lengths))
+    question = asked.question()._replace(stride=max(lengths))
     rows = [
-        Row.of({"context": f"{length}"}, Estimate(replace(question, context=length)))
+        Row.of({"context": f"{length}"}, Estimate(question._replace(context=length)))
         for length in lengths
     ]
     _write_csv(csv, rows)
@@ -106,6 +104,8 @@ def _read_axes(asked: Asked, axes: Sequence[str]) -> dict[str, list[str]]:
     for text in axes:
         axis, _, given = text.partition("=")
         if axis not in _AXES:
+            from difflib import get_close_matches
+
             close = get_close_matches(axis, _AXES, n=1)
             raise UsageError(
                 f"--compare {text!r}: unknown axis {axis!r}",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -120,8 +119,7 @@ def estimate_options(function: _F) -> _F:
     return function
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """The options, read and checked.
 
     Attributes:

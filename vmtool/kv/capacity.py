@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import UsageError
 
@@ -53,6 +53,8 @@ def largest(cost: Callable[[int], int], budget: int, *, most: int | None = None)
     Returns:
         *n*; or ``None`` if *most* is ``None`` and everything fits.
     """
+    if most is not None and cost(most) <= budget:
+        return most
     low, high = 0, 1
     while (most is None or high <= most) and cost(high) <= budget:
         if high >= _UNBOUNDED:
@@ -118,8 +120,7 @@ def _positive(**counts: int | None) -> None:
 # ---- waste ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Waste:
+class Waste(NamedTuple):
     """What one sequence commits beyond its bytes.
 
     Attributes:
@@ -170,11 +171,19 @@ def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
     # that waste too much come first. Walk the stretches down to the last one that has any.
     while end > 0:
         committed = policy.committed_bytes(end)
-        before = largest(policy.committed_bytes, committed - 1, most=end) or 0
+        before = _last_below(policy.committed_bytes, committed, end)
         if not low(before + 1):
             return _first(low, before + 1, end + 1)
         end = before
     return 1
+
+
+def _last_below(cost: Callable[[int], int], value: int, end: int) -> int:
+    """Return the last length before *end* that costs less than *value*, as *end* costs, or 0."""
+    step = 1
+    while step < end and cost(end - step) >= value:
+        step *= 2
+    return _first(lambda n: cost(n) >= value, max(end - step, 0), end) - 1
 
 
 def _first(holds: Callable[[int], bool], below: int, end: int) -> int:

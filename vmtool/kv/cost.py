@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vmtool.kv.geometry import Span
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import Extent, LayerKind, ModelGeometry, Role
 
 
-@dataclass(frozen=True, slots=True)
-class TensorCost:
+class TensorCost(NamedTuple):
     """One cached tensor of one layer, in bytes.
 
     Attributes:
@@ -56,8 +55,7 @@ class TensorCost:
         return self.bytes_per_token * self.extent.tokens_held(tokens, in_flight)
 
 
-@dataclass(frozen=True, slots=True)
-class StateCost:
+class StateCost(NamedTuple):
     """One recurrent state of one layer: the same bytes for every sequence."""
 
     name: str
@@ -91,8 +89,7 @@ class LayerCost:
         return held + sum(state.nbytes for state in self.states)
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceCost:
+class SequenceCost(NamedTuple):
     """The bytes of one sequence on one rank, before any rounding to granules.
 
     Attributes:

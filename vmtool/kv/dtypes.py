@@ -6,9 +6,7 @@ scales are counted for each row and never across heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import UsageError
 from vmtool.kv.geometry import Role
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import StateTensor, Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ElementFormat:
+class ElementFormat(NamedTuple):
     """How elements become bytes.
 
     Attributes:
@@ -134,6 +131,8 @@ def find_format(name: str) -> ElementFormat:
     key = name.strip().lower().replace("-", "_")
     found = _BY_NAME.get(key)
     if found is None:
+        from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
         close = get_close_matches(key, _BY_NAME, n=3)
         raise UsageError(
             f"unknown element format {name[:40]!r}",
@@ -142,26 +141,25 @@ def find_format(name: str) -> ElementFormat:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
+class Formats(NamedTuple):
     """The formats of one cache.
 
     Attributes:
         key: Of K, and of latent rows, which hold K and V at once.
         value: Of V.
         state: Of recurrent states whose type the model leaves open.
-        index: Of the index keys of sparse attention.
+        index_keys: Of the index keys of sparse attention.
     """
 
     key: ElementFormat
     value: ElementFormat
     state: ElementFormat
-    index: ElementFormat = INDEX_FORMAT
+    index_keys: ElementFormat = INDEX_FORMAT
 
     def of(self, tensor: Tensor) -> ElementFormat:
         """Return the format of *tensor*."""
         if tensor.role is Role.INDEX:
-            return self.index
+            return self.index_keys
         return self.value if tensor.role is Role.VALUE else self.key
 
     def state_bytes(self, state: StateTensor) -> int:
@@ -188,7 +186,7 @@ def choose_formats(model_dtype: str | None, *, key: str | None, value: str | Non
     chosen = Formats(own, own, own)
     if key is not None:
         found = find_format(key)
-        chosen = replace(chosen, key=found, value=found)
+        chosen = chosen._replace(key=found, value=found)
     if value is not None:
-        chosen = replace(chosen, value=find_format(value))
+        chosen = chosen._replace(value=find_format(value))
     return chosen

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import UsageError
 from vmtool.kv.capacity import (
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_CONTEXT: Final = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """The memory that there is, and what is not for the KV cache.
 
     Attributes:
@@ -52,8 +50,7 @@ class Budget:
         return max(self.total_bytes - self.weights_bytes - self.reserve_bytes, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What is asked.
 
     Attributes:
@@ -91,8 +88,7 @@ class Question:
         return self.context or self.geometry.context_tokens or DEFAULT_CONTEXT
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFit:
+class TensorFit(NamedTuple):
     """One tensor of some layers against every granule.
 
     Attributes:
@@ -112,8 +108,7 @@ class TensorFit:
     tiles: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyAnswer:
+class PolicyAnswer(NamedTuple):
     """What one policy makes of the question.
 
     Attributes:
@@ -198,7 +193,8 @@ class Estimate:
         found: dict[str, PolicyAnswer | UsageError] = {}
         for name in POLICIES:
             try:
-                found[name] = self.answer_of(name)
+                chosen = name == self.question.policy
+                found[name] = self.answer if chosen else self.answer_of(name)
             except UsageError as error:
                 found[name] = error
         return found

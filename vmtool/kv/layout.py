@@ -7,11 +7,10 @@ that the search for the length where waste ends is exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from vmtool.errors import UsageError
 from vmtool.units import align_up
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import Extent
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """A bound on waste: ``waste(n) <= part * committed(n) + slack_bytes`` for every length.
 
     Attributes:
@@ -66,11 +64,10 @@ class Policy(Protocol):
 # ---- ranges of one sequence -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(NamedTuple):
     """Equal ranges of one sequence: what each holds for a token, and what it holds anyway."""
 
-    count: int
+    copies: int
     token_bytes: int
     extent: Extent | None
     fixed_bytes: int = 0
@@ -80,12 +77,12 @@ class _Range:
         return self.fixed_bytes + self.token_bytes * grown
 
 
-@dataclass(frozen=True)
 class _RangePolicy:
     """Each sequence has ranges of its own, and each range is rounded up to a granule."""
 
-    cost: SequenceCost
-    granule: int
+    def __init__(self, cost: SequenceCost, granule: int) -> None:
+        self.cost = cost
+        self.granule = granule
 
     def _ranges(self) -> tuple[_Range, ...]:
         raise NotImplementedError
@@ -98,7 +95,7 @@ class _RangePolicy:
     @property
     def range_count(self) -> int:
         """How many ranges one sequence has."""
-        return sum(item.count for item in self.ranges)
+        return sum(item.copies for item in self.ranges)
 
     @property
     def max_tokens(self) -> int | None:
@@ -107,7 +104,7 @@ class _RangePolicy:
     def committed_bytes(self, tokens: int, sequences: int = 1) -> int:
         in_flight = self.cost.in_flight
         return sequences * sum(
-            item.count * align_up(item.bytes_held(tokens, in_flight), self.granule)
+            item.copies * align_up(item.bytes_held(tokens, in_flight), self.granule)
             for item in self.ranges
         )
 
@@ -174,7 +171,6 @@ def _by_extent(tensors: Iterable[tuple[int, int, TensorCost]]) -> list[_Range]:
     return [_Range(count, token_bytes, extent) for extent, (count, token_bytes) in merged.items()]
 
 
-@dataclass(frozen=True)
 class HeadMajor:
     """One range for each tensor, in which each head has its place at a fixed stride.
 
@@ -189,9 +185,10 @@ class HeadMajor:
 
     name: ClassVar[str] = "head-major"
 
-    cost: SequenceCost
-    granule: int
-    stride_tokens: int
+    def __init__(self, cost: SequenceCost, granule: int, stride_tokens: int) -> None:
+        self.cost = cost
+        self.granule = granule
+        self.stride_tokens = stride_tokens
 
     @property
     def max_tokens(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
@@ -49,6 +48,8 @@ def make_policy(
             return pool(cost, granule, block)
     if name == HeadMajor.name:
         return HeadMajor(cost, granule, stride_tokens)
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
     close = get_close_matches(name, POLICIES, n=2)
     raise UsageError(
         f"unknown policy {name[:40]!r}",

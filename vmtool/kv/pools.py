@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost, TensorCost
 
 
-@dataclass(frozen=True)
 class _PoolPolicy:
     """Sequences take blocks from pools, one pool for each tensor of each layer.
 
@@ -28,9 +26,10 @@ class _PoolPolicy:
         block: Tokens in a block.
     """
 
-    cost: SequenceCost
-    granule: int
-    block: int
+    def __init__(self, cost: SequenceCost, granule: int, block: int) -> None:
+        self.cost = cost
+        self.granule = granule
+        self.block = block
 
     @property
     def max_tokens(self) -> int | None:
@@ -68,7 +67,6 @@ class Paged(_PoolPolicy):
         return Loss(Fraction(0), _pools(self.cost) * self.granule + unfilled)
 
 
-@dataclass(frozen=True)
 class StraddleLoses(_PoolPolicy):
     """Blocks lie end to end, and one that crosses a granule's edge is not used (kvcached).
 
@@ -78,7 +76,8 @@ class StraddleLoses(_PoolPolicy):
 
     name: ClassVar[str] = "straddle-loses"
 
-    def __post_init__(self) -> None:
+    def __init__(self, cost: SequenceCost, granule: int, block: int) -> None:
+        super().__init__(cost, granule, block)
         for _, tensor in self.cost.tensors():
             block_bytes = self.block * tensor.bytes_per_token
             if block_bytes > self.granule:
@@ -120,7 +119,6 @@ class StraddleLoses(_PoolPolicy):
         return Fraction(self.granule, block_bytes) - cut
 
 
-@dataclass(frozen=True)
 class FloorPerPage:
     """Each tensor has pages with a whole number of tokens; the tail of each is lost (vAttention).
 
@@ -133,10 +131,9 @@ class FloorPerPage:
 
     name: ClassVar[str] = "floor-per-page"
 
-    cost: SequenceCost
-    granule: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, cost: SequenceCost, granule: int) -> None:
+        self.cost = cost
+        self.granule = granule
         for _, tensor in self.cost.tensors():
             if tensor.bytes_per_token > self.granule:
                 raise UsageError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt, lcm
+from typing import NamedTuple
 
 from vmtool.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """One tensor's tokens against one granule.
 
     Attributes:

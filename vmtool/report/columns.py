@@ -5,7 +5,7 @@ Nothing is ever cut: a table that is too wide for the terminal is told row by ro
 
 from __future__ import annotations
 
-import shutil
+import os
 import textwrap
 from typing import IO, TYPE_CHECKING, Final
 
@@ -14,13 +14,20 @@ if TYPE_CHECKING:
 
 #: Where there is no terminal, nothing limits a line.
 WIDE: Final = 240
+_USUAL: Final = 80
 _GAP: Final = 3
 _INDENT: Final = "  "
 
 
 def text_width(file: IO[str]) -> int:
     """Return the columns that *file* has: the terminal's, or many when it is none."""
-    return shutil.get_terminal_size().columns if file.isatty() else WIDE
+    if not file.isatty():
+        return WIDE
+    # What shutil.get_terminal_size does, without the archive formats that shutil loads.
+    try:
+        return int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        return os.get_terminal_size(file.fileno()).columns or _USUAL
 
 
 def paragraph(text: str, width: int, *, indent: str = "") -> list[str]:
