@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import UsageError
@@ -27,17 +26,16 @@ class Limit(enum.Enum):
     NONE = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(NamedTuple):
     """How many fit.
 
     Attributes:
-        count: Tokens or sequences; ``None`` if any number fits, because the cost does not grow.
+        fits: Tokens or sequences; ``None`` if any number fits, because the cost does not grow.
         limit: What keeps it from being larger.
-        committed_bytes: What they commit; for a count of 0, what the first would commit.
+        committed_bytes: What they commit; where none fits, what the first would commit.
     """
 
-    count: int | None
+    fits: int | None
     limit: Limit
     committed_bytes: int
 
@@ -55,19 +53,29 @@ def largest(cost: Callable[[int], int], budget: int, *, most: int | None = None)
     """
     if most is not None and cost(most) <= budget:
         return most
-    low, high = 0, 1
-    while (most is None or high <= most) and cost(high) <= budget:
+    low, low_cost, high = 0, 0, 1
+    while (high_cost := cost(high)) <= budget:
         if high >= _UNBOUNDED:
             return None
-        low, high = high, 2 * high
-    if most is not None:
-        high = min(high, most + 1)
+        # Costs are nearly straight lines, so one step comes close; twice that passes it.
+        ahead = high * budget // high_cost if high_cost else _UNBOUNDED
+        low, low_cost, high = high, high_cost, min(2 * max(high, ahead), _UNBOUNDED)
+        if most is not None:
+            high = min(high, most)  # which is known to be too much
+    straight = True
     while high - low > 1:
         middle = (low + high) // 2
-        if cost(middle) <= budget:
-            low = middle
+        if straight and high_cost > low_cost:
+            # Where the line between the two meets the budget; a halving after each such step
+            # bounds their number where the cost is anything but a line.
+            middle = low + (high - low) * (budget - low_cost) // (high_cost - low_cost)
+            middle = min(max(middle, low + 1), high - 1)
+        straight = not straight
+        middle_cost = cost(middle)
+        if middle_cost <= budget:
+            low, low_cost = middle, middle_cost
         else:
-            high = middle
+            high, high_cost = middle, middle_cost
     return low
 
 

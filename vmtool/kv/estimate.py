@@ -134,7 +134,7 @@ class PolicyAnswer(NamedTuple):
     @property
     def tokens_at_once(self) -> int | None:
         """Tokens that the sequences of the length asked about hold together."""
-        return None if self.many.count is None else self.many.count * self.waste.tokens
+        return None if self.many.fits is None else self.many.fits * self.waste.tokens
 
 
 class Estimate:

@@ -91,7 +91,7 @@ def _headline(estimate: Estimate, width: int) -> list[str]:
     question, answer = estimate.question, estimate.answer
     budget, length = question.budget, question.length
     have = f"{format_size(budget.kv_bytes)} of KV memory"
-    if answer.one.count == 0:
+    if answer.one.fits == 0:
         return paragraph(
             f"{question.geometry.name}: no token fits in {have}: the first commits"
             f" {both(answer.floor_bytes)} under {answer.name} on"
@@ -100,13 +100,13 @@ def _headline(estimate: Estimate, width: int) -> list[str]:
         )
     one = (
         "a sequence of any length"
-        if answer.one.count is None
-        else f"{count_of(answer.one.count, 'token')} in one sequence"
+        if answer.one.fits is None
+        else f"{count_of(answer.one.fits, 'token')} in one sequence"
     )
-    many = count_of(answer.many.count, "sequence")
+    many = count_of(answer.many.fits, "sequence")
     text = f"{question.geometry.name}: {have} hold {one}, or {many} of {count_of(length, 'token')}."
     context = question.geometry.context_tokens
-    if context is not None and answer.one.count is not None and answer.one.count > context:
+    if context is not None and answer.one.fits is not None and answer.one.fits > context:
         text += f" The model's context is {context:,}."
     return paragraph(text, width)
 
@@ -132,16 +132,16 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
         f" {both(answer.waste.committed_bytes)} committed at that length,"
         f" {both(answer.waste.wasted_bytes)} wasted"
     )
-    many = f"{count_of(answer.many.count, 'sequence')} of {count_of(length, 'token')}"
+    many = f"{count_of(answer.many.fits, 'sequence')} of {count_of(length, 'token')}"
     rows += [
         (f"at {length:,} tokens", both(used)),
         ("a token there", f"{both(cost.marginal_bytes(length))} for the next, {average}"),
         ("packing", packed),
-        ("one sequence", f"{count_of(answer.one.count, 'token')}; {why(answer.one)}"),
+        ("one sequence", f"{count_of(answer.one.fits, 'token')}; {why(answer.one)}"),
         ("sequences", f"{many}; {why(answer.many)}"),
     ]
     if question.sequences > 1:
-        count = count_of(answer.longest.count, "token")
+        count = count_of(answer.longest.fits, "token")
         rows.append((f"each of {question.sequences:,}", f"{count}; {why(answer.longest)}"))
     return rows
 
@@ -223,8 +223,8 @@ def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
         format_size(answer.floor_bytes),
         f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
         "never" if answer.waste_ends is None else f"{answer.waste_ends:,}",
-        "any" if answer.one.count is None else f"{answer.one.count:,}",
-        "any" if answer.many.count is None else f"{answer.many.count:,}",
+        "any" if answer.one.fits is None else f"{answer.one.fits:,}",
+        "any" if answer.many.fits is None else f"{answer.many.fits:,}",
     ]
 
 

@@ -52,7 +52,7 @@ class Row:
         """How good the row is: the tokens that one sequence can have."""
         if self.answer is None:
             return -1
-        return math.inf if self.answer.one.count is None else self.answer.one.count
+        return math.inf if self.answer.one.fits is None else self.answer.one.fits
 
 
 def _best(rows: list[Row]) -> float:
@@ -99,8 +99,8 @@ def _cells(row: Row, best: float) -> list[str]:
         f"{slope.numerator:,}" + (f" / {slope.denominator}" if slope.denominator > 1 else ""),
         format_size(answer.floor_bytes),
         f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
-        "any" if answer.one.count is None else f"{answer.one.count:,}",
-        "any" if answer.many.count is None else f"{answer.many.count:,}",
+        "any" if answer.one.fits is None else f"{answer.one.fits:,}",
+        "any" if answer.many.fits is None else f"{answer.many.fits:,}",
         "best" if row.rank == best else "",
     ]
 
@@ -131,7 +131,7 @@ def sweep_lines(rows: list[Row], width: int) -> Iterator[str]:
             f"{answer.waste.used_bytes:,}",
             f"{answer.waste.committed_bytes:,}",
             f"{answer.waste.wasted_bytes:,}",
-            "any" if answer.many.count is None else f"{answer.many.count:,}",
+            "any" if answer.many.fits is None else f"{answer.many.fits:,}",
         ]
         for length, answer in answers
     ]
@@ -189,5 +189,5 @@ def write_csv(rows: list[Row], file: IO[str]) -> None:
         if row.answer is None:
             writer.writerow([*line, *[""] * (len(amounts) + 2), row.problem])
             continue
-        counts = (row.answer.one.count, row.answer.many.count)
+        counts = (row.answer.one.fits, row.answer.many.fits)
         writer.writerow([*line, *(body[name] for name in amounts), *counts, ""])

@@ -44,22 +44,22 @@ def draw_policy(costs, data):
 def test_the_longest_sequence_fits_and_one_more_token_does_not(costs, data, budget, sequences):
     policy = draw_policy(costs, data)
     found = longest_sequence(policy, budget, sequences=sequences)
-    if found.count is None:
+    if found.fits is None:
         assert policy.committed_bytes(1 << 60, sequences) <= budget
         return
-    if found.count:
-        assert policy.committed_bytes(found.count, sequences) == found.committed_bytes <= budget
+    if found.fits:
+        assert policy.committed_bytes(found.fits, sequences) == found.committed_bytes <= budget
     if found.limit is Limit.CONTEXT:
-        assert found.count == STRIDE
+        assert found.fits == STRIDE
     else:
-        assert policy.committed_bytes(found.count + 1, sequences) > budget
-    assert (found.count == 0) == (found.limit is Limit.FLOOR)
+        assert policy.committed_bytes(found.fits + 1, sequences) > budget
+    assert (found.fits == 0) == (found.limit is Limit.FLOOR)
 
 
 @given(st.data(), st.integers(0, 1 << 31), st.integers(1, STRIDE))
 def test_the_most_sequences_fit_and_one_more_does_not(costs, data, budget, tokens):
     policy = draw_policy(costs, data)
-    count = most_sequences(policy, budget, tokens).count
+    count = most_sequences(policy, budget, tokens).fits
     assert count is not None
     assert count == 0 or policy.committed_bytes(tokens, count) <= budget
     assert policy.committed_bytes(tokens, count + 1) > budget
@@ -70,12 +70,12 @@ def test_answers_are_monotone(costs, data, budget, more, sequences):
     policy = draw_policy(costs, data)
 
     def tokens(budget, sequences):
-        count = longest_sequence(policy, budget, sequences=sequences).count
+        count = longest_sequence(policy, budget, sequences=sequences).fits
         return 1 << 70 if count is None else count
 
     assert tokens(budget, sequences) <= tokens(budget + more, sequences)
     assert tokens(budget, sequences + 1) <= tokens(budget, sequences)
-    assert most_sequences(policy, budget, 100).count >= most_sequences(policy, budget, 200).count
+    assert most_sequences(policy, budget, 100).fits >= most_sequences(policy, budget, 200).fits
 
 
 @given(st.integers(1, 1 << 40), st.integers(0, 1 << 50), st.integers(1, 1 << 20))
@@ -94,23 +94,23 @@ def test_tokens_that_an_engine_reported_for_qwen3_1_7b(dense, cost_of, gib, dtyp
     # Source: FreeToken issue 126; the budget is known to two decimals of a GiB only.
     policy = TokenMajor(cost_of(dense(28, 8, 128), dtype), 1)
     low, high = (int((Fraction(gib) + d * Fraction(5, 1000)) * GIB) for d in (-1, 1))
-    assert longest_sequence(policy, low).count <= tokens <= longest_sequence(policy, high).count
+    assert longest_sequence(policy, low).fits <= tokens <= longest_sequence(policy, high).fits
 
 
 def test_the_model_limits_before_the_budget_does(dense, cost_of):
     policy = PerTensor(cost_of(dense(32, 8, 128)), 2 * MIB)
-    assert longest_sequence(policy, 16 * GIB).count == 131_072
+    assert longest_sequence(policy, 16 * GIB).fits == 131_072
     found = longest_sequence(policy, 16 * GIB, context=8192)
-    assert (found.count, found.limit) == (8192, Limit.CONTEXT)
+    assert (found.fits, found.limit) == (8192, Limit.CONTEXT)
 
 
 def test_a_budget_below_the_floor_holds_nothing_and_says_what_the_first_token_takes(dense, cost_of):
     policy = PerTensor(cost_of(dense(32, 8, 128)), 2 * MIB)
     found = longest_sequence(policy, 128 * MIB - 1)
-    assert (found.count, found.limit, found.committed_bytes) == (0, Limit.FLOOR, 128 * MIB)
-    assert longest_sequence(policy, 128 * MIB).count == 1024
+    assert (found.fits, found.limit, found.committed_bytes) == (0, Limit.FLOOR, 128 * MIB)
+    assert longest_sequence(policy, 128 * MIB).fits == 1024
     assert most_sequences(policy, 127 * MIB, 5).limit is Limit.FLOOR
-    assert most_sequences(policy, 0, 5).count == 0
+    assert most_sequences(policy, 0, 5).fits == 0
 
 
 def test_a_model_of_windows_alone_holds_any_length(dense, cost_of):
@@ -118,10 +118,10 @@ def test_a_model_of_windows_alone_holds_any_length(dense, cost_of):
     window = Extent(Span.WINDOW, 4096)
     policy = PerTensor(cost_of(dense(40, 4, 128, extent=window, kind=LayerKind.WINDOW)), 2 * MIB)
     found = longest_sequence(policy, GIB)
-    assert (found.count, found.limit) == (None, Limit.NONE)
+    assert (found.fits, found.limit) == (None, Limit.NONE)
     assert found.committed_bytes == 40 * 2 * 4 * MIB
-    assert longest_sequence(policy, GIB, context=16_384).count == 16_384
-    assert longest_sequence(policy, 40 * 2 * 4 * MIB - 1).count == 2048
+    assert longest_sequence(policy, GIB, context=16_384).fits == 16_384
+    assert longest_sequence(policy, 40 * 2 * 4 * MIB - 1).fits == 2048
 
 
 def test_a_window_larger_than_the_sequence_costs_as_full_attention_does(dense, cost_of):
