@@ -107,7 +107,7 @@ def command(
     plan = GrowPlan(
         lengths=tuple(lengths(pattern, to, step)),
         budget_bytes=safe if budget is None else budget,
-        against_copying=free is None and _copy_too(to, against, safe, output),
+        against_copying=free is None and _copy_too(to, against, facts, output),
     )
     with watch_signals() as interruption:
         result = run_growth(opened, plan, stop=lambda: interruption.requested)
@@ -167,18 +167,22 @@ def _refuse_unsafe(
     refuse_unsafe(check(demand, facts))
 
 
-def _copy_too(to: int, against: str | None, safe: int, output: Output) -> bool:
+def _copy_too(to: int, against: str | None, facts: MachineFacts, output: Output) -> bool:
     """Tell whether to grow by copying as well, for which an old and a new block live at once."""
+    from vmtool.machine.preflight import Demand, Verdict, check
+
     if against == "nothing" or (against is None and to > _COPY_UP_TO):
         return False
-    if 2 * to <= safe:
+    demand = Demand(reserve_bytes=2 * to, commit_bytes=2 * to, largest_commit_bytes=to)
+    refused = [found for found in check(demand, facts) if found.verdict is Verdict.REFUSE]
+    if not refused:
         return True
     if against is None:
-        output.notice("not compared with copying: two blocks of that size would not be safe here")
+        output.notice(f"not compared with copying, which holds two blocks: {refused[0].message}")
         return False
     raise RefusedError(
-        f"copying holds two blocks of {format_size(to)} and {format_size(safe)} is safe here",
-        hint=f"use --to {safe // 2} or less, or --against nothing",
+        f"copying holds two blocks of {format_size(to)}: {refused[0].message}",
+        hint=f"use --to {refused[0].safe // 2} or less, or --against nothing",
     )
 
 

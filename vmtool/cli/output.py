@@ -91,7 +91,7 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror}") from error
+            raise UsageError(f"cannot write {self.path or 'stdout'}: {error.strerror}") from error
 
     def notice(self, message: str) -> None:
         """Tell the user something that is not the result."""

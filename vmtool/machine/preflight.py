@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import safe_part
-from vmtool.units import format_size
+from vmtool.units import align_down, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,15 +110,20 @@ def page_table_bytes(committed: int, page_bytes: int) -> int:
 
 
 def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
+    page = facts.page_bytes
     tables = demand.page_table_bytes
     if tables is None:
-        tables = page_table_bytes(demand.commit_bytes, facts.page_bytes)
+        tables = page_table_bytes(demand.commit_bytes, page)
     need = demand.commit_bytes + tables
     available = facts.machine_available_bytes
     most = safe_part(available)
     if not demand.commit_bytes or need <= most:
         return None
-    safe = most * demand.commit_bytes // need
+    if demand.page_table_bytes is None:
+        safe = most * page // (page + _ENTRY_BYTES)
+    else:
+        safe = most * demand.commit_bytes // need
+    safe = align_down(safe, page)
     kind, bound = _who_binds(facts)
     verdict = Verdict.REFUSE if available is not None else Verdict.WARN
     return Finding(

@@ -87,6 +87,9 @@ def to_document(report: GranularityReport, command: list[str]) -> dict[str, Any]
     """Return the report as a JSON document."""
     body = {
         "machine": report.facts,
+        "commit_headroom_bytes": report.facts.commit.headroom_bytes,
+        "available_bytes": report.facts.available_bytes,
+        "safe_bytes": report.facts.safe_bytes,
         "backings": report.surveys,
         "tokens_per_granule": report.tokens(),
     }

@@ -127,10 +127,10 @@ def _print_copying(copying: CopyResult, console: Console) -> None:
         ratio = copying.copying_ns / copying.in_place_ns
         words = f"{ratio:.1f} times as long" if ratio < 100 else f"{ratio:.0f} times as long"
         console.print(f"copying took {words}; {format_size(copying.copied_bytes)} were copied")
-    if copying.steps < copying.planned_steps:
+    if copying.stopped is not None:
         console.print(
-            f"Only the first {copying.steps} of {copying.planned_steps} growing steps: copying stops "
-            "after 2 s. Later steps copy more, so the whole would take still longer."
+            f"Only the first {copying.steps} of {copying.planned_steps} growing steps were copied: "
+            f"{copying.stopped}. Later steps copy more, so the whole would take still longer."
         )
 
 

@@ -99,6 +99,9 @@ def _commit(facts: MachineFacts) -> list[tuple[str, str]]:
         binds = "" if commit.binds else "; the limit does not bind here"
         charge, limit = format_size(commit.charge_bytes), format_size(commit.limit_bytes)
         rows.append(("commit charge", f"{charge} of {limit}{binds}"))
+        headroom = commit.limit_bytes - commit.charge_bytes
+        left = f"{format_size(headroom)} left" if headroom >= 0 else "exceeded"
+        rows.append(("  headroom", left))
     return rows
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import CallError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
 from vmtool.stats import Histogram, Summary, summarize
@@ -71,6 +72,7 @@ class CopyResult:
         in_place: Latency of the same steps of the buffer that grew in place.
         copying_ns: Time of its steps together.
         in_place_ns: Time of the same steps in place.
+        stopped: Why not all steps were done, or ``None``.
     """
 
     steps: int
@@ -80,6 +82,7 @@ class CopyResult:
     in_place: Summary
     copying_ns: int
     in_place_ns: int
+    stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,36 +282,46 @@ class _Trial:
 
 
 def _compare(trial: _Trial, lengths: Sequence[int], stop: Callable[[], bool]) -> CopyResult:
-    """Grow a copied buffer through the growing steps, until the copying limit."""
+    """Grow a copied buffer through the growing steps, until something stops it."""
+    befores = (0, *lengths)
+    steps = [
+        (before, length, ns)
+        for before, length, ns, up in zip(
+            befores, lengths, trial.elapsed, trial.grows, strict=False
+        )
+        if up
+    ]
     copied_ns: list[int] = []
-    in_place_ns: list[int] = []
-    copied = before = sum_ns = 0
+    spent_ns = 0
+    stopped = None
     buffer = CopiedBuffer()
     stamps = Stamps(max(lengths))
     try:
-        for length, up, ns in zip(lengths, trial.grows, trial.elapsed, strict=True):
-            if up:
-                if stop() or sum_ns > COPY_LIMIT_NS:
-                    break
-                start = perf_counter_ns()
-                buffer.grow_to(length, keep=before)
-                copied_ns.append(perf_counter_ns() - start)
-                sum_ns += copied_ns[-1]
-                in_place_ns.append(ns)
-                copied += before
-                with buffer.view() as view:
-                    stamps.write(view, before)  # an untouched source would copy too fast
-            before = length
+        for before, length, _ in steps:
+            if stop() or spent_ns > COPY_LIMIT_NS:
+                stopped = "interrupted" if stop() else "it had taken 2 s"
+                break
+            start = perf_counter_ns()
+            buffer.grow_to(length, keep=before)
+            copied_ns.append(perf_counter_ns() - start)
+            spent_ns += copied_ns[-1]
+            with buffer.view() as view:
+                stamps.write(view, before)  # an untouched source would copy too fast
+    except CallError as error:
+        stopped = str(error)
     finally:
         buffer.close()
+    done = steps[: len(copied_ns)]
+    in_place_ns = [ns for _, _, ns in done]
     return CopyResult(
-        steps=len(copied_ns),
-        planned_steps=sum(trial.grows),
-        copied_bytes=copied,
+        steps=len(done),
+        planned_steps=len(steps),
+        copied_bytes=sum(before for before, _, _ in done),
         copying=_summary(copied_ns),
         in_place=_summary(in_place_ns),
-        copying_ns=sum_ns,
+        copying_ns=spent_ns,
         in_place_ns=sum(in_place_ns),
+        stopped=stopped,
     )
 
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vmtool.errors import ExitCode, RefusedError
 from vmtool.machine.facts import (
@@ -70,6 +72,14 @@ def test_page_tables_are_part_of_the_need():
     (finding,) = check(Demand(commit_bytes=exact), facts)
     assert finding.safe < exact
     assert check(Demand(commit_bytes=finding.safe), facts) == ()
+
+
+@given(st.integers(1, 1 << 50), st.integers(0, 1 << 40), st.sampled_from([4096, 16384, 65536]))
+def test_the_safe_number_is_always_safe(commit, available, page):
+    facts = replace(ROOMY, page_bytes=page, memory=MemoryFacts(available, available))
+    for finding in check(Demand(commit_bytes=commit), facts):
+        assert finding.safe < commit
+        assert check(Demand(commit_bytes=finding.safe), facts) == ()
 
 
 def test_page_tables_take_8_bytes_a_page():

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from vmtool.errors import CallError
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
@@ -74,6 +75,28 @@ def test_copying_goes_through_the_growing_steps_only():
     assert copying.in_place_ns == sum(
         ns for ns, (a, b) in zip(result.elapsed_ns, ups, strict=True) if b > a
     )
+
+
+def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
+    real = CopiedBuffer.grow_to
+
+    def refuse(self, nbytes, *, keep):
+        if nbytes > MIB:
+            raise CallError("mmap.mmap", "-1", code=12, symbol="ENOMEM")
+        real(self, nbytes, keep=keep)
+
+    monkeypatch.setattr(CopiedBuffer, "grow_to", refuse)
+    result = run_growth(open_backing(), plan_for(to=2 * MIB, step=MIB // 4, copying=True))
+    assert result.complete
+    assert (result.copying.steps, result.copying.planned_steps) == (4, 8)
+    assert "ENOMEM" in result.copying.stopped
+
+
+def test_copying_stops_at_its_time_limit(monkeypatch):
+    monkeypatch.setattr("vmtool.trials.growing.COPY_LIMIT_NS", 0)
+    result = run_growth(open_backing(), plan_for(copying=True))
+    assert result.copying.steps == 1
+    assert "2 s" in result.copying.stopped
 
 
 class Broken:
