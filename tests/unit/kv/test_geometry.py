@@ -137,6 +137,15 @@ def test_pp_returns_the_fullest_stage_with_vllms_split():
     assert [layer.index for layer in heavy_tail.shard(pp=2).layers] == [2, 3]
 
 
+def test_stages_are_weighed_at_the_models_context():
+    window = Extent(Span.WINDOW, 100)
+    wide = Layer(0, LayerKind.WINDOW, gqa(8, extent=window))
+    narrow = full(1, heads=1)
+    assert model(wide, narrow, context=200).shard(pp=2).layers == (wide,)
+    assert model(wide, narrow, context=10_000).shard(pp=2).layers == (narrow,)
+    assert model(wide, narrow, context=None).shard(pp=2).layers == (narrow,)
+
+
 def test_pp_larger_than_the_layers_is_refused():
     with pytest.raises(UsageError, match=r"pp = 3.*only 2 layers"):
         model(full(0), full(1)).shard(pp=3)

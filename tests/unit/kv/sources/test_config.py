@@ -241,10 +241,18 @@ def test_openelm_and_deci_give_kv_heads_layer_by_layer():
         ({"sliding_window": 1024}, "FFFF"),
         ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 3}, "FFFW"),
         ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 4}, "FFFF"),
+        ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 0}, "WWWW"),
     ],
 )
 def test_qwen2_slides_only_when_it_says_so_and_from_a_layer_on(extra, expected):
     assert kinds(model({**QWEN2, **extra})) == expected
+
+
+@pytest.mark.parametrize("missing", ["sliding_window", "max_window_layers"])
+def test_qwen2_that_slides_without_saying_how_is_refused(missing):
+    config = {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 2}
+    with pytest.raises(InputError, match="use_sliding_window: is true"):
+        model({**QWEN2, **config, missing: None})
 
 
 @pytest.mark.parametrize("key", ["sliding_window_pattern", "_sliding_window_pattern"])
@@ -273,6 +281,7 @@ def test_a_window_as_long_as_the_context_is_full_attention():
 def test_exaone_writes_its_pattern_as_letters_or_a_number(pattern, expected):
     config = {**LLAMA, "model_type": "exaone4", "num_hidden_layers": 8, "sliding_window": 4096}
     assert kinds(model({**config, "sliding_window_pattern": pattern})) == expected
+    assert kinds(model(config)) == "WWWFWWWF"
     assert kinds(model({**config, "sliding_window": None})) == "F" * 8
 
 
@@ -327,7 +336,9 @@ def test_shared_layers_keep_nothing_and_point_to_the_last_of_their_kind():
 
 
 def test_a_latent_is_one_row_of_lora_and_rope():
-    (latent,) = model(MLA).layers[0].tensors
+    geometry = model(MLA)
+    assert geometry.provenance["latent_dim"].value == 576
+    (latent,) = geometry.layers[0].tensors
     assert (latent.role, latent.heads, latent.dim, latent.rope_dim) == (Role.LATENT, 1, 576, 64)
 
 
@@ -335,6 +346,7 @@ def test_sparse_attention_adds_an_index_key():
     config = {**MLA, "model_type": "deepseek_v32", "index_head_dim": 128, "index_topk": 2048}
     latent, index = model(config).layers[0].tensors
     assert (latent.dim, index.role, index.heads, index.dim) == (576, Role.INDEX, 1, 128)
+    assert (index.elements_per_token, index.tokens_held(100)) == (128, 100)
 
 
 @pytest.mark.parametrize("extra", [{"index_topk_freq": 4}, {"indexer_types": ["full", "shared"]}])
@@ -356,6 +368,7 @@ def test_deepseek_v4_compresses_by_layer_and_keeps_a_window_everywhere():
     }
     layers = model(config).layers
     held = [[(t.name, t.dim, t.tokens_held(1024)) for t in layer.tensors] for layer in layers]
+    assert {t.heads for layer in layers for t in layer.tensors} == {1}
     window = ("window", 512, 128)
     assert held == [
         [window],
@@ -448,6 +461,19 @@ def test_an_mlc_chat_config_is_opened_and_its_window_applied():
     outer = {"model_type": "mistral", "model_config": inner, "quantization": "q4f16_1"}
     assert kinds(model({**outer, "sliding_window_size": 2048})) == "WWWW"
     assert kinds(model({**outer, "sliding_window_size": -1})) == "FFFF"
+
+
+@pytest.mark.parametrize(("inner", "expected"), [(2048, "WWWW"), (-1, "FFFF")])
+def test_an_mlc_window_may_also_be_inside(inner, expected):
+    config = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
+    config["sliding_window_size"] = inner
+    assert kinds(model({"model_type": "mistral", "model_config": config})) == expected
+
+
+def test_an_mlc_config_without_a_window_has_mistrals_default():
+    config = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
+    geometry = model({"model_type": "mistral", "model_config": config})
+    assert geometry.layers[0].window == 4096
 
 
 def test_a_missing_model_type_is_made_up_for_by_a_known_architecture_only():

@@ -348,8 +348,20 @@ def test_a_hostile_file_is_refused_without_filling_memory(tmp_path, data, messag
 
 def test_a_nested_list_that_is_shallow_is_walked_over(tmp_path):
     path = tmp_path / "m.gguf"
-    path.write_bytes(header() + nested(2))
+    path.write_bytes(header() + nested(4))
     assert read_metadata(str(path)) == {"a": None}
+    path.write_bytes(header() + nested(5))
+    with pytest.raises(InputError, match="nested too deeply"):
+        read_metadata(str(path))
+
+
+def test_delta_net_groups_are_divided_and_never_copied():
+    geometry = build("qwen3next", {**LLAMA, **SSM, "ssm.time_step_rank": 32})
+    conv, matrix = geometry.shard(tp=8).layers[0].states
+    assert (conv.elements, matrix.elements) == (3 * (512 + 2 * 2 * 128), 128 * 512)
+    one_group = {**LLAMA, **SSM, "ssm.time_step_rank": 32, "ssm.group_count": 1}
+    with pytest.raises(UsageError, match="heads = 1 cannot be divided"):
+        build("qwen3next", one_group).shard(tp=8)
 
 
 def test_metadata_past_the_limit_is_refused_though_the_file_has_the_bytes(tmp_path):

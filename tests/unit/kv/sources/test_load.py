@@ -301,6 +301,16 @@ def test_an_onnx_decoder_shows_its_cache_in_its_inputs(write_onnx):
     assert geometry.provenance["layer 0 key"].detail == "past_key_values.0.key"
 
 
+@pytest.mark.parametrize(("elem_type", "dtype"), [(1, "fp32"), (10, "fp16"), (16, "bf16")])
+def test_the_element_type_of_an_onnx_cache_is_the_models(write_onnx, elem_type, dtype):
+    assert sources.load(write_onnx(pasts(1), elem_type)).dtype == dtype
+
+
+def test_an_onnx_cache_of_another_element_type_is_refused(write_onnx):
+    with pytest.raises(InputError, match=r"past_key_values\.0\.key: has the element type 7"):
+        sources.load(write_onnx(pasts(1), 7))
+
+
 @pytest.mark.parametrize("name", ["past_key_values.{}.decoder.{}", "past_{1}_self_{0}"])
 def test_other_spellings_of_past_inputs_are_known(write_onnx, name):
     assert len(sources.load(write_onnx(pasts(2, name))).layers) == 2
@@ -314,7 +324,9 @@ def test_other_spellings_of_past_inputs_are_known(write_onnx, name):
         ([*pasts(1), ("past_key_values.0.conv_state", ["b", 6, 3])], "conv_state: is a cache"),
         (pasts(1, shape=("batch", "heads", "past", 128)), "does not state its heads"),
         (pasts(1, shape=("batch", 8, 128)), "has 3 dimensions"),
-        ([("past_key_values.9999.key", [1, 8, 4, 128])], "number is too large"),
+        ([("past_key_values.4096.key", [1, 8, 4, 128])], "number is too large"),
+        ([("past_key_values.4095.key", [1, 8, 4, 128])], "1 past inputs for 4096 layers"),
+        (pasts(1, shape=("batch", 8, "past", 1 << 25)), "does not state its heads"),
     ],
 )
 def test_an_onnx_model_that_does_not_say_is_refused(write_onnx, inputs, message):

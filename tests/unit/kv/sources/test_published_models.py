@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from vmtool.kv import sources
 from vmtool.kv.geometry import Role, Span
 from vmtool.kv.sources.hf.resolve import resolve
 
@@ -31,6 +32,55 @@ def test_a_published_model_costs_what_was_worked_out_for_it(row):
     assert all(bytes_per_token(ts) == row["window_tensors"] for ts in keeping_some)
     assert sum(sum(bytes_per_token(ts)) for ts in keeping_all) == row["full_layers_bytes"]
     assert sum(sum(bytes_per_token(ts)) for ts in layers) == row["all_layers_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("model", "builtin"),
+    [
+        ("Qwen3-0.6B", "qwen3-0.6b"),
+        ("Qwen3-8B", "qwen3-8b"),
+        ("Qwen3-32B", "qwen3-32b"),
+        ("Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("Qwen3-VL-8B-Instruct", "qwen3-vl-8b"),
+        ("Qwen3.5-27B", "qwen3.5-27b"),
+        ("Qwen3-Next-80B-A3B-Thinking", "qwen3-next-80b-a3b"),
+        ("MiMo-V2-Flash", "mimo-v2-flash"),
+        ("MiniMax-M2.5", "minimax-m2.5"),
+        ("DeepSeek-V3", "deepseek-v3"),
+        ("DeepSeek-V3.2", "deepseek-v3.2"),
+        ("Kimi-K2-Instruct", "kimi-k2"),
+        ("GLM-4.7-Flash", "glm-4.7-flash"),
+        ("deepseek_v2_lite", "deepseek-v2-lite"),
+        ("gemma-4-26B-A4B", "gemma-4-26b-a4b"),
+        ("gemma-2-9b-it", "gemma-2-9b"),
+        ("gemma3_1b_it", "gemma-3-1b"),
+        ("Llama-4-Scout", "llama-4-scout"),
+        ("gpt-oss-20b", "gpt-oss-20b"),
+        ("Meta-Llama-3.1-8B", "llama-3.1-8b"),
+        ("Meta-Llama-3.1-70B", "llama-3.1-70b"),
+        ("llama2_7b", "llama-2-7b"),
+        ("llama3_2_1b", "llama-3.2-1b"),
+        ("Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("mistral_7b_v03", "mistral-7b-v0.3"),
+        ("ministral3_3b_2512", "ministral-3-3b"),
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+        ("Llama-3_3-Nemotron-Super-49B-v1", "llama-3.3-nemotron-super-49b"),
+        ("Jamba-v0.1", "jamba-v0.1"),
+        ("whisper-large-v3-finetune", "whisper-large-v3"),
+        ("bloom-7b1", "bloom-7b1"),
+        ("opt-6.7b", "opt-6.7b"),
+        ("GLM-4.5-Air-shape_INTELLECT-3-Base", "glm-4.5-air"),
+        ("gpt2", "gpt2"),
+        ("phi-2", "phi-2"),
+        ("phi-4", "phi-4-mini"),
+        ("qwen2_7b", "qwen2-7b"),
+        ("qwen2.5_3b", "qwen2.5-3b"),
+    ],
+)
+def test_a_built_in_model_is_what_its_published_file_comes_to(model, builtin):
+    row = next((row for row in PUBLISHED if row["model"] == model), None)
+    assert row is not None
+    assert sources.load(builtin).layers == resolve(row["config"], "config.json", "m").layers
 
 
 def own_tensors(layer):

@@ -147,6 +147,22 @@ def test_rwkv_keeps_no_kv():
     assert (shift.elements, matrix.elements, matrix.dtype) == (2 * 2560, 40 * 64 * 64, "fp32")
 
 
+def test_rwkv_heads_are_divided_by_tp_and_its_shifted_inputs_are_copied():
+    shift, matrix = sources.load("rwkv-5-3b").shard(tp=8).layers[0].states
+    assert (shift.elements, matrix.elements) == (2 * 2560, 5 * 64 * 64)
+
+
+def test_deepseek_v4_waits_with_open_groups_in_fp32():
+    # vLLM's compressor state: rows of key and gate, for two overlapping groups at ratio 4.
+    layers = sources.load("deepseek-v4-flash").layers
+    assert [layers[i].states for i in (0, 1)] == [(), ()]
+    assert [s.elements for s in layers[2].states] == [8 * 2 * 2 * 512, 8 * 2 * 2 * 128]
+    assert [s.elements for s in layers[3].states] == [128 * 2 * 512]
+    assert {s.dtype for s in layers[2].states + layers[3].states} == {"fp32"}
+    copied = sources.load("deepseek-v4-flash").shard(tp=8)
+    assert copied.layers == layers
+
+
 def test_a_pure_mamba_model_has_states_only():
     geometry = sources.load("falcon-mamba-7b")
     assert {layer.kind for layer in geometry.layers} == {LayerKind.MAMBA1}
