@@ -10,6 +10,9 @@ from stored_runs import MACHINE, gaussian, method, phase, run
 
 from vmtool.assertions import parse_change
 from vmtool.compare import Direction, compare
+from vmtool.differences import _MACHINE_FACTS
+from vmtool.encoding import plain
+from vmtool.machine import read_facts
 
 
 def change_of(comparison, name="commit", statistic="median"):
@@ -206,3 +209,14 @@ def test_settings_that_differ_are_told_and_the_seed_is_not_one():
 def test_runs_without_a_phase_in_common_compare_to_nothing():
     empty = replace(method(), phases=())
     assert compare(run(empty), run(replace(empty, phases=(phase("touch", [1]),)))).changes == ()
+
+
+def test_every_fact_that_is_compared_is_one_that_is_recorded():
+    facts = plain(read_facts())
+    for path in _MACHINE_FACTS:
+        *parents, last = path.split(".")
+        group = facts
+        for key in parents:
+            group = group[key]
+        assert last in group, path
+    assert all("limit_bytes" in level for level in facts["cgroup"]["levels"])

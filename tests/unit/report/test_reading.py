@@ -1,19 +1,25 @@
 """Result files are hostile until checked: every bad one is one clear error and no traceback."""
 
 import copy
+import io
 import json
 from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from stored_runs import as_document, eventful, gaussian, method, run, write
 
-from vmtool.assertions import evaluate, parse_assertion
+from vmtool.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare import compare
 from vmtool.errors import InputError
 from vmtool.report import reading
-from vmtool.report.reading import read_run
+from vmtool.report.compare import ComparedRuns, compare_document, label, print_comparison
+from vmtool.report.compare_page import compare_page
+from vmtool.report.csv import stress_csv
+from vmtool.report.reading import StoredRun, read_run
+from vmtool.report.stress_page import stress_page
 
 DOCUMENT = as_document(eventful())
 
@@ -158,19 +164,51 @@ VALUES = st.recursive(
 )
 
 
+OTHER = StoredRun("other", ("vmtool",), "1", eventful())
+GATES = [parse_change(text) for text in ("commit.p99>+20%", "cycles_per_s<-5%", "bytes_per_s<0%")]
+
+
+def show_everything(stored):
+    """Take *stored* through all that a result file can be used for."""
+    for pair in ((stored, OTHER), (OTHER, stored)):
+        comparison = compare(*(run.result for run in pair), fail_on=GATES)
+        labels = ComparedRuns(*map(label, pair))
+        json.dumps(compare_document(labels, comparison, command=[]), allow_nan=False)
+        for width in (40, 120):
+            print_comparison(labels, comparison, Console(file=io.StringIO(), width=width))
+        compare_page(*pair, comparison).encode()
+    for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
+        evaluate(parse_assertion(text), stored.result)
+    stress_page(stored.result, command=stored.command, version=stored.vmtool).encode()
+    stress_csv(stored.result).encode()
+
+
+def alike(value):
+    """Values of the same kind as *value*, so that most of the mutants are read."""
+    if isinstance(value, bool) or value is None:
+        return st.none() | st.booleans()
+    if isinstance(value, int):
+        return st.integers(0, 200) | st.integers(-(1 << 63), 1 << 63)
+    if isinstance(value, float):
+        return st.floats(allow_nan=False, allow_infinity=False)
+    if isinstance(value, str):
+        return st.text(max_size=8)
+    return st.just(type(value)())
+
+
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
-def test_any_mutation_is_refused_or_can_be_compared_and_judged(tmp_path, changes):
+@given(st.data())
+def test_any_mutation_is_refused_or_can_be_shown_in_every_way(tmp_path, data):
     document = DOCUMENT
-    for path, value in changes:
+    for path in data.draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3)):
         with suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
-            document = at(document, path, value)
+            old = document
+            for key in path:
+                old = old[key]
+            document = at(document, path, data.draw(st.one_of(alike(old), alike(old), VALUES)))
     file = store(tmp_path / "mutant", json.dumps(document))
     with suppress(InputError):
-        result = read_run(file).result
-        compare(result, eventful())
-        compare(eventful(), result)
-        evaluate(parse_assertion("commit.p99<5ms"), result)
+        show_everything(read_run(file))
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
