@@ -196,6 +196,13 @@ def summarize(data: HistogramData) -> Summary:
     )
 
 
+def summarize_samples(samples: Sequence[int]) -> Summary:
+    """Return the summary of *samples* in nanoseconds."""
+    histogram = Histogram()
+    histogram.extend(samples)
+    return summarize(histogram.data())
+
+
 def merged(parts: Iterable[HistogramData]) -> HistogramData:
     """Return one histogram of all samples of *parts*."""
     whole = Histogram()

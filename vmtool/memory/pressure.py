@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from vmtool.units import format_size
@@ -221,7 +220,8 @@ def _heuristic(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
 
 def _read_int(path: str) -> int | None:
     try:
-        return int(Path(path).read_text(encoding="ascii"))
+        with open(path, "rb") as file:  # no codec, whose import may be what fails now
+            return int(file.read())
     except (OSError, ValueError):
         return None
 

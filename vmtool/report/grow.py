@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.stats import Summary
-    from vmtool.trials.growing import CopyResult, GrowPlan, GrowResult
+    from vmtool.trials.copying import CopyResult
+    from vmtool.trials.growing import GrowPlan, GrowResult
 
 SCHEMA: Final = "vmtool.grow"
 VERSION: Final = 1

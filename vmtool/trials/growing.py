@@ -5,23 +5,19 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from vmtool.errors import CallError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.stats import Histogram, Summary, summarize
-from vmtool.trials.copying import CopiedBuffer
+from vmtool.stats import Summary, summarize_samples
+from vmtool.trials.copying import CopyResult, compare_copying
 from vmtool.trials.stamps import Stamps
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from vmtool.memory.backing import VirtualBacking
-
-#: Copying stops when its steps have taken so long: growing in small steps copies without bound.
-COPY_LIMIT_NS: Final = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +54,6 @@ class GrowCheck:
     check: str
     looked_at: int
     failure: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class CopyResult:
-    """The same growth by copying.
-
-    Attributes:
-        steps: Growing steps done before the limit; the first so many of the plan.
-        planned_steps: Growing steps in the plan.
-        copied_bytes: What was copied together.
-        copying: Latency of its steps.
-        in_place: Latency of the same steps of the buffer that grew in place.
-        copying_ns: Time of its steps together.
-        in_place_ns: Time of the same steps in place.
-        stopped: Why not all steps were done, or ``None``.
-    """
-
-    steps: int
-    planned_steps: int
-    copied_bytes: int
-    copying: Summary
-    in_place: Summary
-    copying_ns: int
-    in_place_ns: int
-    stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +157,8 @@ def run_growth(
     complete = len(trial.elapsed) == len(plan.lengths) and not trial.promises.broken
     copying = None
     if plan.against_copying and complete:
-        copying = _compare(trial, plan.lengths, stop)
-    grows = trial.grows
+        copying = compare_copying(plan.lengths, trial.elapsed, stop=stop)
+    steps = list(zip(trial.grows, trial.elapsed, strict=True))
     return GrowResult(
         backing=backing.name,
         method=backing.method,
@@ -199,8 +170,8 @@ def run_growth(
         lengths_bytes=tuple(plan.lengths[: len(trial.elapsed)]),
         committed_bytes=tuple(trial.committed),
         elapsed_ns=tuple(trial.elapsed),
-        growing=_summary([ns for ns, up in zip(trial.elapsed, grows, strict=True) if up]),
-        shrinking=_summary([ns for ns, up in zip(trial.elapsed, grows, strict=True) if not up]),
+        growing=summarize_samples([ns for up, ns in steps if up]),
+        shrinking=summarize_samples([ns for up, ns in steps if not up]),
         checks=trial.promises.results(),
         copying=copying,
     )
@@ -279,53 +250,3 @@ class _Trial:
         if left is not None:
             words = f"{left} bytes are still resident at length 0" if left else None
             self.promises.hold("all is released", words)
-
-
-def _compare(trial: _Trial, lengths: Sequence[int], stop: Callable[[], bool]) -> CopyResult:
-    """Grow a copied buffer through the growing steps, until something stops it."""
-    befores = (0, *lengths)
-    steps = [
-        (before, length, ns)
-        for before, length, ns, up in zip(
-            befores, lengths, trial.elapsed, trial.grows, strict=False
-        )
-        if up
-    ]
-    copied_ns: list[int] = []
-    spent_ns = 0
-    stopped = None
-    buffer = CopiedBuffer()
-    stamps = Stamps(max(lengths))
-    try:
-        for before, length, _ in steps:
-            if stop() or spent_ns > COPY_LIMIT_NS:
-                stopped = "interrupted" if stop() else "it had taken 2 s"
-                break
-            start = perf_counter_ns()
-            buffer.grow_to(length, keep=before)
-            copied_ns.append(perf_counter_ns() - start)
-            spent_ns += copied_ns[-1]
-            with buffer.view() as view:
-                stamps.write(view, before)  # an untouched source would copy too fast
-    except CallError as error:
-        stopped = str(error)
-    finally:
-        buffer.close()
-    done = steps[: len(copied_ns)]
-    in_place_ns = [ns for _, _, ns in done]
-    return CopyResult(
-        steps=len(done),
-        planned_steps=len(steps),
-        copied_bytes=sum(before for before, _, _ in done),
-        copying=_summary(copied_ns),
-        in_place=_summary(in_place_ns),
-        copying_ns=spent_ns,
-        in_place_ns=sum(in_place_ns),
-        stopped=stopped,
-    )
-
-
-def _summary(samples: Sequence[int]) -> Summary:
-    histogram = Histogram()
-    histogram.extend(samples)
-    return summarize(histogram.data())

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import subprocess
 import sys
 
 import pytest
@@ -45,3 +46,36 @@ def test_a_call_that_the_kernel_refuses_carries_the_cause():
     assert "EINVAL" in str(error)
     assert f"{PAGE} bytes" in error.cause
     assert "granularity" in error.hint
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="MCL_FUTURE and its limit are Linux's")
+def test_a_process_that_locks_its_memory_is_told_so():
+    """mlockall(MCL_FUTURE) makes a mapping beyond RLIMIT_MEMLOCK fail with EAGAIN, not ENOMEM."""
+    program = """
+import ctypes, os, resource, sys
+from vmtool.errors import CallError
+from vmtool.memory.posix import PosixBacking
+limit = min(8 << 20, *(n for n in resource.getrlimit(resource.RLIMIT_MEMLOCK) if n >= 0))
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+if os.geteuid() == 0:
+    os.setuid(65534)  # without CAP_IPC_LOCK, which exempts from the limit
+if ctypes.CDLL(None).mlockall(2):  # MCL_FUTURE
+    sys.exit(77)
+try:
+    PosixBacking("fixed").reserve(1 << 30)
+except CallError as error:
+    print(error.symbol, error.cause, error.hint, sep="|")
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    if child.returncode == 77:
+        pytest.skip("this process may not lock memory")
+    symbol, cause, hint = child.stdout.strip().split("|")
+    assert symbol == "EAGAIN", child.stderr
+    assert "RLIMIT_MEMLOCK of " in cause
+    assert "ulimit -l" in hint

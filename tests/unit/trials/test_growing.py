@@ -93,7 +93,7 @@ def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
 
 
 def test_copying_stops_at_its_time_limit(monkeypatch):
-    monkeypatch.setattr("vmtool.trials.growing.COPY_LIMIT_NS", 0)
+    monkeypatch.setattr("vmtool.trials.copying.COPY_LIMIT_NS", 0)
     result = run_growth(open_backing(), plan_for(copying=True))
     assert result.copying.steps == 1
     assert "2 s" in result.copying.stopped
