@@ -64,6 +64,7 @@ def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
 
 def _run(output: Output, options: dict[str, Any]) -> int:
     from vmtool.assertions import evaluate, parse_assertion
+    from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import stress_progress
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_document, to_text
@@ -76,8 +77,14 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     backings = _backings(options, methods)
     settings = make_settings(_request(options, methods, facts), backings[0])
     _preflight(output, settings, facts, force=options["force"])
-    with stress_progress(settings, quiet=output.quiet) as progress:
-        result = run_stress(settings, facts, hang_ns=options["hang_timeout"], progress=progress)
+    with watch_signals() as interruption, stress_progress(settings, quiet=output.quiet) as progress:
+        result = run_stress(
+            settings,
+            facts,
+            hang_ns=options["hang_timeout"],
+            stopping=lambda: interruption.requested,
+            progress=progress,
+        )
     result = with_verdicts(result, [evaluate(condition, result) for condition in conditions])
     output.emit(
         lambda: to_document(result, command_line()), lambda console: to_text(result, console)

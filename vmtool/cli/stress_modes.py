@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def run_matrix_mode(output: Output, request: Request, hang_ns: int) -> int:
     """Run every pattern with every method and granule."""
+    from vmtool.cli.interrupt import watch_signals
     from vmtool.machine import read_facts
     from vmtool.report.stress_modes import matrix_document, matrix_text
     from vmtool.stress.matrix import run_matrix
@@ -24,7 +25,14 @@ def run_matrix_mode(output: Output, request: Request, hang_ns: int) -> int:
     def show(done: int, total: int) -> None:
         _show(output, f"run {done + 1} of {total}")
 
-    report = run_matrix(request, read_facts(), hang_ns=hang_ns, progress=show)
+    with watch_signals() as interruption:
+        report = run_matrix(
+            request,
+            read_facts(),
+            hang_ns=hang_ns,
+            stopping=lambda: interruption.requested,
+            progress=show,
+        )
     _show(output, "")
     output.emit(
         lambda: matrix_document(report, command_line()),

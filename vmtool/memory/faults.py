@@ -122,6 +122,7 @@ class FaultyCalls:
     """Counts the calls that go through it, and spoils those that the faults name.
 
     Attributes:
+        faults: What was asked for.
         counts: How often each call was made.
         struck: The faults that happened, in order.
     """
@@ -129,7 +130,7 @@ class FaultyCalls:
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.counts: dict[str, int] = {}
         self.struck: list[Fault] = []
-        self._faults = faults
+        self.faults = faults
         self._lock = threading.Lock()
 
     def wrap(self, table: _CallTable) -> _CallTable:
@@ -138,12 +139,12 @@ class FaultyCalls:
         Raises:
             UsageError: If a fault names a call that the table does not have.
         """
-        check_faults(self._faults, table)
+        check_faults(self.faults, table)
         wrapped = {name: self._spoil(name, getattr(table, name)) for name in call_names(table)}
         return replace(table, **wrapped)  # type: ignore[type-var]
 
     def _spoil(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
-        faults = [fault for fault in self._faults if fault.call == name]
+        faults = [fault for fault in self.faults if fault.call == name]
 
         def spoiled(*arguments: Any) -> int:
             with self._lock:

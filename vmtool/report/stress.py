@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.padding import Padding
 from rich.text import Text
 
 from vmtool.report.console import plain_table
@@ -72,7 +71,7 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
         f"{capacity} reserved for each buffer, at most {budget} committed",
     ]
     if settings.workers * settings.threads > 1:
-        parts.append(f"{settings.workers} workers with {settings.threads} threads each")
+        parts.append(f"workers: {settings.workers}, threads in each: {settings.threads}")
     options = [f"touch {settings.touch}", f"verify {settings.verify}"]
     options += [name for name in ("huge", "prefault") if getattr(settings, name)]
     parts.append(f"{', '.join(options)}, seed {settings.seed}")
@@ -122,11 +121,14 @@ def _tail(result: StressResult) -> Iterator[RenderableType]:
     before, after = result.resident_before_bytes, result.resident_after_bytes
     if before is not None and after is not None:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
+    for name in ("degraded", "quarantined"):
+        total = sum(getattr(method, f"{name}_bytes") for method in result.methods)
+        if total:
+            yield Text(f"{name}: {format_size(total)}")
     for scaling in result.scaling:
         yield Text(
             f"scaling of {scaling.method}: {scaling.speedup:.2f} times one "
-            f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s with "
-            f"{scaling.workers} workers of {scaling.threads} threads)"
+            f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s)"
         )
     if result.recommendation is not None:
         yield Text(f"use {result.recommendation.method}: {result.recommendation.reason}")
@@ -196,4 +198,4 @@ def _problem(message: str, cause: str | None, hint: str | None) -> RenderableTyp
     for label, more in (("cause", cause), ("hint", hint)):
         if more:
             text.append(f"\n{label}: {more}", style="not bold default")
-    return Padding(text, (0, 0, 0, 0))
+    return text

@@ -57,6 +57,10 @@ def describe_accident(
         kind = "exit"
         last = stderr.strip().splitlines()[-1:] or ["it said nothing"]
         cause, hint = last[0], "please report this: a worker must not end like that"
+    effect = "=HANG" if hung else f"={name}"
+    asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
+    if asked:
+        cause, hint = f"the fault {asked[0]} was asked for", "leave out --inject"
     methods = plan.settings.methods
     return Accident(
         kind=kind,

@@ -154,12 +154,12 @@ def _run(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:
             f"checkpoints took {result.checkpoint_share:.1%} of the run",
             "run for longer, or with fewer mappings (a larger --granule)",
         )
-    if settings.threads > 1 and settings.verify == "full":
+    if settings.threads > 1:
         yield Advice(
             "interpreter-lock",
-            "full verification takes page faults while it holds Python's lock, so that threads "
-            "wait for each other in touch",
-            "use --workers instead of --threads, or --verify sample",
+            "threads wait for Python's lock after each call, and with full verification also in "
+            "touch; that is part of their samples",
+            "use --workers to measure contention in the kernel alone",
         )
     if settings.huge and facts.huge_pages.thp_mode == "never":
         yield Advice(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import QuarantineError
-from vmtool.memory.counters import read_split
+from vmtool.memory.counters import read_process, read_split
 from vmtool.memory.governor import Tier
 from vmtool.results import LEDGERS, PHASES, CallFailure, MethodResult, Verdict
 from vmtool.stress.messages import WorkerReport
@@ -34,11 +35,12 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
     refusals = _close_all(session)
     verdicts.append(_released(session, refusals))
     verdicts += _ledgers(session) + _leaks(report.slopes)
-    return WorkerReport(
-        **{
-            **{name: getattr(report, name) for name in WorkerReport.__slots__},
-            "verdicts": tuple(verdicts),
-        }
+    if session.settings.inject:
+        verdicts.append(_injected(session))
+    return replace(
+        report,
+        verdicts=tuple(verdicts),
+        resident_after_bytes=read_process().resident_bytes,
     )
 
 
@@ -52,7 +54,7 @@ def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> W
         overhead_ns=session.overhead_ns,
         base_addresses=session.base_addresses,
         resident_before_bytes=session.resident_before,
-        resident_after_bytes=session.resident_after,
+        resident_after_bytes=None,
         methods=tuple(_method(session, i) for i in range(len(session.settings.methods))),
         checkpoints=checkpoints.kept() if checkpoints else (),
         checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
@@ -106,6 +108,21 @@ def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailur
         injected=call is not None and (call.call, call.symbol) in struck,
         cause=error.cause,
         hint=error.hint,
+    )
+
+
+def _injected(session: Session) -> Verdict:
+    """A fault that never happened proves nothing, and the user must know."""
+    missing = [fault for fault in session.faults.faults if fault not in session.faults.struck]
+    if not missing:
+        return Verdict("inject", passed=True, detail="every fault that was asked for happened")
+    fault = missing[0]
+    made = session.faults.counts.get(fault.call, 0)
+    return Verdict(
+        "inject",
+        passed=None,
+        detail=f"{fault} did not happen: {fault.call} was called {made} times",
+        hint="use a smaller N, more cycles, or another --method",
     )
 
 

@@ -80,6 +80,7 @@ def run_matrix(
     facts: MachineFacts,
     *,
     hang_ns: int,
+    stopping: Callable[[], bool],
     progress: Callable[[int, int], None],
 ) -> MatrixReport:
     """Run *request* with every pattern and granule; its duration is that of the whole matrix.
@@ -88,6 +89,7 @@ def run_matrix(
         request: What all cells share; its pattern, granule and cycles are not used.
         facts: About this machine.
         hang_ns: A worker that does not move for this long is killed.
+        stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
     """
     granularity = open_backing(request.backing, method=request.methods[0]).granularity
@@ -112,7 +114,7 @@ def run_matrix(
         except RefusedError as error:
             cells += [_refused(pattern, granule, method, str(error)) for method in one.methods]
             continue
-        result = run_stress(settings, facts, hang_ns=hang_ns)
+        result = run_stress(settings, facts, hang_ns=hang_ns, stopping=stopping)
         cells += [_cell(settings, result, method) for method in settings.methods]
         if result.outcome is Outcome.INTERRUPTED:
             return MatrixReport(tuple(cells), request.seed, complete=False)

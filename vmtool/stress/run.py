@@ -50,15 +50,17 @@ def run_stress(
     *,
     hang_ns: int,
     checks: bool = True,
+    stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> StressResult:
-    """Run *settings* in worker processes; a keyboard interrupt leaves a valid partial result.
+    """Run *settings* in worker processes; what is ended early leaves a valid partial result.
 
     Args:
         settings: What to do.
         facts: About this machine, for the result.
         hang_ns: A worker that does not move for this long is killed.
         checks: Whether to take checkpoints of the ledgers.
+        stopping: Asked about ten times a second whether to end early.
         progress: Called about ten times a second.
 
     Raises:
@@ -73,12 +75,12 @@ def run_stress(
     interrupted = False
     if settings.workers * settings.threads > 1:
         plan = WorkerPlan(_shorter(alone(settings)), 0, checks=False)
-        single, interrupted = run_workers([plan], hang_ns=hang_ns, progress=tell)
+        single, interrupted = run_workers([plan], hang_ns=hang_ns, stopping=stopping, progress=tell)
     share = replace(settings, budget_bytes=settings.budget_bytes // settings.workers)
     plans = [WorkerPlan(share, worker, checks) for worker in range(settings.workers)]
     endings: list[Ending] = []
     if not interrupted:
-        endings, interrupted = run_workers(plans, hang_ns=hang_ns, progress=tell)
+        endings, interrupted = run_workers(plans, hang_ns=hang_ns, stopping=stopping, progress=tell)
     wall_ns = perf_counter_ns() - began
     return _assemble(settings, facts, single, endings, wall_ns, interrupted=interrupted)
 

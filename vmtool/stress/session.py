@@ -82,7 +82,6 @@ class Session:
         self.busy_ns = 0
         self.base_addresses: tuple[int, ...] = ()
         self.resident_before: int | None = None
-        self.resident_after: int | None = None
         self.governor = Governor(
             dict.fromkeys((Tier.HOST, Tier.DEVICE), self.settings.budget_bytes)
         )
@@ -173,7 +172,6 @@ class Session:
             thread.join()
         if self._defect is not None:
             raise self._defect
-        self.resident_after = read_process().resident_bytes
 
     def cycles(self) -> int:
         """Return the cycles of all threads and methods, warm-up left out."""

@@ -155,15 +155,18 @@ def run_workers(
     plans: Sequence[WorkerPlan],
     *,
     hang_ns: int,
+    stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _cycles: None,
 ) -> tuple[list[Ending], bool]:
     """Run one process for each plan, all started together; return how each ended.
 
-    A keyboard interrupt makes them stop early and keep what they have; a second one kills them.
+    A ``KeyboardInterrupt`` kills them; what they told before is kept.
 
     Args:
         plans: What each worker does.
         hang_ns: A worker that does not move for this long is killed.
+        stopping: Asked about ten times a second; once it is true the workers stop early, give
+            everything back and report what they have.
         progress: Called about ten times a second with the cycles done by all of them.
 
     Returns:
@@ -180,7 +183,7 @@ def run_workers(
     try:
         for plan in plans:
             workers.append(_Worker(plan, folder, inbox))  # noqa: PERF401 - closed below if one fails
-        interrupted = _Watch(workers, inbox, hang_ns, progress).run()
+        interrupted = _Watch(workers, inbox, hang_ns, stopping, progress).run()
         return [worker.end() for worker in workers], interrupted
     finally:
         for worker in workers:
@@ -196,26 +199,34 @@ class _Watch:
         workers: Sequence[_Worker],
         inbox: queue.SimpleQueue[Any],
         hang_ns: int,
+        stopping: Callable[[], bool],
         progress: Callable[[int], None],
     ) -> None:
         self._workers = workers
         self._inbox = inbox
         self._hang_ns = hang_ns
+        self._stopping = stopping
         self._progress = progress
         self._running = set(range(len(workers)))
         self._waiting = set(range(len(workers)))
         self._interrupted_ns: int | None = None
 
     def run(self) -> bool:
-        """Follow them; return whether a keyboard interrupt ended the run."""
+        """Follow them; return whether the user ended the run."""
         while self._running:
             try:
                 self._step()
             except KeyboardInterrupt:
-                self._interrupt()
+                self._interrupted_ns = self._interrupted_ns or monotonic_ns()
+                for worker in self._workers:
+                    worker.kill()
         return self._interrupted_ns is not None
 
     def _step(self) -> None:
+        if self._interrupted_ns is None and self._stopping():
+            self._interrupted_ns = monotonic_ns()
+            for worker in self._workers:
+                worker.tell("stop\n")
         try:
             worker, message = self._inbox.get(timeout=_POLL_S)
         except queue.Empty:
@@ -251,12 +262,3 @@ class _Watch:
             for other in self._workers:
                 if not other.final:
                     other.tell("go\n")
-
-    def _interrupt(self) -> None:
-        if self._interrupted_ns is None:
-            self._interrupted_ns = monotonic_ns()
-            for worker in self._workers:
-                worker.tell("stop\n")
-        else:
-            for worker in self._workers:
-                worker.kill()

@@ -18,9 +18,10 @@ STRIDE: Final = 4096
 _STRIDE_WORDS: Final = STRIDE // 8
 # A granule is written piece by piece from one prepared piece that stays in the cache.
 _PIECE: Final = 2 * MIB
-# The prepared piece is used from one of this many strides on, so that equal stamps are not the
-# only difference between two granules.
-_ROTATIONS: Final = 64
+# The prepared piece is used from one of this many strides on, so that stamps are not the only
+# difference between two granules. A prime: stamps that differ in one bit never share a place.
+_ROTATIONS: Final = 61
+_IDENTITY_BITS: Final = 48  # of the granule; the buffer is above
 _SPREAD: Final = 2654435761  # Knuth's multiplicative hash: consecutive cycles check far apart
 
 
@@ -190,10 +191,10 @@ class Contents:
         """Stamp the prepared piece; return where in it the piece at offset *at* begins."""
         if self._verify == "off":
             return 0
-        rotation = (granule * 7 + generation + at // self._piece) % _ROTATIONS
+        rotation = self._rotation(granule, generation, at)
         word = rotation * _STRIDE_WORDS
         end = word + self._strides * _STRIDE_WORDS
-        identity = array("Q", (self._buffer_id << 48 | granule,)) * self._strides
+        identity = array("Q", (self._buffer_id << _IDENTITY_BITS | granule,)) * self._strides
         self._block_words[word:end:_STRIDE_WORDS] = memoryview(identity)
         stamp = array("Q", (generation,)) * self._strides
         self._block_words[word + 1 : end : _STRIDE_WORDS] = memoryview(stamp)
@@ -261,15 +262,28 @@ class Contents:
         return at + next(i for i in range(nbytes) if found[i] != wanted[i])
 
     def _fail(self, check: str, at: int, granule: int, generation: int, detail: str) -> None:
-        """Raise, naming the granule whose stamp is found there, if it is one."""
-        stretch = at // STRIDE * STRIDE // 8
-        owner, age = self._words[stretch], self._words[stretch + 1]
-        buffer_id, other = owner >> 48, owner & ((1 << 48) - 1)
-        if (
-            age
-            and age <= generation
-            and (owner, age) != (self._buffer_id << 48 | granule, generation)
-        ):
-            check = "isolation" if (buffer_id, other) != (self._buffer_id, granule) else check
-            detail += f"; it holds the bytes of buffer {buffer_id}, granule {other}, cycle {age}"
+        """Raise, naming whose bytes are found there, if they are those of some granule."""
+        owner = self._owner(at)
+        mine = (self._buffer_id, granule, generation)
+        if owner is not None and owner != mine:
+            check = check if owner[:2] == mine[:2] else "isolation"
+            detail += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*owner)
         raise CorruptionError(Corruption(check, granule, generation, at, detail))
+
+    def _owner(self, at: int) -> tuple[int, int, int] | None:
+        """Return buffer, granule and cycle of the stretch around *at*, if all of it is theirs."""
+        stretch = at // STRIDE * STRIDE
+        identity, generation = self._words[stretch // 8], self._words[stretch // 8 + 1]
+        buffer_id, granule = identity >> _IDENTITY_BITS, identity & ((1 << _IDENTITY_BITS) - 1)
+        piece = stretch - stretch % self._granule % self._piece
+        source = self._rotation(granule, generation, piece) * STRIDE + stretch - piece
+        end = 24 if self._first_only else STRIDE
+        found = self._bytes[stretch + 16 : stretch + end]
+        wanted = self._block.view[source + 16 : source + end]
+        # The check for zero has written one byte of each stretch before it looks.
+        wrong = sum(a != b for a, b in zip(found, wanted, strict=True))
+        return (buffer_id, granule, generation) if wrong <= 1 else None
+
+    def _rotation(self, granule: int, generation: int, at: int) -> int:
+        piece = at % self._granule // self._piece
+        return (granule * 7 + generation + piece) % _ROTATIONS
