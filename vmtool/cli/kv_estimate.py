@@ -52,11 +52,17 @@ def command(as_json: bool, path: str | None, quiet: bool, **options: Any) -> Non
 
 def _answer(question: Asked, output: Output, *, explain: bool) -> None:
     from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv import to_body, to_lines
+    from vmtool.report.kv import to_lines
 
     estimate = Estimate(question.question())
+
+    def document() -> dict[str, Any]:
+        from vmtool.report.kv_json import to_body
+
+        return _document(to_body(estimate, explain=explain))
+
     output.emit_lines(
-        lambda: _document(to_body(estimate, explain=explain)),
+        document,
         lambda width: to_lines(estimate, width, explain=explain),
     )
 

@@ -170,6 +170,7 @@ class Asked(NamedTuple):
         return Question(
             geometry=self.divided(model),
             formats=choose_formats(model.dtype, key=key, value=value),
+            format_origin=_format_origin(model.dtype, key or value),
             budget=self.budget,
             granules=self.granules,
             granule=granule or self.granule,
@@ -180,6 +181,14 @@ class Asked(NamedTuple):
             in_flight=options["in_flight"] or 0,
             waste_threshold=self.waste_threshold,
         )
+
+
+def _format_origin(model_dtype: str | None, named: str | None) -> str:
+    if named is not None:
+        return "as given"
+    if model_dtype in ("bf16", "fp16"):
+        return "the model's own"
+    return f"because engines serve models of {model_dtype or 'no stated type'} so"
 
 
 def asked(options: Mapping[str, Any]) -> Asked:

@@ -56,6 +56,7 @@ class Question(NamedTuple):
     Attributes:
         geometry: The model, or what one rank holds of it.
         formats: The element formats.
+        format_origin: Why these.
         budget: The memory.
         granules: Granules for the table of tensors, ascending.
         granule: The granule that policies round to.
@@ -71,6 +72,7 @@ class Question(NamedTuple):
 
     geometry: ModelGeometry
     formats: Formats
+    format_origin: str
     budget: Budget
     granules: tuple[int, ...]
     granule: int

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 #: Where there is no terminal, nothing limits a line.
 WIDE: Final = 240
 _USUAL: Final = 80
-_GAP: Final = 3
+#: Columns between cells, and where that is too wide.
+_GAPS: Final = (3, 2)
 _INDENT: Final = "  "
 
 
@@ -42,7 +43,12 @@ def paragraph(text: str, width: int, *, indent: str = "") -> list[str]:
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: int = 1
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    left: int = 1,
+    label: int = 1,
 ) -> list[str]:
     """Return *rows* in columns, or one below the other where *width* is too small.
 
@@ -51,13 +57,15 @@ def table(
         rows: The cells; each row as long as *headings*.
         width: Columns of the terminal.
         left: How many of the first columns are left-justified; the others are right-justified.
+        label: How many of the first cells name a row that is told below one another.
     """
     lines = [headings, *rows] if any(headings) else list(rows)
     sizes = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    if sum(sizes) + _GAP * (len(sizes) - 1) > width:
-        return _records(headings, rows, width, left)
+    fitting = [gap for gap in _GAPS if sum(sizes) + gap * (len(sizes) - 1) <= width]
+    if not fitting:
+        return _records(headings, rows, width, label)
     return [
-        (" " * _GAP)
+        (" " * fitting[0])
         .join(
             cell.ljust(size) if i < left else cell.rjust(size)
             for i, (cell, size) in enumerate(zip(line, sizes, strict=True))
@@ -69,7 +77,7 @@ def table(
 
 def pairs(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Return names and what they are, aligned; long values continue below, indented."""
-    size = max(len(name) for name, _ in rows) + _GAP
+    size = max(len(name) for name, _ in rows) + _GAPS[0]
     lines = []
     for name, value in rows:
         if width - size < len(value) and width < 60:
@@ -81,12 +89,12 @@ def pairs(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 def _records(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, label: int
 ) -> list[str]:
     lines = []
     for row in rows:
-        lines += paragraph(" ".join(cell for cell in row[:left] if cell), width)
-        for heading, cell in zip(headings[left:], row[left:], strict=True):
+        lines += paragraph(" ".join(cell for cell in row[:label] if cell), width)
+        for heading, cell in zip(headings[label:], row[label:], strict=True):
             if cell:
                 text = f"{_INDENT}{heading}: {cell}" if heading else f"{_INDENT}{cell}"
                 lines += paragraph(text, width, indent=_INDENT * 2)

@@ -1,8 +1,8 @@
-"""The report of ``vmtool kv-estimate`` about one model."""
+"""The report of ``vmtool kv-estimate`` about one model, as plain text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.capacity import Limit
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from vmtool.kv.tiling import Fit
 
 _GB: Final = 10**9
-
-
-# ---- words and numbers ----------------------------------------------------------------------
 
 
 def both(nbytes: int) -> str:
@@ -60,6 +57,14 @@ def formats_text(question: Question) -> str:
     return f"K {formats.key.name}, V {formats.value.name}"
 
 
+def _format_text(question: Question) -> str:
+    formats = question.formats
+    summary = formats.key.summary
+    if formats.key != formats.value:
+        summary += f"; {formats.value.summary}"
+    return f"{formats_text(question)} ({summary}), {question.format_origin}"
+
+
 def why(capacity: Capacity) -> str:
     """Return what limits *capacity*."""
     return {
@@ -68,9 +73,6 @@ def why(capacity: Capacity) -> str:
         Limit.FLOOR: f"the first would commit {both(capacity.committed_bytes)}",
         Limit.NONE: "nothing limits it: the cost does not grow",
     }[capacity.limit]
-
-
-# ---- text -----------------------------------------------------------------------------------
 
 
 def to_lines(estimate: Estimate, width: int, *, explain: bool = False) -> Iterator[str]:
@@ -104,7 +106,9 @@ def _headline(estimate: Estimate, width: int) -> list[str]:
         else f"{count_of(answer.one.fits, 'token')} in one sequence"
     )
     many = count_of(answer.many.fits, "sequence")
-    text = f"{question.geometry.name}: {have} hold {one}, or {many} of {count_of(length, 'token')}."
+    text = (
+        f"{question.geometry.name}: {have} holds {one}, or {many} of {count_of(length, 'token')}."
+    )
     context = question.geometry.context_tokens
     if context is not None and answer.one.fits is not None and answer.one.fits > context:
         text += f" The model's context is {context:,}."
@@ -120,11 +124,9 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
         ranks = f"tp {geometry.tp}, pp {geometry.pp}, dcp {geometry.dcp}"
         rows.append(("rank", f"{ranks}: everything here is for the fullest rank"))
     rows += [
-        ("format", f"{formats_text(question)}: {question.formats.key.summary}"),
-        ("a sequence", f"{both(cost.fixed_bytes)} + {slope_text(cost.slope)}"),
+        ("format", _format_text(question)),
+        ("a sequence", _sequence_text(cost)),
     ]
-    if cost.saturation_tokens:
-        rows.append(("", f"from {cost.saturation_tokens:,} tokens on, when every window is full"))
     used = cost.bytes_for(length)
     average = f"{used / length:,.1f} B on average"
     packed = (
@@ -146,6 +148,13 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
     return rows
 
 
+def _sequence_text(cost: SequenceCost) -> str:
+    text = f"{both(cost.fixed_bytes)} + {slope_text(cost.slope)}"
+    if cost.saturation_tokens:
+        text += f", from {cost.saturation_tokens:,} tokens on, when every window is full"
+    return text
+
+
 def _budget_text(budget: Budget) -> str:
     total = f"{budget.total_bytes:,} B = {budget.total_bytes / (1 << 30):.2f} GiB"
     text = f"{total} ({budget.total_bytes / _GB:.2f} GB), {budget.origin}"
@@ -159,19 +168,40 @@ def _tensor_lines(estimate: Estimate, width: int) -> list[str]:
     question = estimate.question
     if not estimate.tensors:
         return paragraph("No layer keeps anything for each token.", width)
-    headings = ["tensor", "of", "B/token", *(format_size(g) for g in question.granules), "tiles at"]
+    granule = format_size(question.granule)
+    headings = [
+        "tensor",
+        "of",
+        "B/token",
+        *(format_size(nbytes) for nbytes in question.granules),
+        f"tile {granule}",
+    ]
     rows = [
         [
             item.tensor.name,
             f"{item.layers} x {item.kind.value}",
             f"{item.tensor.bytes_per_token:,}",
             *(_fit_text(found) for found in item.fits),
-            _tile_text(item, question),
+            f"{_on(item, question.granule).tile_tokens:,}",
         ]
         for item in estimate.tensors
     ]
-    lines = paragraph("Tokens per granule of each tensor (bytes left over)", width)
-    return [*lines, *table(headings, rows, width, left=2)]
+    title = f"Tokens per granule of each tensor (bytes left over), and tokens that tile {granule}"
+    lines = [*paragraph(title, width), *table(headings, rows, width, left=2, label=2)]
+    blocks = {
+        item.tensor.bytes_per_token: item.block for item in estimate.tensors if not item.tiles
+    }
+    for token_bytes, block in blocks.items():
+        text = (
+            f"A block of {question.block:,} tokens of {token_bytes:,} B straddles granules of"
+            f" {granule}; {block:,} tokens do not."
+        )
+        lines += paragraph(text, width)
+    return lines
+
+
+def _on(item: TensorFit, granule: int) -> Fit:
+    return next(found for found in item.fits if found.granule_bytes == granule)
 
 
 def _fit_text(found: Fit) -> str:
@@ -182,25 +212,10 @@ def _fit_text(found: Fit) -> str:
     return f"{found.tokens:,} ({found.tail_bytes:,} B, {percent(found.tail)})"
 
 
-def _tile_text(item: TensorFit, question: Question) -> str:
-    found = next(fit for fit in item.fits if fit.granule_bytes == question.granule)
-    text = f"{found.tile_tokens:,} tokens"
-    if not item.tiles:
-        text += f"; block {question.block:,} does not, {item.block:,} does"
-    return text
-
-
 def _policy_lines(estimate: Estimate, width: int) -> list[str]:
     question = estimate.question
     threshold = percent(question.waste_threshold)
-    headings = [
-        "packing",
-        "1 token",
-        f"wasted at {question.length:,}",
-        f"under {threshold} from",
-        "tokens in one",
-        f"of {question.length:,}",
-    ]
+    headings = ["packing", "1 token", "wasted", f"<{threshold} from", "one holds", "sequences"]
     rows = []
     notes = []
     for name, answer in estimate.answers().items():
@@ -208,7 +223,11 @@ def _policy_lines(estimate: Estimate, width: int) -> list[str]:
             notes.append(str(answer))
             continue
         rows.append(_policy_row(answer, name, chosen=name == question.policy))
-    title = f"Packing on granules of {format_size(question.granule)}"
+    title = (
+        f"Packing sequences of {count_of(question.length, 'token')} on granules of"
+        f" {format_size(question.granule)}, the length from which less than {threshold} is wasted,"
+        " and what fits"
+    )
     lines = [*paragraph(title, width), *table(headings, rows, width)]
     for note in notes:
         lines += paragraph(note, width, indent="  ")
@@ -235,106 +254,4 @@ def explain_lines(geometry: ModelGeometry, width: int) -> list[str]:
         for name, fact in geometry.provenance.items()
     ]
     title = paragraph(f"Where the values come from ({geometry.architecture})", width)
-    return [*title, *table(["value", "", "source", "where", "key"], rows, width, left=5)]
-
-
-# ---- JSON -----------------------------------------------------------------------------------
-
-
-def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:
-    """Return the keys of the JSON document."""
-    question, cost = estimate.question, estimate.cost
-    geometry, budget = question.geometry, question.budget
-    body = {
-        "model": {
-            "name": geometry.name,
-            "architecture": geometry.architecture,
-            "layers": len(geometry.layers),
-            "context_tokens": geometry.context_tokens,
-            "tp": geometry.tp,
-            "pp": geometry.pp,
-            "dcp": geometry.dcp,
-        },
-        "format_k": question.formats.key.name,
-        "format_v": question.formats.value.name,
-        "budget": {
-            "total_bytes": budget.total_bytes,
-            "weights_bytes": budget.weights_bytes,
-            "reserve_bytes": budget.reserve_bytes,
-            "kv_bytes": budget.kv_bytes,
-            "origin": budget.origin,
-        },
-        "context_tokens": question.length,
-        "sequences": question.sequences,
-        "granule_bytes": question.granule,
-        "block_tokens": question.block,
-        "in_flight_tokens": question.in_flight,
-        "sequence": _sequence_body(cost, question.length),
-        "layers": _layer_bodies(cost),
-        "tensors": [_tensor_body(item) for item in estimate.tensors],
-        "policy": question.policy,
-        "policies": {
-            name: {"impossible": str(answer)}
-            if isinstance(answer, UsageError)
-            else policy_body(answer)
-            for name, answer in estimate.answers().items()
-        },
-    }
-    if explain:
-        body["provenance"] = dict(geometry.provenance)
-    return body
-
-
-def _sequence_body(cost: SequenceCost, length: int) -> dict[str, Any]:
-    return {
-        "fixed_bytes": cost.fixed_bytes,
-        "slope_bytes": cost.slope.numerator,
-        "slope_tokens": cost.slope.denominator,
-        "saturation_tokens": cost.saturation_tokens,
-        "at_context_bytes": cost.bytes_for(length),
-        "marginal_bytes": cost.marginal_bytes(length),
-    }
-
-
-def _layer_bodies(cost: SequenceCost) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": layer.kind,
-            "indices": layer.indices,
-            "bytes_per_token_held": sum(tensor.bytes_per_token for tensor in layer.tensors),
-            "state_bytes": sum(state.nbytes for state in layer.states),
-        }
-        for layer in cost.layers
-    ]
-
-
-def _tensor_body(item: TensorFit) -> dict[str, Any]:
-    tensor = item.tensor
-    return {
-        "name": tensor.name,
-        "kind": item.kind,
-        "layers": item.layers,
-        "format": tensor.format_name,
-        "heads": tensor.heads,
-        "row_bytes": tensor.row_bytes,
-        "bytes_per_token": tensor.bytes_per_token,
-        "extent": tensor.extent,
-        "granules": item.fits,
-        "block_tiles": item.tiles,
-        "suggested_block_tokens": item.block,
-    }
-
-
-def policy_body(answer: PolicyAnswer) -> dict[str, Any]:
-    """Return the JSON object of what one policy makes of the question."""
-    return {
-        "floor_bytes": answer.floor_bytes,
-        "reserved_bytes": answer.reserved_bytes,
-        "used_bytes": answer.waste.used_bytes,
-        "committed_bytes": answer.waste.committed_bytes,
-        "wasted_bytes": answer.waste.wasted_bytes,
-        "waste_ends_tokens": answer.waste_ends,
-        "one_sequence": answer.one,
-        "sequences_of_context": answer.many,
-        "longest_for_sequences": answer.longest,
-    }
+    return [*title, *table(["", "value", "source", "where", "key"], rows, width, left=5)]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from vmtool.report.columns import paragraph, table
-from vmtool.report.kv import formats_text, percent, policy_body
+from vmtool.report.kv import formats_text, percent
+from vmtool.report.kv_json import policy_body
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
     headings = [*axes, "B/token", "1 token", f"wasted at {where}", "tokens in one", f"of {where}"]
     best = _best(rows)
     cells = [[*row.labels.values(), *_cells(row, best)] for row in rows]
-    yield from table([*headings, ""], [[*row] for row in cells], width, left=len(axes))
+    yield from table([*headings, ""], cells, width, left=len(axes), label=len(axes))
     for row in rows:
         if row.problem:
             yield from paragraph(f"{', '.join(row.labels.values())}: {row.problem}", width)

@@ -1,0 +1,373 @@
+"""``vmtool kv-estimate``: what it prints, what it writes, and how it refuses."""
+
+import csv
+import io
+import json
+import re
+import shlex
+
+import pytest
+
+from vmtool.report.kv import to_lines
+from vmtool.units import GIB, MIB
+
+NUMBER = re.compile(r"\d[\d,.]*\d|\d")
+
+
+@pytest.fixture
+def estimate(vmtool):
+    """Return a function that runs ``vmtool kv-estimate`` with a command line as text."""
+
+    def call(line):
+        return vmtool("kv-estimate", *shlex.split(line))
+
+    return call
+
+
+# ---- the answer -----------------------------------------------------------------------------
+
+
+def test_the_first_line_says_how_many_tokens_fit(estimate):
+    ran = estimate("llama-3.1-8b --budget 16GiB")
+    assert (ran.code, ran.stderr) == (0, "")
+    first, *rest = ran.stdout.split("\n\n")
+    assert " ".join(first.split()) == (
+        "llama-3.1-8b: 16 GiB of KV memory holds 131,072 tokens in one sequence, or 1 sequence of"
+        " 131,072 tokens."
+    )
+    assert "17,179,869,184 B = 16.00 GiB (17.18 GB), as given" in rest[0]
+    assert "0 B + 131,072 B x tokens" in rest[0]
+
+
+def test_the_document_has_exact_integers(estimate):
+    ran = estimate("qwen3.5-27b --budget 20GiB --context 32k --json")
+    body = ran.document
+    assert (body["schema"], body["version"]) == ("vmtool.kv-estimate", 1)
+    assert body["command"][:3] == ["vmtool", "kv-estimate", "qwen3.5-27b"]
+    assert body["budget"]["kv_bytes"] == 20 * GIB
+    # 48 states of 3,207,168 B, and 16 layers of 4096 B a token.
+    assert body["sequence"]["fixed_bytes"] == 48 * 3_207_168
+    assert (body["sequence"]["slope_bytes"], body["sequence"]["slope_tokens"]) == (65_536, 1)
+    assert body["sequence"]["at_context_bytes"] == 48 * 3_207_168 + 32_768 * 65_536
+    per_tensor = body["policies"]["per-tensor"]
+    assert per_tensor["floor_bytes"] == (16 * 2 + 48 * 3) * 2 * MIB
+    assert per_tensor["sequences_of_context"]["limit"] == "budget"
+    assert _no_floats(body)
+
+
+def _no_floats(value):
+    if isinstance(value, dict):
+        return all(_no_floats(item) for item in value.values())
+    if isinstance(value, list):
+        return all(_no_floats(item) for item in value)
+    return not isinstance(value, float)
+
+
+def test_granules_that_are_asked_for_join_the_table(estimate):
+    body = estimate("phi-2 --budget 1GiB --granule 20MiB --granule 4KiB --json").document
+    assert body["granule_bytes"] == 20 * MIB
+    key = body["tensors"][0]
+    assert {4096, 65_536, 2 * MIB, 20 * MIB} <= {fit["granule_bytes"] for fit in key["granules"]}
+    small = next(fit for fit in key["granules"] if fit["granule_bytes"] == 4096)
+    assert (small["tokens"], small["granules_per_token"]) == (0, 2)
+
+
+def test_a_token_larger_than_a_granule_is_told_in_granules(estimate):
+    assert "0: 2 granules a token" in estimate("phi-2 --budget 1GiB --granule 4KiB").stdout
+
+
+def test_a_policy_that_cannot_be_is_told_and_the_others_are_shown(estimate):
+    text = estimate("phi-2 --budget 1GiB --granule 4KiB").stdout
+    assert "floor-per-page: a token of k is 5120 B" in text
+    assert re.search(r"^token-major ", text, re.MULTILINE)
+
+
+def test_flags_alone_are_a_model(estimate):
+    ran = estimate("--layers 32 --kv-heads 8 --head-dim 128 --budget 1GiB")
+    assert ran.stdout.startswith("flags: 1 GiB of KV memory holds 8,192 tokens")
+
+
+def test_flags_override_a_model(estimate):
+    body = estimate("llama-3.1-8b --layers 16 --budget 1GiB --json --explain").document
+    assert body["sequence"]["slope_bytes"] == 65_536
+    assert body["provenance"]["layers"] == {
+        "value": 16,
+        "source": "flag",
+        "where": "--layers",
+        "detail": "",
+    }
+
+
+def test_a_config_file_is_a_model(estimate, tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "num_hidden_layers": 2,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 2,
+                "hidden_size": 512,
+                "max_position_embeddings": 4096,
+            }
+        )
+    )
+    body = estimate(f"{shlex.quote(str(tmp_path))} --budget 1GiB --json").document
+    assert body["sequence"]["slope_bytes"] == 2 * 2 * 2 * 64 * 2
+
+
+def test_k_and_v_have_formats_of_their_own(estimate):
+    body = estimate("llama-3.1-8b --dtype-k q8_0 --dtype-v q4_0 --budget 1GiB --json").document
+    assert (body["format_k"], body["format_v"]) == ("q8_0", "q4_0")
+    assert body["sequence"]["slope_bytes"] == 32 * (1088 + 576)
+
+
+def test_ranks_divide_heads_and_weights(estimate, tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"metadata": {"total_size": 4294967297}}')
+    body = estimate(
+        f"llama-3.1-8b --tp 4 --budget 8GiB --weights {shlex.quote(str(index))} --reserve 1GiB --json"
+    ).document
+    assert body["sequence"]["slope_bytes"] == 131_072 // 4
+    assert body["budget"]["weights_bytes"] == GIB + 1
+    assert body["budget"]["kv_bytes"] == 8 * GIB - GIB - 1 - GIB
+
+
+def test_explain_says_where_each_value_came_from(estimate):
+    text = estimate("llama-3.1-8b --budget 1GiB --explain").stdout
+    assert re.search(r"kv_heads +8 +builtin +built-in llama-3.1-8b +num_key_value_heads", text)
+
+
+def test_sequences_share_the_budget(estimate):
+    body = estimate("llama-3.1-8b --budget 16GiB --sequences 8 --json").document
+    assert body["policies"]["per-tensor"]["longest_for_sequences"]["fits"] == 131_072 // 8
+
+
+def test_in_flight_tokens_widen_a_window(estimate):
+    def fixed(line):
+        return estimate(f"gpt-oss-20b --budget 1GiB --json {line}").document["sequence"][
+            "fixed_bytes"
+        ]
+
+    assert fixed("") == 12 * 128 * 2048
+    assert fixed("--in-flight 512") == 12 * (127 + 512) * 2048
+
+
+def test_the_list_has_every_built_in_model(estimate):
+    names = estimate("--list").stdout.split()
+    assert len(names) >= 40
+    assert {"llama-3.1-8b", "deepseek-v3", "gemma-3-27b"} <= set(names)
+    assert estimate("--list --json").document["models"] == names
+
+
+# ---- budgets --------------------------------------------------------------------------------
+
+
+def test_auto_reads_this_machine(estimate):
+    whole = estimate("llama-3.1-8b --json").document["budget"]
+    half = estimate("llama-3.1-8b --budget 50% --json").document["budget"]
+    assert whole["origin"] == "available on this machine"
+    assert half["origin"] == "50% of what is available on this machine"
+    assert 0 < half["total_bytes"] < whole["total_bytes"]
+
+
+def test_a_budget_below_the_floor_holds_no_token_and_says_why(estimate):
+    ran = estimate("llama-3.1-8b --budget 127MiB")
+    assert ran.code == 0
+    assert "no token fits in 127 MiB" in ran.stdout
+    assert "134,217,728 B (128 MiB)" in ran.stdout
+
+
+def test_weights_that_leave_nothing_hold_no_token(estimate):
+    body = estimate("llama-3.1-8b --budget 1GiB --weights 2GiB --json").document
+    assert body["budget"]["kv_bytes"] == 0
+    assert body["policies"]["per-tensor"]["one_sequence"]["limit"] == "floor"
+
+
+def test_a_model_of_windows_holds_a_sequence_of_any_length(estimate):
+    assert "a sequence of any length" in estimate("starcoder2-15b --budget 4GiB").stdout
+
+
+# ---- comparison and sweep -------------------------------------------------------------------
+
+
+def test_compare_marks_the_best(estimate):
+    ran = estimate(
+        "llama-3.1-8b --budget 16GiB --compare dtype=bf16,fp8 --compare granule=64KiB,2MiB"
+    )
+    marked = [line.split()[:2] for line in ran.stdout.splitlines() if line.endswith("best")]
+    assert marked == [["fp8", "64KiB"], ["fp8", "2MiB"]]
+
+
+def test_compare_tells_what_is_not_possible(estimate):
+    ran = estimate("llama-3.1-8b --budget 1GiB --compare dtype=bf16,fp8_ds_mla --json")
+    bf16, other = ran.document["rows"]
+    assert bf16["best"] is True
+    assert "it is a format of latent" in other["impossible"]
+
+
+def test_compare_models_needs_no_other_model(estimate):
+    body = estimate("--budget 8GiB --compare model=llama-3.1-8b,qwen3-8b --json").document
+    assert [row["model"] for row in body["rows"]] == ["llama-3.1-8b", "qwen3-8b"]
+    both = estimate("qwen3-8b --budget 8GiB --compare model=llama-3.1-8b --json").document
+    assert [row["model"] for row in both["rows"]] == ["qwen3-8b", "llama-3.1-8b"]
+
+
+def test_compare_policies(estimate):
+    body = estimate(
+        "qwen2.5-14b --dtype fp16 --budget 8GiB --compare policy=head-major,per-tensor,token-major --json"
+    ).document
+    floors = [row["floor_bytes"] // (2 * MIB) for row in body["rows"]]
+    assert floors == [768, 96, 1]
+
+
+def test_sweep_doubles_and_writes_csv(estimate, tmp_path):
+    path = tmp_path / "sweep.csv"
+    ran = estimate(
+        f"llama-3-8b --budget 16GiB --sweep context=1k..8k --csv {shlex.quote(str(path))}"
+    )
+    assert "1,024 █" in ran.stdout
+    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    assert [int(row["context_tokens"]) for row in rows] == [1024, 2048, 4096, 8192]
+    assert [int(row["sequences"]) for row in rows] == [128, 64, 32, 16]
+    assert [int(row["committed_bytes"]) for row in rows] == [n * 128 * MIB for n in (1, 2, 4, 8)]
+
+
+def test_sweep_steps_and_ends_where_it_is_told(estimate):
+    body = estimate("llama-3-8b --budget 16GiB --sweep context=1k..4000:1k --json").document
+    assert [row["context_tokens"] for row in body["rows"]] == [1024, 2048, 3072, 4000]
+
+
+# ---- engines --------------------------------------------------------------------------------
+
+
+def test_as_vllm_prints_both_meanings(estimate):
+    # Source of the figures: vllm issue 40691, with as much memory as 1487 blocks take.
+    memory = 1487 * 16 * 784 * 4096
+    ran = estimate(f"qwen3.5-27b --budget {memory} --context 32k --as vllm")
+    assert "  GPU KV cache size: 290,864 tokens\n" in ran.stdout
+    assert ran.stdout.count("Maximum concurrency for 32,768 tokens per request: 33.04x") == 2
+    assert "before about 0.21" in ran.stdout
+
+
+def test_as_vllm_says_that_it_would_not_start(estimate):
+    ran = estimate("llama-3.1-8b --budget 1GiB --context 16k --as vllm")
+    assert "vLLM refuses to start" in ran.stdout
+
+
+def test_as_llama_cpp_prints_its_lines(estimate):
+    # Source of the figures: unsloth issue 10489.
+    ran = estimate("gemma-4-12b --dtype q8_0 --budget 4GiB --as llama.cpp --json")
+    assert [buffer["cells"] for buffer in ran.document["buffers"]] == [262_144, 1536]
+    assert ran.document["total_bytes"] == (2176 + 255) * MIB
+    assert "size = 2176.00 MiB (262144 cells,   8 layers, 1/1 seqs)" in ran.document["log_lines"][0]
+
+
+# ---- refusals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "no MODEL"),
+        ("--layers 4 --kv-heads 2", "no --head-dim"),
+        ("llama-3.1-8", "did you mean llama-3.1-8b"),
+        ("llama-3.1-8b --dtype q8_1", "did you mean q8_0"),
+        ("llama-3.1-8b --policy per-tensors", "did you mean per-tensor"),
+        ("llama-3.1-8b --as vlm", "did you mean vllm"),
+        ("llama-3.1-8b --compare dtypes=bf16", "did you mean dtype"),
+        ("llama-3.1-8b --compare dtype=", "no values"),
+        ("llama-3.1-8b --compare granule=0", "from 1 B to 1 TiB"),
+        ("llama-3.1-8b --compare granule=2XB", "unknown unit"),
+        ("llama-3.1-8b --compare dtype=bf16 --as vllm", "give one of"),
+        ("llama-3.1-8b --csv x.csv", "--csv needs"),
+        ("llama-3.1-8b --sweep 1k..8k", "write context=1k..128k"),
+        ("llama-3.1-8b --sweep context=8k..1k", "must rise"),
+        ("llama-3.1-8b --sweep context=1k..8k:0", "must rise"),
+        ("llama-3.1-8b --sweep context=1..1m:1", "more than 1000 rows"),
+        ("llama-3.1-8b --budget 0", "must be more than 0"),
+        ("llama-3.1-8b --budget -1", "is not a size"),
+        ("llama-3.1-8b --budget 150%", "at most 100%"),
+        ("llama-3.1-8b --budget x%", "not a percentage"),
+        ("llama-3.1-8b --budget cuda:x", "names no device"),
+        ("llama-3.1-8b --budget 99999999999TiB", "more than 64 bits"),
+        ("llama-3.1-8b --context 0", "not positive"),
+        ("llama-3.1-8b --context 1e9", "is not a count"),
+        ("llama-3.1-8b --context 99999999999999999999", "absurdly large"),
+        ("llama-3.1-8b --granule 2TiB", "from 1 B to 1 TiB"),
+        ("llama-3.1-8b --waste 0", "from 0.1%"),
+        ("llama-3.1-8b --waste 100%", "below 100%"),
+        ("llama-3.1-8b --waste x", "not a percentage"),
+        ("llama-3.1-8b --weights nothing", "is not a size"),
+        ("llama-3.1-8b --tp 3", "kv_heads = 8 cannot be divided among tp = 3"),
+        ("llama-3.1-8b --pp 33", "only 32 layers"),
+        ("llama-3.1-8b --dtype nvfp4 --head-dim 40", "not a multiple of its group of 16"),
+        ("phi-2 --granule 4KiB --policy floor-per-page", "more than a granule of 4096 B"),
+        ("llama-3.1-8b --hub a/b", "not both"),
+    ],
+)
+def test_wrong_usage_is_told_with_code_2(estimate, line, words):
+    ran = estimate(line if "--budget" in line else f"{line} --budget 1GiB")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert words in ran.stderr
+
+
+def test_a_device_that_is_not_there_is_told_with_code_4(vmtool_child):
+    ran = vmtool_child(
+        "kv-estimate",
+        "gpt2",
+        "--budget",
+        "cuda:99999",
+        before="import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''",
+    )
+    assert (ran.code, ran.stdout) == (4, "")
+
+
+def test_a_csv_that_cannot_be_written_is_told(estimate, tmp_path):
+    path = shlex.quote(str(tmp_path / "no" / "where.csv"))
+    ran = estimate(f"gpt2 --budget 1GiB --sweep context=1k..2k --csv {path}")
+    assert ran.code == 2
+    assert "cannot write" in ran.stderr
+
+
+# ---- shape ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["llama-3.1-8b", "mimo-v2-flash --tp 4", "qwen3.5-27b", "phi-2"])
+def test_no_number_is_cut_at_any_width(line, monkeypatch):
+    from vmtool.cli import kv_estimate
+    from vmtool.kv.estimate import Estimate
+
+    seen = []
+    monkeypatch.setattr(kv_estimate, "_answer", lambda question, *_, **__: seen.append(question))
+    kv_estimate.command.main(
+        [*shlex.split(line), "--budget", "40GiB"], standalone_mode=False, prog_name="kv-estimate"
+    )
+    question = Estimate(seen[0].question())
+    wide = list(to_lines(question, 240, explain=True))
+    for width in (40, 80, 120):
+        narrow = list(to_lines(question, width, explain=True))
+        assert max(len(text) for text in narrow) <= width
+        assert set(NUMBER.findall(" ".join(wide))) <= set(NUMBER.findall(" ".join(narrow)))
+
+
+def test_help_opens_with_a_sentence_and_two_examples_that_work(vmtool, estimate):
+    text = vmtool("kv-estimate", "-h").stdout
+    examples = [line.strip() for line in text.splitlines() if line.strip().startswith("vmtool ")]
+    assert len(examples) == 2
+    for example in examples:
+        assert vmtool(*shlex.split(example)[1:]).code == 0
+
+
+def test_a_built_in_model_loads_neither_rich_nor_psutil_nor_json(vmtool_child):
+    ran = vmtool_child(
+        "kv-estimate",
+        "llama-3.1-8b",
+        "--budget",
+        "16GiB",
+        before=(
+            "import atexit, sys\n"
+            "names = {'rich', 'psutil', 'cuda', 'numpy', 'json', 'difflib'}\n"
+            "atexit.register(lambda: print('loaded', sorted(names & set(sys.modules)), file=sys.stderr))"
+        ),
+    )
+    assert ran.stderr.strip() == "loaded []"
