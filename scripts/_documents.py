@@ -22,13 +22,14 @@ from vmtool.kv import capacity, geometry, llamacpp, tiling
 from vmtool.machine import facts
 from vmtool.machine.checkup import check
 from vmtool.memory import backing, ceiling, proof
+from vmtool.memory.cuda import devices
 from vmtool.report import compare as compared
 from vmtool.report import granularity
 from vmtool.trials import growing, survey
 
 #: Where types are found that a module imports for its annotations only.
 MODULES = (
-    *(backing, capacity, ceiling, check, compare, compared, differences, facts, geometry),
+    *(backing, capacity, ceiling, check, compare, compared, devices, differences, facts, geometry),
     *(granularity, growing, llamacpp, proof, results, stats, survey, tiling),
 )
 
@@ -222,6 +223,9 @@ _LLAMACPP = {
 
 _GRANULARITY = {
     "machine": facts.MachineFacts,
+    "commit_headroom_bytes": Told(Either((SIGNED, None)), "Limit less charge."),
+    "available_bytes": Told(int | None, "What this process can commit and touch."),
+    "safe_bytes": Told(int, "What vmtool commits at most without being asked."),
     "backings": tuple[survey.BackingSurvey, ...],
     "tokens_per_granule": tuple[granularity.TokensPerGranule, ...],
 }
