@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from vmtool.errors import CallError, UnavailableError
-from vmtool.memory import host_methods, open_backing
+from vmtool.memory import host_methods, open_backing, open_device
+from vmtool.memory.cuda.pool import HandlePool
+from vmtool.memory.governor import Governor
 
 
 class HostMemory:
@@ -85,16 +87,32 @@ class RealDeviceMemory(DeviceMemory):
 
 @dataclass(frozen=True)
 class Platform:
-    """A backing under test and how to reach its memory."""
+    """A backing under test, how to reach its memory, and the ledger that it is charged to."""
 
     backing: object
     memory: object
+    governor: Governor
+
+    def leased(self):
+        """What the governor has leased, less what a pool keeps unmapped."""
+        pool = getattr(self.backing, "source", None)
+        snapshot = pool.snapshot() if isinstance(pool, HandlePool) else None
+        kept = snapshot.pooled * snapshot.handle_bytes if snapshot else 0
+        return self.governor.ledger(self.backing.tier).used_bytes - kept
+
+    def trim(self):
+        """Give back what a pool keeps."""
+        pool = getattr(self.backing, "source", None)
+        if isinstance(pool, HandlePool):
+            pool.trim()
 
 
 PLATFORMS = [
     *(f"host:{method}" for method in host_methods()),
     "standin:cold",
+    "standin:pooled",
     pytest.param("gpu:cold", marks=pytest.mark.gpu),
+    pytest.param("gpu:pooled", marks=pytest.mark.gpu),
 ]
 
 
@@ -103,20 +121,21 @@ def platform(request):
     """Every backing that this machine has, and the stand-in device, one after the other."""
     kind, _, method = request.param.partition(":")
     if kind == "host":
-        yield Platform(open_backing("host", method=method), HostMemory())
+        yield Platform(open_backing("host", method=method), HostMemory(), Governor())
         return
     if kind == "standin":
         request.getfixturevalue("fakecuda").reset(granularity="64KiB", poison=0xA5)
     elif driver_is_standin():
         pytest.skip("the stand-in driver is loaded in this process: run the gpu tests apart")
     try:
-        backing = open_backing("cuda")
+        governor = Governor()
+        backing = open_device("cuda", method=method, governor=governor)
     except UnavailableError as error:
         pytest.skip(str(error))
     memory = DeviceMemory if kind == "standin" else RealDeviceMemory
-    yield Platform(backing, memory(backing.context))
+    yield Platform(backing, memory(backing.context), governor)
     gc.collect()
-    backing.context.close()  # the stand-in is asked afterwards whether anything is held
+    backing.close()  # the stand-in is asked afterwards whether anything is held
 
 
 def driver_is_standin():

@@ -10,7 +10,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.backing import ClosedError, NotCommittedError, OverlapError
 from vmtool.memory.buffer import CapacityError, VirtualBuffer
 from vmtool.memory.exports import LiveViewError
-from vmtool.memory.governor import BudgetError, Governor, Tier
+from vmtool.memory.governor import BudgetError, Tier
 
 
 @pytest.fixture
@@ -20,7 +20,8 @@ def granule(platform):
 
 @pytest.fixture
 def governor(platform, granule):
-    return Governor({platform.backing.tier: 32 * granule})
+    platform.governor.set_limit(platform.backing.tier, 32 * granule)
+    return platform.governor
 
 
 @pytest.fixture
@@ -29,10 +30,6 @@ def buffer(platform, granule, governor):
     yield buffer
     gc.collect()
     buffer.close()
-
-
-def leased(governor, buffer):
-    return governor.ledger(buffer.backing.tier).used_bytes
 
 
 def test_v1_growth_rounds_up_and_commits_only_what_is_missing(platform, buffer, granule):
@@ -69,38 +66,41 @@ def test_v1_growth_fills_holes(platform, buffer, granule):
     assert buffer.committed == 2 * granule
 
 
-def test_v2_only_committed_bytes_are_leased(buffer, granule, governor):
-    assert leased(governor, buffer) == 0
+def test_v2_only_committed_bytes_are_leased(platform, buffer, granule, governor):
+    assert platform.leased() == 0
     buffer.grow_to(3 * granule - 1)
-    assert leased(governor, buffer) == 3 * granule
+    assert platform.leased() == 3 * granule
     buffer.shrink_to(granule)
-    assert leased(governor, buffer) == granule
+    assert platform.leased() == granule
     buffer.commit(10 * granule, 2 * granule)
-    assert leased(governor, buffer) == 3 * granule
+    assert platform.leased() == 3 * granule
     buffer.close()
-    assert leased(governor, buffer) == 0
+    assert platform.leased() == 0
 
 
-def test_v2_a_refusal_commits_nothing(buffer, granule, governor):
+def test_v2_a_refusal_commits_nothing(platform, buffer, granule, governor):
     buffer.grow_to(30 * granule)
     with pytest.raises(BudgetError):
         buffer.grow_to(33 * granule)
     assert (len(buffer), buffer.committed) == (30 * granule, 30 * granule)
-    assert leased(governor, buffer) == 30 * granule
+    assert platform.leased() == 30 * granule
     buffer.grow_to(32 * granule)
 
 
-def test_v2_a_refusal_in_the_middle_of_filling_holes_commits_nothing(buffer, granule, governor):
+def test_v2_a_refusal_in_the_middle_of_filling_holes_commits_nothing(
+    platform, buffer, granule, governor
+):
     buffer.grow_to(30 * granule)
     buffer.release(2 * granule, granule)
     buffer.release(4 * granule, granule)
+    platform.trim()
     governor.set_limit(buffer.backing.tier, 29 * granule)
     with pytest.raises(BudgetError):
         buffer.grow_to(31 * granule)
-    assert buffer.committed == leased(governor, buffer) == 28 * granule
+    assert buffer.committed == platform.leased() == 28 * granule
 
 
-def test_v2_an_illegal_span_leases_nothing(buffer, granule, governor):
+def test_v2_an_illegal_span_leases_nothing(platform, buffer, granule, governor):
     buffer.grow_to(2 * granule)
     with pytest.raises(OverlapError):
         buffer.commit(granule, granule)
@@ -108,7 +108,7 @@ def test_v2_an_illegal_span_leases_nothing(buffer, granule, governor):
         buffer.release(granule, 2 * granule)
     with pytest.raises(UsageError):
         buffer.commit(granule, -granule)
-    assert leased(governor, buffer) == 2 * granule
+    assert platform.leased() == 2 * granule
 
 
 def test_v3_over_capacity_names_both_numbers(platform, granule):
@@ -169,7 +169,7 @@ def test_a_forgotten_buffer_gives_back_its_lease_and_memory(platform, granule, g
     base = buffer.base
     del buffer
     gc.collect()
-    assert governor.ledger(platform.backing.tier).used_bytes == 0
+    assert platform.leased() == 0
     assert platform.memory.faults(base)
 
 

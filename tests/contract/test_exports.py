@@ -10,7 +10,7 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.exports import LiveViewError
-from vmtool.memory.governor import Governor, Tier
+from vmtool.memory.governor import Tier
 
 
 class Tensor(ctypes.Structure):
@@ -44,8 +44,8 @@ def consume(capsule):
 
 
 @pytest.fixture
-def governor():
-    return Governor()
+def governor(platform):
+    return platform.governor
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ def test_an_export_outlives_a_forgotten_buffer(platform, governor):
     del buffer
     gc.collect()
     assert not platform.memory.faults(base)
-    assert governor.ledger(platform.backing.tier).used_bytes == platform.backing.granularity
+    assert platform.leased() == platform.backing.granularity
     tensor.deleter(ctypes.addressof(tensor))
     gc.collect()
     assert platform.memory.faults(base)
-    assert governor.ledger(platform.backing.tier).used_bytes == 0
+    assert platform.leased() == 0
 
 
 def test_copies_and_other_devices_are_refused(buffer):
@@ -147,8 +147,8 @@ def test_the_cuda_array_interface_defers_the_close_to_the_last_reference(platfor
     buffer.close()
     assert buffer.closed
     assert not platform.memory.faults(base)
-    assert governor.ledger(Tier.DEVICE).used_bytes == charged
+    assert platform.leased() == charged
     del buffer
     gc.collect()
     assert platform.memory.faults(base)
-    assert governor.ledger(Tier.DEVICE).used_bytes == 0
+    assert platform.leased() == 0

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.cuda.calls import CallTimes
     from vmtool.memory.faults import FaultyCalls
+    from vmtool.memory.governor import Governor
+
+#: An ordinal of more digits than this is no device.
+_ORDINAL_DIGITS: Final = 3
 
 
 def host_methods() -> tuple[str, ...]:
@@ -20,6 +26,35 @@ def host_methods() -> tuple[str, ...]:
         return ("fixed", "protect", "advise")
 
 
+def methods_of(kind: str) -> tuple[str, ...]:
+    """Return the names of the commit methods of a backing, default first.
+
+    ``cold`` creates and releases a device's physical handles each time, ``pooled`` keeps them.
+
+    Raises:
+        UsageError: If *kind* is unknown.
+    """
+    return host_methods() if device_ordinal(kind) is None else ("cold", "pooled")
+
+
+def device_ordinal(kind: str) -> int | None:
+    """Return the number of the device that *kind* names, or ``None`` for the host.
+
+    Raises:
+        UsageError: If *kind* is neither ``host`` nor ``cuda`` nor ``cuda:N``.
+    """
+    if kind == "host":
+        return None
+    if kind == "cuda":
+        return 0
+    name, _, number = kind.partition(":")
+    if name != "cuda" or not (number.isascii() and number.isdigit()):
+        raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
+    if len(number) > _ORDINAL_DIGITS:
+        raise UnavailableError(f"there is no CUDA device {number} here")
+    return int(number)
+
+
 def open_backing(
     kind: str = "host",
     *,
@@ -27,28 +62,31 @@ def open_backing(
     prefault: bool = False,
     huge: bool = False,
     label: str = "",
+    chunk: int | None = None,
     faults: FaultyCalls | None = None,
 ) -> VirtualBacking:
     """Return the backing that *kind* names; the only place that chooses a platform.
 
     Args:
         kind: ``host``, ``cuda`` or ``cuda:N``.
-        method: How the host commits; one of :func:`host_methods`, the first by default.
+        method: How it commits; one of :func:`methods_of`, the first by default.
         prefault: Fault every page in at commit (host, Linux).
         huge: Ask for transparent huge pages (host, Linux).
         label: Name the mappings where the kernel can (host, Linux).
+        chunk: Bytes of one physical handle (device); the recommended granularity by default.
         faults: Calls that shall fail, for tests and ``--inject``.
 
     Raises:
-        UsageError: If *kind* or *method* is unknown, or a fault names a call that is not made.
+        UsageError: If *kind* or *method* is unknown, a fault names a call that is not made, or
+            something is asked of a kind of memory that does not have it.
         UnavailableError: If this machine has no such memory.
     """
-    if kind == "cuda" or kind.startswith("cuda:"):
-        if prefault or huge or method is not None:
-            raise UsageError(f"methods, pre-faulting and huge pages are for the host, not {kind}")
-        return _open_device(kind)
-    if kind != "host":
-        raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
+    if device_ordinal(kind) is not None:
+        if prefault or huge:
+            raise UsageError(f"pre-faulting and huge pages are for the host, not {kind}")
+        return open_device(kind, method=method, chunk=chunk, faults=faults)
+    if chunk is not None:
+        raise UsageError("chunks are for devices", hint="give --backing cuda, or no --chunk")
     if sys.platform == "win32":
         from vmtool.memory.windows import WindowsBacking
         from vmtool.memory.windows_calls import CALLS as WINDOWS_CALLS
@@ -67,11 +105,53 @@ def open_backing(
         )
 
 
-def _open_device(kind: str) -> VirtualBacking:
-    ordinal = kind.partition(":")[2] or "0"
-    if not ordinal.isascii() or not ordinal.isdigit() or len(ordinal) > 3:
-        raise UsageError(f"unknown backing {kind!r}", hint="use cuda or cuda:N, such as cuda:0")
+def open_device(
+    kind: str,
+    *,
+    method: str | None = None,
+    chunk: int | None = None,
+    retain: int | None = None,
+    governor: Governor | None = None,
+    times: CallTimes | None = None,
+    faults: FaultyCalls | None = None,
+) -> CudaBacking:
+    """Return the backing of a device; what :func:`open_backing` does, with all that it can be told.
+
+    Args:
+        kind: ``cuda`` or ``cuda:N``.
+        method: ``cold`` (the default) or ``pooled``.
+        chunk: Bytes of one physical handle; the recommended granularity by default.
+        retain: How much the pool keeps unmapped at most; everything by default.
+        governor: Whose ledger the pool is charged to; one of its own by default. Buffers on a
+            pooled backing must have this governor, or none.
+        times: Where to record how long each driver call took.
+        faults: Calls that shall fail.
+
+    Raises:
+        UsageError: If an argument is not legal on this device.
+        UnavailableError: If this machine has no such device.
+        CudaError: If the driver fails.
+    """
+    ordinal, methods = device_ordinal(kind), methods_of(kind)
+    if ordinal is None or (method is not None and method not in methods):
+        raise UsageError(
+            f"unknown method {method!r} of {kind}", hint=f"use one of {', '.join(methods)}"
+        )
+    if retain is not None and method != "pooled":
+        raise UsageError("only a pool retains memory", hint="use --method pooled")
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.memory.cuda.pool import HandlePool
 
-    return CudaBacking(DeviceContext(int(ordinal)))
+    context = DeviceContext(ordinal, times=times, faults=faults)
+    backing = CudaBacking(context, chunk=chunk)
+    if method != "pooled":
+        return backing
+    pool = HandlePool(
+        context,
+        backing.granularity,
+        backing.properties,
+        governor=governor,
+        retain_bytes=retain,
+    )
+    return CudaBacking(context, chunk=chunk, source=pool)

@@ -242,8 +242,12 @@ class VirtualBacking(Protocol):
         """What the user calls it: ``host`` or ``cuda:0``."""
 
     @property
+    def device_name(self) -> str | None:
+        """The driver's own name for the device whose memory it is; ``None`` for the host's."""
+
+    @property
     def method(self) -> str:
-        """How it commits: ``fixed``, ``protect``, ``advise``, ``view``, ``cuda``, ..."""
+        """How it commits: ``fixed``, ``protect``, ``advise``, ``view``, ``cold``, ``pooled``, ..."""
 
     @property
     def tier(self) -> Tier:

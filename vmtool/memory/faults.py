@@ -17,7 +17,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.windows_diagnosis import code_of, symbol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _CallTable = TypeVar("_CallTable")
 
@@ -31,13 +31,17 @@ _RETURNS_ADDRESS: Final[dict[str, int | None]] = {
     "MapViewOfFile3": 2,
     "CreateFileMappingW": None,
 }
+#: The driver's calls, which fail with a CUresult on every platform.
+_OF_THE_DRIVER: Final = re.compile(r"cu[A-Z]\w*", re.ASCII)
+_DEFAULT_CUDA_EFFECT: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 _DEFAULT_EFFECT: Final = "ERROR_COMMITMENT_LIMIT" if sys.platform == "win32" else "ENOMEM"
 _HINT: Final = (
     "write CALL:N or CALL:N=EFFECT, such as VirtualAlloc2:3, MapViewOfFile3:10=1455, "
-    "VirtualFree:5+=ERROR_INVALID_ADDRESS, VirtualFree:20=SKIP or VirtualFree:7=HANG"
+    "VirtualFree:5+=ERROR_INVALID_ADDRESS, VirtualFree:20=SKIP, VirtualFree:7=HANG or "
+    "cuMemMap:3=CUDA_ERROR_OUT_OF_MEMORY"
     if sys.platform == "win32"
     else "write CALL:N or CALL:N=EFFECT, such as mmap:3, madvise:10=EAGAIN, mprotect:5+=ENOMEM, "
-    "madvise:20=SKIP, mmap:7=SIGKILL or mmap:7=HANG"
+    "madvise:20=SKIP, mmap:7=SIGKILL, mmap:7=HANG or cuMemMap:3=CUDA_ERROR_OUT_OF_MEMORY"
 )
 
 
@@ -49,8 +53,8 @@ class Fault:
         call: The function, such as ``mmap``.
         nth: Which call of it, counted from 1.
         onwards: Every call from there on.
-        effect: The name of an errno or Win32 error, ``SKIP`` (reports success and does nothing,
-            as a broken platform would), a signal's name (the process gets it), or ``HANG``.
+        effect: The name of an errno, Win32 error or CUresult, ``SKIP`` (reports success and does
+            nothing, as a broken platform would), a signal's name (the process gets it), or ``HANG``.
     """
 
     call: str
@@ -76,36 +80,43 @@ def parse_fault(text: str) -> Fault:
     if match is None:
         raise UsageError(f"{text!r} is not a fault", hint=_HINT)
     call, nth, onwards, effect = match.groups()
-    effect = (effect or _DEFAULT_EFFECT).upper()
-    if effect.isdigit():
-        effect = _error_name(int(effect)) or effect
-    known = effect in {"SKIP", "HANG"} or _is_error(effect)
-    if not known and not (effect.startswith("SIG") and hasattr(signal, effect)):
-        raise UsageError(f"{effect!r} in {text!r} is no error, signal, SKIP or HANG", hint=_HINT)
+    of_driver = _OF_THE_DRIVER.fullmatch(call) is not None
+    effect = (effect or (_DEFAULT_CUDA_EFFECT if of_driver else _DEFAULT_EFFECT)).upper()
+    if effect not in {"SKIP", "HANG"} and not (
+        effect.startswith("SIG") and hasattr(signal, effect)
+    ):
+        symbol = _result_name(effect) if of_driver else _error_name(effect)
+        if symbol is None:
+            raise UsageError(
+                f"{effect!r} in {text!r} is no error, signal, SKIP or HANG", hint=_HINT
+            )
+        effect = symbol
     return Fault(call, int(nth), bool(onwards), effect)
 
 
-def _error_name(code: int) -> str | None:
+def _error_name(effect: str) -> str | None:
+    """Return the name of the platform's error that *effect* names or numbers, if there is one."""
     if sys.platform == "win32":
-        return symbol_of(code)
+        name = symbol_of(int(effect)) if effect.isdigit() else effect
+        return name if code_of(name) else None
     else:  # mypy needs both branches spelled out
-        return errno.errorcode.get(code)
+        if effect.isdigit():
+            return errno.errorcode.get(int(effect))
+        return effect if effect in errno.errorcode.values() else None
 
 
-def _is_error(name: str) -> bool:
-    if sys.platform == "win32":
-        return code_of(name) != 0
-    else:  # mypy needs both branches spelled out
-        return name in errno.errorcode.values()
+def _result_name(effect: str) -> str | None:
+    from vmtool.memory.cuda.driver import result_name
+
+    return result_name(effect)
 
 
-def check_faults(faults: Iterable[Fault], table: Any) -> None:
-    """Raise unless *table* has every call that *faults* name.
+def check_faults(faults: Iterable[Fault], known: Collection[str]) -> None:
+    """Raise unless every call that *faults* name is among the *known*.
 
     Raises:
         UsageError: If a call is unknown; it names those that are.
     """
-    known = call_names(table)
     for fault in faults:
         if fault.call not in known:
             raise UsageError(
@@ -139,34 +150,49 @@ class FaultyCalls:
         Raises:
             UsageError: If a fault names a call that the table does not have.
         """
-        check_faults(self.faults, table)
-        wrapped = {name: self._spoil(name, getattr(table, name)) for name in call_names(table)}
+        names = call_names(table)
+        self.check(names)
+        wrapped = {name: self._spoil(name, getattr(table, name)) for name in names}
         return replace(table, **wrapped)  # type: ignore[type-var]
 
-    def _spoil(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
-        faults = [fault for fault in self.faults if fault.call == name]
+    def check(self, known: Collection[str]) -> None:
+        """Raise unless every call that a fault names is among the *known*; see ``check_faults``."""
+        check_faults(self.faults, known)
 
-        def spoiled(*arguments: Any) -> int:
-            with self._lock:
-                count = self.counts[name] = self.counts.get(name, 0) + 1
-                fault = next((fault for fault in faults if fault.strikes(count)), None)
-                if fault is not None:
+    def strike(self, name: str) -> Fault | None:
+        """Count one call of *name*; return the fault that spoils it, if one does."""
+        with self._lock:
+            count = self.counts[name] = self.counts.get(name, 0) + 1
+            for fault in self.faults:
+                if fault.call == name and fault.strikes(count):
                     self.struck.append(fault)
+                    return fault
+        return None
+
+    def _spoil(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
+        def spoiled(*arguments: Any) -> int:
+            fault = self.strike(name)
             return call(*arguments) if fault is None else _happen(fault, call, arguments)
 
         return spoiled
 
 
-def _happen(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+def befall(fault: Fault) -> None:
+    """Do to this process what *fault* asks for beside the call itself: hang, or send a signal."""
     if fault.effect == "HANG":
         while True:
             time.sleep(60)
-    if fault.effect == "SKIP":
-        return _pretend(fault.call, call, arguments)
     if fault.effect.startswith("SIG"):
         os.kill(os.getpid(), signal.Signals[fault.effect])
         time.sleep(1)  # a signal that is handled or ignored lets the call go on
+
+
+def _happen(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    befall(fault)
+    if fault.effect.startswith("SIG"):
         return call(*arguments)
+    if fault.effect == "SKIP":
+        return _pretend(fault.call, call, arguments)
     if sys.platform == "win32":
         ctypes.set_last_error(code_of(fault.effect))
         return 0

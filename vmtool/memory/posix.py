@@ -104,6 +104,7 @@ class PosixBacking:
     """
 
     name = "host"
+    device_name = None
     tier = Tier.HOST
 
     def __init__(

@@ -85,6 +85,7 @@ class WindowsBacking:
     """
 
     name = "host"
+    device_name = None
     tier = Tier.HOST
     zeroes = True
     guards = True

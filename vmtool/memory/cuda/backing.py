@@ -65,7 +65,6 @@ class CudaBacking:
     """
 
     tier = Tier.DEVICE
-    zeroes = False  # the driver promises nothing about the contents of new memory
     guards = True
 
     def __init__(
@@ -78,6 +77,7 @@ class CudaBacking:
         ordinal = context.info.ordinal
         self.context = context
         self.name = f"cuda:{ordinal}"
+        self.device_name = context.info.name
         self.properties = context.driver.allocation_properties(ordinal)
         minimum = granularity(context, self.properties, cu.GRANULARITY_MINIMUM)
         recommended = granularity(context, self.properties, cu.GRANULARITY_RECOMMENDED)
@@ -89,6 +89,8 @@ class CudaBacking:
             )
         self.units = Granularity(None, minimum, self.granularity)
         self.source = source or ColdHandles(context, self.granularity, self.properties)
+        # The driver promises nothing about the contents of new memory; a pool clears what it maps.
+        self.zeroes = self.source.dirty
         self.method = "cold" if source is None else "pooled"
         self.accounting = PhysicalMemoryAccounting(self.source.authority)
         self._access = [context.driver.access(ordinal)]
@@ -191,6 +193,17 @@ class CudaBacking:
         reservation.mark_closed()
         if failure is not None:
             raise failure
+
+    def close(self) -> None:
+        """Give back what the pool keeps, then the context; the reservations are closed before.
+
+        Raises:
+            UsageError: If memory of the pool is still mapped; nothing has changed.
+            CudaError: If the driver does not take a handle back.
+        """
+        if isinstance(self.source, HandlePool):
+            self.source.close()
+        self.context.close()
 
 
 def granularity(context: DeviceContext, properties: Any, option: int) -> int:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vmtool.memory.cuda import driver
+from vmtool.memory.cuda import calls, driver
 from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
 from vmtool.memory.cuda.errors import CudaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    #: ``call(name, *arguments)`` as :meth:`vmtool.memory.cuda.driver.Driver.call` has it.
-    Caller = Callable[..., Any]
+    from vmtool.memory.faults import FaultyCalls
 
 
 class DeviceContext:
@@ -24,7 +23,8 @@ class DeviceContext:
 
     Args:
         ordinal: The device.
-        wrap: Makes the caller to use out of the driver's own, for timing and for faults.
+        times: Where to record how long each call took.
+        faults: Calls that shall fail. They come before the clock: what fails was not made.
 
     Attributes:
         info: The device, as the driver describes it.
@@ -36,11 +36,21 @@ class DeviceContext:
         CudaError: If its context cannot be had.
     """
 
-    def __init__(self, ordinal: int, *, wrap: Callable[[Caller], Caller] | None = None) -> None:
+    def __init__(
+        self,
+        ordinal: int,
+        *,
+        times: calls.CallTimes | None = None,
+        faults: FaultyCalls | None = None,
+    ) -> None:
         self.driver = driver.load()
         self.info: DeviceInfo = device(ordinal)
         require_vmm(self.info)
-        self.call: Caller = self.driver.call if wrap is None else wrap(self.driver.call)
+        self.call: calls.Caller = self.driver.call
+        if times is not None:
+            self.call = times.wrap(self.call)
+        if faults is not None:
+            self.call = calls.spoil(self.call, self.driver, faults)
         self._handle: int = self.call("cuDevicePrimaryCtxRetain", ordinal)
         # Finalizers run at exit in the reverse order of their making: after the reservations'.
         self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)

@@ -196,6 +196,10 @@ class Driver:
         failed, text = self._binding.cuGetErrorString(result)
         return result.name, code, "" if failed or text is None else text.decode()
 
+    def pretend(self, name: str, arguments: tuple[Any, ...], symbol: str) -> CudaError:
+        """Return the error of a call that answered *symbol*, with all that follows from it."""
+        return self._failure(name, arguments, int(getattr(self._binding.CUresult, symbol)))
+
     def _failure(self, name: str, arguments: tuple[Any, ...], code: int) -> CudaError:
         try:
             symbol, code, words = self._describe(code)
@@ -269,6 +273,22 @@ def load() -> Driver:
     loaded = Driver(driver, __version__)
     loaded._initialise()  # noqa: SLF001  # this module's own class
     return loaded
+
+
+def result_name(effect: str) -> str | None:
+    """Return the name of the CUresult that *effect* names or numbers; ``None`` if it is no error.
+
+    Raises:
+        UnavailableError: If the bindings, which know the names, are missing.
+    """
+    try:
+        from cuda.bindings.driver import CUresult
+    except ImportError as exc:
+        raise absence.no_bindings(exc) from exc
+    for result in CUresult:
+        if int(result) and effect in {result.name, str(int(result))}:
+            return str(result.name)
+    return None
 
 
 def forget() -> None:

@@ -18,8 +18,12 @@ class HandleSource(Protocol):
     def authority(self) -> Authority | None:
         """Whose ledger owns the bytes behind the handles; ``None``: whoever maps them."""
 
-    def take(self) -> tuple[int, bool]:
-        """Return a handle that nothing else maps, and whether it held another block's bytes.
+    @property
+    def dirty(self) -> bool:
+        """Whether a handle may hold another block's bytes, so that what is mapped must be cleared."""
+
+    def take(self) -> int:
+        """Return a handle that nothing else maps.
 
         Raises:
             CudaError: If the driver has no memory for one.
@@ -42,6 +46,7 @@ class ColdHandles:
     """
 
     authority: Authority | None = None
+    dirty = False
 
     def __init__(self, context: DeviceContext, nbytes: int, properties: Any) -> None:
         self._context = context
@@ -49,9 +54,10 @@ class ColdHandles:
         self._properties = properties
         self.lost: list[int] = []
 
-    def take(self) -> tuple[int, bool]:
+    def take(self) -> int:
         """Create a handle; see :class:`HandleSource`."""
-        return self._context.call("cuMemCreate", self._nbytes, self._properties, 0), False
+        handle: int = self._context.call("cuMemCreate", self._nbytes, self._properties, 0)
+        return handle
 
     def give(self, handle: int) -> None:
         """Release a handle; see :class:`HandleSource`."""

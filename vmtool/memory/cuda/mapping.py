@@ -55,20 +55,12 @@ class MappedRange:
             CudaError, BudgetError: If a handle or a mapping cannot be had; nothing has changed.
             QuarantineError: If what was mapped meanwhile could not be unmapped again.
         """
-        used: list[int] = []
-
-        def take(at: int) -> int:
-            handle, held_bytes = self._source.take()
-            if held_bytes:
-                used.append(at)
-            return handle
-
         with self._undoing(start, end) as done:
             for at in range(start, end, self.chunk):
-                self._map_one(at, take(at), done)
+                self._map_one(at, self._source.take(), done)
             self._set_access(start, end, self._access)
-            if used:
-                self._scrub(used)
+            if self._source.dirty:
+                self._clear(start, end)
 
     def map_shared(self, start: int, handles: list[int], access: list[Any]) -> None:
         """Map *handles*, which another range holds too, from *start* on with *access*.
@@ -90,16 +82,21 @@ class MappedRange:
             self._give(left)
             raise
 
-    def unmap(self, start: int, end: int) -> None:
+    def unmap(self, start: int, end: int, *, wait: bool = True) -> None:
         """Unmap ``start..end``, whole mappings without a hole, in one call; give back the handles.
+
+        Args:
+            start: The first offset.
+            end: The offset after the last.
+            wait: False only where nothing that was submitted can touch the range.
 
         Raises:
             CudaError: If the driver refuses; everything is still mapped.
             QuarantineError: If it cannot be told whether it is, or a handle was not taken back.
         """
         call = self._context.call
-        # cuMemUnmap does not wait for work in flight, which would then fault (docs).
-        self._context.synchronise()
+        if wait:  # cuMemUnmap does not wait for work in flight, which would then fault (docs)
+            self._context.synchronise()
         try:
             call("cuMemUnmap", self.base + start, end - start)
         except CudaError as error:
@@ -150,7 +147,7 @@ class MappedRange:
         done: list[int] = []
         try:
             yield done
-        except VmtoolError as error:
+        except BaseException as error:
             self._roll_back(start, done, error)
             if isinstance(error, CudaError):
                 raise explain(error, self._context, end - start, len(self.handles)) from error
@@ -168,20 +165,19 @@ class MappedRange:
     def _set_access(self, start: int, end: int, access: list[Any]) -> None:
         self._context.call("cuMemSetAccess", self.base + start, end - start, access, 1)
 
-    def _scrub(self, offsets: list[int]) -> None:
-        """Clear chunks that held another block's bytes, and wait: streams need not order with it."""
+    def _clear(self, start: int, end: int) -> None:
+        """Make ``start..end`` zero, and wait: the user's streams need not order with ours."""
         call = self._context.call
         with self._context.current():
-            for at in offsets:
-                call("cuMemsetD8", self.base + at, 0, self.chunk)
-            call("cuCtxSynchronize")
+            call("cuMemsetD8", self.base + start, 0, end - start)
+            call("cuStreamSynchronize", 0)  # the default stream, which the memset is on
 
     def _keep(self, start: int, handles: list[int]) -> None:
         first = start // self.chunk
         self.handles.update(zip(range(first, first + len(handles)), handles, strict=True))
 
-    def _roll_back(self, start: int, handles: list[int], error: VmtoolError) -> None:
-        """Unmap what a failing commit has mapped; only a scrub can be in flight there."""
+    def _roll_back(self, start: int, handles: list[int], error: BaseException) -> None:
+        """Unmap what a failing commit has mapped; only our own clearing can be in flight there."""
         if not handles or self._context.lost:
             return
         end = start + len(handles) * self.chunk

@@ -56,7 +56,8 @@ class HandlePool:
     """Handles of one device, context, size and kind, charged to one authority (V4).
 
     A handle is charged when it is created and until the driver has taken it back; mapping and
-    unmapping it changes nothing. It implements :class:`HandleSource`.
+    unmapping it changes nothing. What is mapped from a pool is cleared, new or not, so that memory
+    from it always reads as zero. It implements :class:`HandleSource`.
 
     Args:
         context: The device.
@@ -65,6 +66,8 @@ class HandlePool:
         governor: Whose ledger is charged; buffers on top must have this governor or none.
         retain_bytes: How much is kept unmapped at most; ``None``: everything.
     """
+
+    dirty = True
 
     def __init__(
         self,
@@ -100,25 +103,35 @@ class HandlePool:
         """Whose ledger owns every byte behind the handles."""
         return self._governor.authority
 
-    def take(self) -> tuple[int, bool]:
+    def take(self) -> int:
         """Return a handle from the pool, or a new one; see :class:`HandleSource`."""
         with self._lock:
             if self._free:
                 handle = self._free.pop()
                 self._hits += 1
                 self._users[handle] = 1
-                return handle, True
-        self._lease.grow(self.nbytes)
-        try:
-            handle = self._context.call("cuMemCreate", self.nbytes, self._properties, 0)
-        except CudaError:
-            self._lease.shrink(self.nbytes)
-            raise
+                return handle
+        handle = self._create()
         with self._lock:
-            self._created += 1
             self._users[handle] = 1
-            self._peak = max(self._peak, len(self._users) + len(self._free))
-        return handle, False
+            self._note_created()
+        return handle
+
+    def fill(self, keep_bytes: int) -> None:
+        """Create handles until *keep_bytes* are kept unmapped, or what the bound allows.
+
+        Raises:
+            CudaError: If the driver has no memory for one; those before it are kept.
+            BudgetError: If the authority's limit would be exceeded; likewise.
+        """
+        wanted = keep_bytes // self.nbytes
+        if self._retain is not None:
+            wanted = min(wanted, self._retain)
+        while len(self._free) < wanted:
+            handle = self._create()
+            with self._lock:
+                self._free.append(handle)
+                self._note_created()
 
     def share(self, handles: Iterable[int]) -> None:
         """Note that each of *handles* is about to be mapped once more.
@@ -198,7 +211,7 @@ class HandlePool:
             CudaError: If the driver does not take one; its bytes stay charged.
         """
         with self._lock:
-            mapped = len(self._users)
+            mapped = 0 if self._context.lost else len(self._users)
         if mapped:
             raise UsageError(
                 f"{mapped} handles of the pool are still mapped", hint="close its buffers"
@@ -207,6 +220,19 @@ class HandlePool:
             self.trim()
         if not self._quarantined:
             self._lease.release()
+
+    def _create(self) -> int:
+        self._lease.grow(self.nbytes)
+        try:
+            handle: int = self._context.call("cuMemCreate", self.nbytes, self._properties, 0)
+        except BaseException:
+            self._lease.shrink(self.nbytes)
+            raise
+        return handle
+
+    def _note_created(self) -> None:
+        self._created += 1
+        self._peak = max(self._peak, len(self._users) + len(self._free))
 
     def _release(self, handle: int) -> None:
         try:

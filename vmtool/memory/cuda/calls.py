@@ -1,0 +1,99 @@
+"""What may stand between vmtool and the driver: a clock for each call, and faults on request."""
+
+from __future__ import annotations
+
+from array import array
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.memory.faults import befall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from vmtool.memory.cuda.driver import Driver
+    from vmtool.memory.faults import FaultyCalls
+
+    #: ``call(name, *arguments)`` as :meth:`vmtool.memory.cuda.driver.Driver.call` has it.
+    Caller = Callable[..., Any]
+
+#: The calls that change or wait for memory, in the order of a cycle; each is timed apart.
+TIMED: Final = (
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemsetD8",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemAddressFree",
+)
+#: Calls with an output, without which nothing can go on: they are made even where one is skipped.
+_WITH_OUTPUT: Final = (
+    "cuCtxPopCurrent",
+    "cuDevicePrimaryCtxRetain",
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemGetAccess",
+    "cuMemGetInfo",
+    "cuStreamCreate",
+)
+#: Every call that goes through a context, and so can be made to fail.
+SPOILED: Final = tuple(
+    sorted(
+        {*TIMED, *_WITH_OUTPUT, "cuCtxPushCurrent", "cuMemcpyDtoH", "cuMemcpyHtoD", "cuMemsetD32"}
+    )
+)
+
+
+class CallTimes:
+    """Nanoseconds of each timed call, in the order they were made. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, array[int]] = {name: array("Q") for name in TIMED}
+
+    def wrap(self, call: Caller) -> Caller:
+        """Return *call* with a clock; a call that fails is not recorded."""
+        samples = self._samples
+
+        def timed(name: str, *arguments: Any) -> Any:
+            kept = samples.get(name)
+            if kept is None:
+                return call(name, *arguments)
+            began = perf_counter_ns()
+            result = call(name, *arguments)
+            kept.append(perf_counter_ns() - began)
+            return result
+
+        return timed
+
+    def take(self) -> Mapping[str, array[int]]:
+        """Return what was recorded since the last time, while no thread makes a call."""
+        taken = {name: kept[:] for name, kept in self._samples.items() if kept}
+        for name in taken:
+            del self._samples[name][:]
+        return taken
+
+
+def spoil(call: Caller, driver: Driver, faults: FaultyCalls) -> Caller:
+    """Return *call* with the calls that *faults* name failing as if the driver had answered so.
+
+    Raises:
+        UsageError: If a fault names a call that is not made on a device.
+    """
+    faults.check(SPOILED)
+
+    def spoiled(name: str, *arguments: Any) -> Any:
+        fault = faults.strike(name)
+        if fault is None:
+            return call(name, *arguments)
+        befall(fault)
+        if fault.effect.startswith("SIG") or (fault.effect == "SKIP" and name in _WITH_OUTPUT):
+            return call(name, *arguments)
+        if fault.effect == "SKIP":
+            return None
+        raise driver.pretend(name, arguments, fault.effect)
+
+    return spoiled

@@ -1,0 +1,93 @@
+"""Bytes into and out of committed device memory, with every length checked.
+
+The bindings do not check them: they write past the end of a short buffer, and into ``bytes``
+(seen with cuda-bindings 13.4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.errors import UsageError
+from vmtool.memory.backing import ClosedError, NotCommittedError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.cuda.context import DeviceContext
+
+_WORD: Final = 4
+
+
+class DeviceCopies:
+    """Writes, fills and reads what is committed on one device; each call waits for its own work.
+
+    Args:
+        context: The device. A context of their own keeps these calls out of another's clock.
+    """
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+
+    def write(self, reservation: Reservation, offset: int, data: Any) -> None:
+        """Copy *data* to *offset*.
+
+        Raises:
+            UsageError: If *data* is not contiguous, or the target is not committed.
+            CudaError: If the driver refuses.
+        """
+        view = _contiguous(data)
+        if not view.nbytes:
+            return
+        address = _address(reservation, offset, view.nbytes)
+        with self._context.current():
+            self._context.call("cuMemcpyHtoD", address, view, view.nbytes)
+            # Pageable memory is staged: the call may return before the device has it (docs).
+            self._context.call("cuStreamSynchronize", 0)
+
+    def read(self, reservation: Reservation, offset: int, into: Any) -> None:
+        """Fill *into* with what is at *offset*.
+
+        Raises:
+            UsageError: If *into* is read-only or not contiguous, or the source is not committed.
+            CudaError: If the driver refuses.
+        """
+        view = _contiguous(into)
+        if view.readonly:
+            raise UsageError("cannot copy into read-only memory", hint="use a bytearray")
+        if not view.nbytes:
+            return
+        address = _address(reservation, offset, view.nbytes)
+        with self._context.current():
+            self._context.call("cuMemcpyDtoH", view, address, view.nbytes)
+
+    def fill(self, reservation: Reservation, offset: int, nbytes: int, word: int) -> None:
+        """Fill a span with a repeated word of 32 bits.
+
+        Raises:
+            UsageError: If the span is not made of whole aligned words, or is not committed.
+            CudaError: If the driver refuses.
+        """
+        if (offset | nbytes) % _WORD or nbytes <= 0:
+            raise UsageError(f"{nbytes} bytes at offset {offset} are not whole words of 4 bytes")
+        address = _address(reservation, offset, nbytes)
+        with self._context.current():
+            self._context.call("cuMemsetD32", address, word, nbytes // _WORD)
+            self._context.call("cuStreamSynchronize", 0)  # a fill returns before it is done (docs)
+
+
+def _contiguous(data: Any) -> memoryview:
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise UsageError("the host memory is not contiguous", hint="copy it first")
+    return view.cast("B") if view.nbytes else view
+
+
+def _address(reservation: Reservation, offset: int, nbytes: int) -> int:
+    if reservation.closed:
+        raise ClosedError(f"the reservation at {reservation.base:#x} was given back already")
+    if offset < 0 or offset + nbytes > reservation.capacity:
+        raise OutOfRangeError(offset, nbytes, reservation.capacity)
+    if not reservation.blocks.covers(offset, offset + nbytes):
+        gap = next(reservation.blocks.gaps(offset, offset + nbytes))
+        raise NotCommittedError(offset, nbytes, gap)
+    return reservation.base + offset
