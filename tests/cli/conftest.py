@@ -1,9 +1,11 @@
 """Run the command line as a user does: in this process where that is enough, else in a new one."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,49 @@ def vmtool_child():
         return Ran(child.returncode, child.stdout, child.stderr)
 
     return call
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """A new control group with a limit of 64 MiB.
+
+    Attributes:
+        join: The Python statement by which a process enters it.
+    """
+
+    version: int
+    path: str
+
+    @property
+    def join(self):
+        return f"open({self.path + '/cgroup.procs'!r}, 'w').write('0')"
+
+
+def limited_group(version, parent):
+    """Return a new control group below *parent*, or ``None`` where it can't be made."""
+    name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+    if not (parent / ("cgroup.controllers" if version == 2 else name)).exists():
+        return None
+    group = parent / f"vmtool-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        (group / name).write_text(str(64 << 20), encoding="ascii")
+    except OSError:
+        group.rmdir()
+        return None
+    return group
+
+
+@pytest.fixture
+def control_group():
+    """Return a new control group of 64 MiB, or skip."""
+    for version, parent in ((1, "/sys/fs/cgroup/memory"), (2, "/sys/fs/cgroup")):
+        group = limited_group(version, Path(parent))
+        if group is not None:
+            yield ControlGroup(version, str(group))
+            group.rmdir()
+            return
+    pytest.skip("no control group can be made here (needs root and a writable hierarchy)")

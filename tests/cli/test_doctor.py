@@ -1,9 +1,7 @@
 """``vmtool doctor``, on this machine and on machines made worse in a child process."""
 
 import io
-import os
 import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,7 +9,6 @@ from rich.console import Console
 from vmtool.cli import doctor as module
 from vmtool.machine.checkup import Check, Rating
 from vmtool.report.doctor import to_text
-from vmtool.units import MIB
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these limits are Linux's")
 
@@ -111,51 +108,17 @@ def test_huge_pages_disabled_for_the_process_are_found(vmtool_child):
     assert raised(ran.document, "huge-pages-disabled")["rating"] == "note"
 
 
-def limited_group(version, parent):
-    """Return a new control group of 64 MiB below *parent*, or ``None`` where it can't be made."""
-    name = "memory.max" if version == 2 else "memory.limit_in_bytes"
-    if not (parent / ("cgroup.controllers" if version == 2 else name)).exists():
-        return None
-    group = parent / f"vmtool-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError:
-        return None
-    try:
-        (group / name).write_text(str(64 * MIB), encoding="ascii")
-    except OSError:
-        group.rmdir()
-        return None
-    return group
-
-
-@pytest.fixture
-def control_group():
-    """Return the version and directory of a new control group of 64 MiB, or skip."""
-    for version, parent in ((1, "/sys/fs/cgroup/memory"), (2, "/sys/fs/cgroup")):
-        group = limited_group(version, Path(parent))
-        if group is not None:
-            yield version, group
-            group.rmdir()
-            return
-    pytest.skip("no control group can be made here (needs root and a writable hierarchy)")
-
-
-def join(group):
-    return f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
-
-
 @linux
 def test_a_control_group_is_found_by_doctor_and_refuses_a_growth(vmtool_child, control_group):
-    version, group = control_group
-    ran = vmtool_child("doctor", "--json", before=join(group))
+    group = control_group
+    ran = vmtool_child("doctor", "--json", before=group.join)
     assert ran.code == 0, ran.stderr
     found = raised(ran.document, "cgroup-limit")
-    assert f"64 MiB of control group {group} (v{version})" in found["finding"]
+    assert f"64 MiB of control group {group.path} (v{group.version})" in found["finding"]
 
-    grown = vmtool_child("grow", "--to", "256MiB", before=join(group))
+    grown = vmtool_child("grow", "--to", "256MiB", before=group.join)
     assert grown.code == 5
-    assert f"the control group {group} leaves" in grown.stderr
+    assert f"the control group {group.path} leaves" in grown.stderr
 
 
 @linux
@@ -167,23 +130,23 @@ def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group)
     from vmtool.machine.files import KernelFiles
     from vmtool.machine.kills import diagnose_kill
 
-    version, group = control_group
+    group = control_group
 
     def facts():
         from dataclasses import replace
 
-        level = cgroup._read_level(KernelFiles(), version, str(group))
+        level = cgroup._read_level(KernelFiles(), group.version, group.path)
         return replace(read_facts(), cgroup=CgroupFacts((level,)))
 
     before = facts()
-    program = f"{join(group)}\nkeep = bytearray(b'x') * (256 << 20)"
+    program = f"{group.join}\nkeep = bytearray(b'x') * (256 << 20)"
     child = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
     if child.returncode == 0:
         pytest.skip("the kernel let the child swap or exceed the limit")
     assert child.returncode == -9
     diagnosis = diagnose_kill(before, facts())
     assert diagnosis.kind == "cgroup-limit"
-    assert str(group) in diagnosis.cause
+    assert group.path in diagnosis.cause
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

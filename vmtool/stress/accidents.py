@@ -10,6 +10,7 @@ from vmtool.results import Accident
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vmtool.memory.pressure import Diagnosis
     from vmtool.stress.journal import Entry
     from vmtool.stress.messages import WorkerPlan
 
@@ -22,15 +23,17 @@ _CAUSES: Final = {
         "memory behind a committed address could not be had: no huge page left, or bad hardware",
         "look at `dmesg`, and at the free pages with `vmtool doctor`",
     ),
-    "SIGKILL": (
-        "the kernel's OOM killer, or somebody with kill -9",
-        "look for 'Killed process' in `dmesg`; use a smaller --budget",
-    ),
 }
 
 
 def describe_accident(
-    entries: Sequence[Entry], plan: WorkerPlan, code: int, *, hung: bool, stderr: str
+    entries: Sequence[Entry],
+    plan: WorkerPlan,
+    code: int,
+    *,
+    killed: Diagnosis,
+    hung: bool,
+    stderr: str,
 ) -> Accident:
     """Return what happened to a worker that ended with *code* and without a report.
 
@@ -38,6 +41,7 @@ def describe_accident(
         entries: Its journal: what each thread was doing.
         plan: What it was to do.
         code: Its exit code; a negative one is a signal's number.
+        killed: Who sent SIGKILL, if that is what ended it.
         hung: Whether it was killed because it did not move.
         stderr: The end of what it printed.
     """
@@ -53,6 +57,8 @@ def describe_accident(
         kind = "signal"
         name = signal.Signals(-code).name
         cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
+        if name == "SIGKILL":
+            cause, hint = killed.cause, killed.remedy
     else:
         kind = "exit"
         last = stderr.strip().splitlines()[-1:] or ["it said nothing"]

@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from vmtool.encoding import decode
 from vmtool.errors import ExitCode, VmtoolError
+from vmtool.machine import read_facts
+from vmtool.machine.kills import diagnose_kill
 from vmtool.stress.accidents import describe_accident
 from vmtool.stress.child import child_command, child_environment
 from vmtool.stress.journal import Entry, Journal
@@ -65,6 +67,7 @@ class _Worker:
         threads = plan.settings.threads
         path = folder / f"journal-{self.index}"
         self.journal = Journal(path, threads)
+        self._before = read_facts()
         self.process = subprocess.Popen(
             child_command("vmtool.stress.worker", str(path)),
             stdin=subprocess.PIPE,
@@ -125,7 +128,12 @@ class _Worker:
         accident = None
         if not self.final:
             accident = describe_accident(
-                self.entries(), self.plan, code, hung=self.hung, stderr=self.stderr
+                self.entries(),
+                self.plan,
+                code,
+                killed=diagnose_kill(self._before, read_facts()),
+                hung=self.hung,
+                stderr=self.stderr,
             )
         return Ending(self.report, accident)
 
