@@ -280,6 +280,7 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --compare granule=2XB", "unknown unit"),
         ("llama-3.1-8b --compare dtype=bf16 --as vllm", "give one of"),
         ("llama-3.1-8b --csv x.csv", "--csv needs"),
+        ("llama-3.1-8b --as vllm --explain", "--explain goes with"),
         ("llama-3.1-8b --sweep 1k..8k", "write context=1k..128k"),
         ("llama-3.1-8b --sweep context=8k..1k", "must rise"),
         ("llama-3.1-8b --sweep context=1k..8k:0", "must rise"),

@@ -117,6 +117,7 @@ def _llamacpp(asked: Asked) -> tuple[dict[str, Any], list[str]]:
         context=question.length,
         sequences=question.sequences,
         ubatch=question.in_flight or _LLAMACPP_IN_FLIGHT,
+        unified=asked.options["unified"],
     )
     buffers = llamacpp_buffers(question.geometry, question.formats, settings)
     total = sum(buffer.nbytes for buffer in buffers)
@@ -124,14 +125,15 @@ def _llamacpp(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     spare = question.budget.kv_bytes - total
     setting = (
         f"{question.geometry.name} in llama.cpp (after pull requests 16812 and 19067),"
-        f" -c {settings.context * settings.sequences} -np {settings.sequences}"
-        f" -ub {settings.ubatch}:"
+        f" -c {settings.total_context} -np {settings.sequences} -ub {settings.ubatch}"
+        f"{' --kv-unified' if settings.unified else ''}:"
     )
     rest = f"{both(spare)} of the budget are left" if spare >= 0 else f"{both(-spare)} too much"
     text = [setting, *(f"  {line}" for line in logged), f"together {both(total)}; {rest}"]
     body = {
         "context_tokens": settings.context,
         "sequences": settings.sequences,
+        "unified": settings.unified,
         "total_bytes": total,
         "buffers": buffers,
         "log_lines": logged,

@@ -109,6 +109,11 @@ _OPTIONS: Final = (
         metavar="MODE",
         help="vLLM's mamba_cache_mode for --as vllm: none, or align (with prefix caching).",
     ),
+    _option(
+        "--unified",
+        is_flag=True,
+        help="For --as llama.cpp: all sequences share one buffer of --context tokens.",
+    ),
 )
 
 
@@ -278,6 +283,8 @@ def _check(options: Mapping[str, Any]) -> None:
     chosen = [name for name in ("compare", "sweep", "engine") if options[name]]
     if len(chosen) > 1:
         raise UsageError("give one of --compare, --sweep and --as")
+    if chosen and options["explain"]:
+        raise UsageError("--explain goes with the answer about one model only")
     if options["csv"] and not (options["compare"] or options["sweep"]):
         raise UsageError("--csv needs --compare or --sweep")
     for granule in options["granules"]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cached_property
-from math import gcd
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from vmtool.errors import UsageError
@@ -236,14 +235,26 @@ def _granules_touched(parts: int, stride: int, used: int, granule: int) -> int:
     """Return how many granules *parts* spans of *used* bytes, *stride* bytes apart, touch."""
     if not used:
         return 0
-    # Offsets within a granule repeat, and a period ends on a granule's edge: count one period.
-    period = granule // gcd(stride, granule)
-    whole, rest = divmod(parts, period)
-    counted = [0]
-    end = 0
-    for index in range(min(parts, period)):
-        start = index * stride
-        first, last = start // granule, -(-(start + used) // granule)
-        counted.append(counted[-1] + last - max(first, end))
-        end = last
-    return whole * counted[-1] + counted[rest]
+    if stride - used < granule:
+        # No whole granule fits between two spans, so together they touch all from end to end.
+        return -(-((parts - 1) * stride + used) // granule)
+    begins = _sum_of_quotients(parts, granule, stride, 0)
+    ends = _sum_of_quotients(parts, granule, stride, used + granule - 1)
+    return ends - begins
+
+
+def _sum_of_quotients(terms: int, divisor: int, step: int, start: int) -> int:
+    """Return the sum of ``(start + i * step) // divisor`` for *i* from 0 to *terms* - 1.
+
+    In logarithmic time: whole quotients are taken out, and what remains is the number of lattice
+    points under a line, which are counted along the other axis with the roles exchanged.
+    """
+    total = 0
+    while True:
+        total += terms * (terms - 1) // 2 * (step // divisor) + terms * (start // divisor)
+        step, start = step % divisor, start % divisor
+        highest = step * terms + start
+        if highest < divisor:
+            return total
+        terms, start = divmod(highest, divisor)
+        step, divisor = divisor, step

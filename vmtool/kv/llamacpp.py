@@ -36,14 +36,26 @@ class Settings:
     """What the engine is started with.
 
     Attributes:
-        context: Cells for each sequence, ``-c`` divided by ``-np``.
+        context: Cells of a buffer.
         sequences: Sequences at once, ``-np``.
         ubatch: Tokens of one step, ``-ub``.
+        unified: Whether all sequences share one buffer, ``--kv-unified``; else each has its own.
     """
 
     context: int
     sequences: int = 1
     ubatch: int = 512
+    unified: bool = False
+
+    @property
+    def streams(self) -> int:
+        """Buffers, one for each sequence unless they share one."""
+        return 1 if self.unified else self.sequences
+
+    @property
+    def total_context(self) -> int:
+        """What ``-c`` has to be."""
+        return self.context * self.streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,7 @@ def log_line(buffer: Buffer, settings: Settings) -> str:
     where = "llama_memory_recurrent" if buffer.what == "recurrent" else "llama_kv_cache"
     streams = str(settings.sequences)
     if buffer.what != "recurrent":
-        streams = f"{settings.sequences}/{settings.sequences}"
+        streams = f"{settings.sequences}/{settings.streams}"
     return (
         f"{where}: size = {buffer.nbytes / MIB:7.2f} MiB ({buffer.cells:6d} cells,"
         f" {buffer.layers:3d} layers, {streams:>2} seqs),"
@@ -135,14 +147,15 @@ def _attention(
     extent: Extent, layers: list[Layer], formats: Formats, cells: int, settings: Settings
 ) -> Buffer:
     if not extent.grows:
-        cells = min(cells, align_up(extent.size + settings.ubatch, _PADDING))
+        sharing = settings.sequences if settings.unified else 1
+        cells = min(cells, align_up(extent.size * sharing + settings.ubatch, _PADDING))
     key = value = 0
     for layer in layers:
         for tensor in _cached(layer):
             if tensor.extent != extent:
                 continue
             row = formats.of(tensor).bytes_per_row(tensor)
-            nbytes = settings.sequences * cells * tensor.heads * row
+            nbytes = settings.streams * cells * tensor.heads * row
             if tensor.role is Role.VALUE:
                 value += nbytes
             else:

@@ -81,7 +81,7 @@ def pairs(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     lines = []
     for name, value in rows:
         if width - size < len(value) and width < 60:
-            lines.append(name)
+            lines += [name] if name else []
             lines += paragraph(_INDENT + value, width, indent=_INDENT)
         else:
             lines += paragraph(name.ljust(size) + value, max(width, size + 20), indent=" " * size)

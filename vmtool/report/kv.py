@@ -126,13 +126,14 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
     rows += [
         ("format", _format_text(question)),
         ("a sequence", _sequence_text(cost)),
+        *(("layers" if i == 0 else "", text) for i, text in enumerate(_kinds(cost))),
     ]
     used = cost.bytes_for(length)
     average = f"{used / length:,.1f} B on average"
     packed = (
         f"{answer.name} on granules of {format_size(question.granule)}:"
         f" {both(answer.waste.committed_bytes)} committed at that length,"
-        f" {both(answer.waste.wasted_bytes)} wasted"
+        f" {both(answer.waste.wasted_bytes)} wasted, {format_size(answer.reserved_bytes)} reserved"
     )
     many = f"{count_of(answer.many.fits, 'sequence')} of {count_of(length, 'token')}"
     rows += [
@@ -146,6 +147,17 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
         count = count_of(answer.longest.fits, "token")
         rows.append((f"each of {question.sequences:,}", f"{count}; {why(answer.longest)}"))
     return rows
+
+
+def _kinds(cost: SequenceCost) -> Iterator[str]:
+    for layer in cost.layers:
+        parts = []
+        if layer.tensors:
+            held = sum(tensor.bytes_per_token for tensor in layer.tensors)
+            parts.append(f"{held:,} B for each token held")
+        if layer.states:
+            parts.append(f"{sum(state.nbytes for state in layer.states):,} B of state")
+        yield f"{layer.count} x {layer.kind.value}: {' and '.join(parts) or 'nothing'}"
 
 
 def _sequence_text(cost: SequenceCost) -> str:

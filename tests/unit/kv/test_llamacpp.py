@@ -24,6 +24,14 @@ def buffers(name, context, key="f16", value=None, **settings):
         ("gemma-4-e4b", 102_400, "f16", {"ubatch": 1024}, [(102_400, 4, 1600), (1536, 20, 60)]),
         ("gemma-4-12b", 8192, "f16", {}, [(8192, 8, 128), (1536, 40, 480)]),
         ("gemma-4-e2b", 131_072, "f16", {}, [(131_072, 3, 768), (1024, 12, 12)]),
+        # A public log; four sequences that share a buffer and steps of 2048 tokens give 6144.
+        (
+            "gemma-4-12b",
+            8192,
+            "f16",
+            {"sequences": 4, "ubatch": 2048, "unified": True},
+            [(8192, 8, 128), (6144, 40, 1920)],
+        ),
         ("llama-3.2-1b", 4096, "f16", {}, [(4096, 16, 128)]),
         ("phi-3-mini-4k", 2048, "f16", {}, [(2048, 32, 768)]),
     ],
@@ -51,6 +59,14 @@ def test_a_latent_is_stored_once_as_k():
 def test_the_context_is_padded_and_sequences_have_their_own_cells():
     (found,) = buffers("llama-3.2-1b", 1000, sequences=4)
     assert (found.cells, found.nbytes) == (1024, 4 * 1024 * 32_768)
+
+
+def test_sequences_that_share_a_buffer_are_logged_as_one_stream():
+    settings = Settings(1024, sequences=4, unified=True)
+    (found,) = buffers("llama-3.2-1b", 1024, sequences=4, unified=True)
+    assert found.nbytes == 1024 * 32_768
+    assert " 4/1 seqs)" in log_line(found, settings)
+    assert (settings.total_context, Settings(1024, sequences=4).total_context) == (1024, 4096)
 
 
 def test_states_are_always_32_bit():

@@ -61,7 +61,9 @@ def test_qwen3_30b_a3b_on_four_ranks():
     assert (pool.tokens_older, f"{float(pool.concurrency):.2f}") == (100_752, "1.54")
 
 
-@pytest.mark.parametrize(("memory", "tokens"), [("10.55", 230_528), ("5.59", 122_080)])
+@pytest.mark.parametrize(
+    ("memory", "tokens"), [("10.55", 230_528), ("10.12", 221_000), ("5.59", 122_080)]
+)
 def test_qwen3_30b_a3b_in_fp8(memory, tokens):
     # Source: vllm issue 25350; that the cache is fp8 is inferred from 49,152 bytes a token.
     model = cost("qwen3-30b-a3b", "fp8")
@@ -69,7 +71,8 @@ def test_qwen3_30b_a3b_in_fp8(memory, tokens):
         vllm_pool(model, gib(memory) + d * GIB // 200, Settings(4096)).tokens_older for d in (-1, 1)
     ]
     assert near[0] <= tokens <= near[1]
-    assert vllm_pool(model, tokens * 49_152, Settings(4096)).tokens_older == tokens
+    # 221,000 is no whole number of blocks: it was rounded when it was reported.
+    assert vllm_pool(model, tokens * 49_152, Settings(4096)).tokens_older == tokens // 16 * 16
 
 
 # ---- windows --------------------------------------------------------------------------------
