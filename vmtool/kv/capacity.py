@@ -175,23 +175,31 @@ def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
     end = _always_low_from(policy, threshold)
     if end is None or not low(end):
         return None
-    # Between two steps of what is committed, waste only falls: in each such stretch the lengths
-    # that waste too much come first. Walk the stretches down to the last one that has any.
-    while end > 0:
-        committed = policy.committed_bytes(end)
-        before = _last_below(policy.committed_bytes, committed, end)
-        if not low(before + 1):
-            return _first(low, before + 1, end + 1)
-        end = before
-    return 1
+    while True:
+        # No length from *n* to *end* commits more than *end* or uses less than *n*: where even
+        # that difference is low for *n*, all of them are. Such spans are left out whole.
+        start = _first_back(_low_up_to(policy, end, threshold), end)
+        if start == 1 or not low(start - 1):
+            return start
+        end = start - 1
 
 
-def _last_below(cost: Callable[[int], int], value: int, end: int) -> int:
-    """Return the last length before *end* that costs less than *value*, as *end* costs, or 0."""
+def _low_up_to(policy: Policy, end: int, threshold: Fraction) -> Callable[[int], bool]:
+    """Return whether all lengths from *n* to *end* are sure to waste less than *threshold*."""
+    most = policy.committed_bytes(end)
+
+    def sure(n: int) -> bool:
+        return most - policy.cost.bytes_for(n) < threshold * policy.committed_bytes(n)
+
+    return sure
+
+
+def _first_back(holds: Callable[[int], bool], end: int) -> int:
+    """Return the first length from 1 for which *holds*, as it does for *end* and all between."""
     step = 1
-    while step < end and cost(end - step) >= value:
+    while step < end and holds(end - step):
         step *= 2
-    return _first(lambda n: cost(n) >= value, max(end - step, 0), end) - 1
+    return _first(holds, max(end - step, 0), end)
 
 
 def _first(holds: Callable[[int], bool], below: int, end: int) -> int:
