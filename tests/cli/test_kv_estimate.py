@@ -289,7 +289,7 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --budget -1", "is not a size"),
         ("llama-3.1-8b --budget 150%", "at most 100%"),
         ("llama-3.1-8b --budget x%", "not a percentage"),
-        ("llama-3.1-8b --budget cuda:x", "names no device"),
+        ("llama-3.1-8b --budget cuda:x", "unknown backing"),
         ("llama-3.1-8b --budget 99999999999TiB", "more than 64 bits"),
         ("llama-3.1-8b --context 0", "not positive"),
         ("llama-3.1-8b --context 1e9", "is not a count"),
@@ -312,15 +312,17 @@ def test_wrong_usage_is_told_with_code_2(estimate, line, words):
     assert words in ran.stderr
 
 
-def test_a_device_that_is_not_there_is_told_with_code_4(vmtool_child):
-    ran = vmtool_child(
-        "kv-estimate",
-        "gpt2",
-        "--budget",
-        "cuda:99999",
-        before="import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''",
-    )
+def test_a_device_that_is_not_there_is_told_with_code_4(estimate):
+    ran = estimate("gpt2 --budget cuda:99999")
     assert (ran.code, ran.stdout) == (4, "")
+
+
+def test_the_budget_of_a_device_is_what_it_has_free(run_with_fakecuda):
+    ran = run_with_fakecuda(["kv-estimate", "gpt2", "--budget", "cuda:0", "--json"], memory="3GiB")
+    ran.assert_clean()
+    budget = json.loads(ran.stdout)["budget"]
+    assert budget["origin"] == "free on cuda:0"
+    assert 2 * GIB < budget["total_bytes"] <= 3 * GIB
 
 
 def test_a_csv_that_cannot_be_written_is_told(estimate, tmp_path):

@@ -71,12 +71,14 @@ def _available() -> int:
 
 
 def _device_free(name: str) -> int:
-    from vmtool.memory.cuda.devices import free_bytes
+    from vmtool.memory import device_ordinal
+    from vmtool.memory.cuda.context import DeviceContext
 
-    number = name.partition(":")[2] or "0"
-    if not (number.isascii() and number.isdigit() and len(number) < 6):
-        raise UsageError(f"--budget {name!r} names no device", hint="write cuda:0")
-    return free_bytes(int(number))
+    context = DeviceContext(device_ordinal(name) or 0)
+    try:
+        return context.free_bytes()[0]
+    finally:
+        context.close()
 
 
 def _weights(text: str | None, ranks: int) -> int:

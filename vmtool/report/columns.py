@@ -25,10 +25,13 @@ def text_width(file: IO[str]) -> int:
     if not file.isatty():
         return WIDE
     # What shutil.get_terminal_size does, without the archive formats that shutil loads.
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and int(columns):
+        return int(columns)
     try:
-        return int(os.environ["COLUMNS"])
-    except (KeyError, ValueError):
         return os.get_terminal_size(file.fileno()).columns or _USUAL
+    except OSError:
+        return _USUAL
 
 
 def paragraph(text: str, width: int, *, indent: str = "") -> list[str]:
