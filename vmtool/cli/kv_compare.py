@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_options import load_model, read_granule
+from vmtool.cli.kv_question import load_model, read_granule
 from vmtool.cli.output import Output, command_line
 from vmtool.errors import UsageError
 from vmtool.units import parse_count
@@ -15,7 +15,7 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.cli.kv_options import Asked
+    from vmtool.cli.kv_question import Asked
     from vmtool.kv.estimate import Question
     from vmtool.report.kv_table import Row
 

@@ -11,7 +11,7 @@ from vmtool.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.cli.kv_options import Asked
+    from vmtool.cli.kv_question import Asked
 
 _VLLM_IN_FLIGHT: Final = 8192
 _LLAMACPP_IN_FLIGHT: Final = 512

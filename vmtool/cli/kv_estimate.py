@@ -11,7 +11,7 @@ from vmtool.cli.output import Output, command_line
 from vmtool.cli.params import output_options
 
 if TYPE_CHECKING:
-    from vmtool.cli.kv_options import Asked
+    from vmtool.cli.kv_question import Asked
 
 
 @click.command("kv-estimate", short_help="What a model's KV cache costs, and how many tokens fit.")
@@ -27,7 +27,7 @@ def command(as_json: bool, path: str | None, quiet: bool, **options: Any) -> Non
     MODEL is a built-in name (--list), a config.json or a folder with one, a GGUF file, a
     genai_config.json, an ONNX model, or nothing with --layers, --kv-heads and --head-dim.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_options import asked
+    from vmtool.cli.kv_question import asked
 
     output = Output(as_json, path, quiet)
     if options["list_models"]:

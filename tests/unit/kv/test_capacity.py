@@ -78,6 +78,31 @@ def test_answers_are_monotone(costs, data, budget, more, sequences):
     assert most_sequences(policy, budget, 100).fits >= most_sequences(policy, budget, 200).fits
 
 
+@given(st.data(), st.integers(1, 3000), st.integers(1, 64), st.integers(2, 9))
+def test_larger_granules_and_more_tokens_in_flight_never_commit_less(
+    costs, data, tokens, in_flight, times
+):
+    cost = data.draw(costs)
+    for policy in (PerTensor, TokenMajor):
+        committed = policy(cost, 1000).committed_bytes(tokens)
+        assert policy(cost, 1000 * times).committed_bytes(tokens) >= committed
+        wider = cost._replace(in_flight=cost.in_flight + in_flight)
+        assert policy(wider, 1000).committed_bytes(tokens) >= committed
+
+
+def test_wider_formats_never_hold_more_tokens_and_more_ranks_never_fewer(dense, cost_of):
+    def tokens(geometry, dtype):
+        return longest_sequence(PerTensor(cost_of(geometry, dtype), 64 * KIB), 8 * GIB).fits
+
+    model = dense(32, 8, 128)
+    formats = ("fp32", "bf16", "q8_0", "int8", "fp8", "q5_1", "q5_0", "q4_1", "q4_0", "int4")
+    held = [tokens(model, name) for name in formats]
+    assert held == sorted(held)
+    by_ranks = [tokens(model.shard(tp=tp, pp=pp), "bf16") for tp in (1, 2, 8, 16) for pp in (1, 4)]
+    assert by_ranks[0] < by_ranks[2] < by_ranks[4] == by_ranks[6]
+    assert all(one < four for one, four in zip(by_ranks[::2], by_ranks[1::2], strict=True))
+
+
 @given(st.integers(1, 1 << 40), st.integers(0, 1 << 50), st.integers(1, 1 << 20))
 def test_largest_inverts_a_division(step, budget, most):
     assert largest(lambda n: n * step, budget) == budget // step

@@ -1,0 +1,210 @@
+"""What the options of ``vmtool kv-estimate`` ask, read and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from vmtool.errors import UsageError
+from vmtool.units import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from fractions import Fraction
+
+    from vmtool.kv.estimate import Budget, Question
+    from vmtool.kv.geometry import ModelGeometry
+
+#: Granules that are always shown beside the host's page: of Windows and some arm64, and of CUDA.
+KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
+_LARGEST_GRANULE: Final = 1 << 40
+_LARGEST_COUNT: Final = 1 << 48
+_GEOMETRY_FLAGS: Final = ("layers", "kv_heads", "head_dim", "head_dim_v")
+
+
+class Asked(NamedTuple):
+    """The options, read and checked.
+
+    Attributes:
+        options: As click has them.
+        model: The model, not yet divided among ranks.
+        budget: The memory of one rank.
+        granules: Those of the table, ascending.
+        granule: That of the policies.
+        waste_threshold: A part of what is committed.
+    """
+
+    options: Mapping[str, Any]
+    model: ModelGeometry
+    budget: Budget
+    granules: tuple[int, ...]
+    granule: int
+    waste_threshold: Fraction
+
+    @property
+    def shard(self) -> ModelGeometry:
+        """What the fullest rank holds of the model."""
+        return self.divided(self.model)
+
+    def divided(self, model: ModelGeometry) -> ModelGeometry:
+        """Return what the fullest rank holds of *model*."""
+        return model.shard(tp=self.options["tp"], pp=self.options["pp"], dcp=self.options["dcp"])
+
+    def question(
+        self,
+        *,
+        model: ModelGeometry | None = None,
+        dtype: str | None = None,
+        granule: int | None = None,
+        policy: str | None = None,
+    ) -> Question:
+        """Return the question, with what a comparison changes in it.
+
+        Raises:
+            UsageError: If the model cannot be divided so, or a format is unknown.
+        """
+        from vmtool.kv.dtypes import choose_formats
+        from vmtool.kv.estimate import Question
+
+        options = self.options
+        model = model or self.model
+        key = dtype or options["dtype_k"] or options["dtype"]
+        value = dtype or options["dtype_v"] or options["dtype"]
+        return Question(
+            geometry=self.divided(model),
+            formats=choose_formats(model.dtype, key=key, value=value),
+            format_origin=_format_origin(model.dtype, key or value),
+            budget=self.budget,
+            granules=self.granules,
+            granule=granule or self.granule,
+            policy=policy or options["policy"],
+            block=options["block"],
+            context=options["context"],
+            sequences=options["sequences"],
+            in_flight=options["in_flight"] or 0,
+            waste_threshold=self.waste_threshold,
+        )
+
+
+def _format_origin(model_dtype: str | None, named: str | None) -> str:
+    if named is not None:
+        return "as given"
+    if model_dtype in ("bf16", "fp16"):
+        return "the model's own"
+    return f"because engines serve models of {model_dtype or 'no stated type'} so"
+
+
+def asked(options: Mapping[str, Any]) -> Asked:
+    """Return what *options* ask.
+
+    Raises:
+        UsageError: If they contradict each other or are out of range.
+        InputError: If the model's file is not understood.
+        UnavailableError: If the budget names something that this machine does not have.
+    """
+    from vmtool.cli.kv_budget import read_budget
+
+    _check(options)
+    model = load_model(options)
+    granules = options["granules"] or KNOWN_GRANULES[-1:]
+    budget = read_budget(
+        options["budget"],
+        weights=options["weights"],
+        reserve=options["reserve"],
+        ranks=options["tp"] * options["pp"],
+    )
+    return Asked(
+        options,
+        model,
+        budget,
+        tuple(sorted({_host_page(), *KNOWN_GRANULES, *granules})),
+        granules[0],
+        _percent(options["waste"]),
+    )
+
+
+def load_model(options: Mapping[str, Any]) -> ModelGeometry:
+    """Return the model that *options* name.
+
+    Raises:
+        UsageError: If they name none, or more than one.
+    """
+    from vmtool.kv import sources
+
+    values = {name: options[name] for name in _GEOMETRY_FLAGS if options[name] is not None}
+    if options["model"] and options["hub"]:
+        raise UsageError("give MODEL or --hub, not both")
+    if options["hub"]:
+        return sources.from_hub(options["hub"], overrides=values)
+    name = options["model"] or _first_compared(options["compare"])
+    if name:
+        return sources.load(name, overrides=values)
+    missing = [name for name in ("layers", "kv_heads", "head_dim") if name not in values]
+    if missing:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UsageError(
+            f"no MODEL, and no {flags}" if values else "no MODEL",
+            hint="vmtool kv-estimate --list shows the built-in models",
+        )
+    return sources.from_flags(**values)
+
+
+def _first_compared(axes: Sequence[str]) -> str | None:
+    """Return the first model that ``--compare model=A,B`` names."""
+    for text in axes:
+        axis, _, names = text.partition("=")
+        if axis == "model":
+            return names.partition(",")[0].strip()
+    return None
+
+
+def read_granule(text: str) -> int:
+    """Return the granule that *text* means.
+
+    Raises:
+        UsageError: If it is not a size, or not one of a granule.
+    """
+    try:
+        granule = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"granule: {error}") from None
+    _check_granule(granule)
+    return granule
+
+
+def _check_granule(granule: int) -> None:
+    if not 0 < granule <= _LARGEST_GRANULE:
+        raise UsageError(f"a granule of {granule} B: it must be from 1 B to 1 TiB")
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    chosen = [name for name in ("compare", "sweep", "engine") if options[name]]
+    if len(chosen) > 1:
+        raise UsageError("give one of --compare, --sweep and --as")
+    if chosen and options["explain"]:
+        raise UsageError("--explain goes with the answer about one model only")
+    if options["csv"] and not (options["compare"] or options["sweep"]):
+        raise UsageError("--csv needs --compare or --sweep")
+    for granule in options["granules"]:
+        _check_granule(granule)
+    for name in ("context", "sequences", "in_flight", "block"):
+        if (options[name] or 0) > _LARGEST_COUNT:
+            raise UsageError(f"--{name.replace('_', '-')} {options[name]}: absurdly large")
+
+
+def _percent(text: str) -> Fraction:
+    from fractions import Fraction
+
+    try:
+        part = Fraction(text.strip().removesuffix("%").strip()) / 100
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"--waste {text!r} is not a percentage such as 10%") from None
+    # Below this the search for the length would follow more granules than anyone waits for.
+    if not Fraction(1, 1000) <= part < 1:
+        raise UsageError(f"--waste {text!r}: it must be from 0.1% to below 100%")
+    return part
+
+
+def _host_page() -> int:
+    import mmap
+
+    return mmap.PAGESIZE
