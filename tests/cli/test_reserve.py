@@ -58,7 +58,7 @@ def test_the_reservation_is_given_back(vmtool):
     [
         ("0", "not positive"),
         ("-4096", "No such option"),
-        ("4097", "use 4096 or 8192"),
+        ("4097", "4097 is not a multiple of the granularity"),
         ("10EiB", "more than any address space holds"),
         ("99999999999999999999", "64 bits"),
         ("2QiB", "unknown unit"),
