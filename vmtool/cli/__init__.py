@@ -100,6 +100,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def entry() -> NoReturn:
     """Run the command line and exit with the code that says how it went."""
+    if sys.platform == "win32":
+        import signal
+
+        # Python leaves Ctrl-Break to Windows, which ends the process without a word.
+        signal.signal(signal.SIGBREAK, signal.default_int_handler)
     sys.exit(run())
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question that a command asks between two steps, not in the middle."""
+"""Ctrl-C, Ctrl-Break and SIGTERM as a question that a command asks between two steps, not in the middle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+if sys.platform == "win32":
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
+else:  # mypy needs both branches spelled out
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LONG_S: Final = 3600.0
 
 
@@ -32,7 +35,7 @@ class Interruption:
 
 @contextmanager
 def watch_signals() -> Iterator[Interruption]:
-    """Note SIGINT and SIGTERM instead of dying from them, for the length of the block."""
+    """Note these signals instead of dying from them, for the length of the block."""
     state = Interruption()
 
     def note(_number: int, _frame: Any) -> None:
@@ -51,7 +54,7 @@ def wait_for_enter(ready: Callable[[], None]) -> None:
         ready: Called once signals are heard, to tell the user so.
 
     Raises:
-        KeyboardInterrupt: If SIGINT or SIGTERM arrives.
+        KeyboardInterrupt: If a signal arrives.
     """
 
     def stop(_number: int, _frame: Any) -> None:

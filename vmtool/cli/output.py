@@ -79,8 +79,13 @@ class Output:
     def _write(
         self, document: Callable[[], dict[str, Any]], text: Callable[[IO[str]], None]
     ) -> None:
+        encoding, errors = "utf-8", "strict"
+        if self.path in {None, "-"} and not self.as_json:
+            from vmtool.report.codepage import result_encoding
+
+            encoding, errors = result_encoding()
         try:
-            with click.open_file(self.path or "-", "w", encoding="utf-8") as file:
+            with click.open_file(self.path or "-", "w", encoding=encoding, errors=errors) as file:
                 if self.as_json:
                     from vmtool.report.document import dump
 

@@ -21,3 +21,9 @@ def wine_version() -> str | None:
         return text.decode("ascii", errors="replace")
     else:  # mypy needs both branches spelled out
         return None
+
+
+def marked(method: str) -> str:
+    """Return *method* as the figures of this run are labelled: on Wine they are not Windows'."""
+    version = wine_version()
+    return method if version is None else f"{method}, Wine {version}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from vmtool.memory.wine import marked
 from vmtool.report.console import plain_table
 from vmtool.report.document import document
 from vmtool.units import format_duration, format_size
@@ -61,7 +62,7 @@ def to_text(result: GrowResult, console: Console) -> None:
     """Print the result."""
     console.print(
         f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
-        f"({result.backing}, {result.method}), granules of {format_size(result.granule_bytes)}"
+        f"({result.backing}, {marked(result.method)}), granules of {format_size(result.granule_bytes)}"
     )
     if not result.complete:
         console.print(f"stopped after {len(result.elapsed_ns)} steps")

@@ -75,6 +75,9 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
     options = [f"touch {settings.touch}", f"verify {settings.verify}"]
     options += [name for name in ("huge", "prefault") if getattr(settings, name)]
     parts.append(f"{', '.join(options)}, seed {settings.seed}")
+    system = result.machine.get("system", {})
+    if system.get("os") == "Wine":
+        parts.append(f"on Wine {system['kernel']}: these are not figures of Windows")
     if settings.inject:
         parts.append(f"injected faults: {', '.join(settings.inject)}")
     for part in parts:

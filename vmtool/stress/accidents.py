@@ -24,6 +24,21 @@ _CAUSES: Final = {
         "look at `dmesg`, and at the free pages with `vmtool doctor`",
     ),
 }
+_NO_MEMORY: Final = (
+    "Windows could not commit memory for the process itself",
+    "use a smaller --budget, or enlarge the page file",
+)
+#: How a process on Windows dies: its exit code is then one of these (ntstatus.h).
+_EXCEPTIONS: Final = {
+    0xC0000005: ("STATUS_ACCESS_VIOLATION", *_CAUSES["SIGSEGV"]),
+    0xC0000006: (
+        "STATUS_IN_PAGE_ERROR",
+        "memory behind a committed address could not be read back from the page file",
+        "look at the disk and at the System log in Event Viewer",
+    ),
+    0xC0000017: ("STATUS_NO_MEMORY", *_NO_MEMORY),
+    0xC000012D: ("STATUS_COMMITMENT_LIMIT", *_NO_MEMORY),
+}
 
 
 def describe_accident(
@@ -59,6 +74,9 @@ def describe_accident(
         cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
         if name == "SIGKILL":
             cause, hint = killed.cause, killed.remedy
+    elif code in _EXCEPTIONS:
+        kind = "signal"
+        name, cause, hint = _EXCEPTIONS[code]
     else:
         kind = "exit"
         last = stderr.strip().splitlines()[-1:] or ["it said nothing"]

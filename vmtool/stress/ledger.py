@@ -11,7 +11,8 @@ resident        none once touched; anything less where there is swap. With ``adv
                 page may form around a smaller granule, and the rest of it stays when the
                 granule is released: up to the huge pages around what was ever committed
 mappings        at least one area for each run of granules; at most one for each granule
-                ever committed, as neighbours committed out of order do not always join
+                ever committed, as neighbours committed out of order do not always join. On
+                Windows exactly one for each granule and each gap, or one in all (``decommit``)
 ==============  ==========================================================================
 """
 
@@ -25,15 +26,17 @@ from vmtool.stats import slope
 from vmtool.units import MIB, align_down, align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import Reservation
-    from vmtool.memory.blocks import BlockMap
+    from vmtool.memory.blocks import BlockMap, Span
     from vmtool.memory.counters import Ledgers
     from vmtool.results import StressSettings
 
 _NEVER_OVERCOMMIT: Final = 2
+#: Methods of Windows that put each granule of the backing as a mapping of its own.
+_PER_GRANULE: Final = ("view", "private")
 _DEFAULT_PMD: Final = 2 * MIB
 #: Growth of the whole process below this is the interpreter's, not a leak: its heap takes memory
 #: in arenas of up to 1 MiB. Bytes; mappings are counted.
@@ -90,7 +93,15 @@ def believe(
     lost = reservation.quarantined.total
     degraded = reservation.degraded.total
     populated = rules.populated and settled and not rules.swap
-    if rules.method == "advise":
+    if rules.method in _PER_GRANULE:
+        charge = (committed, committed, committed + lost)
+        exact = (committed + lost) // reservation.granularity
+        exact += sum(1 for _ in _free(reservation))
+        areas = (exact, exact, exact)
+    elif rules.method == "decommit":
+        charge = (committed, committed, committed + lost)
+        areas = (1, 1, 1)
+    elif rules.method == "advise":
         charge = (0, 0, reservation.capacity if rules.strict else 0)
         areas = (1, 1, 1)
     else:
@@ -189,6 +200,12 @@ def leak_slopes(
 def _count(ledgers: Ledgers, name: str) -> int | None:
     count: int | None = getattr(ledgers, name if name == "mappings" else f"{name}_bytes")
     return count
+
+
+def _free(reservation: Reservation) -> Iterator[Span]:
+    """Yield the gaps between what is committed or quarantined."""
+    for start, end in reservation.blocks.gaps(0, reservation.capacity):
+        yield from reservation.quarantined.gaps(start, end)
 
 
 def _runs(blocks: BlockMap, capacity: int) -> int:

@@ -25,6 +25,8 @@ from vmtool.stress.session import Session
 def main(arguments: list[str]) -> int:
     """Run the plan that stdin brings."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    if sys.platform == "win32":
+        signal.signal(signal.SIGBREAK, signal.SIG_IGN)  # every process of the console gets it
     _volunteer()
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])

@@ -47,6 +47,8 @@ def check_device(info: DeviceInfo) -> tuple[Check, ...]:
                 "nvidia-smi -dm TCC (where the card has it), or keep below the free memory",
             )
         )
+    elif info.driver_model == "tcc":
+        checks.append(ok("tcc", f"{name} runs under TCC: Windows does not page its memory"))
     elif info.driver_model == "wsl":
         checks.append(
             note(

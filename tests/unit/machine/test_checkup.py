@@ -145,14 +145,14 @@ def test_the_remedy_names_the_file_that_binds():
 WINDOWS = MachineFacts(
     system=SystemFacts("Windows", "10", "AMD64", "cpu", 8, None, "3.11.7", "0.1.0"),
     page_bytes=4096,
-    memory=MemoryFacts(32 * GIB, 20 * GIB, 0),
-    commit=CommitFacts(limit_bytes=32 * GIB, charge_bytes=10 * GIB, enforced=True),
+    memory=MemoryFacts(32 * GIB, 20 * GIB, 16 * GIB),
+    commit=CommitFacts(limit_bytes=48 * GIB, charge_bytes=10 * GIB, enforced=True),
 )
 
 
 def test_the_commit_limit_of_windows_is_rated_by_what_is_left():
     assert {check.rating for check in examine(WINDOWS)} == {Rating.OK}
-    full = replace(WINDOWS.commit, charge_bytes=32 * GIB - MIB)
+    full = replace(WINDOWS.commit, charge_bytes=48 * GIB - MIB)
     (check,) = [c for c in examine(replace(WINDOWS, commit=full)) if c.rating is not Rating.OK]
     assert (check.kind, check.rating) == ("commit-limit", Rating.PROBLEM)
     assert "page file" in check.remedy

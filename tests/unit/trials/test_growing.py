@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from vmtool.errors import CallError
-from vmtool.memory import open_backing
+from vmtool.memory import host_methods, open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
 from vmtool.trials.copying import CopiedBuffer
@@ -15,7 +15,7 @@ from vmtool.trials.lengths import PATTERNS, lengths
 from vmtool.units import KIB, MIB
 
 PAGE = mmap.ALLOCATIONGRANULARITY  # a granule: more than a page on Windows
-METHODS = ["fixed", "protect", "advise"] if sys.platform != "win32" else ["view", "private"]
+METHODS = host_methods()
 
 
 def plan_for(pattern="linear", to=2 * MIB, step=100 * KIB, *, budget=64 * MIB, copying=False):

@@ -9,6 +9,7 @@ from vmtool.machine.checkup.huge import check_huge_pages
 from vmtool.machine.checkup.limits import check_limits
 from vmtool.machine.checkup.memory import check_memory
 from vmtool.machine.checkup.platform import check_platform
+from vmtool.machine.checkup.windows import check_windows
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
@@ -23,4 +24,5 @@ def examine(facts: MachineFacts) -> tuple[Check, ...]:
         *check_limits(facts),
         *check_huge_pages(facts),
         *check_platform(facts),
+        *check_windows(facts),
     )

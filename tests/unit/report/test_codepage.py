@@ -1,0 +1,75 @@
+"""Results on streams that cannot show every character."""
+
+import pytest
+
+from vmtool.report.codepage import result_encoding
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """Return a function that asks for an encoding and returns what results then look like."""
+
+    def encode(asked, text):
+        monkeypatch.setenv("PYTHONIOENCODING", asked)
+        name, errors = result_encoding()
+        return text.encode(name, errors)
+
+    return encode
+
+
+def test_results_are_utf_8_unless_asked(monkeypatch):
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    assert result_encoding() == ("utf-8", "strict")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("cp437", "182 µs █▌-.·"),  # has whole and half blocks
+        ("cp1252", "182 µs #=-.·"),  # has none
+        ("ascii", "182 us #=-.."),
+    ],
+)
+def test_what_a_code_page_lacks_becomes_the_nearest_ascii(ask, encoding, shown):
+    assert ask(encoding, "182 µs █▌▍▏·").decode(encoding) == shown
+
+
+def test_characters_without_a_likeness_become_question_marks(ask):
+    assert ask("ascii", "Modell 火") == b"Modell ?"
+
+
+def test_an_encoding_that_does_not_exist_is_ignored(ask):
+    assert ask("klingon", "µ") == "µ".encode()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp437", "cp1252", "cp850:strict"])
+def test_no_command_crashes_on_a_code_page(vmtool_in, encoding):
+    for arguments in (
+        ("grow", "--to", "4MiB", "--against", "nothing"),
+        ("granularity", "--backing", "host"),
+        ("reserve", "1GiB"),
+        ("kv-estimate", "llama-3.1-8b", "--budget", "16GiB"),
+    ):
+        code, output = vmtool_in(encoding, *arguments)
+        assert code == 0
+        output.decode(encoding.partition(":")[0])
+
+
+@pytest.fixture
+def vmtool_in(monkeypatch):
+    """Return a function that runs vmtool in a new process with an encoding for its streams."""
+    import os
+    import subprocess
+    import sys
+
+    def call(encoding, *arguments):
+        child = subprocess.run(
+            [sys.executable, "-m", "vmtool", *arguments],
+            check=False,
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            timeout=60,
+        )
+        return child.returncode, child.stdout
+
+    return call
