@@ -1,5 +1,6 @@
 """``vmtool kv-estimate``: what it prints, what it writes, and how it refuses."""
 
+import contextlib
 import csv
 import io
 import json
@@ -7,7 +8,10 @@ import re
 import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from vmtool.cli import run
 from vmtool.report.kv import to_lines
 from vmtool.units import GIB, MIB
 
@@ -232,6 +236,15 @@ def test_sweep_doubles_and_writes_csv(estimate, tmp_path):
     assert [int(row["committed_bytes"]) for row in rows] == [n * 128 * MIB for n in (1, 2, 4, 8)]
 
 
+def test_csv_on_stdout_takes_the_place_of_the_table(estimate):
+    ran = estimate("llama-3-8b --budget 16GiB --compare dtype=bf16,nvfp5x --csv -")
+    assert ran.code == 2
+    ran = estimate("llama-3-8b --budget 16GiB --compare dtype=bf16,fp8_ds_mla --csv -")
+    possible, other = csv.DictReader(io.StringIO(ran.stdout))
+    assert (possible["format_k"], possible["problem"]) == ("bf16", "")
+    assert "it is a format of latent" in other["problem"]
+
+
 def test_sweep_steps_and_ends_where_it_is_told(estimate):
     body = estimate("llama-3-8b --budget 16GiB --sweep context=1k..4000:1k --json").document
     assert [row["context_tokens"] for row in body["rows"]] == [1024, 2048, 3072, 4000]
@@ -330,6 +343,60 @@ def test_a_csv_that_cannot_be_written_is_told(estimate, tmp_path):
     ran = estimate(f"gpt2 --budget 1GiB --sweep context=1k..2k --csv {path}")
     assert ran.code == 2
     assert "cannot write" in ran.stderr
+
+
+OPTIONS = st.sampled_from(
+    [
+        "--dtype",
+        "--dtype-v",
+        "--budget",
+        "--weights",
+        "--reserve",
+        "--context",
+        "--sequences",
+        "--in-flight",
+        "--granule",
+        "--policy",
+        "--block",
+        "--waste",
+        "--compare",
+        "--sweep",
+        "--as",
+        "--state-blocks",
+        "--layers",
+        "--tp",
+        "--dcp",
+    ]
+)
+WORDS = st.one_of(
+    st.text(max_size=12),
+    st.from_regex(r"(context|dtype|granule|model|policy)=[0-9a-z.,:%]{0,12}", fullmatch=True),
+    st.from_regex(r"-?[0-9]{1,22}[.0-9]{0,3}(k|m|GiB|TiB|%|)", fullmatch=True),
+    st.sampled_from(
+        [
+            "auto",
+            "cuda:0",
+            "vllm",
+            "llama.cpp",
+            "paged",
+            "head-major",
+            "nvfp4",
+            "q4_0",
+            "fp8_ds_mla",
+        ]
+    ),
+)
+
+
+@given(st.lists(st.tuples(OPTIONS, WORDS), max_size=3), st.sampled_from(["gpt2", "qwen3.5-27b"]))
+def test_whatever_is_asked_ends_in_an_answer_or_in_words(options, model):
+    out, err = io.StringIO(), io.StringIO()
+    arguments = [part for option in options for part in option]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(["kv-estimate", model, *arguments])
+    assert code in (0, 2, 4)
+    assert bool(out.getvalue()) == (code == 0)
+    assert "Traceback" not in err.getvalue()
 
 
 # ---- shape ----------------------------------------------------------------------------------

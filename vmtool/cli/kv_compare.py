@@ -43,7 +43,8 @@ def answer_compare(asked: Asked, axes: Sequence[str], csv: str | None, output: O
         except UsageError as error:
             # What one combination cannot do is a result; a name that is unknown is not.
             rows.append(Row.impossible(labels, question, str(error)))
-    _write_csv(csv, rows)
+    if _wrote_csv_only(csv, rows):
+        return
     output.emit_lines(
         lambda: _document("compare", compare_body(rows)),
         lambda width: compare_lines(rows, width),
@@ -66,7 +67,8 @@ def answer_sweep(asked: Asked, sweep: str, csv: str | None, output: Output) -> N
         Row.of({"context": f"{length}"}, Estimate(question._replace(context=length)))
         for length in lengths
     ]
-    _write_csv(csv, rows)
+    if _wrote_csv_only(csv, rows):
+        return
     output.emit_lines(
         lambda: _document("sweep", sweep_body(rows)),
         lambda width: sweep_lines(rows, width),
@@ -135,16 +137,20 @@ def _question(asked: Asked, labels: dict[str, str]) -> Question:
     return asked.question(**changes)
 
 
-def _write_csv(path: str | None, rows: list[Row]) -> None:
+def _wrote_csv_only(path: str | None, rows: list[Row]) -> bool:
+    """Write the CSV that was asked for, and return whether it took the place of the result."""
     if path is None:
-        return
+        return False
     from vmtool.report.kv_table import write_csv
 
     try:
         with click.open_file(path, "w", encoding="utf-8") as file:
             write_csv(rows, file)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return path == "-"
 
 
 def _document(kind: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,11 @@ _OPTIONS: Final = (
         metavar="context=A..B",
         help="Follow the cost from A to B tokens: doubling, or A..B:STEP.",
     ),
-    click.option("--csv", metavar="FILE", help="Write the table of --compare or --sweep as CSV."),
+    click.option(
+        "--csv",
+        metavar="FILE",
+        help="Write the table of --compare or --sweep as CSV; - is stdout, and no table.",
+    ),
     click.option(
         "--as",
         "engine",
@@ -99,7 +103,7 @@ _OPTIONS: Final = (
         "--state-blocks",
         default="none",
         metavar="MODE",
-        help="vLLM's mamba_cache_mode for --as vllm: none, or align (with prefix caching).",
+        help="vLLM's mamba_cache_mode for --as vllm: none, or with prefix caching align or all.",
     ),
     click.option(
         "--unified",

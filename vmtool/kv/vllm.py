@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vmtool.kv.cost import LayerCost, SequenceCost
     from vmtool.kv.geometry import Extent
 
-#: How many blocks a state takes for each sequence, by vLLM's ``mamba_cache_mode``.
-STATE_BLOCKS: Final = {"none": 1, "align": 2}
+#: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
+STATE_MODES: Final = ("none", "align", "all")
 # Attention kernels take blocks in multiples of 16 tokens (64 on some backends, not modelled).
 _KERNEL_BLOCK: Final = 16
 
@@ -34,7 +34,7 @@ class Settings:
         block: Tokens in a block, ``--block-size``.
         in_flight: Tokens that a step may add before a window drops old ones:
             ``--max-num-batched-tokens``, and twice that where scheduling is asynchronous.
-        state_mode: ``none``, or ``align`` as with prefix caching; see :data:`STATE_BLOCKS`.
+        state_mode: One of :data:`STATE_MODES`; prefix caching means ``align`` or ``all``.
     """
 
     max_model_len: int
@@ -98,7 +98,8 @@ class _Spec:
     def blocks_for(self, settings: Settings) -> int:
         """Return the blocks of one request of ``max_model_len``."""
         if self.extent is None:
-            return STATE_BLOCKS[settings.state_mode]
+            every_block = -(-settings.max_model_len // self.block)
+            return {"none": 1, "align": 2, "all": every_block}[settings.state_mode]
         held = self.extent.tokens_held(settings.max_model_len, settings.in_flight)
         # A window need not begin at a block's edge, so it can touch one block more.
         return -(-held // self.block) + (self.extent.span is Span.WINDOW)
@@ -110,8 +111,8 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: Settings) -> Pool:
     Raises:
         UsageError: If vLLM could not, or a layer is of a kind that is not modelled here.
     """
-    if settings.state_mode not in STATE_BLOCKS:
-        raise UsageError(f"state mode {settings.state_mode!r}: use {' or '.join(STATE_BLOCKS)}")
+    if settings.state_mode not in STATE_MODES:
+        raise UsageError(f"state mode {settings.state_mode[:40]!r}: use {', '.join(STATE_MODES)}")
     specs = [spec for layer in cost.layers for spec in _layer_specs(layer, settings.block)]
     if not specs:
         raise UsageError("the model keeps nothing, so vLLM has no KV cache to size")

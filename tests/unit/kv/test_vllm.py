@@ -139,6 +139,12 @@ def test_qwen3_6_35b_a3b_with_prefix_caching():
     assert f"{float(pool.concurrency):.4f}" == "4.3333"
 
 
+def test_states_at_every_block_take_as_many_blocks_as_attention():
+    settings = Settings(32_768, state_mode="all")
+    pool = vllm_pool(cost("qwen3.5-27b"), gib("40"), settings)
+    assert pool.blocks_per_request == 42 + 3 * 42
+
+
 def test_states_alone_take_one_block_a_sequence():
     pool = vllm_pool(cost("falcon-mamba-7b"), GIB, Settings(8192))
     assert (pool.groups, pool.blocks_per_request, pool.aligned_block_tokens) == (1, 1, None)
@@ -189,5 +195,5 @@ def test_compressed_layers_are_not_guessed():
 
 
 def test_an_unknown_state_mode_is_refused():
-    with pytest.raises(UsageError, match="use none or align"):
-        vllm_pool(cost("llama-3.1-8b"), GIB, Settings(4096, state_mode="all"))
+    with pytest.raises(UsageError, match="use none, align, all"):
+        vllm_pool(cost("llama-3.1-8b"), GIB, Settings(4096, state_mode="both"))
