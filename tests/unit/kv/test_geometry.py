@@ -78,6 +78,16 @@ def test_tokens_held_never_falls_as_a_sequence_grows(span, size, ratio, ranks, n
     assert held <= max(n, size if span is Span.FIXED else 0)
 
 
+def test_a_layer_holds_its_tensors_and_its_states():
+    window = gqa(2, dim=64, extent=Extent(Span.WINDOW, 10))
+    state = StateTensor("conv", (StatePart(3, 5),))
+    layer = Layer(0, LayerKind.PARALLEL, window, (state,))
+    assert layer.elements_held(4) == 2 * 2 * 64 * 4 + 15
+    assert layer.elements_held(100) == 2 * 2 * 64 * 10 + 15
+    assert layer.elements_held(100, in_flight=5) == 2 * 2 * 64 * 14 + 15
+    assert window[0].tokens_held(100) == 10
+
+
 def test_equal_layers_are_grouped_with_their_indices():
     window = Layer(1, LayerKind.WINDOW, gqa(8, extent=Extent(Span.WINDOW, 4096)))
     groups = model(full(0), window, full(2)).groups()

@@ -241,8 +241,10 @@ def test_models_without_attention_keep_states_only():
     assert [(layer.kind, layer.tensors) for layer in layers] == [(LayerKind.MAMBA1, ())] * 2
     rwkv = {"block_count": 2, "embedding_length": 2048, "wkv.head_size": 64}
     rwkv["attention.head_count"] = 0
-    states = build("rwkv6", rwkv).layers[0].states
-    assert [s.elements for s in states] == [2 * 2048, 64 * 2048]
+    geometry = build("rwkv6", rwkv)
+    assert [s.elements for s in geometry.layers[0].states] == [2 * 2048, 64 * 2048]
+    rank = geometry.shard(tp=4)
+    assert [s.elements for s in rank.layers[0].states] == [2 * 2048, 64 * 512]
 
 
 def test_flags_win_over_the_file():

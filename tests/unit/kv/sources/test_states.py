@@ -147,6 +147,24 @@ def test_rwkv_keeps_no_kv():
     assert (shift.elements, matrix.elements, matrix.dtype) == (2 * 2560, 40 * 64 * 64, "fp32")
 
 
+def test_rwkv_heads_may_cover_another_width_than_the_hidden_one():
+    config = {"num_hidden_layers": 1, "hidden_size": 128, "attention_hidden_size": 256}
+    shift, matrix = model(model_type="rwkv5", head_size=64, **config).layers[0].states
+    assert (shift.elements, matrix.elements) == (256, 4 * 64 * 64)
+    with pytest.raises(InputError, match="head_size: is 48"):
+        model(model_type="rwkv5", head_size=48, **config)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [([0, 2], r"attn_type_list\[1\]: is 2"), ([0], "has 1 entries"), (None, "is missing")],
+)
+def test_a_list_of_kinds_holds_a_zero_or_one_for_each_layer(kinds, message):
+    config = {"num_hidden_layers": 2, "hidden_size": 6144, "head_dim": 128}
+    with pytest.raises(InputError, match=message):
+        model(model_type="minimax_text_01", attn_type_list=kinds, **config)
+
+
 def test_rwkv_heads_are_divided_by_tp_and_its_shifted_inputs_are_copied():
     shift, matrix = sources.load("rwkv-5-3b").shard(tp=8).layers[0].states
     assert (shift.elements, matrix.elements) == (2 * 2560, 5 * 64 * 64)
