@@ -150,7 +150,12 @@ def places(value, path=()):
         yield from places(item, (*path, key))
 
 
-PLACES = list(places(DOCUMENT))
+# Of hundreds of buckets and twenty checkpoints a few are enough: the rest would crowd all else out.
+PLACES = [
+    path
+    for path in places(DOCUMENT)
+    if "buckets" not in path[:-1] and not (path[0] == "checkpoints" and path[1:2] > (1,))
+]
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -185,15 +190,15 @@ def show_everything(stored):
 
 def alike(value):
     """Values of the same kind as *value*, so that most of the mutants are read."""
-    if isinstance(value, bool) or value is None:
-        return st.none() | st.booleans()
+    if isinstance(value, bool):
+        return st.booleans()
     if isinstance(value, int):
-        return st.integers(0, 200) | st.integers(-(1 << 63), 1 << 63)
+        return st.integers(0, 200) | st.integers(0, (1 << 63) - 1)
     if isinstance(value, float):
         return st.floats(allow_nan=False, allow_infinity=False)
     if isinstance(value, str):
-        return st.text(max_size=8)
-    return st.just(type(value)())
+        return st.text(st.characters(exclude_categories=("C",)), max_size=8)
+    return st.none() if value is None else st.just(type(value)())
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -205,7 +210,7 @@ def test_any_mutation_is_refused_or_can_be_shown_in_every_way(tmp_path, data):
             old = document
             for key in path:
                 old = old[key]
-            document = at(document, path, data.draw(st.one_of(alike(old), alike(old), VALUES)))
+            document = at(document, path, data.draw(st.one_of(*[alike(old)] * 5, VALUES)))
     file = store(tmp_path / "mutant", json.dumps(document))
     with suppress(InputError):
         show_everything(read_run(file))
