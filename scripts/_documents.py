@@ -25,12 +25,15 @@ from vmtool.memory import backing, ceiling, proof
 from vmtool.memory.cuda import devices
 from vmtool.report import compare as compared
 from vmtool.report import granularity
-from vmtool.trials import growing, survey
+from vmtool.stress import ceiling as limits
+from vmtool.stress import guards, matrix
+from vmtool.trials import copying, growing, survey
 
 #: Where types are found that a module imports for its annotations only.
 MODULES = (
     *(backing, capacity, ceiling, check, compare, compared, devices, differences, facts, geometry),
-    *(granularity, growing, llamacpp, proof, results, stats, survey, tiling),
+    *(copying, granularity, growing, guards, limits, llamacpp, matrix, proof, results, stats),
+    *(survey, tiling),
 )
 
 
@@ -133,6 +136,7 @@ _ESTIMATE = {
     },
     "format_k": Told(str, "The element format of K."),
     "format_v": Told(str, "The element format of V."),
+    "format_origin": Told(str, "Where the formats come from."),
     "budget": {
         "total_bytes": int,
         "weights_bytes": int,
@@ -216,6 +220,7 @@ _LLAMACPP = {
     "engine": str,
     "context_tokens": int,
     "sequences": int,
+    "unified": Told(bool, "Whether all sequences share one cache."),
     "total_bytes": int,
     "buffers": tuple[llamacpp.Buffer, ...],
     "log_lines": tuple[str, ...],
@@ -255,6 +260,17 @@ DOCUMENTS: dict[str, Document] = {
     ),
     "vmtool.stress": Document(
         1, "A run of vmtool stress", ((results.StressResult,),), bounded=True
+    ),
+    "vmtool.stress-matrix": Document(
+        1, "Every pattern, method and granule, by vmtool stress --matrix", ((matrix.MatrixReport,),)
+    ),
+    "vmtool.stress-ceiling": Document(
+        1, "How far it goes, by vmtool stress --find-ceiling", ((limits.CeilingReport,),)
+    ),
+    "vmtool.stress-guards": Document(
+        1,
+        "What touching uncommitted memory does, by vmtool stress --prove-faults",
+        (({"passed": bool}, guards.GuardReport),),
     ),
     "vmtool.compare": Document(
         1,

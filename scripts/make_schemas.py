@@ -98,16 +98,16 @@ class Generator:
         return {"type": "object", "required": list(properties), "properties": properties}
 
     def _properties(self, kind: type) -> dict[str, Any]:
-        """Return the schema of every field of the dataclass *kind*."""
+        """Return the schema of every field of *kind*."""
         told = describe(kind)[1]
         hints = typing.get_type_hints(kind, self._names | vars(sys.modules[kind.__module__]))
         found = {}
-        for field in dataclasses.fields(kind):
-            if field.name in self._document.without:
+        for field in _field_names(kind):
+            if field in self._document.without:
                 continue
-            place = f"{kind.__name__}.{field.name}"
-            schema = self._kind(hints[field.name], place) | REFINEMENTS.get(place, {})
-            found[field.name] = _told(schema, told.get(field.name))
+            place = f"{kind.__name__}.{field}"
+            schema = self._kind(hints[field], place) | REFINEMENTS.get(place, {})
+            found[field] = _told(schema, told.get(field))
         return found
 
     def _kind(self, kind: Any, place: str) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class Generator:
             return self._object(kind, place)
         if isinstance(kind, list):
             return {"type": "array", "items": self._kind(kind[0], place)}
-        if dataclasses.is_dataclass(kind):
-            return self._reference(typing.cast("type", kind))
+        if isinstance(kind, type) and _field_names(kind):
+            return self._reference(kind)
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return {"enum": [member.value for member in kind]}
         if typing.get_origin(kind) is None:
@@ -176,6 +176,13 @@ class Generator:
             self._definitions[name] = {}  # a type that holds itself finds it here
             self._definitions[name] |= _told(self._fields(kind), describe(kind)[0])
         return {"$ref": f"#/$defs/{name}"}
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass or a named tuple; nothing for other types."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return getattr(kind, "_fields", ())
 
 
 def _told(schema: dict[str, Any], description: str | None) -> dict[str, Any]:

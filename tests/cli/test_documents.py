@@ -29,6 +29,9 @@ COMMANDS = {
     "sweep": (*MODEL, "--sweep", "context=1k..8k"),
     "vllm": (*MODEL, "--as", "vllm"),
     "llama.cpp": (*MODEL, "--as", "llama.cpp"),
+    "ceiling": ("stress", "--find-ceiling", "reserve"),
+    "guards": ("stress", "--prove-faults"),
+    "matrix": ("stress", "--matrix", "--capacity", "4MiB", "--cycles", "10", "--method", "fixed"),
 }
 
 

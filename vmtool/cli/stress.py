@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vmtool import __version__
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.params import backing_options, output_options
 from vmtool.cli.stress_options import stress_options
@@ -67,11 +68,14 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import stress_progress
     from vmtool.machine import read_facts
+    from vmtool.report.files import claim
     from vmtool.report.stress import to_document, to_text
     from vmtool.stress.plan import make_settings, method_names
     from vmtool.stress.run import run_stress, with_verdicts
 
     conditions = [parse_assertion(text) for text in options["assertions"]]
+    for path in filter(None, (options["html"], options["csv"])):
+        claim(path)
     facts = read_facts()
     methods = method_names(options["backing"], options["method"])
     backings = _backings(options, methods)
@@ -89,9 +93,24 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     output.emit(
         lambda: to_document(result, command_line()), lambda console: to_text(result, console)
     )
+    _write_files(options, result)
     for warning in result.warnings:
         output.notice(f"warning: {warning.message}\n  {warning.hint}")
     return _exit_code(output, result)
+
+
+def _write_files(options: dict[str, Any], result: StressResult) -> None:
+    """Write the result as the files that were asked for beside it."""
+    from vmtool.report.files import save
+
+    if options["html"]:
+        from vmtool.report.stress_page import stress_page
+
+        save(options["html"], stress_page(result, command=command_line(), version=__version__))
+    if options["csv"]:
+        from vmtool.report.csv import stress_csv
+
+        save(options["csv"], stress_csv(result))
 
 
 def _backings(options: dict[str, Any], methods: tuple[str, ...]) -> list[VirtualBacking]:
