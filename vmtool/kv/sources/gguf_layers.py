@@ -203,9 +203,11 @@ class Builder:
             hidden = fields.integer("hidden")
             shift = fields.optional("shift_count") or 2
             dim = fields.integer("wkv_head")
+            if hidden % dim:
+                fields.fail(fields.names["wkv_head"][0], f"is {dim}, not a divisor of {hidden}")
             return (
                 _state("shift", StatePart(1, shift * hidden, replicates=True)),
-                _state("recurrent", StatePart(1, hidden * dim)),
+                _state("recurrent", StatePart(hidden // dim, dim * dim)),
             )
         if self._rule.state is State.SHORT_CONV:
             taps = fields.integer("short_conv") - 1
