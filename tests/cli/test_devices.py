@@ -117,6 +117,12 @@ INFO = DeviceInfo(
 def test_what_a_device_does_unlike_others_is_one_note(changes, kind):
     from dataclasses import replace
 
-    checks = check_device(replace(INFO, **changes))
+    checks = check_device(replace(INFO, **changes), 7 * GIB)
     assert [check.kind for check in checks] == ["device", kind]
     assert checks[1].remedy
+
+
+def test_a_full_device_is_a_problem():
+    (check,) = check_device(INFO, 100 * MIB)
+    assert (check.kind, check.rating.value) == ("device-memory", "problem")
+    assert "100 MiB of 8 GiB free" in check.finding

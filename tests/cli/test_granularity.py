@@ -51,6 +51,37 @@ def test_tokens_per_granule_of_2048_bytes_a_token(vmtool):
     }
 
 
+def test_a_model_adds_its_kv_tensors(vmtool):
+    # Llama 3.1 8B: 8 KV heads of 128 elements in 16 bits, so 2048 bytes a token for K and for V.
+    document = vmtool("granularity", "--model", "llama-3.1-8b", "--json").document
+    found = {(t["tensor"], t["granule_bytes"]): t["tokens"] for t in document["tokens_per_granule"]}
+    assert {size: found["k", size] for size in (4096, 65536, 2097152)} == {
+        4096: 2,
+        65536: 32,
+        2097152: 1024,
+    }
+    assert found["v", 65536] == 32
+
+
+def test_tensors_of_one_name_are_told_apart_by_their_layers(vmtool):
+    # Gemma 4 12B has more KV heads in its sliding window layers than in the others.
+    document = vmtool("granularity", "--model", "gemma-4-12b", "--json").document
+    names = {t["tensor"] for t in document["tokens_per_granule"]}
+    assert "k (sliding window)" in names
+    assert "k (full attention)" in names
+
+
+def test_a_model_without_a_cache_per_token_is_refused(vmtool):
+    ran = vmtool("granularity", "--model", "falcon-mamba-7b")
+    assert ran.code == 2
+    assert "caches nothing per token" in ran.stderr
+
+
+def test_a_piped_report_has_no_spaces_at_the_ends_of_lines(vmtool):
+    lines = vmtool("granularity", "--prove").stdout.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_a_token_that_does_not_divide_the_granule_leaves_spare_bytes(vmtool):
     ran = vmtool("granularity", "--bytes-per-token", "3000", "--json")
     four_kib = next(t for t in ran.document["tokens_per_granule"] if t["granule_bytes"] == 4096)
@@ -104,7 +135,12 @@ def test_an_absent_backing_asked_for_by_name_is_exit_4(vmtool, monkeypatch):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--bytes-per-token", "0"], ["--bytes-per-token", "2QB"], ["--backing", "gpu"]],
+    [
+        ["--bytes-per-token", "0"],
+        ["--bytes-per-token", "2QB"],
+        ["--backing", "gpu"],
+        ["--model", "no-such-model"],
+    ],
 )
 def test_bad_input_is_exit_2_with_nothing_on_stdout(vmtool, arguments):
     ran = vmtool("granularity", *arguments)

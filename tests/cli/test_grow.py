@@ -36,6 +36,13 @@ def test_the_text_has_a_picture_latencies_and_checks(vmtool):
         assert words in ran.stdout
 
 
+def test_a_step_may_be_tokens_of_a_model(vmtool):
+    # Llama 3.1 8B keeps 2 x 2048 bytes in each of 32 layers: 128 KiB a token.
+    options = ("--model", "llama-3.1-8b", "--tokens", "4", "--against", "nothing", "--json")
+    lengths = vmtool("grow", "--to", "2MiB", *options).document["steps"]["length_bytes"]
+    assert lengths[:4] == [512 * KIB, 1024 * KIB, 1536 * KIB, 2048 * KIB]
+
+
 def test_against_nothing_does_not_copy(vmtool):
     document = vmtool("grow", "--to", "1MiB", "--against", "nothing", "--json").document
     assert document["copying"] is None
@@ -52,6 +59,11 @@ def test_against_nothing_does_not_copy(vmtool):
         (["--to", "1MiB", "--step", "2MiB"], "larger than the peak"),
         (["--to", "100MiB", "--step", "1"], "use a step of"),
         (["--to", "1MiB", "--pattern", "spiral"], "spiral"),
+        (["--to", "1MiB", "--tokens", "4"], "belong together"),
+        (["--to", "1MiB", "--model", "llama-3.1-8b"], "belong together"),
+        (["--to", "9MiB", "--tokens", "4", "--model", "llama-3.1-8b", "--step", "1MiB"], "both"),
+        (["--to", "1MiB", "--tokens", "4", "--model", "no-such-model"], "no-such-model"),
+        (["--to", "1MiB", "--tokens", "4", "--model", "falcon-mamba-7b"], "stops growing"),
         (["--to", "1MiB", "--method", "magic"], "unknown method"),
         ([], "--to"),
     ],

@@ -89,6 +89,7 @@ def command(
     reallocating and copying. More than the machine can safely give is refused with exit code 5.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory import open_backing
@@ -109,8 +110,13 @@ def command(
         budget_bytes=safe if budget is None else budget,
         against_copying=free is None and _copy_too(to, against, facts, output),
     )
-    with watch_signals() as interruption:
-        result = run_growth(opened, plan, stop=lambda: interruption.requested)
+    with watch_signals() as interruption, progress_line(quiet=quiet) as show:
+        result = run_growth(
+            opened,
+            plan,
+            stop=lambda: interruption.requested,
+            progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),
+        )
     output.emit(
         lambda: to_document(result, plan, facts, command_line()),
         lambda console: to_text(result, console),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import StringIO
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -52,7 +53,13 @@ class Output:
         def rich_text(file: IO[str]) -> None:
             from vmtool.report.console import result_console
 
-            text(result_console(file))
+            if file.isatty():
+                text(result_console(file))
+                return
+            # Tables are padded to their width, which only a terminal has a use for.
+            lines = StringIO()
+            text(result_console(lines))
+            file.writelines(f"{line.rstrip()}\n" for line in lines.getvalue().splitlines())
 
         self._write(document, rich_text)
 

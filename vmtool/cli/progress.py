@@ -23,35 +23,45 @@ _WIDTH: Final = 39
 
 
 @contextmanager
-def stress_progress(
-    settings: StressSettings, *, quiet: bool
-) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the progress of a run of *settings*."""
+def progress_line(*, quiet: bool) -> Iterator[Callable[[Callable[[], str]], None]]:
+    """Yield a function that shows a text, which it makes only when it is time for a new one."""
     if quiet or not sys.stderr.isatty():
-        yield lambda _progress: None
+        yield lambda _make_text: None
         return
-    lanes = settings.threads * settings.workers * len(settings.methods)
-    due = 0
+    due = monotonic_ns() + _EVERY_NS  # what is done at once needs no progress
 
-    def show(progress: Progress) -> None:
+    def show(make_text: Callable[[], str]) -> None:
         nonlocal due
         now = monotonic_ns()
-        if now < due:
-            return
-        due = now + _EVERY_NS
-        text = f"{format_duration(progress.elapsed_ns)}"
-        if settings.duration_ns is not None:
-            text += f" of {format_duration(settings.duration_ns)}"
-        text += f", {progress.cycles:,}"
-        if settings.cycles is not None:
-            text += f" of {settings.cycles * lanes:,}"
-        _overwrite(f"{text} cycles")
+        if now >= due:
+            due = now + _EVERY_NS
+            _overwrite(make_text())
 
     try:
         yield show
     finally:
         _overwrite("")
         click.echo("\r", nl=False, err=True)
+
+
+@contextmanager
+def stress_progress(
+    settings: StressSettings, *, quiet: bool
+) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows the progress of a run of *settings*."""
+    lanes = settings.threads * settings.workers * len(settings.methods)
+
+    def text(progress: Progress) -> str:
+        words = f"{format_duration(progress.elapsed_ns)}"
+        if settings.duration_ns is not None:
+            words += f" of {format_duration(settings.duration_ns)}"
+        words += f", {progress.cycles:,}"
+        if settings.cycles is not None:
+            words += f" of {settings.cycles * lanes:,}"
+        return f"{words} cycles"
+
+    with progress_line(quiet=quiet) as show:
+        yield lambda progress: show(lambda: text(progress))
 
 
 def _overwrite(text: str) -> None:

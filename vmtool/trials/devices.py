@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 def examine_devices() -> tuple[Check, ...]:
     """Return a rating of each device, or the reason why there is none."""
-    from vmtool.memory.cuda.devices import devices
+    from vmtool.memory.cuda.devices import devices, free_bytes
 
     try:
-        found = devices()
+        found = [(info, free_bytes(info.ordinal)) for info in devices()]
     except UnavailableError as error:
         return (note("no-cuda", error.cause or str(error), error.hint or "use --backing host"),)
     except VmtoolError as error:
         return (problem("cuda", str(error), error.hint or "nvidia-smi"),)
-    return tuple(check for info in found for check in check_device(info))
+    return tuple(check for info, free in found for check in check_device(info, free))
 
 
-def check_device(info: DeviceInfo) -> tuple[Check, ...]:
-    """Return what *info* says about one device."""
+def check_device(info: DeviceInfo, free: int) -> tuple[Check, ...]:
+    """Return what *info* and the *free* bytes say about one device."""
     name = f"cuda:{info.ordinal}"
-    words = f"{name}, {info.name}, {format_size(info.total_bytes)}"
+    words = f"{name}, {info.name}, {format_size(free)} of {format_size(info.total_bytes)} free"
     if not info.attributes.get("vmm"):
         return (
             problem(
@@ -37,7 +37,10 @@ def check_device(info: DeviceInfo) -> tuple[Check, ...]:
                 "use another device; under WDDM or a vGPU the driver may withhold it",
             ),
         )
-    checks = [ok("device", f"{words}: virtual memory management")]
+    if free < info.total_bytes // 20:
+        checks = [problem("device-memory", words, "nvidia-smi shows which processes hold it")]
+    else:
+        checks = [ok("device", f"{words}; it has virtual memory management")]
     if info.driver_model == "wddm":
         checks.append(
             note(

@@ -129,7 +129,11 @@ class _Promises:
 
 
 def run_growth(
-    backing: VirtualBacking, plan: GrowPlan, *, stop: Callable[[], bool] = lambda: False
+    backing: VirtualBacking,
+    plan: GrowPlan,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _steps: None,
 ) -> GrowResult:
     """Take a buffer through the lengths of *plan*; nothing stays committed or reserved.
 
@@ -140,6 +144,7 @@ def run_growth(
         backing: Where the memory comes from.
         plan: What to do.
         stop: Asked between two steps; what was done until then is returned.
+        progress: Told after each step how many are done.
 
     Raises:
         BudgetError: If the budget does not allow the plan.
@@ -153,6 +158,7 @@ def run_growth(
             if stop() or trial.promises.broken:
                 break
             trial.step(length)
+            progress(len(trial.elapsed))
         base = trial.base
     complete = len(trial.elapsed) == len(plan.lengths) and not trial.promises.broken
     copying = None
