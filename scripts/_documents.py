@@ -22,7 +22,7 @@ from vmtool.kv import capacity, geometry, llamacpp, tiling
 from vmtool.machine import facts
 from vmtool.machine.checkup import check
 from vmtool.memory import backing, ceiling, proof
-from vmtool.memory.cuda import devices
+from vmtool.memory.cuda import allocations, devices
 from vmtool.report import compare as compared
 from vmtool.report import granularity
 from vmtool.stress import ceiling as limits
@@ -31,7 +31,19 @@ from vmtool.trials import copying, growing, survey
 
 #: Where types are found that a module imports for its annotations only.
 MODULES = (
-    *(backing, capacity, ceiling, check, compare, compared, devices, differences, facts, geometry),
+    *(
+        allocations,
+        backing,
+        capacity,
+        ceiling,
+        check,
+        compare,
+        compared,
+        devices,
+        differences,
+        facts,
+        geometry,
+    ),
     *(copying, granularity, growing, guards, limits, llamacpp, matrix, proof, results, stats),
     *(survey, tiling),
 )
@@ -87,6 +99,7 @@ def _ledger(unit: str) -> dict[str, Any]:
 _RESERVE = {
     "machine": facts.MachineFacts,
     "backing": str,
+    "device": Told(str | None, "The driver's own name of the device; null for the host."),
     "method": str,
     "base": Told(int, "The first address."),
     "capacity_bytes": int,

@@ -38,9 +38,11 @@ def test_a_device_proves_its_granule(run_with_fakecuda):
 
 def test_the_text_names_the_device(run_with_fakecuda):
     ran = run_with_fakecuda(["granularity"])
-    assert "cuda:0: " in ran.stdout
-    assert "1 GiB, compute capability" in ran.stdout
-    assert "driver for CUDA 13.0" in ran.stdout
+    assert "cuda:0: vmtool stand-in GPU 0 (no hardware)" in ran.stdout
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert ["compute", "capability", "9.0"] in rows
+    assert ["driver", "CUDA", "13.0"] in rows
+    assert ["memory", "1", "GiB,", "1", "GiB", "free"] in rows
 
 
 def test_without_devices_the_column_says_why(run_with_fakecuda):
@@ -126,3 +128,132 @@ def test_a_full_device_is_a_problem():
     (check,) = check_device(INFO, 100 * MIB)
     assert (check.kind, check.rating.value) == ("device-memory", "problem")
     assert "100 MiB of 8 GiB free" in check.finding
+
+
+def allocations(ran):
+    (device,) = json.loads(ran.stdout)["backings"]
+    return {
+        (kind["location"], kind["handle"], kind["flag"]): (
+            kind["supported"],
+            kind["minimum_bytes"],
+            kind["recommended_bytes"],
+        )
+        for kind in device["allocations"]
+    }
+
+
+def test_granularity_tells_every_kind_of_allocation(run_with_fakecuda):
+    ran = run_with_fakecuda(
+        ["granularity", "--backing", "cuda:0", "--json"],
+        granularity="64KiB",
+        granularity_rec="2MiB",
+        host_numa=1,
+        rdma=1,
+        fabric=1,
+        compression=1,
+    )
+    assert ran.returncode == 0, ran.stderr
+    offered = (True, 64 << 10, 2 * MIB)
+    assert allocations(ran) == {
+        ("device", "none", None): offered,
+        ("device", "posix-fd", None): offered,
+        ("device", "fabric", None): offered,
+        ("device", "none", "compressible"): offered,
+        ("device", "none", "rdma"): offered,
+        ("host NUMA node 0", "none", None): offered,
+    }
+    (device,) = json.loads(ran.stdout)["backings"]
+    assert device["free_bytes"] == device["device"]["total_bytes"] == GIB
+    assert device["device"]["attributes"]["multicast"] == 0
+    ran.assert_clean()
+
+
+def test_what_a_device_does_not_offer_is_not_asked_for(run_with_fakecuda):
+    ran = run_with_fakecuda(["granularity", "--backing", "cuda:0", "--json"], posix_fd=0)
+    assert allocations(ran)["device", "posix-fd", None] == (False, None, None)
+    assert allocations(ran)["device", "none", "rdma"] == (False, None, None)
+    ran.assert_clean()
+
+
+def test_plain_cuda_is_the_device_that_the_environment_names(python_with_fakecuda):
+    code = (
+        "import os, sys; os.environ['VMTOOL_DEVICE'] = '1'; from vmtool.cli import run; "
+        "sys.exit(run(['reserve', '1GiB', '--backing', 'cuda', '--json']))"
+    )
+    ran = python_with_fakecuda(code, devices=2)
+    assert ran.returncode == 0, ran.stderr
+    assert "opening CUDA device 1..." in ran.stderr
+    document = json.loads(ran.stdout)
+    assert (document["backing"], document["device"]) == (
+        "cuda:1",
+        "vmtool stand-in GPU 1 (no hardware)",
+    )
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.0"])
+def test_a_device_that_is_no_number_is_wrong_usage(vmtool, monkeypatch, value):
+    monkeypatch.setenv("VMTOOL_DEVICE", value)
+    ran = vmtool("reserve", "1GiB", "--backing", "cuda")
+    assert ran.code == 2
+    assert "VMTOOL_DEVICE" in ran.stderr
+
+
+def test_doctor_rates_one_device_with_its_free_memory(run_with_fakecuda):
+    ran = run_with_fakecuda(["doctor", "--backing", "cuda:1", "--json"], devices=2)
+    assert ran.returncode == 0, ran.stderr
+    checks = json.loads(ran.stdout)["checks"]
+    assert [each["check"]["kind"] for each in checks] == ["device"]
+    assert {each["section"] for each in checks} == {"CUDA"}
+    ran.assert_clean()
+    missing = run_with_fakecuda(["doctor", "--backing", "cuda:2"], devices=2)
+    assert missing.returncode == 4
+
+
+def test_doctor_leaves_devices_out_for_the_host(vmtool):
+    ran = vmtool("doctor", "--backing", "host", "--json")
+    assert ran.code == 0
+    assert {each["section"] for each in ran.document["checks"]} == {"this machine"}
+
+
+@pytest.mark.parametrize("method", ["cold", "pooled"])
+@pytest.mark.parametrize("chunk", ["2MiB", "8MiB"])
+def test_growing_by_chunks_of_a_handle(run_with_fakecuda, method, chunk):
+    arguments = ["--method", method, "--chunk", chunk, "--backing", "cuda:0", "--json"]
+    ran = run_with_fakecuda(["grow", "--to", "32MiB", *arguments], poison=0xA5)
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(ran.stdout)
+    assert document["method"] == method
+    assert f"{document['granule_bytes'] // MIB}MiB" == chunk
+    ran.assert_clean()
+
+
+@pytest.mark.parametrize("chunk", ["3MiB", "64KiB"])
+def test_a_chunk_that_no_handle_can_have_is_wrong_usage(run_with_fakecuda, chunk):
+    ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda", "--chunk", chunk])
+    assert ran.returncode == 2
+    assert "use a power of two that is at least 2097152" in ran.stderr
+
+
+def test_a_chunk_is_not_for_the_host(vmtool):
+    assert vmtool("reserve", "1GiB", "--chunk", "2MiB").code == 2
+
+
+def test_a_granularity_that_is_no_power_of_two_is_an_error_and_no_default(fakecuda, monkeypatch):
+    from vmtool.errors import VmtoolError
+    from vmtool.memory import open_device
+    from vmtool.memory.cuda.driver import Driver
+
+    fakecuda.reset()
+    for answer in (0, 3 << 20, -1):
+        monkeypatch.setattr(Driver, "granularity", lambda *_, answer=answer: answer)
+        with pytest.raises(VmtoolError, match="not a power of two"):
+            open_device("cuda")
+
+
+def test_a_granularity_query_that_fails_is_an_error_and_no_default(run_with_fakecuda):
+    ran = run_with_fakecuda(
+        ["reserve", "1GiB", "--backing", "cuda"], fail="cuMemGetAllocationGranularity:1+=999"
+    )
+    assert ran.returncode == 1
+    assert "cuMemGetAllocationGranularity" in ran.stderr
+    ran.assert_clean()

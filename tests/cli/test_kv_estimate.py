@@ -334,7 +334,7 @@ def test_the_budget_of_a_device_is_what_it_has_free(run_with_fakecuda):
     ran = run_with_fakecuda(["kv-estimate", "gpt2", "--budget", "cuda:0", "--json"], memory="3GiB")
     ran.assert_clean()
     budget = json.loads(ran.stdout)["budget"]
-    assert budget["origin"] == "free on cuda:0"
+    assert budget["origin"] == "free on cuda:0, vmtool stand-in GPU 0 (no hardware)"
     assert 2 * GIB < budget["total_bytes"] <= 3 * GIB
 
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import click
 
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import output_options
+from vmtool.cli.params import BACKING, output_options
 from vmtool.errors import CheckFailedError
 
 
 @click.command("doctor", short_help="What here would stop or slow such memory.")
+@click.option(
+    "--backing",
+    type=BACKING,
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="all, host, cuda or cuda:N.",
+)
 @click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
 @output_options
-def command(strict: bool, as_json: bool, path: str | None, quiet: bool) -> None:
+def command(backing: str, strict: bool, as_json: bool, path: str | None, quiet: bool) -> None:
     """Check everything on this machine that would stop or slow such memory.
 
     \b
@@ -24,12 +32,22 @@ def command(strict: bool, as_json: bool, path: str | None, quiet: bool) -> None:
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.checkup import Rating, examine
+    from vmtool.memory import device_ordinal
     from vmtool.report.doctor import to_document, to_text
-    from vmtool.trials.devices import examine_devices
+    from vmtool.trials.devices import examine_device, examine_devices
 
+    ordinal = None if backing == "all" else device_ordinal(backing)
     facts = read_facts()
-    sections = (("this machine", examine(facts)), ("CUDA", examine_devices()))
-    Output(as_json, path, quiet).emit(
+    output = Output(as_json, path, quiet)
+    sections = []
+    if ordinal is None:
+        sections.append(("this machine", examine(facts)))
+    if backing == "all":
+        sections.append(("CUDA", examine_devices()))
+    elif ordinal is not None:
+        output.announce(backing)
+        sections.append(("CUDA", examine_device(ordinal)))
+    output.emit(
         lambda: to_document(sections, facts, command_line()),
         lambda console: to_text(sections, console),
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import SIZE, output_options
+from vmtool.cli.params import BACKING, SIZE, output_options
 from vmtool.errors import CheckFailedError, UnavailableError
 
 
 @click.command("granularity", short_help="What this machine can map, and in what unit.")
 @click.option(
     "--backing",
+    type=BACKING,
     default="all",
     show_default=True,
     metavar="NAME",
@@ -57,9 +58,14 @@ def command(
         from vmtool.cli.model import kv_tensors
 
         tensors = (*tensors, *kv_tensors(model))
-    surveys = survey_all(prove=prove) if backing == "all" else (survey(backing, prove=prove),)
+    output = Output(as_json, path, quiet)
+    if backing == "all":
+        surveys = survey_all(prove=prove, announce=output.announce)
+    else:
+        output.announce(backing)
+        surveys = (survey(backing, prove=prove),)
     report = GranularityReport(read_facts(), surveys, tensors)
-    Output(as_json, path, quiet).emit(
+    output.emit(
         lambda: to_document(report, command_line()), lambda console: to_text(report, console)
     )
     wrong = [proof for found in surveys for proof in found.proofs if not proof.expected]

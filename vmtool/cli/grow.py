@@ -60,7 +60,7 @@ _DOUBLING_PART: Final = 1024
     help="Refuse to commit more; what is safe on this machine by default.",
 )
 @backing_options
-@click.option("--method", metavar="NAME", help="How the host commits; see vmtool stress -h.")
+@click.option("--method", metavar="NAME", help="How to commit; see vmtool stress -h.")
 @click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
 @output_options
 def command(
@@ -72,6 +72,7 @@ def command(
     against: str | None,
     budget: int | None,
     backing: str,
+    chunk: int | None,
     method: str | None,
     huge: bool,
     as_json: bool,
@@ -93,13 +94,18 @@ def command(
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory import open_backing
+    from vmtool.memory.governor import Governor
     from vmtool.report.grow import to_document, to_text
     from vmtool.trials.growing import GrowPlan, run_growth
     from vmtool.trials.lengths import lengths
 
     output = Output(as_json, path, quiet)
     facts = read_facts()
-    opened = open_backing(backing, method=method, huge=huge, label="vmtool grow")
+    output.announce(backing)
+    governor = Governor()
+    opened = open_backing(
+        backing, method=method, huge=huge, chunk=chunk, label="vmtool grow", governor=governor
+    )
     granule = opened.granularity
     step = _step(to, granule, pattern, step, tokens, model)
     free = _device_free(opened)
@@ -114,6 +120,7 @@ def command(
         result = run_growth(
             opened,
             plan,
+            governor=governor,
             stop=lambda: interruption.requested,
             progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),
         )

@@ -37,7 +37,7 @@ def read_budget(text: str, *, weights: str | None, reserve: int, ranks: int) -> 
 def _total(text: str) -> tuple[int, str]:
     name = text.strip().lower()
     if name == "cuda" or name.startswith("cuda:"):
-        return _device_free(name), f"free on {name}"
+        return _device_free(name)
     if name == "auto":
         return _available(), "available on this machine"
     if name.endswith("%"):
@@ -70,13 +70,15 @@ def _available() -> int:
     return available
 
 
-def _device_free(name: str) -> int:
+def _device_free(name: str) -> tuple[int, str]:
+    from vmtool.cli.params import BACKING
     from vmtool.memory import device_ordinal
     from vmtool.memory.cuda.context import DeviceContext
 
+    name = BACKING.convert(name, None, None)
     context = DeviceContext(device_ordinal(name) or 0)
     try:
-        return context.free_bytes()[0]
+        return context.free_bytes()[0], f"free on {name}, {context.info.name}"
     finally:
         context.close()
 

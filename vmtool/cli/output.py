@@ -105,6 +105,11 @@ class Output:
         except OSError as error:
             raise UsageError(f"cannot write {self.path or 'stdout'}: {error.strerror}") from error
 
+    def announce(self, backing: str) -> None:
+        """Say that a device is being opened, which may take seconds; the host needs no words."""
+        if backing.startswith("cuda"):
+            self.notice(f"opening CUDA device {backing.partition(':')[2] or 0}...")
+
     def notice(self, message: str) -> None:
         """Tell the user something that is not the result."""
         if not self.quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -34,6 +35,24 @@ class _Quantity(click.ParamType[int]):
         return number
 
 
+class _BackingName(click.ParamType[str]):
+    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0."""
+
+    name = "backing"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value != "cuda":
+            return str(value)
+        device = os.environ.get("VMTOOL_DEVICE") or "0"
+        if not (device.isascii() and device.isdigit()):
+            self.fail(
+                f"VMTOOL_DEVICE is {device!r}, which is not the number of a device", param, ctx
+            )
+        return f"cuda:{device}"
+
+
+#: ``host``, ``cuda`` or ``cuda:N``.
+BACKING: Final = _BackingName()
 #: A positive number of bytes, such as ``64KiB``.
 SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
 #: Bytes, zero allowed.
@@ -63,13 +82,20 @@ def output_options(function: _F) -> _F:
 
 
 def backing_options(function: _F) -> _F:
-    """Add ``--backing``: which memory to use."""
+    """Add ``--backing`` and ``--chunk``: which memory to use, and in what pieces."""
+    function = click.option(
+        "--chunk",
+        type=SIZE,
+        metavar="SIZE",
+        help="Bytes of one physical handle of a device; what its driver recommends by default.",
+    )(function)
     return click.option(
         "--backing",
+        type=BACKING,
         default="host",
         show_default=True,
         envvar="VMTOOL_BACKING",
         show_envvar=True,
         metavar="NAME",
-        help="host, cuda or cuda:N.",
+        help="host, cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
     )(function)

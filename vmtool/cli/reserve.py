@@ -14,13 +14,14 @@ from vmtool.errors import CheckFailedError, ExitCode
 @click.command("reserve", short_help="Reserve addresses and show that nothing else is taken.")
 @click.argument("size", type=SIZE)
 @backing_options
-@click.option("--method", metavar="NAME", help="How the host would commit; see vmtool stress -h.")
+@click.option("--method", metavar="NAME", help="How it would commit; see vmtool stress -h.")
 @click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
 @click.option("--hold", is_flag=True, help="Keep the reservation until Enter or a signal.")
 @output_options
 def command(
     size: int,
     backing: str,
+    chunk: int | None,
     method: str | None,
     huge: bool,
     hold: bool,
@@ -44,7 +45,8 @@ def command(
     from vmtool.trials.reserving import measured_reservation
 
     output = Output(as_json, path, quiet)
-    opened = open_backing(backing, method=method, huge=huge, label="vmtool reserve")
+    output.announce(backing)
+    opened = open_backing(backing, method=method, huge=huge, chunk=chunk, label="vmtool reserve")
     with measured_reservation(opened, size) as result:
         output.emit(
             lambda: to_document(result, read_facts(), command_line()),

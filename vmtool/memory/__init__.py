@@ -63,6 +63,7 @@ def open_backing(
     huge: bool = False,
     label: str = "",
     chunk: int | None = None,
+    governor: Governor | None = None,
     faults: FaultyCalls | None = None,
 ) -> VirtualBacking:
     """Return the backing that *kind* names; the only place that chooses a platform.
@@ -74,6 +75,7 @@ def open_backing(
         huge: Ask for transparent huge pages (host, Linux).
         label: Name the mappings where the kernel can (host, Linux).
         chunk: Bytes of one physical handle (device); the recommended granularity by default.
+        governor: Whose ledger a pool is charged to (device, ``pooled``); see :func:`open_device`.
         faults: Calls that shall fail, for tests and ``--inject``.
 
     Raises:
@@ -84,7 +86,7 @@ def open_backing(
     if device_ordinal(kind) is not None:
         if prefault or huge:
             raise UsageError(f"pre-faulting and huge pages are for the host, not {kind}")
-        return open_device(kind, method=method, chunk=chunk, faults=faults)
+        return open_device(kind, method=method, chunk=chunk, governor=governor, faults=faults)
     if chunk is not None:
         raise UsageError("chunks are for devices", hint="give --backing cuda, or no --chunk")
     if sys.platform == "win32":

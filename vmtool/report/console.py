@@ -43,3 +43,8 @@ def plain_table(*columns: str | tuple[str, JustifyMethod]) -> Table:
         )
         table.add_column(name, justify=justify, overflow="fold")
     return table
+
+
+def backing_label(backing: str, device: str | None) -> str:
+    """Return what a backing is called, with the driver's own name of its device."""
+    return backing if device is None else f"{backing}, {device}"

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vmtool.report.console import plain_table
+from vmtool.report.device import print_device
 from vmtool.report.document import document
 from vmtool.report.machine import machine_rows
 from vmtool.units import KIB, MIB, format_size
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.memory.cuda.devices import DeviceInfo
     from vmtool.trials.survey import BackingSurvey
 
 SCHEMA: Final = "vmtool.granularity"
@@ -104,7 +104,7 @@ def to_text(report: GranularityReport, console: Console) -> None:
     console.print(table)
     for survey in report.surveys:
         if survey.device is not None:
-            _print_device(survey.name, survey.device, console)
+            print_device(survey, survey.device, console)
         if survey.absent is not None:
             console.print(f"\n{survey.name}: not available: {survey.absent}")
             if survey.hint:
@@ -116,15 +116,6 @@ def to_text(report: GranularityReport, console: Console) -> None:
             _print_proofs(survey, console)
     console.print()
     console.print(machine_rows(report.facts))
-
-
-def _print_device(name: str, device: DeviceInfo, console: Console) -> None:
-    model = f", {device.driver_model}" if device.driver_model else ""
-    version = f"{device.driver_version // 1000}.{device.driver_version % 1000 // 10}"
-    console.print(
-        f"\n{name}: {device.name}, {format_size(device.total_bytes)}, compute capability "
-        f"{device.compute_capability}, driver for CUDA {version}{model}"
-    )
 
 
 def _unit(name: str) -> Callable[[BackingSurvey], str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from vmtool.memory.wine import marked
-from vmtool.report.console import plain_table
+from vmtool.report.console import backing_label, plain_table
 from vmtool.report.document import document
 from vmtool.units import format_duration, format_size
 
@@ -36,6 +36,7 @@ def to_document(
     body = {
         "machine": facts,
         "backing": result.backing,
+        "device": result.device,
         "method": result.method,
         "complete": result.complete,
         "interrupted": result.interrupted,
@@ -62,7 +63,7 @@ def to_text(result: GrowResult, console: Console) -> None:
     """Print the result."""
     console.print(
         f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
-        f"({result.backing}, {marked(result.method)}), granules of {format_size(result.granule_bytes)}"
+        f"({backing_label(result.backing, result.device)}, {marked(result.method)}), granules of {format_size(result.granule_bytes)}"
     )
     if not result.complete:
         console.print(f"stopped after {len(result.elapsed_ns)} steps")

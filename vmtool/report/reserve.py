@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from vmtool.memory.wine import marked
-from vmtool.report.console import plain_table
+from vmtool.report.console import backing_label, plain_table
 from vmtool.report.document import document
 from vmtool.units import format_duration, format_size
 
@@ -40,6 +40,7 @@ def to_document(result: ReserveResult, facts: MachineFacts, command: list[str]) 
     body = {
         "machine": facts,
         "backing": result.backing,
+        "device": result.device,
         "method": result.method,
         "base": result.base,
         "capacity_bytes": result.capacity_bytes,
@@ -55,7 +56,7 @@ def to_text(result: ReserveResult, console: Console) -> None:
     size = format_size(result.capacity_bytes)
     console.print(
         f"{size} ({result.capacity_bytes} bytes) reserved at {result.base:#x} in "
-        f"{format_duration(result.reserve_ns)} ({result.backing}, {marked(result.method)})\n"
+        f"{format_duration(result.reserve_ns)} ({backing_label(result.backing, result.device)}, {marked(result.method)})\n"
     )
     whole = ("before", "after") if console.width >= _WIDE else ()
     table = plain_table("", *whole, "change", "in the range", ("", "left"))

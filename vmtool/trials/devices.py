@@ -25,6 +25,18 @@ def examine_devices() -> tuple[Check, ...]:
     return tuple(check for info, free in found for check in check_device(info, free))
 
 
+def examine_device(ordinal: int) -> tuple[Check, ...]:
+    """Return a rating of one device.
+
+    Raises:
+        UnavailableError: If there is no such device.
+        CudaError: If the driver does not answer.
+    """
+    from vmtool.memory.cuda.devices import device, free_bytes
+
+    return check_device(device(ordinal), free_bytes(ordinal))
+
+
 def check_device(info: DeviceInfo, free: int) -> tuple[Check, ...]:
     """Return what *info* and the *free* bytes say about one device."""
     name = f"cuda:{info.ordinal}"

@@ -73,6 +73,7 @@ class GrowResult:
         shrinking: Latency of steps that shrink.
         checks: The promises.
         copying: The comparison, or ``None`` if it was not made.
+        device: The driver's own name of the device; ``None`` for the host.
     """
 
     backing: str
@@ -89,6 +90,7 @@ class GrowResult:
     shrinking: Summary
     checks: tuple[GrowCheck, ...]
     copying: CopyResult | None = None
+    device: str | None = None
 
     @property
     def failure(self) -> GrowCheck | None:
@@ -132,6 +134,7 @@ def run_growth(
     backing: VirtualBacking,
     plan: GrowPlan,
     *,
+    governor: Governor | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _steps: None,
 ) -> GrowResult:
@@ -143,6 +146,8 @@ def run_growth(
     Args:
         backing: Where the memory comes from.
         plan: What to do.
+        governor: Whose ledger is charged, if it has to be that of the backing's pool; its limit is
+            set to the plan's budget.
         stop: Asked between two steps; what was done until then is returned.
         progress: Told after each step how many are done.
 
@@ -150,7 +155,8 @@ def run_growth(
         BudgetError: If the budget does not allow the plan.
         CallError: If the platform refuses a step.
     """
-    governor = Governor({backing.tier: plan.budget_bytes})
+    governor = governor or Governor()
+    governor.set_limit(backing.tier, plan.budget_bytes)
     capacity = align_up(plan.peak_bytes, backing.granularity)
     with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
         trial = _Trial(buffer, capacity)
@@ -167,6 +173,7 @@ def run_growth(
     steps = list(zip(trial.grows, trial.elapsed, strict=True))
     return GrowResult(
         backing=backing.name,
+        device=backing.device_name,
         method=backing.method,
         complete=complete,
         interrupted=stop(),

@@ -58,6 +58,7 @@ class ReserveResult:
         capacity_bytes: The size.
         reserve_ns: How long the call took.
         ledgers: The four ledgers.
+        device: The driver's own name of the device; ``None`` for the host.
     """
 
     backing: str
@@ -66,6 +67,7 @@ class ReserveResult:
     capacity_bytes: int
     reserve_ns: int
     ledgers: tuple[LedgerCheck, ...]
+    device: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -100,6 +102,7 @@ def measured_reservation(backing: VirtualBacking, nbytes: int) -> Iterator[Reser
             capacity_bytes=nbytes,
             reserve_ns=elapsed,
             ledgers=check_ledgers(reservation, before, after, inside),
+            device=backing.device_name,
         )
     finally:
         backing.unreserve(reservation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.memory import open_backing
@@ -12,7 +12,10 @@ from vmtool.memory.governor import Tier
 from vmtool.memory.proof import Proof, prove_granularity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vmtool.memory.backing import Granularity, VirtualBacking
+    from vmtool.memory.cuda.allocations import AllocationGranularity
     from vmtool.memory.cuda.devices import DeviceInfo
 
 #: Enough for the exact answer where addresses have 48 bits and the granule is 4 KiB.
@@ -34,6 +37,8 @@ class BackingSurvey:
         ceiling: The largest single reservation.
         proofs: What was tried to prove the granularity, if asked for.
         device: What the driver says of the device; ``None`` for the host.
+        free_bytes: The device's free memory, beside this process's own context.
+        allocations: The granularity of each kind of allocation on the device.
     """
 
     name: str
@@ -44,12 +49,20 @@ class BackingSurvey:
     ceiling: Ceiling | None = None
     proofs: tuple[Proof, ...] = ()
     device: DeviceInfo | None = None
+    free_bytes: int | None = None
+    allocations: tuple[AllocationGranularity, ...] = ()
 
 
-def survey_all(*, prove: bool = False) -> tuple[BackingSurvey, ...]:
+def survey_all(
+    *, prove: bool = False, announce: Callable[[str], None] = lambda _name: None
+) -> tuple[BackingSurvey, ...]:
     """Survey the host and every CUDA device; without devices, one entry says why.
 
     A device that fails is reported as absent and does not hide the others.
+
+    Args:
+        prove: Also try the granularity.
+        announce: Called with the name of each device before it is opened, which takes a while.
     """
     found = [survey("host", prove=prove)]
     try:
@@ -59,6 +72,7 @@ def survey_all(*, prove: bool = False) -> tuple[BackingSurvey, ...]:
     except VmtoolError as error:
         return (*found, BackingSurvey("cuda", absent=str(error), hint=error.hint))
     for name in names:
+        announce(name)
         try:
             found.append(survey(name, prove=prove))
         except VmtoolError as error:
@@ -89,13 +103,20 @@ def survey(name: str, *, prove: bool = False) -> BackingSurvey:
             backing, tries=_TRIES if backing.tier is Tier.HOST else _DEVICE_TRIES
         ),
         proofs=prove_granularity(backing) if prove else (),
-        device=_device(backing),
+        **_device(backing),
     )
 
 
-def _device(backing: VirtualBacking) -> DeviceInfo | None:
+def _device(backing: VirtualBacking) -> dict[str, Any]:
+    """Return the fields that only a device has."""
     if backing.tier is not Tier.DEVICE:
-        return None
-    from vmtool.memory.cuda.devices import device
+        return {}
+    from vmtool.memory.cuda.allocations import allocations
+    from vmtool.memory.cuda.devices import device, free_bytes
 
-    return device(int(backing.name.partition(":")[2]))
+    info = device(int(backing.name.partition(":")[2]))
+    return {
+        "device": info,
+        "free_bytes": free_bytes(info.ordinal),
+        "allocations": allocations(info),
+    }
