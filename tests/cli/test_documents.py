@@ -29,9 +29,8 @@ COMMANDS = {
     "sweep": (*MODEL, "--sweep", "context=1k..8k"),
     "vllm": (*MODEL, "--as", "vllm"),
     "llama.cpp": (*MODEL, "--as", "llama.cpp"),
-    "ceiling": ("stress", "--find-ceiling", "reserve"),
+    "ceiling": ("stress", "--find-ceiling", "reserve", "--method", "fixed"),
     "guards": ("stress", "--prove-faults"),
-    "matrix": ("stress", "--matrix", "--capacity", "4MiB", "--cycles", "10", "--method", "fixed"),
 }
 
 

@@ -10,13 +10,25 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import as_document, closed, eventful, gaussian, method, run, schema_parts
+from stored_runs import (
+    as_document,
+    closed,
+    eventful,
+    gaussian,
+    method,
+    phase,
+    run,
+    schema_parts,
+)
 
 from vmtool.compare import compare
 from vmtool.errors import UsageError
 from vmtool.report.compare import ComparedRuns, RunLabel, compare_document
 from vmtool.report.schema import load_schema, schema_names
+from vmtool.report.stress_modes import matrix_document
 from vmtool.report.validate import KEYWORDS, SchemaViolation, validate
+from vmtool.results import Outcome
+from vmtool.stress.matrix import MatrixCell, MatrixReport
 
 ROOT = Path(__file__).resolve().parents[3]
 STRESS = load_schema("stress")
@@ -57,6 +69,20 @@ def test_a_comparison_is_described_to_the_last_key(samples):
     jsonschema.validate(
         json.loads(json.dumps(document, allow_nan=False)), closed(load_schema("compare"))
     )
+
+
+def test_a_matrix_is_described_to_the_last_key():
+    summary = phase("commit", [5, 6, 7]).summary
+    cells = (
+        MatrixCell(
+            "tail", 4096, "fixed", 3, 18, summary, None, summary, Outcome.COMPLETE, ("zero",), None
+        ),
+        MatrixCell(
+            "tail", 4096, "protect", 0, None, None, None, None, None, (), "too many mappings"
+        ),
+    )
+    document = matrix_document(MatrixReport(cells, seed=7, complete=False), ["vmtool", "stress"])
+    jsonschema.validate(document, closed(load_schema("stress-matrix")))
 
 
 def agrees(value, schema):
