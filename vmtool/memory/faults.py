@@ -82,9 +82,7 @@ def parse_fault(text: str) -> Fault:
     call, nth, onwards, effect = match.groups()
     of_driver = _OF_THE_DRIVER.fullmatch(call) is not None
     effect = (effect or (_DEFAULT_CUDA_EFFECT if of_driver else _DEFAULT_EFFECT)).upper()
-    if effect not in {"SKIP", "HANG"} and not (
-        effect.startswith("SIG") and hasattr(signal, effect)
-    ):
+    if effect not in {"SKIP", "HANG"} and effect not in signal.Signals.__members__:
         symbol = _result_name(effect) if of_driver else _error_name(effect)
         if symbol is None:
             raise UsageError(

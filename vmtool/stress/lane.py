@@ -95,13 +95,14 @@ class Lane:
         self._generation += 1
         slot[GRANULE] = first
         slot[OPERATION] = COMMIT
+        # Before the commit: one that fails after mprotect is taken back, but its charge may stay.
+        self._remember(offset, offset + nbytes)
         began = perf_counter_ns()
         self._spans.commit(offset, nbytes)
         took = perf_counter_ns() - began
         recorder = recorders["commit"]
         recorder.samples.append(took)
         recorder.total_bytes += nbytes
-        self._remember(offset, offset + nbytes)
         if self._contents is not None:
             slot[OPERATION] = TOUCH
             touch_ns = self._contents.arrive(first, count, self._generation)

@@ -10,7 +10,6 @@ from vmtool.machine.preflight import Demand
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.backing import MisalignedError
 from vmtool.results import StressSettings
-from vmtool.stress.verify import STRIDE
 from vmtool.stress.workloads import PATTERNS, largest_commit, live_granules, worst_mappings
 from vmtool.units import MIB, align_down, align_up, format_size
 
@@ -169,8 +168,6 @@ def _check_names(request: Request) -> None:
             "nothing can be verified when nothing is touched",
             hint="use --touch first or full, or --verify off",
         )
-    if request.granule_bytes is not None and request.granule_bytes % STRIDE:
-        raise MisalignedError("granule", request.granule_bytes, STRIDE)
 
 
 def _budget(request: Request, capacity: int, granule: int) -> int:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from vmtool.results import Accident
     from vmtool.stress.messages import WorkerPlan
 
+# Memory that is never written back to a disk, where there is such a place.
+_SHARED: Final = "/dev/shm"  # noqa: S108 - for a private folder in it
 _POLL_S: Final = 0.1
 #: A worker that was told to stop has this long to give everything back before it is killed.
 _GRACE_NS: Final = 10 * 10**9
@@ -183,8 +185,7 @@ def run_workers(
     Raises:
         VmtoolError: If a worker cannot start with its plan.
     """
-    # Memory that is never written back to a disk, where there is such a place.
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a private folder in it
+    shared = _SHARED if os.access(_SHARED, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="vmtool-", dir=shared))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers: list[_Worker] = []

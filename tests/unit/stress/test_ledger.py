@@ -1,0 +1,151 @@
+"""Belief about the four ledgers agrees with the kernel at every step, and a difference is found."""
+
+import sys
+from random import Random
+
+import pytest
+
+from vmtool.machine import read_facts
+from vmtool.memory import host_methods, open_backing
+from vmtool.memory.blocks import BlockMap
+from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.counters import Ledgers, read_split
+from vmtool.results import LEDGERS
+from vmtool.stress.ledger import LEAK_FLOORS, believe, leak_slopes, make_rules, observe, outside
+from vmtool.stress.verify import Contents, Palette
+from vmtool.stress.workloads import PATTERNS, Kind, Quota
+from vmtool.units import KIB, MIB
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells all four ledgers")
+
+GRANULE = 64 * KIB
+
+
+class Watched:
+    """A buffer, what was ever committed in it, and what the kernel counts of it."""
+
+    def __init__(self, method, settings, capacity=2 * MIB, **options):
+        self.buffer = VirtualBuffer(open_backing(method=method, **options), capacity)
+        self.ever = BlockMap()
+        self.rules = make_rules(method, settings, read_facts())
+        self.contents = Contents(
+            self.buffer.base,
+            capacity,
+            GRANULE,
+            Palette(GRANULE, 1),
+            buffer_id=0,
+            touch=settings.touch,
+            verify="off",
+            zeroes=True,
+        )
+        self._touch = settings.touch
+
+    def commit(self, first, count):
+        start, end = first * GRANULE, (first + count) * GRANULE
+        self.buffer.commit(start, end - start)
+        for gap in list(self.ever.gaps(start, end)):
+            self.ever.add(*gap)
+        if self._touch != "none":
+            self.contents.arrive(first, count, 1)
+
+    def release(self, first, count):
+        self.buffer.release(first * GRANULE, count * GRANULE)
+
+    def readings(self):
+        reservation = self.buffer.reservation
+        span = (reservation.base, reservation.base + reservation.capacity)
+        _, kernel = read_split([span])
+        return observe([believe(reservation, self.ever, GRANULE, self.rules)], kernel)
+
+
+@pytest.fixture
+def watch(make):
+    watched = []
+
+    def start(method, touch="full", **options):
+        watched.append(Watched(method, make(touch=touch, **options), **options))
+        return watched[-1]
+
+    yield start
+    for each in watched:
+        each.buffer.close()
+
+
+@pytest.mark.parametrize("touch", ["none", "first", "full"])
+@pytest.mark.parametrize("method", host_methods())
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_belief_agrees_with_the_kernel_after_every_operation(watch, pattern, method, touch):
+    watched = watch(method, touch)
+    for kind, first, count in PATTERNS[pattern](32, 16, Quota(12), Random(4)):
+        (watched.commit if kind is Kind.COMMIT else watched.release)(first, count)
+        wrong = [reading for reading in watched.readings() if not reading.agrees]
+        assert not wrong
+
+
+@pytest.mark.parametrize("method", host_methods())
+def test_huge_pages_do_not_break_belief(watch, method):
+    watched = watch(method, huge=True)
+    for first in (0, 5, 9):
+        watched.commit(first, 1)
+    watched.release(5, 1)
+    assert all(reading.agrees for reading in watched.readings())
+
+
+@pytest.mark.parametrize("method", host_methods())
+def test_memory_that_came_back_behind_our_back_is_a_difference(watch, method):
+    watched = watch(method)
+    watched.commit(0, 2)
+    # The kernel still holds both; believing that one was released must be found out.
+    watched.buffer.reservation.blocks.remove(GRANULE, 2 * GRANULE)
+    wrong = {reading.ledger for reading in watched.readings() if not reading.agrees}
+    watched.buffer.reservation.blocks.add(GRANULE, 2 * GRANULE)
+    assert "resident" in wrong
+    assert ("charge" in wrong) == (method == "fixed")
+
+
+def test_a_mapping_that_is_gone_is_a_difference(watch):
+    watched = watch("fixed")
+    reservation = watched.buffer.reservation
+    belief = believe(reservation, watched.ever, GRANULE, watched.rules)
+    readings = observe([belief], [Ledgers(reservation.capacity - 4096, 0, 0, 2)])
+    assert [r.agrees for r in readings] == [False, True, True, True]
+
+
+def test_what_the_platform_does_not_tell_cannot_differ(watch):
+    watched = watch("fixed")
+    belief = believe(watched.buffer.reservation, watched.ever, GRANULE, watched.rules)
+    readings = observe([belief], [Ledgers()])
+    assert all(r.observed is None and r.agrees for r in readings)
+
+
+def test_outside_is_the_process_without_its_buffers():
+    rest = outside(Ledgers(100, 50, 40, 9), [Ledgers(30, 20, 10, 2), Ledgers(5, 5, 5, 1)])
+    assert rest == {"address_space": 65, "charge": 25, "resident": 25, "mappings": 6}
+    assert outside(Ledgers(100, None, 40, 9), [])["charge"] is None
+
+
+def test_a_leak_of_one_page_in_each_cycle_is_a_leak():
+    noise = Random(1)
+    points = [
+        (cycle, dict.fromkeys(LEDGERS, 4096 * cycle + noise.randrange(40_960)))
+        for cycle in range(0, 2000, 20)
+    ]
+    slopes = leak_slopes(points, 0)
+    assert [slope.ledger for slope in slopes] == list(LEDGERS)
+    assert all(slope.leaks and slope.low < 4096 < slope.high for slope in slopes)
+    assert slopes[0].grown == pytest.approx(4096 * 1980, rel=0.05)
+
+
+def test_growth_below_the_floor_is_not_a_leak():
+    points = [(cycle, dict.fromkeys(LEDGERS, cycle * 0.001)) for cycle in range(100)]
+    assert not any(slope.leaks for slope in leak_slopes(points, 0))
+    assert set(LEAK_FLOORS) == set(LEDGERS)
+
+
+def test_a_ledger_that_is_not_told_has_no_slope():
+    points = [(cycle, {**dict.fromkeys(LEDGERS, 0), "charge": None}) for cycle in range(50)]
+    assert [slope.ledger for slope in leak_slopes(points, 0)] == [
+        "address_space",
+        "resident",
+        "mappings",
+    ]

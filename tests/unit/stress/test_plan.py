@@ -1,0 +1,119 @@
+"""Plans fill gaps, refuse what contradicts itself, and know what they need at most."""
+
+import mmap
+
+import pytest
+
+from vmtool.errors import RefusedError, UsageError
+from vmtool.memory import host_methods, open_backing
+from vmtool.memory.backing import MisalignedError
+from vmtool.stress.plan import (
+    Request,
+    alone,
+    demand,
+    live_limit,
+    make_settings,
+    method_names,
+)
+from vmtool.units import GIB, KIB, MIB, TIB
+
+
+def _settings(**options):
+    values = {"methods": host_methods()[:1], "safe_bytes": 8 * GIB, **options}
+    return make_settings(Request(**values), open_backing())
+
+
+def test_the_default_run_is_short_and_small():
+    settings = _settings()
+    assert settings.duration_ns <= 5 * 10**9
+    assert settings.cycles is None
+    assert settings.budget_bytes == settings.capacity_bytes == 256 * MIB
+    assert settings.granule_bytes == 2 * MIB
+
+
+def test_a_huge_capacity_commits_only_a_safe_part():
+    settings = _settings(capacity_bytes=TIB)
+    assert settings.budget_bytes == 4 * GIB
+    assert live_limit(settings) * settings.granule_bytes == 4 * GIB
+
+
+def test_the_budget_is_shared_by_workers_and_threads():
+    settings = _settings(workers=2, threads=4, budget_bytes=64 * MIB)
+    assert live_limit(settings) == 4
+    assert demand(settings).commit_bytes == 64 * MIB
+    one = alone(settings)
+    assert (one.workers, one.threads, live_limit(one)) == (1, 1, 4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cycles": 0},
+        {"cycles": -1},
+        {"duration_ns": 0},
+        {"cycles": 5, "duration_ns": 5},
+        {"threads": 0},
+        {"workers": 0},
+        {"threads": 10**6},
+        {"pattern": "zigzag"},
+        {"touch": "none", "verify": "full"},
+        {"capacity_bytes": MIB, "granule_bytes": 2 * MIB},
+        {"budget_bytes": GIB, "capacity_bytes": 2 * MIB},
+    ],
+)
+def test_what_can_never_work_is_wrong_usage(options):
+    with pytest.raises(UsageError):
+        _settings(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "legal"),
+    [
+        ({"granule_bytes": 2 * MIB + 1}, 2 * MIB + mmap.PAGESIZE),
+        ({"granule_bytes": 1}, mmap.PAGESIZE),
+        ({"granule_bytes": 2 * MIB, "capacity_bytes": 5 * MIB}, 6 * MIB),
+    ],
+)
+def test_a_misaligned_size_names_a_legal_one(options, legal):
+    with pytest.raises(MisalignedError) as caught:
+        _settings(**options)
+    assert caught.value.legal == legal
+    assert str(legal) in caught.value.hint
+
+
+def test_a_budget_below_one_granule_a_thread_is_refused_with_what_would_do():
+    with pytest.raises(RefusedError) as caught:
+        _settings(threads=4, budget_bytes=7 * MIB)
+    assert str(8 * MIB) in caught.value.hint
+
+
+def test_a_machine_without_memory_is_refused():
+    with pytest.raises(RefusedError):
+        _settings(safe_bytes=MIB)
+
+
+def test_nothing_to_verify_switches_verification_off():
+    assert _settings(touch="none").verify == "off"
+
+
+def test_scattered_patterns_demand_an_area_for_each_granule():
+    random = demand(_settings(pattern="random", granule_bytes=64 * KIB)).mappings
+    tail = demand(_settings(pattern="tail", granule_bytes=64 * KIB)).mappings
+    assert random > 2000
+    assert tail < 10
+
+
+def test_few_cycles_demand_little():
+    few = demand(_settings(pattern="random", granule_bytes=4 * KIB, cycles=10))
+    assert few.mappings <= 21
+    assert few.commit_bytes <= 10 * 4 * KIB or few.commit_bytes <= 10 * open_backing().granularity
+
+
+def test_methods_are_one_all_or_an_error_that_names_them():
+    known = host_methods()
+    assert method_names("host", None) == known[:1]
+    assert method_names("host", "all") == known
+    assert method_names("host", known[-1]) == known[-1:]
+    with pytest.raises(UsageError) as caught:
+        method_names("host", "malloc")
+    assert known[0] in caught.value.hint

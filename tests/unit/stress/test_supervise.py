@@ -1,0 +1,157 @@
+"""Whatever ends a worker becomes a result that names the operation in flight."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from vmtool.machine import read_facts
+from vmtool.memory import host_methods
+from vmtool.results import Outcome
+from vmtool.stress.messages import WorkerPlan
+from vmtool.stress.run import run_stress
+from vmtool.stress.supervise import WorkerRefusedError, run_workers
+
+SECOND = 10**9
+posix = pytest.mark.skipif(sys.platform == "win32", reason="the faults name POSIX calls")
+
+
+@pytest.fixture
+def stress(make):
+    """Return a function that runs settings in worker processes."""
+
+    def start(*, hang_ns=60 * SECOND, stopping=lambda: False, **options):
+        return run_stress(make(**options), read_facts(), hang_ns=hang_ns, stopping=stopping)
+
+    return start
+
+
+def test_a_run_in_a_worker_passes_every_check(stress):
+    result = stress(methods=host_methods(), cycles=40)
+    assert result.outcome is Outcome.COMPLETE
+    assert result.passed
+    assert [method.method for method in result.methods] == list(host_methods())
+    assert result.recommendation.method in host_methods()
+    assert result.machine["page_bytes"] > 0
+
+
+@posix
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGKILL", "SIGABRT"])
+def test_a_signal_names_the_operation_in_flight(stress, name):
+    # mmap reserves once; the third commit is the fourth call.
+    result = stress(inject=(f"mmap:4={name}",), methods=("fixed",))
+    assert result.outcome is Outcome.CRASHED
+    (accident,) = result.accidents
+    assert (accident.kind, accident.signal) == ("signal", name)
+    assert (accident.operation, accident.granule, accident.cycle) == ("commit", 2, 2)
+    assert accident.method == "fixed"
+    assert "asked for" in accident.cause
+
+
+@posix
+def test_a_hang_is_ended_and_named(stress):
+    result = stress(inject=("mmap:5=HANG",), methods=("fixed",), hang_ns=SECOND)
+    assert result.outcome is Outcome.HUNG
+    (accident,) = result.accidents
+    assert (accident.kind, accident.operation, accident.granule) == ("hang", "commit", 3)
+
+
+@posix
+def test_a_failed_call_is_a_failure_and_not_an_accident(stress):
+    result = stress(inject=("mmap:4",), methods=("fixed",))
+    assert result.outcome is Outcome.CALL_FAILED
+    (failure,) = result.failures
+    assert (failure.call, failure.symbol, failure.operation) == ("mmap", "ENOMEM", "commit")
+    assert (failure.granule, failure.injected) == (2, True)
+    assert result.passed
+
+
+@posix
+def test_one_worker_may_die_while_another_goes_on(make):
+    plans = [
+        WorkerPlan(make(methods=("fixed",), inject=inject), worker)
+        for worker, inject in enumerate([("mmap:4=SIGKILL",), ()])
+    ]
+    endings, interrupted = run_workers(plans, hang_ns=60 * SECOND)
+    assert not interrupted
+    assert endings[0].accident.worker == 0
+    assert endings[1].accident is None
+    assert endings[1].report.complete
+
+
+def test_stopping_ends_early_and_keeps_a_valid_result(stress):
+    deadline = time.monotonic() + 1.5
+    result = stress(duration_ns=600 * SECOND, stopping=lambda: time.monotonic() > deadline)
+    assert result.outcome is Outcome.INTERRUPTED
+    assert result.passed
+    assert result.methods[0].cycles > 0
+
+
+def test_workers_and_threads_are_compared_with_one(stress):
+    result = stress(workers=2, threads=2, cycles=30)
+    assert result.outcome is Outcome.COMPLETE
+    assert result.methods[0].cycles == 2 * 2 * 30
+    assert len(set(result.base_addresses[:2])) == 2
+    (scaling,) = result.scaling
+    assert scaling.speedup == pytest.approx(scaling.cycles_per_s / scaling.single_cycles_per_s)
+
+
+@posix
+def test_a_worker_that_cannot_start_says_why_with_its_exit_code(stress):
+    with pytest.raises(WorkerRefusedError, match="mmap") as caught:
+        stress(inject=("mmap:1",), methods=("fixed",))
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
+def test_no_process_and_no_file_is_left(stress, tmp_path, monkeypatch):
+    monkeypatch.setattr("vmtool.stress.supervise._SHARED", str(tmp_path))
+    stress(inject=("mmap:4=SIGKILL",), methods=("fixed",))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills the parent and looks for the child")
+def test_a_worker_does_not_outlive_its_parent():
+    import subprocess
+
+    program = (
+        "from vmtool.cli import run\n"
+        "run(['stress', '--duration', '10m', '--capacity', '4MiB', '--granule', '64KiB'])"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        child = _wait_for(lambda: _children(parent.pid))
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert _wait_for(lambda: _zombie(child[0]))
+
+
+def _wait_for(condition):
+    for _ in range(300):
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not happen within 30 s")
+
+
+def _children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+            return [int(child) for child in children.read().split()]
+    except OSError:
+        return []
+
+
+def _zombie(pid):
+    """Tell whether a process is gone, but for its entry that nobody has collected."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().split()[2] == "Z"
+    except OSError:
+        return True
