@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli.output import ARGUMENTS
 from vmtool.errors import ExitCode, VmtoolError
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ COMMANDS: Final[dict[str, str]] = {
     "compare": "Say what got faster or slower between two runs of stress.",
     "schema": "Print the JSON Schema of a document that vmtool writes.",
 }
+#: Where the group keeps the arguments it was called with, in click's ``meta``.
+ARGUMENTS: Final = "vmtool.arguments"
 
 
 class _LazyGroup(click.Group):

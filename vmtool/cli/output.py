@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import StringIO
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from vmtool.cli import ARGUMENTS
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rich.console import Console
-
-
-#: Where the group keeps the arguments it was called with.
-ARGUMENTS: Final = "vmtool.arguments"
 
 
 def command_line() -> list[str]:
