@@ -1,0 +1,290 @@
+"""``vmtool stress``: what it prints, what it refuses, and the exit code that says how it went."""
+
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from stored_runs import method, run
+
+from vmtool.cli.stress import command
+from vmtool.cli.stress_options import PATTERNS as OFFERED
+from vmtool.machine import read_facts
+from vmtool.memory import host_methods
+from vmtool.report.schema import load_schema
+from vmtool.report.stress import to_text
+from vmtool.report.validate import validate
+from vmtool.stress.workloads import PATTERNS
+
+SMALL = ("--capacity", "4MiB", "--granule", "64KiB")
+FEW = (*SMALL, "--cycles", "40")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="the faults name POSIX calls")
+
+
+def test_a_run_prints_latencies_histograms_and_checks(vmtool):
+    ran = vmtool("stress", *FEW, "--seed", "5")
+    assert ran.code == 0
+    for word in (
+        "median",
+        "p90",
+        "p99",
+        "max",
+        "commit",
+        "touch",
+        "release",
+        "█",
+        "seed 5",
+        "harness overhead",
+        "resident memory",
+        "checks: contents",
+    ):
+        assert word in ran.stdout
+    assert "p99.9" not in ran.stdout  # 40 samples cannot tell it from the maximum
+    assert "\r" not in ran.stderr  # no progress where there is no terminal
+
+
+def test_json_is_one_document_that_its_schema_accepts(vmtool):
+    ran = vmtool("stress", *FEW, "--json", "--method", "all", "--verify", "full")
+    assert ran.code == 0
+    document = ran.document
+    validate(document, load_schema("vmtool.stress"))
+    assert document["outcome"] == "complete"
+    assert [m["method"] for m in document["methods"]] == list(host_methods())
+    assert all(m["cycles"] == 40 for m in document["methods"])
+    assert document["recommendation"]["method"] in host_methods()
+    assert document["command"][:2] == ["vmtool", "stress"]
+    assert document["machine"]["system"]["python"]
+    assert not [v for v in document["verdicts"] if v["passed"] is False]
+    assert {v["check"] for v in document["verdicts"]} >= {"contents", "zero", "released", "budget"}
+
+
+def test_a_run_can_be_repeated_from_its_document(vmtool):
+    first = vmtool("stress", *FEW, "--json", "--pattern", "random").document
+    seed = str(first["settings"]["seed"])
+    again = vmtool("stress", *FEW, "--json", "--pattern", "random", "--seed", seed).document
+    assert first["settings"] == again["settings"]
+
+
+def test_the_patterns_offered_are_the_patterns_there_are():
+    assert set(OFFERED) == set(PATTERNS)
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_every_pattern_runs_with_every_method(vmtool, pattern):
+    ran = vmtool("stress", *FEW, "--pattern", pattern, "--method", "all", "-q")
+    assert ran.code == 0
+    assert ran.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--cycles", "0"], 2),
+        (["--cycles", "-5"], 2),
+        (["--cycles", "many"], 2),
+        (["--duration", "0s"], 2),
+        (["--duration", "5 parsecs"], 2),
+        (["--cycles", "5", "--duration", "5s"], 2),
+        (["--soak", "5s", "--duration", "5s"], 2),
+        (["--granule", "1000"], 2),
+        (["--granule", "0"], 2),
+        (["--granule", "99999999999999999999"], 2),
+        (["--capacity", "5MiB", "--granule", "2MiB"], 2),
+        (["--capacity", "1MiB", "--granule", "2MiB"], 2),
+        (["--capacity", "4MiB", "--budget", "1GiB"], 2),
+        (["--capacity", "2QB"], 2),
+        (["--capacity", "16EiB"], 2),
+        (["--method", "malloc"], 2),
+        (["--backing", "tape"], 2),
+        (["--touch", "none", "--verify", "full"], 2),
+        (["--threads", "0"], 2),
+        (["--workers", "99999999"], 2),
+        (["--seed", "-1"], 2),
+        (["--inject", "mmap"], 2),
+        (["--inject", "nosuchcall:1"], 2),
+        (["--assert", "nonsense"], 2),
+        (["--matrix", "--prove-faults"], 2),
+        (["--find-ceiling", "everything"], 2),
+        (["--budget", "1MiB"], 5),
+        (["--capacity", "8MiB", "--granule", "4KiB", "--budget", "4KiB", "--threads", "2"], 5),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(vmtool, monkeypatch, arguments, code):
+    def started(*_arguments, **_options):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("vmtool.stress.run.run_workers", started)
+    ran = vmtool("stress", *arguments)
+    assert ran.code == code
+    assert ran.stdout == ""
+    assert ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit on areas is a Linux one")
+def test_a_plan_over_the_mapping_limit_is_refused_with_a_safe_number_unless_forced(
+    vmtool, monkeypatch
+):
+    facts = read_facts()
+    tight = replace(facts, process=replace(facts.process, mappings=100, max_mappings=1150))
+    monkeypatch.setattr("vmtool.machine.read_facts", lambda: tight)
+    plan = ("stress", *FEW, "--cycles", "200", "--pattern", "random")
+    refused = vmtool(*plan)
+    assert refused.code == 5
+    assert "memory areas" in refused.stderr
+    assert re.search(r"use \d+ areas or less", refused.stderr)
+    forced = vmtool(*plan, "--force")
+    assert forced.code == 0
+    assert "--force was given" in forced.stderr
+
+
+@posix
+def test_a_failed_call_is_exit_1_with_every_invariant_intact(vmtool):
+    ran = vmtool("stress", *FEW, "--method", "fixed", "--inject", "mmap:9=ENOMEM", "--json")
+    assert ran.code == 1
+    document = ran.document
+    validate(document, load_schema("vmtool.stress"))
+    assert document["outcome"] == "call-failed"
+    assert document["failures"][0]["injected"]
+    assert not [v for v in document["verdicts"] if v["passed"] is False]
+    assert "ENOMEM" in ran.stderr
+
+
+@posix
+def test_a_crash_is_exit_1_and_names_the_operation(vmtool):
+    ran = vmtool("stress", *FEW, "--method", "fixed", "--inject", "mmap:9=SIGSEGV")
+    assert ran.code == 1
+    assert "SIGSEGV in commit of granule 7, cycle 7" in ran.stdout
+    assert "granule 7" in ran.stderr
+
+
+@posix
+def test_a_release_that_was_only_pretended_is_exit_3(vmtool):
+    ran = vmtool(
+        "stress",
+        *FEW,
+        "--method",
+        "protect",
+        "--inject",
+        "madvise:45=SKIP",
+        "--verify",
+        "full",
+        "--cycles",
+        "200",
+    )
+    assert ran.code == 3
+    assert "zero FAILED" in ran.stdout
+    assert "zero failed" in ran.stderr
+
+
+@posix
+def test_a_fault_that_did_not_happen_is_said(vmtool):
+    ran = vmtool("stress", *FEW, "--method", "protect", "--inject", "mmap:500")
+    assert ran.code == 0
+    assert "mmap:500=ENOMEM did not happen" in ran.stdout
+
+
+def test_an_assertion_that_does_not_hold_is_exit_3(vmtool):
+    assert vmtool("stress", *FEW, "--assert", "commit.median<1h").code == 0
+    ran = vmtool("stress", *FEW, "--assert", "commit.median<1ns")
+    assert ran.code == 3
+    assert "commit.median" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
+    program = "import sys; from vmtool.cli import run; sys.exit(run(sys.argv[1:]))"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, "stress", *SMALL, "--duration", "10m", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    time.sleep(2.5)  # to be in the cycles; earlier would be as right, with fewer of them
+    child.send_signal(getattr(signal, name))
+    stdout, stderr = child.communicate(timeout=60)
+    document = json.loads(stdout)
+    validate(document, load_schema("vmtool.stress"))
+    assert child.returncode == 130
+    assert document["outcome"] == "interrupted"
+    assert not [v for v in document["verdicts"] if v["passed"] is False]
+    assert "interrupted" in stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the host's guards are tried as signals")
+def test_guards_are_proved_in_children(vmtool):
+    ran = vmtool("stress", "--prove-faults", "--json")
+    assert ran.code == 0
+    validate(ran.document, load_schema("vmtool.stress-guards"))
+    found = {(p["method"], p["case"]): p["faulted"] for p in ran.document["proofs"]}
+    for name in ("fixed", "protect"):
+        assert found[name, "never"]
+        assert found[name, "released"]
+        assert not found[name, "committed"]
+    assert not any(faulted for (name, _), faulted in found.items() if name == "advise")
+
+
+def test_the_matrix_covers_every_pattern_method_and_granule(vmtool):
+    ran = vmtool("stress", "--matrix", "--duration", "1s", "--json", "--capacity", "4MiB")
+    assert ran.code == 0
+    validate(ran.document, load_schema("vmtool.stress-matrix"))
+    cells = {(c["pattern"], c["method"], c["granule_bytes"]) for c in ran.document["cells"]}
+    granules = {cell[2] for cell in cells}
+    assert len(granules) >= 2
+    assert cells == {(p, m, g) for p in PATTERNS for m in host_methods() for g in granules}
+    assert all(cell["cycles"] > 0 and not cell["failed"] for cell in ran.document["cells"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit on areas is a Linux one")
+def test_the_ceiling_of_mappings_is_the_limit_of_the_kernel(vmtool):
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
+    if limit > 1 << 17:
+        pytest.skip(f"vm.max_map_count is {limit}: reaching it takes too long")
+    ran = vmtool("stress", "--find-ceiling", "mappings", "--method", "fixed", "--json")
+    validate(ran.document, load_schema("vmtool.stress-ceiling"))
+    (found,) = ran.document["methods"]
+    assert abs(found["reached"] - limit) <= 4
+    assert "ENOMEM" in found["error"]
+
+
+def test_the_ceiling_of_reservations_is_found_in_bounded_tries(vmtool):
+    ran = vmtool("stress", "--find-ceiling", "reserve", "--method", host_methods()[0], "--json")
+    (found,) = ran.document["methods"]
+    assert found["tries"] <= 28
+    assert found["reached"] > 1 << 30
+    assert found["refused"] is None or found["refused"] > found["reached"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 240])
+def test_no_digit_is_cut_at_any_width(width):
+    samples = [1_234_567 + 1001 * n for n in range(12_000)] + [9_876_543_210]
+    phases = dict.fromkeys(("commit", "touch", "verify", "release"), samples)
+    result = run(method("fixed", **phases))
+    out = io.StringIO()
+    to_text(result, Console(file=out, width=width, highlight=False))
+    text = out.getvalue()
+    assert "…" not in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "p99.9" in text
+    assert text.count("9.88 s") >= 4
+    assert text.count("█") > 4
+
+
+def test_no_colour_codes_without_a_terminal(vmtool):
+    assert "\x1b" not in vmtool("stress", *FEW).stdout
+
+
+def test_help_opens_with_a_sentence_and_examples_and_names_every_default(vmtool):
+    text = vmtool("stress", "-h").stdout
+    assert "Commit, touch and release real memory" in text
+    examples = [line for line in command.help.splitlines() if line.strip().startswith("vmtool ")]
+    assert len(examples) >= 2
+    for word in ("[default: 256MiB]", "[default: 2MiB]", "[default: 3s]"):
+        assert word in " ".join(text.split())
