@@ -94,8 +94,10 @@ class Generator:
         return {"type": "object", "required": required, "properties": keys}
 
     def _fields(self, kind: type) -> dict[str, Any]:
+        """Return the schema of an object; what has a default may be missing in an older file."""
         properties = self._properties(kind)
-        return {"type": "object", "required": list(properties), "properties": properties}
+        required = [name for name in properties if name not in _defaults(kind)]
+        return {"type": "object", "required": required, "properties": properties}
 
     def _properties(self, kind: type) -> dict[str, Any]:
         """Return the schema of every field of *kind*."""
@@ -183,6 +185,18 @@ def _field_names(kind: type) -> tuple[str, ...]:
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     return getattr(kind, "_fields", ())
+
+
+def _defaults(kind: type) -> set[str]:
+    """Return the fields that have a default."""
+    if not dataclasses.is_dataclass(kind):
+        return set(getattr(kind, "_field_defaults", ()))
+    missing = dataclasses.MISSING
+    return {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is not missing or field.default_factory is not missing
+    }
 
 
 def _told(schema: dict[str, Any], description: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.report.charts import Series, histogram_chart, timeline_chart
 from vmtool.report.html import check, checks, facts, figure, flat, grid, page, section, table
 from vmtool.report.markup import Markup, join, tag
-from vmtool.results import LEDGERS, Outcome
+from vmtool.results import Outcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from vmtool.results import Checkpoint, MethodResult, PhaseResult, StressResult
 
 _STATISTICS: Final = ("median", "p90", "p99", "p999", "max")
-_TITLES: Final = {
-    "address_space": "Address space",
-    "charge": "Commit charge",
-    "resident": "Resident",
-    "mappings": "Mappings",
-}
+_TITLES: Final = {"charge": "Commit charge"}
 # More lines than this cannot be told apart.
 _MOST_WORKERS: Final = 8
 
@@ -53,7 +48,12 @@ def stress_page(result: StressResult, *, command: Sequence[str], version: str) -
 
 def show_ledger(ledger: str) -> Callable[[int], str]:
     """Return what writes a value of *ledger* with its unit."""
-    return (lambda count: f"{count:,}") if ledger == "mappings" else format_size
+    return (lambda count: f"{count:,}") if ledger.endswith("mappings") else format_size
+
+
+def ledger_title(ledger: str) -> str:
+    """Return the name of *ledger* as a heading."""
+    return _TITLES.get(ledger, ledger.replace("_", " ").capitalize())
 
 
 def _state(result: StressResult) -> Markup:
@@ -152,7 +152,7 @@ def _duration(ns: int | None) -> str:
 
 
 def _ledgers(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
-    """Return four charts for each method, one line a worker, and four for the processes."""
+    """Return a chart of each ledger for each method, one line a worker, and for the processes."""
     kept = [point for point in checkpoints if point.worker < _MOST_WORKERS]
     if not kept:
         return []
@@ -167,10 +167,12 @@ def _ledgers(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
     for method in dict.fromkeys(point.method for point in kept):
         lanes = _by_worker(point for point in kept if point.method == method)
         parts.append(tag("h3", f"The reserved ranges, {method}"))
-        parts.append(grid([figure(_TITLES[name], _believed(name, lanes)) for name in LEDGERS]))
+        names = dict.fromkeys(r.ledger for lane in lanes for point in lane for r in point.buffers)
+        parts.append(grid([figure(ledger_title(name), _believed(name, lanes)) for name in names]))
     lanes = _by_worker(kept)
     parts.append(tag("h3", "The process beyond vmtool's belief"))
-    parts.append(grid([figure(_TITLES[name], _beyond(name, lanes)) for name in LEDGERS]))
+    names = dict.fromkeys(name for point in kept for name in point.process)
+    parts.append(grid([figure(ledger_title(name), _beyond(name, lanes)) for name in names]))
     return parts
 
 
@@ -190,7 +192,7 @@ def _believed(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
         band = [(at, reading.low, reading.high) for at, reading in found]
     # With several lines the bands would lie over each other and tell nothing.
     return timeline_chart(
-        f"{_TITLES[ledger]} of the reserved ranges over time",
+        f"{ledger_title(ledger)} of the reserved ranges over time",
         [line for line in series if line.points],
         show_ledger(ledger),
         band if len(lanes) == 1 else (),
@@ -200,7 +202,7 @@ def _believed(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
 def _beyond(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
     series = [Series("first", [(p.at_ns, p.process.get(ledger)) for p in lane]) for lane in lanes]
     return timeline_chart(
-        f"{_TITLES[ledger]} of the process beyond what vmtool believes, over time",
+        f"{ledger_title(ledger)} of the process beyond what vmtool believes, over time",
         series,
         show_ledger(ledger),
     )
@@ -208,11 +210,11 @@ def _beyond(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
 
 def _slopes(result: StressResult) -> Markup:
     def growth(value: float, ledger: str) -> str:
-        return f"{round(value, 2) + 0.0:+,.2f}{'' if ledger == 'mappings' else ' B'}"
+        return f"{round(value, 2) + 0.0:+,.2f}{'' if ledger.endswith('mappings') else ' B'}"
 
     rows = [
         (
-            f"{_TITLES[s.ledger]}, worker {s.worker}",
+            f"{ledger_title(s.ledger)}, worker {s.worker}",
             growth(s.per_cycle, s.ledger),
             f"{growth(s.low, s.ledger)} to {growth(s.high, s.ledger)}",
             f"{s.confidence:.0%}",

@@ -42,6 +42,12 @@ def test_keys_of_a_later_vmtool_are_left_out(tmp_path):
     assert read_run(store(tmp_path / "a", json.dumps(document))).result == eventful()
 
 
+def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
+    document = copy.deepcopy(DOCUMENT)
+    del document["settings"]["inject"]
+    assert read_run(store(tmp_path / "a", json.dumps(document))).result == eventful()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
