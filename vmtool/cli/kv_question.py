@@ -47,7 +47,8 @@ class Asked(NamedTuple):
 
     def divided(self, model: ModelGeometry) -> ModelGeometry:
         """Return what the fullest rank holds of *model*."""
-        return model.shard(tp=self.options["tp"], pp=self.options["pp"], dcp=self.options["dcp"])
+        ranks = {name: self.options[name] for name in ("tp", "pp", "dcp")}
+        return model if set(ranks.values()) == {1} else model.shard(**ranks)
 
     def question(
         self,

@@ -168,9 +168,11 @@ def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
     if not 0 < threshold < 1:
         raise UsageError("a waste threshold must be above 0 % and below 100 %")
 
+    part, whole = threshold.as_integer_ratio()
+
     def low(tokens: int) -> bool:
         waste = waste_at(policy, tokens)
-        return waste.wasted_bytes < threshold * waste.committed_bytes
+        return waste.wasted_bytes * whole < part * waste.committed_bytes
 
     end = _always_low_from(policy, threshold)
     if end is None or not low(end):
@@ -178,28 +180,20 @@ def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
     while True:
         # No length from *n* to *end* commits more than *end* or uses less than *n*: where even
         # that difference is low for *n*, all of them are. Such spans are left out whole.
-        start = _first_back(_low_up_to(policy, end, threshold), end)
+        start = _first(_low_up_to(policy, end, part, whole), 0, end)
         if start == 1 or not low(start - 1):
             return start
         end = start - 1
 
 
-def _low_up_to(policy: Policy, end: int, threshold: Fraction) -> Callable[[int], bool]:
-    """Return whether all lengths from *n* to *end* are sure to waste less than *threshold*."""
+def _low_up_to(policy: Policy, end: int, part: int, whole: int) -> Callable[[int], bool]:
+    """Return whether all lengths from *n* to *end* are sure to waste less than *part* / *whole*."""
     most = policy.committed_bytes(end)
 
     def sure(n: int) -> bool:
-        return most - policy.cost.bytes_for(n) < threshold * policy.committed_bytes(n)
+        return (most - policy.cost.bytes_for(n)) * whole < part * policy.committed_bytes(n)
 
     return sure
-
-
-def _first_back(holds: Callable[[int], bool], end: int) -> int:
-    """Return the first length from 1 for which *holds*, as it does for *end* and all between."""
-    step = 1
-    while step < end and holds(end - step):
-        step *= 2
-    return _first(holds, max(end - step, 0), end)
 
 
 def _first(holds: Callable[[int], bool], below: int, end: int) -> int:

@@ -99,6 +99,10 @@ def test_k_and_v_of_other_widths(dense, cost_of):
     assert cost.bytes_for(1) == 9 * 2560
 
 
+def test_the_next_token_costs_what_all_layers_keep_of_it(dense, cost_of):
+    assert cost_of(dense(32, 8, 128)).marginal_bytes(1000) == 131_072
+
+
 def test_a_window_is_fixed_once_it_is_full(dense, cost_of):
     window = Extent(Span.WINDOW, 4096)
     cost = cost_of(dense(2, 1, 64, extent=window, kind=LayerKind.WINDOW))
