@@ -10,9 +10,11 @@ least processor time (else of the least wall time) is over its limit.
 """
 
 import argparse
+import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +123,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    samples, failed = measure(options.rounds)
+    # What is installed has its byte code beside it; a checkout may be told to write none.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+        samples, failed = measure(options.rounds)
     if FLOOR in failed:
         parser.exit(1, f"bench_startup: click cannot be imported here: {failed[FLOOR]}\n")
     costs = {name: Cost.of(found) for name, found in samples.items()}
