@@ -16,6 +16,9 @@ from vmtool.units import format_size
 _NEVER_OVERCOMMIT: Final = 2
 # The kernel refuses the call that would *exceed* the limit and may need two areas for a split.
 _MAPPING_SLACK: Final = 2
+# A few percent of the limit are kept for the administrator (vm.admin_reserve_kbytes) and for ending
+# the process (vm.user_reserve_kbytes): a commit fails before the limit is reached.
+_KEPT_BACK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +197,17 @@ def _data_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
     )
 
 
-def _commit_limit(call: str, _nbytes: int, p: Pressure) -> Diagnosis | None:
+def _commit_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
     limit, used = p.charge_limit_bytes, p.charge_bytes
     if p.overcommit_mode != _NEVER_OVERCOMMIT or call == "reserve" or limit is None or used is None:
+        return None
+    if used + nbytes + limit // _KEPT_BACK <= limit:
         return None
     return Diagnosis(
         "commit-limit",
         f"vm.overcommit_memory is 2 and {format_size(used)} of the commit limit of "
         f"{format_size(limit)} is charged already",
-        "commit less, or raise vm.overcommit_ratio or swap",
+        "commit less, add swap, or sysctl -w vm.overcommit_ratio=95",
     )
 
 

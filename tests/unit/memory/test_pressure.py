@@ -28,6 +28,7 @@ CALM = Pressure(
         ("address-space-limit", "reserve", GIB, {"address_space_limit_bytes": GIB + 1}),
         ("data-limit", "mprotect", GIB, {"data_limit_bytes": GIB}),
         ("commit-limit", "mmap", GIB, {"overcommit_mode": 2, "charge_bytes": 12 * GIB}),
+        ("commit-limit", "mmap", 10 * GIB, {"overcommit_mode": 2}),
         ("heuristic-overcommit", "mprotect", 25 * GIB, {}),
         ("no-address-range", "reserve", 200 * TIB, {}),
         ("unknown", "mmap", 4096, {}),
@@ -35,6 +36,7 @@ CALM = Pressure(
         ("unknown", "mmap", 4096, {"address_space_limit_bytes": 10 * GIB}),
         ("unknown", "mprotect", 4096, {"data_limit_bytes": GIB}),
         ("no-address-range", "reserve", 200 * TIB, {"overcommit_mode": 2}),
+        ("unknown", "mmap", GIB, {"overcommit_mode": 2}),
         ("unknown", "mprotect", 25 * GIB, {"overcommit_mode": 1}),
         # A reservation takes addresses only: RLIMIT_DATA is not what stops it.
         ("no-address-range", "reserve", 200 * TIB, {"data_limit_bytes": GIB}),
