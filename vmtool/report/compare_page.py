@@ -41,12 +41,12 @@ def compare_page(before: StoredRun, after: StoredRun, comparison: Comparison) ->
         ),
         _headline(comparison),
         section("Gates", _gates(comparison)),
-        section("Changes", *_changes(comparison)),
-        section("Latency", grid(list(_histograms(before, after, comparison)))),
-        section("Rates", _rates(comparison)),
         section("Machines differ", _differences(comparison.machine)),
         section("Settings differ", _differences(comparison.settings)),
         section("Not compared", checks([tag("li", text) for text in comparison.unmatched])),
+        section("Changes", *_changes(comparison)),
+        section("Latency", grid(list(_histograms(before, after, comparison)))),
+        section("Rates", _rates(comparison)),
     )
 
 
