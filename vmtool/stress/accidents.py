@@ -28,9 +28,10 @@ _NO_MEMORY: Final = (
     "Windows could not commit memory for the process itself",
     "use a smaller --budget, or enlarge the page file",
 )
+_ACCESS_VIOLATION: Final = 0xC0000005
 #: How a process on Windows dies: its exit code is then one of these (ntstatus.h).
 _EXCEPTIONS: Final = {
-    0xC0000005: ("STATUS_ACCESS_VIOLATION", *_CAUSES["SIGSEGV"]),
+    _ACCESS_VIOLATION: ("STATUS_ACCESS_VIOLATION", *_CAUSES["SIGSEGV"]),
     0xC0000006: (
         "STATUS_IN_PAGE_ERROR",
         "memory behind a committed address could not be read back from the page file",
@@ -74,13 +75,15 @@ def describe_accident(
         cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
         if name == "SIGKILL":
             cause, hint = killed.cause, killed.remedy
-    elif code in _EXCEPTIONS:
-        kind = "signal"
-        name, cause, hint = _EXCEPTIONS[code]
     else:
         kind = "exit"
-        last = stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        cause, hint = last[0], "please report this: a worker must not end like that"
+        last = (stderr.strip().splitlines()[-1:] or ["it said nothing"])[0]
+        cause, hint = last, "please report this: a worker must not end like that"
+        # Windows' ctypes turns this exception, and no other, into an error of Python's.
+        exception = _ACCESS_VIOLATION if "access violation" in stderr else code
+        if exception in _EXCEPTIONS:
+            kind = "signal"
+            name, cause, hint = _EXCEPTIONS[exception]
     effect = "=HANG" if hung else f"={name}"
     asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
     if asked:

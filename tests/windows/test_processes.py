@@ -1,0 +1,128 @@
+"""Ctrl-C, Ctrl-Break, and workers that die, as Windows does these things."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+if sys.platform != "win32":
+    pytest.skip("consoles and exit codes are those of Windows, or Wine", allow_module_level=True)
+
+import signal
+
+from vmtool.cli.interrupt import watch_signals
+
+# A console of its own, so that the event reaches no other process; only a process that is
+# attached to a console gets one.
+CONSOLE = """
+import ctypes, signal, subprocess, sys
+kernel32 = ctypes.WinDLL("kernel32")
+kernel32.FreeConsole()
+if not kernel32.AllocConsole():
+    sys.exit(99)
+signal.signal(signal.SIGINT, lambda *_: None)
+child = subprocess.Popen(
+    [sys.executable, "-m", "vmtool", *sys.argv[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+)
+told = child.stderr.readline()
+kernel32.GenerateConsoleCtrlEvent(signal.CTRL_C_EVENT, 0)
+while True:
+    try:
+        out, err = child.communicate(timeout=60)
+        break
+    except KeyboardInterrupt:
+        continue
+sys.stdout.buffer.write(out)
+sys.stderr.buffer.write(told + err)
+sys.exit(child.returncode)
+"""
+
+
+def run(*arguments, program=("-m", "vmtool")):
+    child = subprocess.run(
+        [sys.executable, *program, *arguments],
+        check=False,
+        capture_output=True,
+        stdin=subprocess.PIPE if "--hold" in arguments else subprocess.DEVNULL,
+        timeout=100,
+    )
+    return child.returncode, child.stdout, child.stderr
+
+
+def test_ctrl_c_ends_a_run_that_holds_and_gives_back_the_reservation():
+    code, out, err = run("reserve", "64MiB", "--hold", "--json", program=("-c", CONSOLE))
+    if code == 99:
+        pytest.skip("no console can be had here")
+    assert code == 130
+    assert json.loads(out)["capacity_bytes"] == 64 << 20
+    assert b"interrupted" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGBREAK])
+def test_the_first_signal_is_noted_and_the_second_interrupts(number):
+    with watch_signals() as interruption:
+        signal.raise_signal(number)
+        assert interruption.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(signal.SIGBREAK) == signal.SIG_DFL
+
+
+def test_a_worker_that_uses_memory_which_is_not_there_is_named_by_its_exception():
+    """A commit that is reported and did not happen is the fault that only a crash shows."""
+    code, out, err = run(
+        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
+        *("--method", "private", "--inject", "VirtualAlloc2:3=SKIP"),
+    )
+    assert code == 1, err
+    (accident,) = json.loads(out)["accidents"]
+    assert accident["signal"] == "STATUS_ACCESS_VIOLATION"
+    assert accident["operation"] in {"touch", "commit", "verify"}
+    assert accident["exit_code"] in {0xC0000005, 1}  # 1 where ctypes made an error of it
+    assert "not committed" in accident["cause"]
+
+
+def test_a_refused_commit_in_a_worker_is_a_result():
+    code, out, err = run(
+        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
+        *("--method", "view", "--inject", "CreateFileMappingW:5"),
+    )
+    assert code == 1
+    (failure,) = json.loads(out)["failures"]
+    assert "ERROR_COMMITMENT_LIMIT (1455)" in failure["message"]
+    assert failure["injected"]
+    assert b"1455" in err
+
+
+@pytest.mark.parametrize("method", ["view", "private", "decommit"])
+@pytest.mark.parametrize("pattern", ["tail", "random"])
+def test_every_ledger_agrees_for_every_method(method, pattern):
+    code, out, err = run(
+        *("stress", "--capacity", "2MiB", "--granule", "64KiB", "--cycles", "40", "--json"),
+        *("--method", method, "--pattern", pattern, "--verify", "full", "--seed", "7"),
+    )
+    assert code == 0, err
+    verdicts = {each["check"]: each["passed"] for each in json.loads(out)["verdicts"]}
+    assert verdicts["contents"]
+    for ledger in ("address_space", "charge", "resident", "mappings"):
+        assert verdicts[f"ledger.{ledger}"] is True
+
+
+def test_workers_and_threads_run_beside_each_other():
+    code, out, err = run(
+        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "10", "--json"),
+        *("--method", "private", "--workers", "2", "--threads", "2"),
+    )
+    assert code == 0, err
+    assert len(json.loads(out)["base_addresses"]) == 4
+
+
+def test_paths_with_other_letters_are_written(tmp_path):
+    target = tmp_path / "Überläufe, 火.json"
+    code, out, err = run("granularity", "--backing", "host", "--json", "-o", os.fspath(target))
+    assert (code, out) == (0, b""), err
+    assert json.loads(target.read_text(encoding="utf-8"))["schema"] == "vmtool.granularity"
