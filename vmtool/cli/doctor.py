@@ -27,8 +27,8 @@ def command(backing: str, strict: bool, as_json: bool, path: str | None, quiet: 
     vmtool doctor
     vmtool doctor --json --quiet
 
-    Each finding is rated ok, note or problem, with the command that changes it. The same names are
-    used when a call fails, so a failure can be looked up here. Nothing is reserved or changed.
+    Each finding is rated ok, note or problem, with the command that changes it. A note is worth
+    knowing; a problem makes ordinary use fail. Nothing is changed.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.checkup import Rating, examine
