@@ -110,14 +110,16 @@ def entry() -> NoReturn:
 
 
 def _tell(error: VmtoolError) -> None:
+    from vmtool.cli.stderr import tell
+
     if os.environ.get("VMTOOL_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
-    click.echo(f"vmtool: error: {error}", err=True)
+    tell(f"vmtool: error: {error}")
     if error.cause:
-        click.echo(f"  cause: {error.cause}", err=True)
+        tell(f"  cause: {error.cause}")
     if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
+        tell(f"  hint: {error.hint}")
     for note in getattr(error, "__notes__", ()):
-        click.echo(f"  note: {note}", err=True)
+        tell(f"  note: {note}")

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from vmtool.cli import ARGUMENTS
+from vmtool.cli.stderr import tell
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,4 +111,4 @@ class Output:
     def notice(self, message: str) -> None:
         """Tell the user something that is not the result."""
         if not self.quiet:
-            click.echo(f"vmtool: {message}", err=True)
+            tell(f"vmtool: {message}")

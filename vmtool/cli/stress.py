@@ -10,6 +10,7 @@ import click
 from vmtool import __version__
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.params import backing_options, output_options
+from vmtool.cli.stderr import tell
 from vmtool.cli.stress_options import stress_options
 from vmtool.errors import ExitCode, UsageError
 
@@ -188,17 +189,16 @@ def _exit_code(output: Output, result: StressResult) -> int:
         return ExitCode.INTERRUPTED
     failed = next((verdict for verdict in result.verdicts if verdict.passed is False), None)
     if failed is not None:
-        click.echo(f"vmtool: error: {failed.check} failed: {failed.detail}", err=True)
+        tell(f"vmtool: error: {failed.check} failed: {failed.detail}")
         return ExitCode.CHECK_FAILED
     if result.accidents:
         accident = result.accidents[0]
-        click.echo(
+        tell(
             f"vmtool: error: worker {accident.worker} ended in {accident.operation} of granule "
-            f"{accident.granule}: {accident.cause}",
-            err=True,
+            f"{accident.granule}: {accident.cause}"
         )
         return ExitCode.CALL_FAILED
     if result.failures:
-        click.echo(f"vmtool: error: {result.failures[0].message}", err=True)
+        tell(f"vmtool: error: {result.failures[0].message}")
         return ExitCode.CALL_FAILED
     return ExitCode.DONE

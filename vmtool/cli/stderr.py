@@ -1,0 +1,31 @@
+"""What is said on stderr: whole on a pipe, and wrapped between words on a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+def tell(message: str) -> None:
+    """Write *message*, which may have several lines, to stderr.
+
+    A terminal would break a long line in the middle of a number; one that is read by a program
+    stays one line.
+    """
+    if sys.stderr.isatty():
+        import shutil
+        import textwrap
+
+        width = max(shutil.get_terminal_size().columns, 20)
+        message = "\n".join(
+            textwrap.fill(
+                line,
+                width,
+                subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for line in message.splitlines()
+        )
+    click.echo(message, err=True)
