@@ -167,7 +167,10 @@ def test_the_list_has_every_built_in_model(estimate):
 
 
 def test_auto_reads_this_machine(estimate):
-    whole = estimate("llama-3.1-8b --json").document["budget"]
+    ran = estimate("llama-3.1-8b --json")
+    whole = ran.document["budget"]
+    assert ran.document["machine"]["memory"]["available_bytes"] > 0
+    assert estimate("llama-3.1-8b --budget 1GiB --json").document["machine"] is None
     half = estimate("llama-3.1-8b --budget 50% --json").document["budget"]
     assert whole["origin"] == "available on this machine"
     assert half["origin"] == "50% of what is available on this machine"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.units import parse_size
 
 if TYPE_CHECKING:
     from vmtool.kv.estimate import Budget
+
+
+#: The origin of a budget that does not depend on this machine.
+GIVEN: Final = "as given"
 
 
 def read_budget(text: str, *, weights: str | None, reserve: int, ranks: int) -> Budget:
@@ -56,7 +60,7 @@ def _total(text: str) -> tuple[int, str]:
         ) from None
     if not total:
         raise UsageError("--budget: it must be more than 0")
-    return total, "as given"
+    return total, GIVEN
 
 
 def _available() -> int:

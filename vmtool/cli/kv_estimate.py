@@ -57,9 +57,12 @@ def _answer(question: Asked, output: Output, *, explain: bool) -> None:
     estimate = Estimate(question.question())
 
     def document() -> dict[str, Any]:
+        from vmtool.cli.kv_budget import GIVEN
+        from vmtool.machine import read_facts
         from vmtool.report.kv_json import to_body
 
-        return _document(to_body(estimate, explain=explain))
+        machine = None if question.budget.origin == GIVEN else read_facts()
+        return _document({"machine": machine, **to_body(estimate, explain=explain)})
 
     output.emit_lines(
         document,

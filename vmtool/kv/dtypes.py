@@ -107,6 +107,17 @@ _FORMATS: Final = (
         latent_only=True,
         aliases=("ds_mla",),
     ),
+    # DeepSeek-V4: 448 B of fp8, a scale byte for each 64 of them and one of padding, and positions.
+    ElementFormat(
+        "fp8_ds_v4",
+        "fp8 latent, 1-byte scale per 64, bf16 positions",
+        64,
+        65,
+        row_bytes=1,
+        rope_element_bytes=2,
+        latent_only=True,
+        aliases=("ds_v4",),
+    ),
     ElementFormat("q8_0", "GGML, 34 B per 32", 32, 34),
     ElementFormat("q5_0", "GGML, 22 B per 32", 32, 22),
     ElementFormat("q5_1", "GGML, 24 B per 32", 32, 24),

@@ -37,7 +37,13 @@ def test_a_row_takes_the_bytes_that_the_engines_give_it(name):
 
 
 def test_every_format_is_in_the_table_above_or_is_for_latents_only():
-    assert set(FORMATS) == {*BYTES, "fp8_ds_mla"}
+    assert set(FORMATS) == {*BYTES, "fp8_ds_mla", "fp8_ds_v4"}
+
+
+def test_fp8_ds_v4_is_584_bytes():
+    # vLLM: 448 B of fp8, 8 B of scales and padding, 64 bf16 positions.
+    latent = Tensor("latent", Role.LATENT, 1, 512, rope_dim=64)
+    assert find_format("fp8_ds_v4").bytes_per_row(latent) == 448 + 8 + 128
 
 
 def test_fp8_ds_mla_is_656_bytes_and_for_latents_only():
