@@ -23,7 +23,8 @@ _MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
 P999_SAMPLES: Final = 10_000
 #: Theil and Sen look at every pair: more points than this are thinned evenly first.
 _SLOPE_POINTS: Final = 400
-_SLOPE_MINIMUM: Final = 8
+#: With fewer than six points not even growth at every step is significant at 99 %.
+_SLOPE_MINIMUM: Final = 6
 
 
 class Histogram:
@@ -236,7 +237,7 @@ class Slope:
 
 
 def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) -> Slope | None:
-    """Return the Theil-Sen slope of *points*, or ``None`` for fewer than eight of them.
+    """Return the Theil-Sen slope of *points*, or ``None`` for fewer than six of them.
 
     The median of the slopes of all pairs (Theil 1950) ignores a warm-up step and single outliers,
     which least squares would call growth. The interval (Sen 1968) comes from the distribution of

@@ -118,8 +118,13 @@ def test_noise_without_growth_rises_no_more_often_than_the_confidence_allows():
 
 
 def test_too_few_points_have_no_slope():
-    assert slope([(x, x) for x in range(7)]) is None
+    assert slope([(x, x) for x in range(5)]) is None
     assert slope([(1, y) for y in range(20)]) is None
+
+
+def test_six_points_that_all_rise_are_enough_and_five_of_six_are_not():
+    assert slope([(x, x) for x in range(6)]).rises
+    assert not slope([(0, 0), (1, 1), (2, 2), (3, 1), (4, 3), (5, 2)]).rises
 
 
 def test_many_points_are_thinned_and_keep_the_slope():
