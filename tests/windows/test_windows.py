@@ -14,8 +14,10 @@ if sys.platform != "win32":
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory import host_methods, open_backing
+from vmtool.memory.proof import prove_granularity
 from vmtool.memory.windows import METHODS, WindowsBacking
 from vmtool.memory.windows_calls import CALLS, call_error
+from vmtool.memory.wine import wine_version
 
 
 @pytest.fixture
@@ -125,6 +127,21 @@ def test_pages_are_released_alone_by_decommit():
     backing.commit(reservation, 3 * page, page)
     assert ctypes.string_at(reservation.base + 3 * page, page) == bytes(page)
     backing.unreserve(reservation)
+
+
+def test_the_system_is_asked_for_the_granule_past_vmtool(method):
+    backing = open_backing("host", method=method)
+    who = "Windows" if wine_version() is None else f"Wine {wine_version()}"
+    proofs = [p for p in prove_granularity(backing) if p.who != "vmtool"]
+    assert {proof.who for proof in proofs} == {who}
+    assert all(proof.expected for proof in proofs)
+    answers = [proof.answer for proof in proofs]
+    if method == "decommit":
+        assert answers[0] == "done"
+        assert all("extended without a word" in answer for answer in answers[1:])
+    else:
+        assert answers[0] == "done"
+        assert all("ERROR_MAPPED_ALIGNMENT (1132)" in answer for answer in answers[1:])
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,13 @@ def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Pr
         from vmtool.memory.cuda.proof import ask_driver
 
         return ask_driver(backing) if isinstance(backing, CudaBacking) else ()
-    if sys.platform == "win32":
+    if backing.name != "host":
         return ()
+    if sys.platform == "win32":
+        from vmtool.memory.windows_proof import ask_windows
+
+        return ask_windows(backing.method, reservation.base, backing.granularity)
     else:  # mypy needs both branches spelled out
-        if backing.name != "host":
-            return ()
         from vmtool.memory.posix_proof import ask_kernel
 
         return ask_kernel(backing.method, reservation.base, backing.granularity)
