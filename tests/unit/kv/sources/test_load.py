@@ -258,7 +258,7 @@ def test_a_genai_type_that_is_not_understood_is_refused(write_config, kind):
         ({"num_key_value_heads": "8"}, "model.decoder.num_key_value_heads"),
         ({"inputs": []}, "model.decoder.inputs"),
         ({"sliding_window": {"window_size": -1}}, "model.decoder.sliding_window.window_size"),
-        ({"sliding_window": {"window_size": 8, "layers": [9]}}, "model.decoder.sliding_window.lay"),
+        ({"sliding_window": {"window_size": 8, "layers": [4]}}, "model.decoder.sliding_window.lay"),
     ],
 )
 def test_a_wrong_genai_field_is_refused_by_name(write_config, change, field):

@@ -55,6 +55,18 @@ def test_mamba1_keeps_conv_tails_and_states_by_channel():
     assert [state.elements for state in layer.states] == [8192 * 3, 8192 * 16]
 
 
+@pytest.mark.parametrize(("offset", "attending"), [(0, [0, 4]), (3, [3, 7]), (4, None)])
+def test_jamba_attends_once_in_a_period_from_an_offset(offset, attending):
+    config = {"num_hidden_layers": 8, "hidden_size": 4096, "attn_layer_period": 4}
+    config |= {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2}
+    if attending is None:
+        with pytest.raises(InputError, match="attn_layer_offset: is 4"):
+            model(model_type="jamba", attn_layer_offset=offset, **config)
+        return
+    layers = model(model_type="jamba", attn_layer_offset=offset, **config).layers
+    assert [layer.index for layer in layers if layer.kind is LayerKind.FULL] == attending
+
+
 def test_mamba2_convolves_x_b_and_c():
     # vLLM's mamba2 state shape: (4096 + 2 x 8 x 128) x 3 and 64 x 64 x 128 for Nemotron 3 Nano.
     layer = first(sources.load("nemotron-3-nano-30b-a3b"), LayerKind.MAMBA2)
