@@ -25,7 +25,7 @@ from typing import Any
 
 from _documents import DOCUMENTS, MODULES, SIGNED, Document, Either, Told
 
-from vmtool.results import LEDGERS, PHASES
+from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES
 from vmtool.stats import SUB_BUCKET_BITS
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "vmtool" / "schemas"
@@ -49,8 +49,8 @@ INTEGERS: dict[str, tuple[int | None, int]] = {
 REFINEMENTS: dict[str, dict[str, Any]] = {
     "PhaseResult.phase": {"enum": list(PHASES)},
     "Change.phase": {"enum": list(PHASES)},
-    "LedgerReading.ledger": {"enum": list(LEDGERS)},
-    "LedgerSlope.ledger": {"enum": list(LEDGERS)},
+    "LedgerReading.ledger": {"enum": [*LEDGERS, *DEVICE_LEDGERS]},
+    "LedgerSlope.ledger": {"enum": [*LEDGERS, *DEVICE_LEDGERS]},
     "HistogramData.sub_bucket_bits": {"const": SUB_BUCKET_BITS},
 }
 

@@ -16,6 +16,8 @@ STRESS_VERSION: Final = 1
 PHASES: Final = ("commit", "touch", "verify", "release")
 #: The ledgers that are held against the kernel's.
 LEDGERS: Final = ("address_space", "charge", "resident", "mappings")
+#: The ledgers of a device, which are held against its driver's.
+DEVICE_LEDGERS: Final = ("device_memory", "device_mappings")
 
 
 class Outcome(enum.Enum):
@@ -40,6 +42,9 @@ class StressSettings:
         touch: ``none``, ``first`` (a few bytes of each 4 KiB) or ``full``.
         verify: ``off``, ``sample`` (two 4 KiB pieces of each granule) or ``full``.
         inject: Faults that were asked for, such as ``mmap:3=ENOMEM``.
+        chunk_bytes: Of one physical handle of a device; ``None`` for the host, or what the driver
+            recommends.
+        retain_bytes: What a pool keeps unmapped at most; ``None``: everything.
     """
 
     backing: str
@@ -58,6 +63,8 @@ class StressSettings:
     workers: int
     seed: int
     inject: tuple[str, ...] = ()
+    chunk_bytes: int | None = None
+    retain_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,21 @@ class PhaseResult:
 
 
 @dataclass(frozen=True, slots=True)
+class CallResult:
+    """The latencies of one driver call, whatever phase it was made in.
+
+    Attributes:
+        call: Such as ``cuMemMap``.
+        summary: Median, percentiles and the rest.
+        histogram: Every call that succeeded, in buckets.
+    """
+
+    call: str
+    summary: Summary
+    histogram: HistogramData
+
+
+@dataclass(frozen=True, slots=True)
 class MethodResult:
     """What one commit method did.
 
@@ -92,6 +114,7 @@ class MethodResult:
         degraded_bytes: The most that was ever released without a guard (mapping limit).
         quarantined_bytes: What the platform would not give back.
         phases: In the order of :data:`PHASES`; phases without samples are left out.
+        calls: Each driver call apart, in the order of a cycle; empty for the host.
     """
 
     method: str
@@ -102,6 +125,7 @@ class MethodResult:
     degraded_bytes: int
     quarantined_bytes: int
     phases: tuple[PhaseResult, ...]
+    calls: tuple[CallResult, ...] = ()
 
     def phase(self, name: str) -> PhaseResult | None:
         """Return the phase called *name*, if it has samples."""
@@ -244,6 +268,28 @@ class CallFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class UnmapResult:
+    """Whether unmapping waited for work that was running elsewhere on the device.
+
+    Attributes:
+        waited: ``None`` if the work never lasted long enough to tell.
+        rounds: How often unmapping was timed, idle and busy.
+        idle_ns: The median of one cuMemUnmap on an idle device.
+        busy_ns: The same while another range was being filled.
+        work_ns: How long that filling lasted, the median.
+        idle_synchronise_ns: The median of one cuCtxSynchronize on an idle device, which vmtool
+            makes before each unmap.
+    """
+
+    waited: bool | None
+    rounds: int
+    idle_ns: int
+    busy_ns: int
+    work_ns: int
+    idle_synchronise_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scaling:
     """The rate of one method with every worker and thread, against one of each.
 
@@ -294,6 +340,9 @@ class StressResult:
         checkpoints: Bounded: long runs keep evenly spaced ones.
         checkpoint_share: The part of the workers' time that checkpoints took.
         machine: Facts about the machine, as ``vmtool doctor`` tells them.
+        device: The driver's own name of the device; ``None`` for the host.
+        unmapping: What running work does to unmapping; ``None`` for the host, or if it was not
+            measured.
     """
 
     settings: StressSettings
@@ -314,6 +363,8 @@ class StressResult:
     failures: tuple[CallFailure, ...]
     warnings: tuple[Advice, ...]
     machine: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    unmapping: UnmapResult | None = None
 
     @property
     def passed(self) -> bool:

@@ -13,7 +13,6 @@ from vmtool.units import GIB, align_up, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
-    from vmtool.memory.backing import VirtualBacking
     from vmtool.trials.growing import GrowResult
 
 #: Up to this size the growth is also done by copying, unless --against says otherwise.
@@ -89,6 +88,7 @@ def command(
     length rounded up to granules; else the exit code is 3. Beside it the same growth is done by
     reallocating and copying. More than the machine can safely give is refused with exit code 5.
     """  # noqa: D301 - click's own mark
+    from vmtool.cli.device import device_free
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
@@ -108,7 +108,7 @@ def command(
     )
     granule = opened.granularity
     step = _step(to, granule, pattern, step, tokens, model)
-    free = _device_free(opened)
+    free = device_free(opened)
     _refuse_unsafe(align_up(to, granule), granule, budget, free, facts)
     safe = facts.safe_bytes if free is None else safe_device_part(free)
     plan = GrowPlan(
@@ -149,17 +149,6 @@ def _step(
     if step > to:
         raise UsageError(f"a step of {step} bytes is larger than the peak of {to} bytes")
     return step
-
-
-def _device_free(backing: VirtualBacking) -> int | None:
-    """Return what is free on the device of *backing*, or ``None`` for the host."""
-    from vmtool.memory.governor import Tier
-
-    if backing.tier is not Tier.DEVICE:
-        return None
-    from vmtool.memory.cuda.devices import free_bytes
-
-    return free_bytes(int(backing.name.partition(":")[2]))
 
 
 def _refuse_unsafe(

@@ -50,22 +50,26 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
 
 
 def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
+    from vmtool.cli.device import device_free
     from vmtool.cli.stress_modes import run_ceiling_mode, run_guards_mode, run_matrix_mode
     from vmtool.machine import read_facts
     from vmtool.stress.plan import method_names
 
     backing = options["backing"]
+    output.announce(backing)
     methods = method_names(backing, options["method"] or "all")
     if mode == "ceiling":
         return run_ceiling_mode(output, options["ceiling"], backing, methods)
     if mode == "prove_faults":
         return run_guards_mode(output, backing, methods)
-    request = _request(options, methods, read_facts())
+    free = device_free(_backings(options, methods[:1])[0])
+    request = _request(options, methods, read_facts(), free)
     return run_matrix_mode(output, request, options["hang_timeout"])
 
 
 def _run(output: Output, options: dict[str, Any]) -> int:
     from vmtool.assertions import evaluate, parse_assertion
+    from vmtool.cli.device import device_free
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import stress_progress
     from vmtool.machine import read_facts
@@ -77,11 +81,14 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     conditions = [parse_assertion(text) for text in options["assertions"]]
     for path in filter(None, (options["html"], options["csv"])):
         claim(path)
+    output.announce(options["backing"])
     facts = read_facts()
     methods = method_names(options["backing"], options["method"])
     backings = _backings(options, methods)
-    settings = make_settings(_request(options, methods, facts), backings[0])
-    _preflight(output, settings, facts, force=options["force"])
+    free = device_free(backings[0])
+    settings = make_settings(_request(options, methods, facts, free), backings[0])
+    backings.clear()  # a device's context takes memory, and the workers have their own
+    _preflight(output, settings, facts, free, force=options["force"])
     with watch_signals() as interruption, stress_progress(settings, quiet=output.quiet) as progress:
         result = run_stress(
             settings,
@@ -126,19 +133,26 @@ def _backings(options: dict[str, Any], methods: tuple[str, ...]) -> list[Virtual
             method=method,
             prefault=options["prefault"],
             huge=options["huge"],
+            chunk=options["chunk"],
             faults=faults if options["inject"] else None,
         )
         for method in methods
     ]
 
 
-def _request(options: dict[str, Any], methods: tuple[str, ...], facts: MachineFacts) -> Request:
+def _request(
+    options: dict[str, Any], methods: tuple[str, ...], facts: MachineFacts, free: int | None
+) -> Request:
+    from vmtool.machine.preflight import safe_device_part
     from vmtool.stress.plan import Request
+
+    if options["retain"] is not None and "pooled" not in methods:
+        raise UsageError("only a pool retains memory", hint="use --method pooled or all")
 
     touch, seed = options["touch"], options["seed"]
     return Request(
         methods=methods,
-        safe_bytes=facts.safe_bytes,
+        safe_bytes=facts.safe_bytes if free is None else safe_device_part(free),
         backing=options["backing"],
         pattern=options["pattern"],
         capacity_bytes=options["capacity"],
@@ -154,6 +168,9 @@ def _request(options: dict[str, Any], methods: tuple[str, ...], facts: MachineFa
         workers=options["workers"],
         seed=int.from_bytes(os.urandom(4), "big") if seed is None else seed,
         inject=options["inject"],
+        chunk_bytes=options["chunk"],
+        retain_bytes=options["retain"],
+        device_free_bytes=free,
     )
 
 
@@ -166,13 +183,18 @@ def _duration(options: dict[str, Any]) -> int | None:
 
 
 def _preflight(
-    output: Output, settings: StressSettings, facts: MachineFacts, *, force: bool
+    output: Output,
+    settings: StressSettings,
+    facts: MachineFacts,
+    free: int | None,
+    *,
+    force: bool,
 ) -> None:
     """Refuse a plan that is not safe here, or say so when it is forced."""
     from vmtool.machine.preflight import Verdict, check, refuse_unsafe
     from vmtool.stress.plan import demand
 
-    findings = check(demand(settings), facts)
+    findings = check(demand(settings, free), facts)
     if not force:
         refuse_unsafe(findings)
     for finding in findings:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from vmtool.cli.params import COUNT, DURATION, SIZE
+from vmtool.cli.params import COUNT, DURATION, SIZE, SIZE_OR_ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,14 @@ _MEMORY: Final = (
         "--method",
         metavar="NAME",
         help="How to commit: fixed, protect or advise (view, private or decommit on Windows), or "
-        "all, which alternates between them and recommends one.  [default: the first]",
+        "all, which alternates between them and recommends one; on a device cold (each handle is "
+        "created and released) or pooled (handles are kept).  [default: the first]",
+    ),
+    click.option(
+        "--retain",
+        type=SIZE_OR_ZERO,
+        metavar="SIZE",
+        help="What a pool keeps unmapped at most.  [default: everything]",
     ),
     click.option("--huge", is_flag=True, help="Ask for transparent huge pages."),
     click.option("--prefault", is_flag=True, help="Fault every page in at commit."),

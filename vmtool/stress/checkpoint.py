@@ -6,18 +6,16 @@ import threading
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counters import read_split
 from vmtool.results import Checkpoint
-from vmtool.stress.ledger import believe, leak_slopes, observe, outside
+from vmtool.stress.ledger import leak_slopes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vmtool.memory.backing import Reservation
     from vmtool.memory.blocks import BlockMap
-    from vmtool.memory.counters import Ledgers
     from vmtool.results import LedgerReading, LedgerSlope
-    from vmtool.stress.ledger import Rules
+    from vmtool.stress.ground import Observer
 
 #: A checkpoint is due when this one and those before it are 1/60 of the time so far, or 1.7 %.
 _SPACING: Final = 60
@@ -28,22 +26,20 @@ _KEPT: Final = 256
 
 
 class Subject:
-    """One buffer as the checkpoints see it."""
+    """One buffer as the checkpoints see it.
 
-    __slots__ = ("ever", "granule", "method", "reservation", "rules")
+    Attributes:
+        reservation: Its range, and what is committed in it.
+        ever: What was ever committed in it.
+        method: How.
+    """
 
-    def __init__(
-        self, reservation: Reservation, ever: BlockMap, granule: int, method: str, rules: Rules
-    ) -> None:
+    __slots__ = ("ever", "method", "reservation")
+
+    def __init__(self, reservation: Reservation, ever: BlockMap, method: str) -> None:
         self.reservation = reservation
         self.ever = ever
-        self.granule = granule
         self.method = method
-        self.rules = rules
-
-    def belief(self, *, settled: bool = True) -> tuple[LedgerReading, ...]:
-        """Return what the ledgers of this buffer must be now."""
-        return believe(self.reservation, self.ever, self.granule, self.rules, settled=settled)
 
 
 class Checkpoints:
@@ -53,17 +49,18 @@ class Checkpoints:
         spent_ns: Time that they took.
         differing: The first checkpoint where each ledger was not what it had to be.
         compared: How many were made.
+        observer: Who counts what the buffers hold.
     """
 
-    def __init__(self, worker: int, subjects: list[Subject], threads: int) -> None:
+    def __init__(
+        self, worker: int, subjects: Sequence[Subject], observer: Observer, threads: int
+    ) -> None:
         self.spent_ns = 0
         self.compared = 0
         self.differing: dict[str, Checkpoint] = {}
         self._worker = worker
-        self._ranges = [
-            (s.reservation.base, s.reservation.base + s.reservation.capacity) for s in subjects
-        ]
         self._subjects = subjects
+        self.observer = observer
         self._spacing = _SPACING * threads
         self._thread_ns = [0] * threads
         self._due = [0] * threads
@@ -82,16 +79,14 @@ class Checkpoints:
         return now >= self._due[thread]
 
     def take(self, thread: int, subject: Subject, cycle: int) -> int:
-        """Hold *subject* against the kernel's counts; return the nanoseconds that took.
+        """Hold *subject* against what is counted; return the nanoseconds that took.
 
         Only the buffer of the calling thread is compared, as the others move meanwhile.
         """
         began = perf_counter_ns()
-        process, parts = read_split(self._ranges)
-        kernel = parts[self._subjects.index(subject)]
-        readings = observe([subject.belief()], [kernel])
+        found = self.observer.look([subject], settled=True)
         with self._lock:
-            self._note(self._checkpoint(began, cycle, subject.method, readings, process, parts))
+            self._note(self._checkpoint(began, cycle, subject.method, *found))
             took = perf_counter_ns() - began
             self.spent_ns += took
         self._thread_ns[thread] += took
@@ -106,12 +101,10 @@ class Checkpoints:
             settled: False after a failure, when the last commit may not have been touched.
         """
         began = perf_counter_ns()
-        process, parts = read_split(self._ranges)
-        beliefs = [subject.belief(settled=settled) for subject in self._subjects]
-        readings = observe(beliefs, parts)
+        found = self.observer.look(self._subjects, settled=settled)
         methods = "+".join(dict.fromkeys(subject.method for subject in self._subjects))
         with self._lock:
-            self._note(self._checkpoint(began, cycle, methods, readings, process, parts))
+            self._note(self._checkpoint(began, cycle, methods, *found))
 
     def kept(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that are kept, evenly spaced, and those that differed."""
@@ -131,8 +124,7 @@ class Checkpoints:
         cycle: int,
         method: str,
         readings: tuple[LedgerReading, ...],
-        process: Ledgers,
-        parts: Sequence[Ledgers],
+        process: Mapping[str, int | None],
     ) -> Checkpoint:
         return Checkpoint(
             at_ns=began - self._began,
@@ -140,7 +132,7 @@ class Checkpoints:
             worker=self._worker,
             method=method,
             buffers=readings,
-            process=outside(process, parts),
+            process=process,
         )
 
     def _note(self, checkpoint: Checkpoint) -> None:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import QuarantineError
-from vmtool.memory.counters import read_process, read_split
+from vmtool.memory.counters import read_process
 from vmtool.memory.governor import Tier
-from vmtool.results import LEDGERS, PHASES, CallFailure, MethodResult, Verdict
+from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES, CallFailure, MethodResult, Verdict
 from vmtool.stress.messages import WorkerReport
 from vmtool.stress.recorder import join_phases
 from vmtool.stress.verify import CorruptionError
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.results import LedgerSlope
+    from vmtool.results import LedgerSlope, UnmapResult
     from vmtool.stress.journal import Journal
     from vmtool.stress.session import Problem, Seat, Session
 
@@ -40,6 +40,7 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
     return replace(
         report,
         verdicts=tuple(verdicts),
+        unmapping=_unmapping(session, complete=report.complete),
         resident_after_bytes=read_process().resident_bytes,
     )
 
@@ -61,6 +62,7 @@ def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> W
         busy_ns=session.busy_ns * session.settings.threads,
         slopes=checkpoints.slopes() if checkpoints and complete else (),
         verdicts=(),
+        device=session.ground.device,
         failures=tuple(
             _failure(session, problem, journal)
             for problem in session.problems
@@ -88,6 +90,7 @@ def _method(session: Session, index: int) -> MethodResult:
         degraded_bytes=sum(seat.subject.reservation.degraded.total for seat in seats),
         quarantined_bytes=sum(seat.subject.reservation.quarantined.total for seat in seats),
         phases=tuple(phase for phase in phases if phase.summary.samples),
+        calls=session.ground.calls(index),
     )
 
 
@@ -109,6 +112,16 @@ def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailur
         cause=error.cause,
         hint=error.hint,
     )
+
+
+def _unmapping(session: Session, *, complete: bool) -> UnmapResult | None:
+    """Measure it once a run, after everything else, where memory and time allow it."""
+    if not complete or not session.plan.checks or session.plan.worker:
+        return None
+    try:
+        return session.ground.measure_unmapping()
+    except VmtoolError:
+        return None  # a device that is full, or has failed: the run itself was complete
 
 
 def _injected(session: Session) -> Verdict:
@@ -168,15 +181,16 @@ def _base(session: Session) -> Verdict:
 
 def _leases(session: Session) -> Verdict:
     """The governor's ledger and the buffers' maps tell of the same bytes (V2, B8)."""
-    held = sum(
+    held = session.ground.pooled_bytes() + sum(
         seat.buffer.committed + seat.subject.reservation.quarantined.total
         for seat in _seats(session)
+        if seat.buffer.backing.accounting.authority is None
     )
     leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
     return Verdict(
         "leases",
         passed=held == leased,
-        detail=f"{leased} bytes leased, {held} committed or quarantined",
+        detail=f"{leased} bytes leased, {held} committed, pooled or quarantined",
     )
 
 
@@ -208,21 +222,20 @@ def _released(session: Session, refusals: list[VmtoolError]) -> Verdict:
     if refusals:
         return Verdict("released", passed=False, detail=str(refusals[0]), hint=refusals[0].hint)
     leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
-    capacity = session.settings.capacity_bytes
-    _, kernel = read_split([(base, base + capacity) for base in session.base_addresses])
-    # Something else may have been mapped into a freed range since; a whole one is still there.
-    left = sum(part.address_space_bytes == capacity for part in kernel)
+    leased -= session.ground.pooled_bytes()
+    left, buffers = session.observer.still_held(), len(session.base_addresses)
     return Verdict(
         "released",
         passed=not left and not leased,
-        detail=f"{left} of {len(kernel)} buffers are still mapped, {leased} bytes leased",
+        detail=f"{left} of {buffers} buffers are still mapped, {leased} bytes leased",
     )
 
 
 def _ledgers(session: Session) -> list[Verdict]:
     checkpoints = session.checkpoints
     if checkpoints is None:
-        return [Verdict(f"ledger.{name}", None, "no checkpoints were taken") for name in LEDGERS]
+        names = session.observer.ledgers
+        return [Verdict(f"ledger.{name}", None, "no checkpoints were taken") for name in names]
     told = {
         reading.ledger
         for checkpoint in checkpoints.kept()
@@ -230,7 +243,7 @@ def _ledgers(session: Session) -> list[Verdict]:
         if reading.observed is not None
     }
     verdicts = []
-    for name in LEDGERS:
+    for name in session.observer.ledgers:
         differing = checkpoints.differing.get(name)
         if name not in told:
             verdicts.append(Verdict(f"ledger.{name}", None, "this platform does not tell it"))
@@ -239,9 +252,10 @@ def _ledgers(session: Session) -> list[Verdict]:
             verdicts.append(Verdict(f"ledger.{name}", passed=True, detail=detail))
         else:
             reading = next(r for r in differing.buffers if r.ledger == name)
-            unit = "" if name == "mappings" else " bytes"
+            unit = "" if name.endswith("mappings") else " bytes"
+            who = "the driver" if name in DEVICE_LEDGERS else "the kernel"
             detail = (
-                f"{differing.method}, cycle {differing.cycle}: the kernel counts "
+                f"{differing.method}, cycle {differing.cycle}: {who} counts "
                 f"{reading.observed}{unit}, vmtool believes {reading.believed} "
                 f"(allowed {reading.low} to {reading.high})"
             )
@@ -252,7 +266,8 @@ def _ledgers(session: Session) -> list[Verdict]:
 
 def _leaks(slopes: tuple[LedgerSlope, ...]) -> list[Verdict]:
     verdicts = []
-    for name in LEDGERS:
+    names = dict.fromkeys((*LEDGERS, *(slope.ledger for slope in slopes)))
+    for name in names:
         slope = next((slope for slope in slopes if slope.ledger == name), None)
         if slope is None:
             detail = "too few checkpoints for a slope"

@@ -6,7 +6,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory import open_backing
+from vmtool.errors import UnavailableError
+from vmtool.memory import device_ordinal, open_backing
 from vmtool.stress.probe import GUARDED, WRITES, ask
 
 if TYPE_CHECKING:
@@ -63,8 +64,14 @@ def prove_guards(backing: str, methods: Sequence[str]) -> GuardReport:
     """Write to committed, never committed and released memory, one child process for each.
 
     Raises:
+        UnavailableError: If *backing* is a device, whose memory the CPU must not touch.
         VmtoolError: If *backing* is not available.
     """
+    if device_ordinal(backing) is not None:
+        raise UnavailableError(
+            "the CPU cannot write to a device's memory, so its guards cannot be proved so",
+            hint="vmtool granularity --prove asks its driver",
+        )
     proofs = []
     for method in methods:
         guards = open_backing(backing, method=method).guards

@@ -14,7 +14,7 @@ from vmtool.stress.workloads import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.stress.verify import Contents
+    from vmtool.stress.ground import Witness
     from vmtool.stress.workloads import Operation
 
 
@@ -43,7 +43,7 @@ class Lane:
         spans: Spans,
         granule_bytes: int,
         slot: memoryview,
-        contents: Contents | None,
+        contents: Witness | None,
         *,
         verified: bool,
     ) -> None:

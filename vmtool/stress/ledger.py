@@ -40,7 +40,13 @@ _PER_GRANULE: Final = ("view", "private")
 _DEFAULT_PMD: Final = 2 * MIB
 #: Growth of the whole process below this is the interpreter's, not a leak: its heap takes memory
 #: in arenas of up to 1 MiB. Bytes; mappings are counted.
-LEAK_FLOORS: Final = {"address_space": 2 * MIB, "charge": 2 * MIB, "resident": MIB, "mappings": 8}
+LEAK_FLOORS: Final = {
+    "address_space": 2 * MIB,
+    "charge": 2 * MIB,
+    "resident": MIB,
+    "mappings": 8,
+    "device_memory": 8 * MIB,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +180,10 @@ def leak_slopes(
 ) -> tuple[LedgerSlope, ...]:
     """Return the growth per cycle of each ledger that *points* of (cycle, counts) tell."""
     found = []
-    for name in LEDGERS:
-        series = [(float(cycle), float(v)) for cycle, at in points if (v := at[name]) is not None]
+    for name in LEAK_FLOORS:
+        series = [
+            (float(cycle), float(v)) for cycle, at in points if (v := at.get(name)) is not None
+        ]
         line = slope(series)
         if line is None:
             continue

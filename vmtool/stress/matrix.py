@@ -92,7 +92,9 @@ def run_matrix(
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
     """
-    granularity = open_backing(request.backing, method=request.methods[0]).granularity
+    granularity = open_backing(
+        request.backing, method=request.methods[0], chunk=request.chunk_bytes
+    ).granularity
     granules = sorted({align_up(granule, granularity) for granule in GRANULES})
     runs = [(pattern, granule) for granule in granules for pattern in PATTERNS]
     each_ns = max((request.duration_ns or _DEFAULT_NS) // len(runs), 1)
@@ -109,8 +111,11 @@ def run_matrix(
             duration_ns=each_ns,
         )
         try:
-            settings = make_settings(one, open_backing(request.backing, method=one.methods[0]))
-            refuse_unsafe(check(demand(settings), facts))
+            backing = open_backing(
+                request.backing, method=one.methods[0], chunk=request.chunk_bytes
+            )
+            settings = make_settings(one, backing)
+            refuse_unsafe(check(demand(settings, request.device_free_bytes), facts))
         except RefusedError as error:
             cells += [_refused(pattern, granule, method, str(error)) for method in one.methods]
             continue

@@ -13,6 +13,7 @@ from vmtool.results import (  # noqa: TC001 - decoding reads the types
     LedgerSlope,
     MethodResult,
     StressSettings,
+    UnmapResult,
     Verdict,
 )
 
@@ -53,6 +54,8 @@ class WorkerReport:
         checkpoint_ns: Time in checkpoints.
         busy_ns: Time in rounds, checkpoints included.
         verdicts: Checks that only the worker can make.
+        device: The driver's own name of the device; ``None`` for the host.
+        unmapping: What running work does to unmapping, if this worker measured it.
     """
 
     worker: int
@@ -69,6 +72,8 @@ class WorkerReport:
     slopes: tuple[LedgerSlope, ...]
     verdicts: tuple[Verdict, ...]
     failures: tuple[CallFailure, ...]
+    device: str | None = None
+    unmapping: UnmapResult | None = None
 
 
 def encode(message: str, value: Any = None) -> str:

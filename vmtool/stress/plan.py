@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import Demand
-from vmtool.memory import host_methods, open_backing
+from vmtool.memory import device_ordinal, methods_of
 from vmtool.memory.backing import MisalignedError
 from vmtool.results import StressSettings
 from vmtool.stress.workloads import PATTERNS, largest_commit, live_granules, worst_mappings
@@ -31,7 +31,8 @@ class Request:
 
     Attributes:
         methods: Names of commit methods; all must belong to the backing.
-        safe_bytes: What may be committed on this machine.
+        safe_bytes: What may be committed on this machine, or on the device.
+        device_free_bytes: What the device has free, where it is one.
     """
 
     methods: tuple[str, ...]
@@ -51,6 +52,9 @@ class Request:
     workers: int = 1
     seed: int = 0
     inject: tuple[str, ...] = ()
+    chunk_bytes: int | None = None
+    retain_bytes: int | None = None
+    device_free_bytes: int | None = None
 
 
 def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
@@ -59,7 +63,7 @@ def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
     Raises:
         UsageError: If the backing has no such method.
     """
-    known = host_methods() if kind == "host" else (open_backing(kind).method,)
+    known = methods_of(kind)
     if wanted is None:
         return known[:1]
     if wanted == "all":
@@ -111,6 +115,8 @@ def make_settings(request: Request, backing: VirtualBacking) -> StressSettings:
         workers=request.workers,
         seed=request.seed,
         inject=request.inject,
+        chunk_bytes=request.chunk_bytes,
+        retain_bytes=request.retain_bytes,
     )
 
 
@@ -121,8 +127,13 @@ def live_limit(settings: StressSettings) -> int:
     return live_granules(settings.pattern, settings.capacity_bytes // granule, share // granule)
 
 
-def demand(settings: StressSettings) -> Demand:
-    """Return what *settings* need at their peak, for the preflight."""
+def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
+    """Return what *settings* need at their peak, for the preflight.
+
+    Args:
+        settings: What will be done.
+        device_free: What the device has free, where it is one.
+    """
     granule = settings.granule_bytes
     limit = live_limit(settings)
     block = largest_commit(settings.pattern, limit)
@@ -130,6 +141,12 @@ def demand(settings: StressSettings) -> Demand:
     if settings.cycles is not None:
         ever = min(ever, settings.cycles * block)
     live = min(limit, ever)
+    if device_ordinal(settings.backing) is not None:
+        # A pool is emptied before another method's turn, so that they never hold memory together.
+        commit = live * granule * settings.threads * settings.workers
+        return Demand(
+            device_bytes=commit, device_free_bytes=device_free, processes=settings.workers
+        )
     areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in settings.methods)
     return Demand(
         reserve_bytes=settings.capacity_bytes * settings.threads * len(settings.methods),

@@ -26,6 +26,7 @@ from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
 from vmtool.memory import open_backing
 from vmtool.memory.fill import window
+from vmtool.memory.governor import Tier
 from vmtool.memory.pressure import count_mappings, read_pressure
 from vmtool.stress.child import child_command, child_environment
 from vmtool.units import align_up
@@ -114,7 +115,9 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
     returned = min(done - 1, _HEADROOM)
     for step in range(done - returned, done):
         backing.release(reservation, 2 * step * granule, granule)
-    areas = (count_mappings() or 0) + 2 * returned
+    # A device's driver has a limit of its own, and does not tell what it counts.
+    on_device = backing.tier is Tier.DEVICE
+    areas = done if on_device else (count_mappings() or 0) + 2 * returned
     return Answer(works=refusal is None, reached=areas, error=refusal)
 
 

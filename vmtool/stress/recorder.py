@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from vmtool.results import PhaseResult
+from vmtool.results import CallResult, PhaseResult
 from vmtool.stats import Histogram, merged, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vmtool.stats import HistogramData
 
 #: Samples are put into buckets this many at a time, between cycles and outside of any phase.
 BATCH: Final = 2048
@@ -96,3 +101,13 @@ def join_phases(phase: str, parts: list[PhaseResult]) -> PhaseResult:
         histogram=data,
         round_medians_ns=tuple(medians[::step]),
     )
+
+
+def join_calls(parts: Iterable[Iterable[CallResult]]) -> tuple[CallResult, ...]:
+    """Return each driver call of several workers as one, in the order they were first met."""
+    found: dict[str, list[HistogramData]] = {}
+    for calls in parts:
+        for call in calls:
+            found.setdefault(call.call, []).append(call.histogram)
+    joined = ((name, merged(data)) for name, data in found.items())
+    return tuple(CallResult(name, summarize(data), data) for name, data in joined)

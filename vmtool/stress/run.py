@@ -18,7 +18,7 @@ from vmtool.results import (
 from vmtool.stress.advice import recommend, warn
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.plan import alone
-from vmtool.stress.recorder import join_phases
+from vmtool.stress.recorder import join_calls, join_phases
 from vmtool.stress.supervise import Ending, run_workers
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ def _assemble(
         failures=failures,
         warnings=(),
         machine=asdict(facts),
+        device=first.device if first else None,
+        unmapping=first.unmapping if first else None,
     )
     return replace(result, warnings=warn(result, facts))
 
@@ -164,6 +166,7 @@ def _join_methods(parts: Sequence[MethodResult]) -> MethodResult:
         degraded_bytes=sum(part.degraded_bytes for part in parts),
         quarantined_bytes=sum(part.quarantined_bytes for part in parts),
         phases=tuple(phases),
+        calls=join_calls(part.calls for part in parts),
     )
 
 

@@ -9,25 +9,23 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
-from vmtool.machine import read_facts
-from vmtool.memory import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
 from vmtool.memory.faults import FaultyCalls, parse_fault
 from vmtool.memory.governor import Governor, Tier
 from vmtool.stress.checkpoint import Checkpoints, Subject
+from vmtool.stress.ground import open_ground
 from vmtool.stress.journal import CHECKPOINT, METHOD, OPERATION, RESERVE
 from vmtool.stress.lane import Lane
-from vmtool.stress.ledger import make_rules
 from vmtool.stress.overhead import measure_overhead
 from vmtool.stress.plan import live_limit
 from vmtool.stress.schedule import Schedule
-from vmtool.stress.verify import Contents, Palette
 from vmtool.stress.workloads import PATTERNS, Quota
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.stress.ground import Ground, Observer
     from vmtool.stress.journal import Journal
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.schedule import Round
@@ -67,6 +65,8 @@ class Session:
         interrupted: Whether :meth:`stop` ended the run.
         wall_ns: Time in rounds, by method, checkpoints left out.
         busy_ns: Time in rounds, with checkpoints.
+        ground: The memory it runs on, once prepared.
+        observer: Who counts that memory, once prepared.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class Session:
         self.governor = Governor(
             dict.fromkeys((Tier.HOST, Tier.DEVICE), self.settings.budget_bytes)
         )
+        self.ground: Ground
+        self.observer: Observer
         self._journal = journal
         self._snapshot = snapshot
         self._stop = threading.Event()
@@ -110,23 +112,14 @@ class Session:
         Raises:
             VmtoolError: If one cannot be; those before it are given back.
         """
-        settings, facts = self.settings, read_facts()
-        backings = [
-            open_backing(
-                settings.backing,
-                method=method,
-                prefault=settings.prefault,
-                huge=settings.huge,
-                faults=self.faults if settings.inject else None,
-            )
-            for method in settings.methods
-        ]
+        settings = self.settings
+        seed = settings.seed + self.plan.worker
+        self.ground = ground = open_ground(settings, seed, self.governor, self.faults)
         for thread in range(settings.threads):
             slot = self._journal.slot(thread)
             slot[OPERATION] = RESERVE
-            palette = Palette(settings.granule_bytes, settings.seed + self.plan.worker)
             self.seats.append([])
-            for index, backing in enumerate(backings):
+            for index, backing in enumerate(ground.backings):
                 buffer = VirtualBuffer(
                     backing,
                     settings.capacity_bytes,
@@ -135,28 +128,19 @@ class Session:
                 )
                 contents = None
                 if settings.touch != "none":
-                    contents = Contents(
-                        buffer.base,
-                        settings.capacity_bytes,
-                        settings.granule_bytes,
-                        palette,
-                        buffer_id=thread * len(backings) + index,
-                        touch=settings.touch,
-                        verify=settings.verify,
-                        zeroes=backing.zeroes,
-                    )
+                    contents = ground.witness(buffer, thread * len(ground.backings) + index)
                 verified = settings.verify != "off"
                 lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
-                rules = make_rules(backing.method, settings, facts)
-                subject = Subject(
-                    buffer.reservation, lane.ever, settings.granule_bytes, backing.method, rules
-                )
+                subject = Subject(buffer.reservation, lane.ever, backing.method)
                 self.seats[thread].append(Seat(buffer, lane, subject))
         everything = [seat for seats in self.seats for seat in seats]
         self.base_addresses = tuple(seat.buffer.base for seat in everything)
+        subjects = [seat.subject for seat in everything]
+        self.observer = ground.observer(subjects)
         if self.plan.checks:
-            subjects = [seat.subject for seat in everything]
-            self.checkpoints = Checkpoints(self.plan.worker, subjects, settings.threads)
+            self.checkpoints = Checkpoints(
+                self.plan.worker, subjects, self.observer, settings.threads
+            )
 
     def run(self) -> None:
         """Run rounds on every thread until the schedule ends, a thread fails, or :meth:`stop`."""
@@ -226,10 +210,15 @@ class Session:
             self.interrupted = True
             self._round = None
             return
-        self._round = self._schedule.next()
-        if self._round is None:
+        coming = self._round = self._schedule.next()
+        self.ground.turn(
+            last.method_index if last else None,
+            coming.method_index if coming else None,
+            warm_up=last is not None and last.warm_up,
+        )
+        if coming is None:
             return
-        if last is not None and last.warm_up and not self._round.warm_up and self.checkpoints:
+        if last is not None and last.warm_up and not coming.warm_up and self.checkpoints:
             self.checkpoints.start()
         if now >= self._snapshot_due:
             self._snapshot(self)

@@ -39,6 +39,7 @@ _WITH_OUTPUT: Final = (
     "cuMemGetAccess",
     "cuMemGetInfo",
     "cuStreamCreate",
+    "cuStreamQuery",
 )
 #: Every call that goes through a context, and so can be made to fail.
 SPOILED: Final = tuple(

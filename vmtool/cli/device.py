@@ -1,0 +1,19 @@
+"""What the commands ask of a device before they use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import VirtualBacking
+
+
+def device_free(backing: VirtualBacking) -> int | None:
+    """Return what is free on the device of *backing*, or ``None`` for the host."""
+    from vmtool.memory.governor import Tier
+
+    if backing.tier is not Tier.DEVICE:
+        return None
+    from vmtool.memory.cuda.devices import free_bytes
+
+    return free_bytes(int(backing.name.partition(":")[2]))

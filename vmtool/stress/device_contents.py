@@ -1,0 +1,146 @@
+"""What belongs in each granule of a device: filled there, and compared by copying pieces back."""
+
+from __future__ import annotations
+
+import struct
+from math import gcd
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.stress.verify import STRIDE, Corruption, CorruptionError
+from vmtool.units import MIB
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.cuda.copies import DeviceCopies
+
+#: A granule is filled and read in pieces of this size at most; the host holds one of them.
+_PIECE: Final = 2 * MIB
+#: The first bytes of a piece: a mark, then buffer, granule and generation.
+_STAMP: Final = struct.Struct("<8sQQQ")
+_MARK: Final = b"vmtool\xa5\x5a"
+_SPREAD: Final = 2654435761  # Knuth's multiplicative hash: neighbours get words far apart
+_WORD: Final = 0xFFFFFFFF
+
+
+class DeviceContents:
+    """Fills and checks one buffer's granules; implements :class:`vmtool.stress.ground.Witness`.
+
+    Each piece begins with a stamp and is filled with one word of 32 bits, which differs between
+    buffers, granules, generations and pieces.
+
+    Args:
+        copies: The way to the device's memory.
+        reservation: Where the buffer is.
+        granule_bytes: The unit of operations.
+        buffer_id: Tells buffers apart.
+        touch: ``first`` (the first 4 KiB of each piece) or ``full``.
+        verify: ``off``, ``sample`` (two stretches of 4 KiB) or ``full``.
+        zeroes: Whether fresh memory is promised to be zero.
+    """
+
+    def __init__(
+        self,
+        copies: DeviceCopies,
+        reservation: Reservation,
+        granule_bytes: int,
+        *,
+        buffer_id: int,
+        touch: str,
+        verify: str,
+        zeroes: bool,
+    ) -> None:
+        self._copies = copies
+        self._reservation = reservation
+        self._granule = granule_bytes
+        self._buffer_id = buffer_id
+        self._verify = verify
+        self._zero_check = zeroes and verify != "off"
+        # No larger than a handle, so that handles mapped in the wrong order are found out.
+        self._piece = gcd(granule_bytes, reservation.granularity, _PIECE)
+        self._filled = STRIDE if touch == "first" else self._piece
+        self._back = memoryview(bytearray(self._filled))
+        # By granule: the cycle that filled it, and what checking it for zero took.
+        self._live: dict[int, tuple[int, int]] = {}
+
+    def arrive(self, first: int, count: int, generation: int) -> int:
+        """Fill *count* freshly committed granules; return the nanoseconds that took."""
+        touch_ns = 0
+        for granule in range(first, first + count):
+            began = perf_counter_ns()
+            if self._zero_check:
+                self._check_zero(granule, generation)
+            filling = perf_counter_ns()
+            for at in self._pieces(granule):
+                word = self._word(at, generation)
+                self._copies.fill(self._reservation, at, self._filled, word)
+                if self._verify != "off":
+                    self._copies.write(self._reservation, at, self._stamp(granule, generation))
+            touch_ns += perf_counter_ns() - filling
+            if self._verify != "off":
+                self._live[granule] = generation, filling - began
+        return touch_ns
+
+    def check(self, first: int, count: int) -> int:
+        """Check that granules about to be released hold what was written; how long that took."""
+        earlier_ns = 0
+        began = perf_counter_ns()
+        for granule in range(first, first + count):
+            generation, zero_ns = self._live.pop(granule)
+            earlier_ns += zero_ns
+            for at, start, nbytes in self._looked_at(granule, generation):
+                self._check(at, start, nbytes, granule, generation)
+        return perf_counter_ns() - began + earlier_ns
+
+    def _pieces(self, granule: int) -> range:
+        return range(granule * self._granule, (granule + 1) * self._granule, self._piece)
+
+    def _looked_at(self, granule: int, generation: int) -> list[tuple[int, int, int]]:
+        """Return piece, offset in it and length of every stretch that is checked."""
+        pieces = self._pieces(granule)
+        if self._verify == "full":
+            return [(at, 0, self._filled) for at in pieces]
+        other = pieces[(generation * _SPREAD + granule) % len(pieces)]
+        place = (generation * _SPREAD + granule) % (self._filled // STRIDE) * STRIDE
+        return [(pieces[0], 0, STRIDE), (other, place, STRIDE)]
+
+    def _check_zero(self, granule: int, generation: int) -> None:
+        for at, start, nbytes in self._looked_at(granule, generation):
+            back = self._read(at + start, nbytes)
+            if any(back):
+                wrong = next(i for i, byte in enumerate(back) if byte)
+                self._fail("zero", at + start + wrong, granule, generation, back)
+
+    def _check(self, at: int, start: int, nbytes: int, granule: int, generation: int) -> None:
+        back = self._read(at + start, nbytes)
+        wanted = self._word(at, generation).to_bytes(4, "little") * (nbytes // 4)
+        if start == 0:
+            wanted = self._stamp(granule, generation) + wanted[_STAMP.size :]
+        if back != wanted:
+            wrong = next(i for i in range(nbytes) if back[i] != wanted[i])
+            self._fail("survival", at + start + wrong, granule, generation, back)
+
+    def _read(self, offset: int, nbytes: int) -> memoryview:
+        back = self._back[:nbytes]
+        self._copies.read(self._reservation, offset, back)
+        return back
+
+    def _word(self, at: int, generation: int) -> int:
+        """Return the word of the piece at offset *at*; never zero."""
+        number = (self._buffer_id << 40) ^ (generation << 20) ^ (at // self._piece)
+        return (number * _SPREAD >> 7) & _WORD | 1
+
+    def _stamp(self, granule: int, generation: int) -> bytes:
+        return _STAMP.pack(_MARK, self._buffer_id, granule, generation)
+
+    def _fail(
+        self, check: str, wrong: int, granule: int, generation: int, back: memoryview
+    ) -> None:
+        """Raise, naming whose bytes stand there, if they begin with a stamp."""
+        words = {"zero": "fresh memory is not zero", "survival": "what was written is not there"}
+        detail = words[check]
+        mark, *owner = _STAMP.unpack_from(back)
+        if mark == _MARK and owner != [self._buffer_id, granule, generation]:
+            check = check if owner[:2] == [self._buffer_id, granule] else "isolation"
+            detail += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*owner)
+        raise CorruptionError(Corruption(check, granule, generation, wrong, detail))

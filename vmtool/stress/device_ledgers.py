@@ -1,0 +1,137 @@
+"""What vmtool believes its buffers hold of a device, against what the driver counts.
+
+===============  =========================================================================
+ledger           tolerance
+===============  =========================================================================
+device memory    what is in use beyond the start, 64 MiB up or down: the driver keeps tables
+                 of its own, and counts whoever else uses the device. Not told with several
+                 workers or under WDDM, whose free memory is a budget; nor of one thread
+                 while others run
+device mappings  none: every handle of a buffer is asked for, and every gap between them
+===============  =========================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vmtool.memory.counters import read_process
+from vmtool.memory.cuda.errors import CudaError
+from vmtool.results import DEVICE_LEDGERS, LEDGERS, LedgerReading
+from vmtool.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.stress.checkpoint import Subject
+
+_MEMORY_SLACK: Final = 64 * MIB
+#: Asking costs a microsecond for each handle; larger buffers are not counted.
+_MOST_CHUNKS: Final = 1 << 16
+_BUDGETED: Final = ("wddm", "wsl")
+
+
+class DeviceObserver:
+    """Implements :class:`vmtool.stress.ground.Observer`.
+
+    Args:
+        context: The device.
+        subjects: The buffers; nothing is committed in them yet.
+        pooled_bytes: What is charged to pools now, mapped or not.
+        alone: Whether no other worker uses the device.
+        threads: Of this worker.
+    """
+
+    ledgers = DEVICE_LEDGERS
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        subjects: Sequence[Subject],
+        pooled_bytes: Callable[[], int],
+        *,
+        alone: bool,
+        threads: int,
+    ) -> None:
+        self._context = context
+        self._subjects = subjects
+        self._pooled_bytes = pooled_bytes
+        self._tells_memory = alone and context.info.driver_model not in _BUDGETED
+        self._threads = threads
+        # The location is a part of the description and dangles without it.
+        self._access = context.driver.access(context.info.ordinal)
+        self._used_before = self._used() or 0
+
+    def look(
+        self,
+        chosen: Sequence[Subject],
+        *,
+        settled: bool,  # noqa: ARG002 - device memory is there from the commit on
+    ) -> tuple[tuple[LedgerReading, ...], Mapping[str, int | None]]:
+        """Hold the belief about *chosen* against the driver's counts."""
+        everything = len(chosen) == len(self._subjects) or self._threads == 1
+        believed, used = self._believed(), self._used() if everything else None
+        grown = None if used is None else used - self._used_before
+        memory = LedgerReading(
+            "device_memory",
+            believed,
+            None if grown is None else max(grown, 0),
+            max(believed - _MEMORY_SLACK, 0),
+            believed + _MEMORY_SLACK,
+        )
+        process = read_process()
+        beyond: dict[str, int | None] = {
+            name: getattr(process, name if name == "mappings" else f"{name}_bytes")
+            for name in LEDGERS
+        }
+        beyond["device_memory"] = None if grown is None else grown - believed
+        return (memory, self._mappings(chosen)), beyond
+
+    def still_held(self) -> int:
+        """Return how many of the closed buffers' ranges the driver still has something mapped in."""
+        if self._context.lost:
+            return 0
+        return sum(self._mapped(subject.reservation, 0) for subject in self._subjects)
+
+    def _believed(self) -> int:
+        """Return what is committed or lost in buffers that no pool is charged for, and pooled."""
+        return self._pooled_bytes() + sum(
+            subject.reservation.blocks.total + subject.reservation.quarantined.total
+            for subject in self._subjects
+            if subject.method != "pooled"
+        )
+
+    def _mappings(self, chosen: Sequence[Subject]) -> LedgerReading:
+        believed = lost = 0
+        observed: int | None = 0
+        for subject in chosen:
+            reservation = subject.reservation
+            chunk = reservation.granularity
+            believed += reservation.blocks.total // chunk
+            lost += reservation.quarantined.total // chunk
+            if reservation.capacity // chunk > _MOST_CHUNKS or self._context.lost:
+                observed = None
+            elif observed is not None:
+                offsets = range(0, reservation.capacity, chunk)
+                observed += sum(self._mapped(reservation, at) for at in offsets)
+        return LedgerReading("device_mappings", believed, observed, believed, believed + lost)
+
+    def _mapped(self, reservation: Reservation, offset: int) -> bool:
+        try:
+            access = self._context.call(
+                "cuMemGetAccess", self._access.location, reservation.base + offset
+            )
+        except CudaError:  # where nothing is mapped there is no access to tell
+            return False
+        return bool(access)
+
+    def _used(self) -> int | None:
+        if not self._tells_memory or self._context.lost:
+            return None
+        try:
+            free, total = self._context.free_bytes()
+        except CudaError:
+            return None
+        return total - free
