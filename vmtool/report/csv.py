@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from vmtool.results import Checkpoint, MethodResult, StressResult
 
-#: One row is one number. ``record`` is ``rate``, ``latency``, ``histogram``, ``ledger`` or
-#: ``process``; ``subject`` is a phase or a ledger. A histogram's row counts the samples from
+#: One row is one number. ``record`` is ``rate``, ``latency``, ``histogram``, ``driver_call``,
+#: ``ledger`` or ``process``; ``subject`` is a phase, a driver call or a ledger. A histogram's row counts the samples from
 #: ``from_ns`` to below ``to_ns``; a ledger's row was read at ``from_ns`` after the first cycle.
 COLUMNS: Final = (
     *("record", "method", "worker", "subject", "statistic"),
@@ -49,6 +49,11 @@ def _method_rows(method: MethodResult) -> Iterator[_Row]:
         for index, count in phase.histogram.buckets:
             edges = bucket_start(index), bucket_start(index + 1)
             yield "histogram", name, "", phase.phase, "count", "", *edges, count
+    for call in method.calls:
+        for item in fields(call.summary):
+            value = getattr(call.summary, item.name)
+            if value is not None:
+                yield "driver_call", name, "", call.call, item.name, "", "", "", value
 
 
 def _checkpoint_rows(point: Checkpoint) -> Iterator[_Row]:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.report.console import plain_table
+from vmtool.report.console import backing_label, plain_table
 from vmtool.report.document import document
+from vmtool.report.driver_calls import HEADINGS, call_rows, unmapping_words
 from vmtool.report.histogram import histogram_rows
-from vmtool.results import LEDGERS, STRESS_SCHEMA, STRESS_VERSION, Outcome
+from vmtool.results import DEVICE_LEDGERS, LEDGERS, STRESS_SCHEMA, STRESS_VERSION, Outcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def to_text(result: StressResult, console: Console) -> None:
         console.print(_latencies(method, console.width))
         console.print()
         console.print(histogram_rows(method, console.width))
+        if method.calls:
+            console.print()
+            console.print(_calls(method))
     console.print()
     for block in _tail(result):
         console.print(block)
@@ -62,12 +66,13 @@ def to_text(result: StressResult, console: Console) -> None:
 
 def _head(result: StressResult) -> Iterator[RenderableType]:
     settings = result.settings
+    place = backing_label(settings.backing, result.device)
     granule, capacity, budget = (
         format_size(nbytes)
         for nbytes in (settings.granule_bytes, settings.capacity_bytes, settings.budget_bytes)
     )
     parts = [
-        f"{settings.backing}, {settings.pattern} pattern, granules of {granule}",
+        f"{place}, {settings.pattern} pattern, granules of {granule}",
         f"{capacity} reserved for each buffer, at most {budget} committed",
     ]
     if settings.workers * settings.threads > 1:
@@ -115,6 +120,13 @@ def _latencies(method: MethodResult, width: int) -> Table:
     return table
 
 
+def _calls(method: MethodResult) -> Table:
+    table = plain_table(*HEADINGS)
+    for row in call_rows(method):
+        table.add_row(*row)
+    return table
+
+
 def _duration(ns: int | None) -> str:
     return "-" if ns is None else format_duration(ns)
 
@@ -124,6 +136,8 @@ def _tail(result: StressResult) -> Iterator[RenderableType]:
     before, after = result.resident_before_bytes, result.resident_after_bytes
     if before is not None and after is not None:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
+    if result.unmapping is not None:
+        yield Text(unmapping_words(result.unmapping))
     for name in ("degraded", "quarantined"):
         total = sum(getattr(method, f"{name}_bytes") for method in result.methods)
         if total:
@@ -161,10 +175,11 @@ def _checks(result: StressResult) -> Iterator[RenderableType]:
     if not verdicts:
         yield Text("checks: none could be made, as no worker ended by itself")
         return
+    ledgers = (*DEVICE_LEDGERS, *LEDGERS)
     groups = (
         ("checks", {name: name for name in _INVARIANTS}),
-        ("ledgers", {f"ledger.{name}": name.replace("_", " ") for name in LEDGERS}),
-        ("leaks", {f"leak.{name}": name.replace("_", " ") for name in LEDGERS}),
+        ("ledgers", {f"ledger.{name}": name.replace("_", " ") for name in ledgers}),
+        ("leaks", {f"leak.{name}": name.replace("_", " ") for name in ledgers}),
     )
     for title, members in groups:
         found = {verdicts[check]: name for check, name in members.items() if check in verdicts}

@@ -6,6 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.charts import Series, histogram_chart, timeline_chart
+from vmtool.report.console import backing_label
+from vmtool.report.driver_calls import HEADINGS, call_rows, unmapping_words
 from vmtool.report.html import check, checks, facts, figure, flat, grid, page, section, table
 from vmtool.report.markup import Markup, join, tag
 from vmtool.results import Outcome
@@ -36,7 +38,7 @@ def stress_page(result: StressResult, *, command: Sequence[str], version: str) -
         tag("p", tag("code", " ".join(command)), class_="soft"),
         _state(result),
         section("Verdicts", _accidents(result), _verdicts(result), _warnings(result)),
-        section("Latency", *(_method(method) for method in result.methods)),
+        section("Latency", *(_method(method) for method in result.methods), _unmapping(result)),
         section("Ledgers over time", *_ledgers(result.checkpoints)),
         section("Growth per cycle", _slopes(result)),
         section("Scaling", _scaling(result)),
@@ -61,6 +63,7 @@ def _state(result: StressResult) -> Markup:
     passed = "all checks passed" if result.passed else "a check failed"
     best = result.recommendation
     return join(
+        tag("p", f"on {backing_label(result.settings.backing, result.device)}"),
         tag(
             "p",
             f"{result.outcome.value}, {passed}",
@@ -134,7 +137,13 @@ def _method(method: MethodResult) -> Markup:
         tag("p", f"{rates}, {format_size(round(method.bytes_per_s))} a second"),
         table(("", "median", "p90", "p99", "p99.9", "max", "samples"), rows),
         grid([_histogram(method.method, phase) for phase in method.phases]),
+        table(HEADINGS, call_rows(method)),
     )
+
+
+def _unmapping(result: StressResult) -> Markup:
+    found = result.unmapping
+    return Markup() if found is None else tag("p", unmapping_words(found))
 
 
 def _histogram(method: str, phase: PhaseResult) -> Markup:
@@ -244,13 +253,15 @@ def _scaling(result: StressResult) -> Markup:
 def _settings(result: StressResult) -> Iterator[tuple[str, object]]:
     for item in fields(result.settings):
         value = getattr(result.settings, item.name)
-        if item.name.endswith("_bytes"):
+        if value is None:
+            yield item.name, "-"
+        elif item.name.endswith("_bytes"):
             yield item.name.removesuffix("_bytes"), format_size(value)
         elif item.name.endswith("_ns"):
             yield item.name.removesuffix("_ns"), _duration(value)
         elif isinstance(value, tuple):
             yield item.name, ", ".join(value) or "-"
         else:
-            yield item.name, "-" if value is None else value
+            yield item.name, value
     yield "harness overhead", format_duration(result.overhead_ns)
     yield "checkpoints' share of the time", f"{result.checkpoint_share:.2%}"

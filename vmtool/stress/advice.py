@@ -27,8 +27,9 @@ _WORTH_IT: Final = 1.05
 _COSTS: Final = {
     "protect": "it keeps the commit charge after a release",
     "advise": "released memory does not fault, and nothing is charged before it is touched",
+    "pooled": "what it keeps is missing on the device until it is trimmed",
 }
-_PREFERENCE: Final = ("fixed", "protect", "advise")
+_PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 
 
 def recommend(methods: Sequence[MethodResult]) -> Recommendation | None:

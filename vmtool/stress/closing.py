@@ -170,7 +170,11 @@ def _zero(session: Session) -> Verdict:
         error = problem.error
         if isinstance(error, CorruptionError) and error.corruption.check == "zero":
             return Verdict("zero", passed=False, detail=str(error), hint=error.hint)
-    return Verdict("zero", passed=True, detail="freshly committed memory read as zero")
+    promising = {
+        seat.buffer.backing.method for seat in _seats(session) if seat.buffer.backing.zeroes
+    }
+    methods = ", ".join(name for name in session.settings.methods if name in promising)
+    return Verdict("zero", passed=True, detail=f"freshly committed memory read as zero ({methods})")
 
 
 def _base(session: Session) -> Verdict:
