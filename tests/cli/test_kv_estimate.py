@@ -341,6 +341,13 @@ def test_the_budget_of_a_device_is_what_it_has_free(run_with_fakecuda):
     assert 2 * GIB < budget["total_bytes"] <= 3 * GIB
 
 
+def test_a_refusal_leaves_the_file_of_an_earlier_result_alone(estimate, tmp_path):
+    path = tmp_path / "result.txt"
+    path.write_text("earlier")
+    ran = estimate(f"phi-2 --granule 4KiB --policy floor-per-page -o {shlex.quote(str(path))}")
+    assert (ran.code, path.read_text()) == (2, "earlier")
+
+
 def test_a_csv_that_cannot_be_written_is_told(estimate, tmp_path):
     path = shlex.quote(str(tmp_path / "no" / "where.csv"))
     ran = estimate(f"gpt2 --budget 1GiB --sweep context=1k..2k --csv {path}")

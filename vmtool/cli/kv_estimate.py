@@ -55,6 +55,7 @@ def _answer(question: Asked, output: Output, *, explain: bool) -> None:
     from vmtool.report.kv import to_lines
 
     estimate = Estimate(question.question())
+    estimate.policy(estimate.question.policy)  # what cannot be is refused before a file is opened
 
     def document() -> dict[str, Any]:
         from vmtool.cli.kv_budget import GIVEN
