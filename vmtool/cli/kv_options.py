@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
-_OPTIONS: Final = (
-    click.argument("model", required=False),
-    click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
+#: Which model, in which format, on which rank: of every command about a model's KV cache.
+MODEL_OPTIONS: Final = (
     click.option(
         "--hub", metavar="OWNER/NAME", help="Fetch config.json from the Hugging Face hub."
     ),
@@ -30,6 +29,12 @@ _OPTIONS: Final = (
     click.option("--tp", type=COUNT, default=1, help="Ranks that divide the heads."),
     click.option("--pp", type=COUNT, default=1, help="Stages that divide the layers."),
     click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
+)
+
+_OPTIONS: Final = (
+    click.argument("model", required=False),
+    click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
+    *MODEL_OPTIONS,
     click.option(
         "--budget",
         default="auto",

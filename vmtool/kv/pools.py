@@ -35,7 +35,7 @@ class _PoolPolicy:
     def max_tokens(self) -> int | None:
         return None
 
-    def _granules(self, block_bytes: int, blocks: int) -> int:
+    def granules_for(self, block_bytes: int, blocks: int) -> int:
         """Return the granules that hold *blocks* blocks of a pool."""
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class _PoolPolicy:
         granules = 0
         for count, tensor in self.cost.tensors():
             blocks = sequences * -(-self.cost.held(tensor, tokens) // self.block)
-            granules += count * self._granules(self.block * tensor.bytes_per_token, blocks)
+            granules += count * self.granules_for(self.block * tensor.bytes_per_token, blocks)
         for layer in self.cost.layers:
             for state in layer.states:
                 granules += layer.count * -(-sequences * state.nbytes // self.granule)
@@ -58,7 +58,8 @@ class Paged(_PoolPolicy):
 
     name: ClassVar[str] = "paged"
 
-    def _granules(self, block_bytes: int, blocks: int) -> int:
+    def granules_for(self, block_bytes: int, blocks: int) -> int:
+        """Return the granules that hold *blocks* blocks of a pool."""
         return -(-blocks * block_bytes // self.granule)
 
     def loss(self) -> Loss:
@@ -87,7 +88,8 @@ class StraddleLoses(_PoolPolicy):
                     hint="choose a smaller --block or a larger --granule",
                 )
 
-    def _granules(self, block_bytes: int, blocks: int) -> int:
+    def granules_for(self, block_bytes: int, blocks: int) -> int:
+        """Return the granules that hold *blocks* blocks of a pool, none across an edge."""
         if not blocks:
             return 0
         low, high = 0, 1

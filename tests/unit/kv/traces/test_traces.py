@@ -1,0 +1,231 @@
+"""Request traces: every format by its content, bad lines with their numbers, hostile files."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmtool.errors import InputError, UsageError
+from vmtool.kv.traces import Request, Trace
+from vmtool.kv.traces.lines import MAX_LINE_BYTES
+
+# The first lines of AzureLLMInferenceTrace_code.csv (AzurePublicDataset, CC-BY).
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:17:04.0781490,110,27
+"""
+# Shortened lines of FAST25-release/traces/conversation_trace.jsonl (Mooncake, Apache-2.0).
+MOONCAKE = """{"timestamp": 0, "input_length": 2290, "output_length": 316, "hash_ids": [0, 42, 43, 44, 45]}
+{"timestamp": 3000, "input_length": 600, "output_length": 3, "hash_ids": [0, 46]}
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45.5,ChatGPT,1087,0,1087,Conversation log
+"""
+
+
+@pytest.fixture
+def trace(tmp_path):
+    def make(text, **options):
+        path = tmp_path / "trace"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return Trace(str(path), **options)
+
+    return make
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_azure(trace, end):
+    found = trace(AZURE.replace("\n", end))
+    assert found.format == "azure"
+    assert list(found) == [
+        Request(0, 4808, 10),
+        Request(52_000_000, 3180, 8),
+        Request(98_189_000, 110, 27),
+    ]
+    assert list(found) == list(found)  # it begins anew
+
+
+def test_azure_of_2024_has_a_time_zone(trace):
+    found = trace(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00.009930+00:00,2162,5\n2024-05-10 00:00:01+00:00,2399,6\n"
+    )
+    assert [request.arrival_ns for request in found] == [0, 990_070_000]
+
+
+def test_mooncake_has_milliseconds_and_prefixes(trace):
+    found = trace(MOONCAKE)
+    assert found.format == "mooncake"
+    assert list(found) == [
+        Request(0, 2290, 316, (0, 42, 43, 44, 45)),
+        Request(3_000_000_000, 600, 3, (0, 46)),
+    ]
+
+
+def test_burstgpt_has_seconds(trace):
+    found = trace("\ufeff" + BURSTGPT)
+    assert found.format == "burstgpt"
+    assert list(found) == [Request(0, 472, 18), Request(40_500_000_000, 1087, 0)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output"),
+    [
+        ("prompt_len", "output_len"),
+        ("input_tokens", "output_tokens"),
+        ("prompt_tokens", "completion_tokens"),
+    ],
+)
+def test_lengths_without_times_come_at_once_or_at_a_rate(trace, prompt, output):
+    line = json.dumps({prompt: 7, output: 3, "prompt": "hi"}) + "\n"
+    assert list(trace(line * 3)) == [Request(0, 7, 3)] * 3
+    drawn = [request.arrival_ns for request in trace(line * 2000, rate=10.0, seed=1)]
+    assert drawn == sorted(drawn)
+    assert drawn[-1] == pytest.approx(200e9, rel=0.1)
+    assert drawn == [request.arrival_ns for request in trace(line * 2000, rate=10.0, seed=1)]
+
+
+def test_seconds_of_json_are_exact(trace):
+    lines = [{"arrival_time": at, "prompt_len": 1, "output_len": 1} for at in (0.1, 1000.000000001)]
+    found = trace("\n".join(map(json.dumps, lines)))
+    assert [request.arrival_ns for request in found] == [0, 999_900_000_001]
+
+
+def test_an_arrival_that_goes_back_counts_with_the_one_before(trace):
+    found = trace(BURSTGPT + "44,GPT-4,1,1,2,API log\n50,GPT-4,1,1,2,API log\n")
+    assert [request.arrival_ns for request in found] == [
+        *(0, 40_500_000_000, 40_500_000_000, 45_000_000_000)
+    ]
+    assert found.reading.late == 1
+
+
+def test_bad_lines_are_counted_and_the_first_are_told(trace):
+    bad = ["x,y,z", "2023-11-16 18:17:05,1", "2023-11-16 18:17:05,-1,5", "2023-13-16 18:17:05,1,5"]
+    bad += ["2023-11-16 18:17:05,0,0", "2023-11-16 18:17:05,1e9,5", "\0\0", '"']
+    found = trace(AZURE + "\n".join(bad))
+    assert len(list(found)) == 3
+    assert found.reading.bad == len(bad)
+    assert [line for line, _ in found.reading.bad_lines] == [5, 6, 7, 8, 9]
+    assert "has 2 columns" in found.reading.bad_lines[1][1]
+
+
+def test_too_many_bad_lines_are_an_error_that_names_the_line(trace):
+    found = trace(AZURE + "a\nb\nc\n", max_bad_lines=2)
+    with pytest.raises(InputError, match=r"trace: line 7: has 1 columns"):
+        list(found)
+    assert len(list(trace(AZURE + "a\nb\nc\n", max_bad_lines=3))) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("1e400", "-1", "NaN", "Infinity", '"x"', "null", "true", "[]", "1.5", "67108865"),
+        *("9" * 5000, "[" * 5000, "1" * 400),
+    ],
+)
+def test_hostile_values_are_bad_lines(trace, value):
+    good = '{"prompt_len": 1, "output_len": 1, "arrival_time": 0}\n'
+    found = trace(good + f'{{"prompt_len": {value}, "output_len": 1, "arrival_time": 0}}\n')
+    assert len(list(found)) == found.reading.bad == 1
+    assert len(found.reading.bad_lines[0][1]) < 200
+
+
+@pytest.mark.parametrize("value", ["1e400", "-1", "NaN", '"1e999999999"', "null", "true", "1e10"])
+def test_hostile_times_are_bad_lines(trace, value):
+    good = '{"prompt_len": 1, "output_len": 1, "arrival_time": 0}\n'
+    found = trace(good + f'{{"prompt_len": 1, "output_len": 1, "arrival_time": {value}}}\n')
+    assert len(list(found)) == found.reading.bad == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        (b"\x7fELF\0\0\0\n", "line 1: is binary"),
+        (b"\xff\xfe,a\n", "line 1: is not UTF-8"),
+        (b"a,b,c\n1,2,3\n", "no known trace has"),
+        (b"[{}]\n", "one JSON array"),
+        (b"{\n", "line 1: is not JSON"),
+        (b'{"messages": []}\n', "no key for a length of the prompt"),
+        (b"x" * (MAX_LINE_BYTES + 1), "line 1: is longer than"),
+    ],
+)
+def test_what_is_no_trace_is_refused_at_once(trace, content, words):
+    with pytest.raises(InputError, match=words):
+        trace(content)
+
+
+def test_a_trace_without_requests_is_an_error(trace):
+    with pytest.raises(InputError, match="has no requests in 1 lines"):
+        list(trace("TIMESTAMP,ContextTokens,GeneratedTokens\n"))
+
+
+def test_a_giant_line_is_one_bad_line_and_never_in_memory(trace):
+    found = trace(AZURE.encode() + b"9" * (3 * MAX_LINE_BYTES) + b"\n" + AZURE.encode())
+    assert len(list(found)) == 6
+    assert found.reading.bad == 2  # and the second heading
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no FIFOs")
+def test_a_fifo_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        Trace(str(tmp_path / "pipe"))
+
+
+def test_a_limit_stops_reading(trace):
+    found = trace(AZURE, limit=2)
+    assert len(list(found)) == 2
+    assert found.reading.lines == 3
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_trace_or_an_error(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any"
+    for head in (b"", AZURE.encode(), MOONCAKE.encode(), BURSTGPT.encode()):
+        path.write_bytes(head + content)
+        try:
+            for request in Trace(str(path)):
+                assert request.total_tokens > 0
+                assert request.arrival_ns >= 0
+        except InputError:
+            pass
+
+
+def test_synthetic_lengths_have_their_median_and_arrivals_their_rate():
+    found = list(Trace("synthetic:requests=4001,rate=5,prompt=1000,output=100,spread=0.5", seed=3))
+    prompts = sorted(request.prompt_tokens for request in found)
+    assert prompts[2000] == pytest.approx(1000, rel=0.05)
+    assert sorted(request.output_tokens for request in found)[2000] == pytest.approx(100, rel=0.05)
+    assert found[-1].arrival_ns == pytest.approx(800e9, rel=0.1)
+    again = Trace("synthetic:requests=4001,rate=5,prompt=1000,output=100,spread=0.5", seed=3)
+    assert list(again) == found
+    other = Trace("synthetic:requests=4001,rate=5,prompt=1000,output=100,spread=0.5", seed=4)
+    assert list(other) != found
+
+
+def test_synthetic_prefixes_are_of_few_kinds_and_no_longer_than_the_prompt():
+    found = list(Trace("synthetic:requests=300,prefixes=3,prefix=2048", seed=1))
+    assert {request.prefix[0] for request in found if request.prefix} == {0, 4, 8}
+    assert all(len(request.prefix) <= min(4, request.prompt_tokens // 512) for request in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("synthetic:requsts=5", "did you mean requests"),
+        ("synthetic:rate=nan", "it must be from"),
+        ("synthetic:requests=0", "it must be from"),
+        ("synthetic:prompt=-1", "prompt"),
+        ("synthetic:rate=fast", "rate"),
+    ],
+)
+def test_wrong_synthetic_settings_are_wrong_usage(text, words):
+    with pytest.raises(UsageError) as caught:
+        Trace(text)
+    assert words in f"{caught.value} {caught.value.hint}"

@@ -1,0 +1,152 @@
+"""The options of ``vmtool kv-replay``, in the groups that its help shows them in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from vmtool.cli.kv_options import MODEL_OPTIONS
+from vmtool.cli.params import COUNT, SIZE, SIZE_OR_ZERO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def replay_options(function: _F) -> _F:
+    """Add every option but those that other commands share."""
+    groups = (*_TRACE, *_MODEL, *_PACKING, *_CLOCK)
+    for option in reversed(groups):
+        function = option(function)
+    return function
+
+
+_TRACE: Final = (
+    click.argument("trace", nargs=-1),
+    click.option(
+        "--limit", type=COUNT, metavar="N", help="Replay only the first N requests of the trace."
+    ),
+    click.option(
+        "--rate",
+        type=click.FloatRange(1e-3, 1e6),
+        metavar="N",
+        help="Requests in a second where the trace has no times (Poisson); all at once by default.",
+    ),
+    click.option(
+        "--max-bad-lines",
+        type=click.IntRange(0),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help="Fail when more lines than N are no requests.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Of what is drawn: a synthetic trace, arrivals at --rate.",
+    ),
+)
+
+_MODEL: Final = (
+    click.option("--model", metavar="MODEL", help="Whose KV cache; see vmtool kv-estimate -h."),
+    *MODEL_OPTIONS,
+)
+
+_PACKING: Final = (
+    click.option(
+        "--budget",
+        metavar="SIZE",
+        help="Memory for the KV cache of one rank: a size, auto, 75% or cuda:0.  [default: auto, "
+        "what this machine has available]",
+    ),
+    click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
+    click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too."),
+    click.option(
+        "--context",
+        type=COUNT,
+        metavar="TOKENS",
+        help="The longest sequence; the model's own by default. Longer requests are rejected.",
+    ),
+    click.option(
+        "--in-flight",
+        type=COUNT,
+        metavar="TOKENS",
+        help="Tokens that one step may add before a sliding window drops old ones.",
+    ),
+    click.option(
+        "--policy",
+        default="per-tensor",
+        show_default=True,
+        metavar="NAME",
+        help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or "
+        "straddle-loses.",
+    ),
+    click.option(
+        "--granule",
+        type=SIZE,
+        metavar="SIZE",
+        help="The unit of commits.  [default: 2MiB]",
+    ),
+    click.option("--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."),
+    click.option(
+        "--commit-ahead",
+        type=click.IntRange(0, 1 << 20),
+        default=0,
+        show_default=True,
+        metavar="TOKENS",
+        help="Commit for so many tokens before they are due.",
+    ),
+    click.option(
+        "--retain",
+        type=SIZE_OR_ZERO,
+        default=0,
+        metavar="SIZE",
+        help="Keep so much released memory in a pool for the next commit.",
+    ),
+    click.option(
+        "--share/--no-share",
+        default=True,
+        show_default=True,
+        help="Share the whole granules (or blocks) of equal prefixes, where the trace names them.",
+    ),
+)
+
+_CLOCK: Final = (
+    click.option(
+        "--tokens-per-second",
+        type=float,
+        default=30.0,
+        show_default=True,
+        metavar="N",
+        help="How fast each sequence decodes.",
+    ),
+    click.option(
+        "--prefill-rate",
+        type=float,
+        default=8000.0,
+        show_default=True,
+        metavar="N",
+        help="Prompt tokens of a sequence in a second.",
+    ),
+    click.option(
+        "--max-sequences",
+        type=COUNT,
+        default=256,
+        show_default=True,
+        metavar="N",
+        help="Sequences at once, at most.",
+    ),
+    click.option(
+        "--on-refusal",
+        type=click.Choice(("wait", "reject", "preempt")),
+        default="preempt",
+        show_default=True,
+        help="When memory is refused: wait for it, end the request, or take it from the youngest, "
+        "which begins anew. An admission waits, or with reject ends.",
+    ),
+)

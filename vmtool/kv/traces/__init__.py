@@ -1,0 +1,160 @@
+"""Request traces as streams of requests: known formats by content, and made-up ones.
+
+A trace is read line by line, so that its size does not matter. Times count from the first request.
+A request whose time is before that of the one above it counts as arriving with that one: sorting
+would need the whole trace.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import InputError
+from vmtool.kv.traces.formats import Format, detect
+from vmtool.kv.traces.lines import MAX_LINE_BYTES, numbered_lines
+from vmtool.kv.traces.request import (
+    LISTED_BAD_LINES,
+    MAX_SECONDS,
+    PREFIX_TOKENS,
+    LineError,
+    Reading,
+    Request,
+)
+from vmtool.kv.traces.synthetic import SYNTHETIC, parse_synthetic, synthetic_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["PREFIX_TOKENS", "Reading", "Request", "Trace"]
+
+#: Bad lines that a trace may have unless more are allowed.
+DEFAULT_MAX_BAD_LINES: Final = 100
+
+
+class Trace:
+    """A trace that can be read any number of times, each time from its beginning.
+
+    Args:
+        name: A file, or ``synthetic:`` and its settings.
+        seed: For what is drawn: a made-up trace, and arrivals at *rate*.
+        rate: Requests for each second where the trace has no times; ``None``: all at once.
+        limit: Read no more requests than this.
+        max_bad_lines: Fail when more lines than this are no requests.
+
+    Raises:
+        UsageError: If the settings of a made-up trace are wrong.
+        InputError: If the file cannot be read, or is of no known format.
+
+    Attributes:
+        name: As given.
+        format: ``azure``, ``burstgpt``, ``mooncake``, ``jsonl`` or ``synthetic``.
+        reading: What the last or current pass has read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        seed: int = 0,
+        rate: float | None = None,
+        limit: int | None = None,
+        max_bad_lines: int = DEFAULT_MAX_BAD_LINES,
+    ) -> None:
+        self.name = name
+        self.reading = Reading()
+        self._seed = seed
+        self._rate = rate
+        self._limit = limit
+        self._max_bad_lines = max_bad_lines
+        self._first_line = 0
+        self._synthetic = parse_synthetic(name) if name.startswith(SYNTHETIC) else None
+        self._lines = None if self._synthetic is not None else self._detect()
+        self.format = "synthetic" if self._lines is None else self._lines.name
+
+    def __iter__(self) -> Iterator[Request]:
+        self.reading = Reading()
+        for request in self._from_zero(self._all()):
+            self.reading.requests += 1
+            yield request
+            if self.reading.requests == self._limit:
+                return
+        if not self.reading.requests:
+            raise InputError(self.name, f"has no requests in {self.reading.lines} lines")
+
+    def _all(self) -> Iterable[Request]:
+        if self._synthetic is not None:
+            return synthetic_requests(self._synthetic, self._seed)
+        assert self._lines is not None  # noqa: S101 - one of both is set
+        found = self._parsed(self._lines)
+        return found if self._lines.timed else self._timed(found)
+
+    def _from_zero(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Yield *requests* with times from the first one on that never go back."""
+        first: int | None = None
+        last = 0
+        for request in requests:
+            first = request.arrival_ns if first is None else first
+            at = request.arrival_ns - first
+            if at > MAX_SECONDS * 10**9:
+                self._bad(self.reading.lines, "its time is more than 31 years after the first")
+                continue
+            if at < last:
+                self.reading.late += 1
+            last = max(last, at)
+            yield Request(last, request.prompt_tokens, request.output_tokens, request.prefix)
+
+    def _timed(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Yield *requests* with arrivals drawn at the rate, or all at once."""
+        random = Random(self._seed)  # noqa: S311 - a workload, not a secret
+        at = 0.0
+        for request in requests:
+            yield Request(
+                round(at * 1e9), request.prompt_tokens, request.output_tokens, request.prefix
+            )
+            at += random.expovariate(self._rate) if self._rate is not None else 0.0
+
+    def _parsed(self, lines: Format) -> Iterator[Request]:
+        for number, raw in numbered_lines(self.name):
+            self.reading.lines = number
+            if lines.heading and number == self._first_line:
+                continue
+            if raw is not None and not raw.strip():
+                continue
+            try:
+                yield lines.parse(_decoded(raw).strip())
+            except LineError as error:
+                self._bad(number, str(error))
+
+    def _bad(self, number: int, why: str) -> None:
+        reading = self.reading
+        reading.bad += 1
+        if len(reading.bad_lines) < LISTED_BAD_LINES:
+            reading.bad_lines.append((number, why))
+        if reading.bad > self._max_bad_lines:
+            raise InputError(
+                self.name,
+                f"{why}; more than {self._max_bad_lines} lines are no requests",
+                field=f"line {number}",
+                hint="allow more with --max-bad-lines",
+            )
+
+    def _detect(self) -> Format:
+        for number, raw in numbered_lines(self.name):
+            if raw is not None and not raw.strip():
+                continue
+            self._first_line = number
+            try:
+                return detect(_decoded(raw).strip())
+            except LineError as error:
+                raise InputError(self.name, str(error), field=f"line {number}") from None
+        raise InputError(self.name, "is empty")
+
+
+def _decoded(raw: bytes | None) -> str:
+    if raw is None:
+        raise LineError(f"is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise LineError("is not UTF-8 text") from None

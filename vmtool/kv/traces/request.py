@@ -1,0 +1,61 @@
+"""One request of a trace, and the lines that were none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+#: No model's context is longer; a larger number is a mistake or an attack.
+MAX_TOKENS: Final = 1 << 26
+#: Some 31 years in seconds: beyond, a time is not that of a trace.
+MAX_SECONDS: Final = 10**9
+#: Tokens of one block of Mooncake's ``hash_ids``.
+PREFIX_TOKENS: Final = 512
+#: How many bad lines are told one by one.
+LISTED_BAD_LINES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one line of a trace asks for.
+
+    Attributes:
+        arrival_ns: When it arrives, after the first request of the trace.
+        prompt_tokens: Tokens that are there at once.
+        output_tokens: Tokens that are generated one by one.
+        prefix: Names of the prompt's blocks of :data:`PREFIX_TOKENS` tokens, from its beginning:
+            requests whose first names are equal have these blocks in common.
+    """
+
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    prefix: tuple[int, ...] = ()
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output together."""
+        return self.prompt_tokens + self.output_tokens
+
+
+class LineError(ValueError):
+    """A line that is no request; the words say why."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was read of a trace so far.
+
+    Attributes:
+        lines: Lines read, with the heading and the bad ones.
+        requests: Requests found.
+        late: Requests whose time was before that of the one above; they count as arriving with it.
+        bad: Lines that are no request.
+        bad_lines: The first of them: line number and what is wrong.
+    """
+
+    lines: int = 0
+    requests: int = 0
+    late: int = 0
+    bad: int = 0
+    bad_lines: list[tuple[int, str]] = field(default_factory=list)

@@ -1,0 +1,162 @@
+"""The ledger of a replay: what is reserved, committed, kept and used, over simulated time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from vmtool.replay.memory import Memory
+
+_MAX_NS: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class Account:
+    """Byte totals with their peaks and integrals over time; every change is checked.
+
+    *Committed* memory belongs to a range or pool, *pooled* memory was released and is kept for the
+    next commit; both count against the budget. *Owned* is the part of what is committed that
+    belongs to sequences: a block pool also commits the free blocks between those in use.
+
+    Attributes:
+        budget: Bytes that may be committed and pooled.
+        retain: Bytes that may be pooled.
+        memory: What carries the operations out, or ``None`` to only count.
+        now: Simulated time in ns.
+        sequences: Sequences admitted.
+        saved: Bytes that sequences do not commit now because others have the same prefix.
+        overlap: The bytes of tokens therein.
+        saved_total: All bytes that were not committed for that reason, over time.
+        unowned_charged: What was charged when most was not owned.
+    """
+
+    budget: int
+    retain: int
+    memory: Memory | None
+    now: int = 0
+    reserved: int = 0
+    committed: int = 0
+    pooled: int = 0
+    owned: int = 0
+    sequences: int = 0
+    saved: int = 0
+    overlap: int = 0
+    saved_total: int = 0
+    peak_reserved: int = 0
+    peak_committed: int = 0
+    peak_charged: int = 0
+    peak_pooled: int = 0
+    peak_sequences: int = 0
+    peak_saved: int = 0
+    peak_unowned: int = 0
+    unowned_charged: int = 0
+    area_reserved: int = 0
+    area_committed: int = 0
+    area_pooled: int = 0
+    area_owned: int = 0
+    area_sequences: int = 0
+    area_saved: int = 0
+    area_overlap: int = 0
+    commits: int = 0
+    commit_bytes: int = 0
+    releases: int = 0
+    release_bytes: int = 0
+    reused_bytes: int = 0
+
+    # ---- time -------------------------------------------------------------------------------
+
+    def advance(self, now: int) -> None:
+        """Go on to *now*, with everything as it is until then.
+
+        Raises:
+            CheckFailedError: If what is owned, committed, reserved and allowed contradict.
+        """
+        elapsed = now - self.now
+        committed, pooled = self.committed, self.pooled
+        if not 0 <= self.owned <= committed <= self.reserved or committed + pooled > self.budget:
+            raise self.breach()
+        if elapsed < 0 or now > _MAX_NS:
+            raise CheckFailedError(f"simulated time went from {self.now} to {now} ns")
+        self.now = now
+        self.area_reserved += self.reserved * elapsed
+        self.area_committed += committed * elapsed
+        self.area_pooled += pooled * elapsed
+        self.area_owned += self.owned * elapsed
+        self.area_sequences += self.sequences * elapsed
+        self.area_saved += self.saved * elapsed
+        self.area_overlap += self.overlap * elapsed
+        unowned = committed + pooled - self.owned
+        if unowned > self.peak_unowned and elapsed:
+            self.peak_unowned, self.unowned_charged = unowned, committed + pooled
+
+    def breach(self) -> CheckFailedError:
+        """Return the error that says that the totals contradict each other."""
+        return CheckFailedError(
+            f"the ledger contradicts itself at {self.now} ns: {self.owned} bytes owned, "
+            f"{self.committed} committed, {self.pooled} pooled, {self.reserved} reserved, "
+            f"{self.budget} allowed",
+            hint="this is a fault of vmtool; please report it with the command line",
+        )
+
+    # ---- bytes ------------------------------------------------------------------------------
+
+    def fits(self, nbytes: int) -> bool:
+        """Return whether *nbytes* more can be committed; pooled memory is used for them first."""
+        return self.committed + nbytes <= self.budget
+
+    def reserve(self, nbytes: int) -> None:
+        """Note *nbytes* of address space."""
+        self.reserved += nbytes
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def unreserve(self, nbytes: int) -> None:
+        """Note that so much address space was given back."""
+        self.reserved -= nbytes
+
+    def commit(self, nbytes: int, calls: int) -> None:
+        """Note *nbytes* committed in *calls* spans, from the pool as far as it goes."""
+        reused = min(nbytes, self.pooled)
+        self.pooled -= reused
+        self.reused_bytes += reused
+        self.committed += nbytes
+        self.commits += calls
+        self.commit_bytes += nbytes
+        self.peak_committed = max(self.peak_committed, self.committed)
+        self.peak_charged = max(self.peak_charged, self.committed + self.pooled)
+
+    def release(self, nbytes: int, calls: int) -> None:
+        """Note *nbytes* released in *calls* spans; the pool keeps what it may."""
+        self.committed -= nbytes
+        self.releases += calls
+        self.release_bytes += nbytes
+        self.pooled += min(nbytes, self.retain - self.pooled)
+        self.peak_pooled = max(self.peak_pooled, self.pooled)
+
+    def share(self, nbytes: int, live: int) -> None:
+        """Note that one more sequence uses *nbytes*, of which *live* are tokens, with others."""
+        self.saved += nbytes
+        self.overlap += live
+        self.saved_total += nbytes
+        self.peak_saved = max(self.peak_saved, self.saved)
+
+    def unshare(self, nbytes: int, live: int) -> None:
+        """Note that one sequence less does."""
+        self.saved -= nbytes
+        self.overlap -= live
+
+    def trim(self) -> None:
+        """Give the pool back."""
+        self.pooled = 0
+
+    def check_empty(self) -> None:
+        """Check that nothing is left of anything.
+
+        Raises:
+            CheckFailedError: If something is.
+        """
+        left = (self.committed, self.pooled, self.owned, self.sequences, self.saved, self.overlap)
+        if any((*left, self.reserved)) or self.commit_bytes != self.release_bytes:
+            raise self.breach()

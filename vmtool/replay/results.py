@@ -1,0 +1,299 @@
+"""What a replay says: frozen, exact, without words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vmtool.replay.plan import OnRefusal  # noqa: TC001 - the JSON Schema is made of the types
+from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The totals at one moment of simulated time.
+
+    Attributes:
+        at_ns: When.
+        live_bytes: Bytes of tokens, shared ones once.
+        committed_bytes: Committed.
+        reserved_bytes: Address space.
+        sequences: Sequences admitted.
+    """
+
+    at_ns: int
+    live_bytes: int
+    committed_bytes: int
+    reserved_bytes: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line of the trace that is no request.
+
+    Attributes:
+        line: Its number, from 1.
+        problem: What is wrong.
+    """
+
+    line: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """What was read.
+
+    Attributes:
+        name: The file, or the settings of a made-up trace.
+        format: azure, burstgpt, mooncake, jsonl or synthetic.
+        requests: Requests read.
+        lines: Lines read; 0 of a made-up trace.
+        late: Requests whose time was before that of the one above; taken as arriving with it.
+        bad: Lines that are no requests.
+        bad_lines: The first of them.
+    """
+
+    name: str
+    format: str
+    requests: int
+    lines: int
+    late: int
+    bad: int
+    bad_lines: tuple[BadLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """The rules, as numbers and names.
+
+    Attributes:
+        model: The model.
+        format_k: Element format of K.
+        format_v: Element format of V.
+        tp: Ranks that divide the heads.
+        pp: Stages that divide the layers.
+        dcp: Ranks that divide the tokens.
+        policy: The packing policy.
+        granule_bytes: The granule.
+        block_tokens: Tokens in a block, where the policy has blocks.
+        budget_bytes: What may be committed.
+        budget_origin: Where that number came from.
+        max_tokens: The longest sequence.
+        max_sequences: Sequences at once, at most.
+        prefill_tokens_per_s: Prompt tokens of a sequence in a second.
+        step_ns: A decode step of a sequence.
+        on_refusal: What happens when memory is refused.
+        commit_ahead_tokens: Tokens for which memory is committed before they are due.
+        retain_bytes: Released memory that is kept.
+        share_prefixes: Whether equal prefixes are shared.
+        seed: Of what is drawn.
+    """
+
+    model: str
+    format_k: str
+    format_v: str
+    tp: int
+    pp: int
+    dcp: int
+    policy: str
+    granule_bytes: int
+    block_tokens: int
+    budget_bytes: int
+    budget_origin: str
+    max_tokens: int
+    max_sequences: int
+    prefill_tokens_per_s: float
+    step_ns: int
+    on_refusal: OnRefusal
+    commit_ahead_tokens: int
+    retain_bytes: int
+    share_prefixes: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How requests ended, and what was in their way.
+
+    Attributes:
+        arrived: Requests that arrived.
+        finished: Those that got all their tokens.
+        too_long: Rejected on arrival: longer than the longest sequence.
+        too_large: Rejected or ended because they do not fit into the whole budget.
+        rejected: Rejected when memory was refused at their admission (on_refusal reject).
+        cut: Ended early when memory was refused to a step (on_refusal reject).
+        unfinished: Still waiting or decoding when the replay was interrupted.
+        refused_admissions: Requests that were refused memory at an admission.
+        refused_steps: Decode steps that were refused the memory they needed.
+        refused_ahead: Commits ahead of need that were refused; nothing waited for them.
+        stalled_ns: Time that sequences waited for memory between two steps, together.
+        preemptions: Sequences that lost their memory and began anew.
+        deadlocks: Preemptions because every sequence waited for memory (on_refusal wait).
+        recomputed_tokens: Tokens that were prefilled again after a preemption.
+        prompt_tokens: Tokens prefilled, with those.
+        decode_steps: Tokens generated.
+    """
+
+    arrived: int
+    finished: int
+    too_long: int
+    too_large: int
+    rejected: int
+    cut: int
+    unfinished: int
+    refused_admissions: int
+    refused_steps: int
+    refused_ahead: int
+    stalled_ns: int
+    preemptions: int
+    deadlocks: int
+    recomputed_tokens: int
+    prompt_tokens: int
+    decode_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A number of bytes over simulated time.
+
+    Attributes:
+        peak_bytes: The most at once.
+        mean_bytes: The average over time, rounded down.
+    """
+
+    peak_bytes: int
+    mean_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Memory over simulated time.
+
+    Attributes:
+        live: Bytes of tokens, shared ones once.
+        committed: Committed to ranges and pools.
+        reserved: Address space.
+        pooled: Released and kept for the next commit.
+        charged: Committed and pooled together.
+        saved: What sequences did not commit because others had the same prefix.
+        waste: The part of what is charged that holds no tokens, on average over time.
+        fragmentation: The part of what is charged that belongs to no sequence, on average: free
+            blocks in committed granules, and what the pool keeps.
+        peak_fragmentation: The same at the moment when most bytes belonged to no sequence.
+    """
+
+    live: Level
+    committed: Level
+    reserved: Level
+    pooled: Level
+    charged: Level
+    saved: Level
+    waste: float
+    fragmentation: float
+    peak_fragmentation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Commits and releases.
+
+    Attributes:
+        commits: Spans committed.
+        commit_bytes: Their bytes.
+        releases: Spans released.
+        release_bytes: Their bytes.
+        reused_bytes: Committed bytes that came from the pool.
+        not_committed_bytes: Bytes that were not committed because a prefix was shared.
+        commits_per_s: Spans in a second of simulated time.
+        releases_per_s: Spans in a second of simulated time.
+    """
+
+    commits: int
+    commit_bytes: int
+    releases: int
+    release_bytes: int
+    reused_bytes: int
+    not_committed_bytes: int
+    commits_per_s: float
+    releases_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one kind of operation took.
+
+    Attributes:
+        operation: reserve, commit, release or unreserve for one call each; admission, step or end
+            for all calls of a sequence's admission, of a decode step, or of its end.
+        total_ns: All of them together.
+        summary: Median and percentiles.
+        histogram: All samples.
+    """
+
+    operation: str
+    total_ns: int
+    summary: Summary
+    histogram: HistogramData
+
+
+@dataclass(frozen=True, slots=True)
+class RealRun:
+    """What happened on real memory.
+
+    Attributes:
+        backing: host or cuda:N.
+        method: How it commits.
+        granule_bytes: The granule of the backing itself.
+        timings: How long the operations took.
+        stepping_commits: Decode steps that committed memory.
+        stalled_steps: Those that had to wait for it: it took longer than it was ahead.
+        stall_ns: How long they waited, together.
+        checks: Comparisons of what is really charged with the simulation; none differed.
+        ledger_peak_bytes: The most that the governor leased.
+    """
+
+    backing: str
+    method: str
+    granule_bytes: int
+    timings: tuple[Timing, ...]
+    stepping_commits: int
+    stalled_steps: int
+    stall_ns: int
+    checks: int
+    ledger_peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """One replay of a trace.
+
+    Attributes:
+        complete: Whether the whole trace was replayed; false after an interruption.
+        trace: What was read.
+        settings: The rules.
+        duration_ns: Simulated time from the first arrival to the end.
+        events: Moments at which something changed.
+        requests: How requests ended.
+        usage: Memory over time.
+        operations: Commits and releases.
+        peak_sequences: The most sequences at once.
+        mean_sequences: On average over time.
+        waiting: From arrival to first admission, of those admitted.
+        timeline: At most 512 points, evenly spread.
+        real: What happened on real memory, or null of a simulation.
+    """
+
+    complete: bool
+    trace: TraceFacts
+    settings: ReplaySettings
+    duration_ns: int
+    events: int
+    requests: Requests
+    usage: Usage
+    operations: Operations
+    peak_sequences: int
+    mean_sequences: float
+    waiting: Summary
+    timeline: tuple[Point, ...]
+    real: RealRun | None = None

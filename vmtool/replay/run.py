@@ -1,0 +1,159 @@
+"""One replay from a trace to its result: simulated, or on real memory as well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from vmtool.kv.block_classes import block_classes
+from vmtool.kv.growth import shapes_of
+from vmtool.replay.account import Account
+from vmtool.replay.pools import PoolStore
+from vmtool.replay.ranges import RangeStore
+from vmtool.replay.results import (
+    BadLine,
+    Level,
+    Operations,
+    ReplayResult,
+    Requests,
+    TraceFacts,
+    Usage,
+)
+from vmtool.replay.simulation import Simulation
+from vmtool.stats import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vmtool.kv.pools import Paged, StraddleLoses
+    from vmtool.kv.traces import Trace
+    from vmtool.replay.memory import Memory
+    from vmtool.replay.plan import Plan
+    from vmtool.replay.results import ReplaySettings
+    from vmtool.replay.simulation import Store
+
+
+def run_replay(
+    trace: Trace,
+    plan: Plan,
+    settings: ReplaySettings,
+    *,
+    memory: Memory | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> ReplayResult:
+    """Replay *trace* under *plan*.
+
+    Args:
+        trace: Read from its beginning.
+        plan: The rules.
+        settings: The same, for the result.
+        memory: Real memory, on which every commit and release is done too.
+        stop: Asked before each event; what was done until then is the result.
+
+    Raises:
+        InputError: If the trace is bad.
+        CheckFailedError: If the ledger contradicts itself, or the memory the ledger.
+        CallError: If real memory is refused by the platform.
+    """
+    account = Account(plan.budget_bytes, plan.retain_bytes, memory)
+    simulation = Simulation(plan, _store(plan, account), account)
+    complete = simulation.run(trace, stop)
+    recorder = simulation.recorder
+    duration = account.now
+    return ReplayResult(
+        complete=complete,
+        trace=_facts(trace),
+        settings=settings,
+        duration_ns=duration,
+        events=simulation.events,
+        requests=_requests(simulation),
+        usage=_usage(account, simulation),
+        operations=_operations(account),
+        peak_sequences=account.peak_sequences,
+        mean_sequences=account.area_sequences / duration if duration else 0.0,
+        waiting=summarize(recorder.waits.data()),
+        timeline=recorder.points,
+        real=None,
+    )
+
+
+def _store(plan: Plan, account: Account) -> Store:
+    policy = plan.policy
+    shapes = shapes_of(policy)
+    if shapes is not None:
+        return RangeStore(shapes, policy.granule, plan.max_tokens, account, share=plan.share)
+    classes = block_classes(policy)
+    pools = cast("Paged | StraddleLoses", policy)
+    return PoolStore(classes or (), policy.granule, pools.granules_for, account, share=plan.share)
+
+
+def _facts(trace: Trace) -> TraceFacts:
+    reading = trace.reading
+    return TraceFacts(
+        name=trace.name,
+        format=trace.format,
+        requests=reading.requests,
+        lines=reading.lines,
+        late=reading.late,
+        bad=reading.bad,
+        bad_lines=tuple(BadLine(line, problem) for line, problem in reading.bad_lines),
+    )
+
+
+def _requests(simulation: Simulation) -> Requests:
+    counts = simulation.recorder.counts
+    ended = counts.finished + counts.too_long + counts.too_large + counts.rejected + counts.cut
+    return Requests(
+        arrived=counts.arrived,
+        finished=counts.finished,
+        too_long=counts.too_long,
+        too_large=counts.too_large,
+        rejected=counts.rejected,
+        cut=counts.cut,
+        unfinished=counts.arrived - ended,
+        refused_admissions=counts.refused_admissions,
+        refused_steps=counts.refused_steps,
+        refused_ahead=counts.refused_ahead,
+        stalled_ns=counts.stalled_ns,
+        preemptions=counts.preemptions,
+        deadlocks=counts.deadlocks,
+        recomputed_tokens=counts.recomputed_tokens,
+        prompt_tokens=counts.prompt_tokens,
+        decode_steps=counts.decode_steps,
+    )
+
+
+def _usage(account: Account, simulation: Simulation) -> Usage:
+    duration = account.now or 1
+    live = simulation.recorder.live_area - account.area_overlap
+    charged = account.area_committed + account.area_pooled
+
+    def level(peak: int, area: int) -> Level:
+        return Level(peak, area // duration)
+
+    return Usage(
+        live=level(simulation.recorder.peak_live, live),
+        committed=level(account.peak_committed, account.area_committed),
+        reserved=level(account.peak_reserved, account.area_reserved),
+        pooled=level(account.peak_pooled, account.area_pooled),
+        charged=level(account.peak_charged, charged),
+        saved=level(account.peak_saved, account.area_saved),
+        waste=(charged - live) / charged if charged else 0.0,
+        fragmentation=(charged - account.area_owned) / charged if charged else 0.0,
+        peak_fragmentation=account.peak_unowned / account.unowned_charged
+        if account.unowned_charged
+        else 0.0,
+    )
+
+
+def _operations(account: Account) -> Operations:
+    seconds = account.now / 1e9
+    return Operations(
+        commits=account.commits,
+        commit_bytes=account.commit_bytes,
+        releases=account.releases,
+        release_bytes=account.release_bytes,
+        reused_bytes=account.reused_bytes,
+        not_committed_bytes=account.saved_total,
+        commits_per_s=account.commits / seconds if seconds else 0.0,
+        releases_per_s=account.releases / seconds if seconds else 0.0,
+    )

@@ -1,0 +1,64 @@
+"""One request on its way: how long its sequence is at a moment, and what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vmtool.kv.traces.request import Request
+    from vmtool.replay.prefixes import Node
+
+
+class Sequence:
+    """A request and its progress.
+
+    Time is told in segments: in each, the sequence has ``length`` tokens until ``decode_ns`` and
+    then one more at each step. A step's token is there from the beginning of the step.
+
+    Attributes:
+        request: What was asked for.
+        order: Counts admissions; -1 while it is not admitted. Higher is younger.
+        length: Tokens at the beginning of the segment.
+        total: Tokens at the end of the request.
+        start_ns: When the segment began.
+        decode_ns: When its first step begins.
+        admitted_ns: When it was admitted.
+        stalled: Whether it waits for memory, so that no step follows.
+        admitted_once: Whether it was admitted before.
+        refused_once: Whether it was refused memory at its admission.
+        backed: The length that memory was last asked for.
+        covered: The longest length that its memory is enough for; ``None`` for any.
+        target: The length at its next event.
+        own_bytes: What it has committed for itself, in ranges of its own.
+        arena: The number of its reservation, if it has one.
+        path: Its shared prefix.
+        shared_bytes: What that prefix has committed.
+        shared_live: The bytes of tokens therein.
+        blocks: Its own blocks, for each class.
+    """
+
+    __slots__ = (
+        *("request", "order", "length", "total", "start_ns", "decode_ns", "admitted_ns", "stalled"),
+        *("admitted_once", "refused_once", "backed", "covered", "target"),
+        *("own_bytes", "arena", "path", "shared_bytes", "shared_live", "blocks"),
+    )
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.order = -1
+        self.length = request.prompt_tokens
+        self.total = request.total_tokens
+        self.start_ns = self.decode_ns = self.admitted_ns = 0
+        self.stalled = self.admitted_once = self.refused_once = False
+        self.backed = self.target = 0
+        self.covered: int | None = 0
+        self.own_bytes = self.arena = 0
+        self.path: list[Node] = []
+        self.shared_bytes = self.shared_live = 0
+        self.blocks: list[list[int]] = []
+
+    def steps_before(self, now: int, step_ns: int) -> int:
+        """Return the steps of this segment that began before *now*."""
+        if self.stalled or now <= self.decode_ns:
+            return 0
+        return min(-((self.decode_ns - now) // step_ns), self.total - self.length)

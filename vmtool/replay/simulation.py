@@ -1,0 +1,377 @@
+"""The replay itself: arrivals, admissions, steps that need memory, refusals and ends, in order.
+
+Time advances from event to event. A sequence has one event at a time: its end, or the next step at
+which its memory is not enough; what it costs in between is a sum in closed form. At one moment ends
+come first, then steps by age, then arrivals. A level counts as a peak only if it lasts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vmtool.errors import CheckFailedError
+from vmtool.kv.live import LiveBytes
+from vmtool.replay.plan import OnRefusal
+from vmtool.replay.recorder import Recorder
+from vmtool.replay.results import Point
+from vmtool.replay.sequence import Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from vmtool.kv.traces.request import Request
+    from vmtool.replay.account import Account
+    from vmtool.replay.plan import Plan
+
+_END: Final = 0
+_STEP: Final = 1
+
+
+class Store(Protocol):
+    """The memory of sequences: :class:`RangeStore` or :class:`PoolStore`."""
+
+    def admit(self, seq: Sequence, tokens: int) -> bool:
+        """Give a new sequence memory for *tokens*; ``False``, and nothing done, if refused."""
+
+    def grow(self, seq: Sequence, tokens: int, slack_ns: int) -> bool:
+        """Give it memory for *tokens* in all; ``False``, and nothing done, if refused."""
+
+    def drop(self, seq: Sequence) -> None:
+        """Take all its memory."""
+
+    def enough(self, seq: Sequence, tokens: int, live: int) -> bool:
+        """Tell whether it has room for the *live* bytes of *tokens*."""
+
+    def close(self) -> None:
+        """Give back what was there without sequences."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no sequence has anything."""
+
+
+class Simulation:
+    """One replay.
+
+    Args:
+        plan: The rules.
+        store: The memory of sequences.
+        account: The ledger that the store writes.
+
+    Attributes:
+        recorder: What was measured.
+        events: Moments at which something changed.
+    """
+
+    def __init__(self, plan: Plan, store: Store, account: Account) -> None:
+        self.recorder = Recorder()
+        self.events = 0
+        self._plan = plan
+        self._store = store
+        self._account = account
+        self._live = LiveBytes(plan.policy.cost)
+        self._step_ns = plan.step_ns
+        self._now = 0
+        self._orders = 0
+        self._heap: list[tuple[int, int, int, Sequence]] = []
+        self._admitted: dict[int, Sequence] = {}  # by order, so the youngest is the last
+        self._stalled: dict[int, Sequence] = {}  # likewise
+        self._queue: deque[Sequence] = deque()
+
+    def run(self, requests: Iterable[Request], stop: Callable[[], bool] = lambda: False) -> bool:
+        """Replay *requests*; everything is released afterwards.
+
+        Args:
+            requests: Ascending in time.
+            stop: Asked before each event; what was done until then counts.
+
+        Returns:
+            Whether all of them were replayed.
+
+        Raises:
+            CheckFailedError: If the ledger contradicts itself.
+            InputError: If the trace turns out to be bad.
+            CallError: If real memory is refused by the platform.
+        """
+        arrivals = iter(requests)
+        arrival = next(arrivals, None)
+        heap = self._heap
+        while True:
+            if stop():
+                self._abandon()
+                return False
+            if self._stalled and len(self._stalled) == len(self._admitted):
+                self._break_deadlock()
+            elif heap and (arrival is None or heap[0][0] <= arrival.arrival_ns):
+                now, kind, order, seq = heappop(heap)
+                if seq.order != order:
+                    continue  # it was preempted meanwhile
+                self._go_to(now)
+                if kind == _END:
+                    self._finish(seq)
+                else:
+                    self._step(seq)
+            elif arrival is not None:
+                self._go_to(arrival.arrival_ns)
+                self._arrive(arrival)
+                arrival = next(arrivals, None)
+            else:
+                break
+        self._close()
+        return True
+
+    # ---- time -------------------------------------------------------------------------------
+
+    def _go_to(self, now: int) -> None:
+        self.events += 1
+        if now == self._now:
+            return
+        if self.recorder.due(now):
+            account = self._account
+            live = self._live_before(now)
+            self.recorder.add(
+                Point(now, live, account.committed, account.reserved, account.sequences)
+            )
+        self._account.advance(now)
+        self._now = now
+
+    def _live_before(self, now: int) -> int:
+        """Return the bytes of tokens just before *now*, shared ones once."""
+        live, step = self._live.at, self._step_ns
+        total = -self._account.overlap
+        for seq in self._admitted.values():
+            if seq.admitted_ns < now:
+                total += live(seq.length + seq.steps_before(now, step))
+        return total
+
+    def _note_peak(self) -> None:
+        """Look at what is live before something goes: it only grows in between."""
+        account = self._account
+        if account.committed <= self.recorder.peak_live:
+            return
+        live = self._live_before(self._now)
+        if live > account.committed:
+            raise account.breach()
+        self.recorder.peak_live = max(self.recorder.peak_live, live)
+
+    def _schedule(self, seq: Sequence, *, forced: bool = False) -> None:
+        """Set the next event of *seq*; *forced* if memory ahead of need was refused just now."""
+        covered = seq.covered
+        steps = seq.total - seq.length
+        if covered is not None and covered < self._plan.max_tokens:
+            ahead = 0 if forced else self._plan.commit_ahead
+            target = max(covered - ahead, seq.target, seq.length) + 1
+            if target <= seq.total:
+                seq.target = target
+                at = seq.decode_ns + (target - seq.length - 1) * self._step_ns
+                heappush(self._heap, (at, _STEP, seq.order, seq))
+                return
+        heappush(self._heap, (seq.decode_ns + steps * self._step_ns, _END, seq.order, seq))
+
+    def _settle(self, seq: Sequence) -> int:
+        """Add what *seq* was live in this segment until now; the steps that are complete."""
+        now, step = self._now, self._step_ns
+        begun = seq.steps_before(now, step)
+        area = self._live.at(seq.length) * (min(now, seq.decode_ns) - seq.start_ns)
+        if seq.stalled:
+            area = self._live.at(seq.length) * (now - seq.start_ns)
+            self.recorder.counts.stalled_ns += now - seq.start_ns
+        complete = begun
+        if begun:
+            last_ns = now - seq.decode_ns - (begun - 1) * step
+            complete = begun - (last_ns < step)
+            area += self._live.over(seq.length, begun - 1) * step
+            area += self._live.at(seq.length + begun) * last_ns
+        self.recorder.live_area += area
+        self.recorder.counts.decode_steps += complete
+        return complete
+
+    # ---- requests ---------------------------------------------------------------------------
+
+    def _arrive(self, request: Request) -> None:
+        counts = self.recorder.counts
+        counts.arrived += 1
+        if request.total_tokens > self._plan.max_tokens:
+            counts.too_long += 1
+            return
+        self._queue.append(Sequence(request))
+        if len(self._queue) == 1:
+            self._admit()
+
+    def _admit(self) -> None:
+        """Admit from the queue, first come first served, while there is room."""
+        counts = self.recorder.counts
+        queue, plan = self._queue, self._plan
+        while queue and len(self._admitted) < plan.max_sequences and not self._stalled:
+            seq = queue[0]
+            ahead = min(seq.length + plan.commit_ahead, plan.max_tokens)
+            if self._store.admit(seq, ahead):
+                self._start(queue.popleft(), forced=False)
+            elif ahead > seq.length and self._store.admit(seq, seq.length):
+                counts.refused_ahead += 1
+                self._start(queue.popleft(), forced=True)
+            else:
+                if not seq.refused_once:
+                    seq.refused_once = True
+                    counts.refused_admissions += 1
+                if not self._admitted:
+                    counts.too_large += 1  # nothing else is there that could make room
+                elif plan.on_refusal is OnRefusal.REJECT:
+                    counts.rejected += 1
+                else:
+                    return
+                queue.popleft()
+
+    def _start(self, seq: Sequence, *, forced: bool) -> None:
+        now, counts = self._now, self.recorder.counts
+        self._orders += 1
+        seq.order = self._orders
+        self._admitted[seq.order] = seq
+        self._account.sequences += 1
+        self._account.peak_sequences = max(self._account.peak_sequences, len(self._admitted))
+        if seq.admitted_once:
+            counts.recomputed_tokens += seq.length
+        else:
+            seq.admitted_once = True
+            self.recorder.waits.extend((now - seq.request.arrival_ns,))
+        counts.prompt_tokens += seq.length
+        seq.start_ns = seq.admitted_ns = now
+        seq.decode_ns = now + self._plan.prefill(seq.length)
+        seq.target = seq.length
+        self._check(seq)
+        self._schedule(seq, forced=forced)
+
+    def _finish(self, seq: Sequence) -> None:
+        self._drop(seq)
+        self.recorder.counts.finished += 1
+        self._use_room()
+
+    def _drop(self, seq: Sequence) -> int:
+        """Take all memory of *seq*; the steps that it completed in this segment."""
+        self._note_peak()
+        complete = self._settle(seq)
+        self._store.drop(seq)
+        self._account.sequences -= 1
+        del self._admitted[seq.order]
+        self._stalled.pop(seq.order, None)
+        seq.order = -1
+        return complete
+
+    def _use_room(self) -> None:
+        """Let those go on that wait for memory, the oldest first, and then admit others."""
+        for seq in list(self._stalled.values()):
+            if not self._grow(seq, seq.length + 1):
+                return
+            self._settle(seq)
+            del self._stalled[seq.order]
+            seq.stalled = False
+            seq.start_ns = seq.decode_ns = self._now
+            seq.target = seq.length + 1
+            self._check(seq)
+            self._schedule(seq, forced=self._plan.commit_ahead > 0)
+        self._admit()
+
+    # ---- memory of a step -------------------------------------------------------------------
+
+    def _step(self, seq: Sequence) -> None:
+        """Give *seq* the memory for its step to ``seq.target`` tokens, and for those ahead."""
+        tokens = seq.target
+        plan = self._plan
+        ahead = min(tokens + plan.commit_ahead, plan.max_tokens)
+        if self._grow(seq, ahead):
+            self._check(seq)
+            self._schedule(seq)
+        elif seq.covered is None or tokens <= seq.covered:
+            self.recorder.counts.refused_ahead += 1
+            self._schedule(seq, forced=True)
+        elif ahead > tokens and self._grow(seq, tokens):
+            self.recorder.counts.refused_ahead += 1
+            self._check(seq)
+            self._schedule(seq, forced=True)
+        else:
+            self.recorder.counts.refused_steps += 1
+            self._refuse(seq, tokens)
+
+    def _grow(self, seq: Sequence, tokens: int) -> bool:
+        covered = seq.covered
+        slack = 0 if covered is None else max(covered + 1 - max(seq.target, 1), 0) * self._step_ns
+        return self._store.grow(seq, tokens, slack)
+
+    def _check(self, seq: Sequence) -> None:
+        """Check that the memory of *seq* is enough for as long as it is said to be."""
+        if seq.covered is not None and seq.covered < seq.backed:
+            raise CheckFailedError(f"{seq.covered} tokens are covered of {seq.backed}")
+        tokens = seq.total if seq.covered is None else min(seq.covered, seq.total)
+        if not self._store.enough(seq, tokens, self._live.at(tokens)):
+            raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
+
+    def _refuse(self, seq: Sequence, tokens: int) -> None:
+        mode = self._plan.on_refusal
+        if mode is OnRefusal.WAIT:
+            complete = self._settle(seq)
+            seq.length += complete
+            seq.stalled = True
+            seq.start_ns = seq.decode_ns = self._now
+            self._stalled[seq.order] = seq
+            self._stalled = dict(sorted(self._stalled.items()))
+        elif mode is OnRefusal.REJECT:
+            self._drop(seq)
+            if self._admitted:
+                self.recorder.counts.cut += 1
+            else:
+                self.recorder.counts.too_large += 1
+            self._use_room()
+        else:
+            self._make_room(seq, tokens)
+
+    def _make_room(self, seq: Sequence, tokens: int) -> None:
+        """Preempt the youngest sequences until *seq* has memory for *tokens*, or is the youngest."""
+        while True:
+            youngest = next(reversed(self._admitted.values()))
+            if len(self._admitted) == 1:
+                self._drop(seq)
+                self.recorder.counts.too_large += 1
+                self._use_room()
+                return
+            self._preempt(youngest)
+            if youngest is seq:
+                return
+            if self._grow(seq, tokens):
+                self._check(seq)
+                self._schedule(seq, forced=self._plan.commit_ahead > 0)
+                return
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Take all memory of *seq*, which begins anew when there is room, before all that wait."""
+        seq.length += self._drop(seq)
+        seq.stalled = False
+        self.recorder.counts.preemptions += 1
+        self._queue.appendleft(seq)
+
+    def _break_deadlock(self) -> None:
+        """Preempt the youngest sequence, since all of them wait for memory that only they have."""
+        youngest = next(reversed(self._stalled.values()))
+        if len(self._stalled) == 1:
+            self._drop(youngest)
+            self.recorder.counts.too_large += 1
+        else:
+            self.recorder.counts.deadlocks += 1
+            self._preempt(youngest)
+        self._use_room()
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    def _abandon(self) -> None:
+        """Release everything at once."""
+        for seq in list(self._admitted.values()):
+            self._drop(seq)
+        self._close()
+
+    def _close(self) -> None:
+        self._store.close()
+        self._account.trim()
+        self._account.check_empty()
+        if not self._store.empty or self._admitted or self._stalled:
+            raise CheckFailedError("sequences are left at the end")

@@ -1,0 +1,180 @@
+"""The report of ``vmtool kv-replay`` about one replay, as text and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from vmtool.report.columns import pairs, paragraph, table
+from vmtool.report.document import document
+from vmtool.report.kv import percent
+from vmtool.report.plot import LIVE, ROUNDING, plot_lines
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from vmtool.replay.results import RealRun, ReplayResult, ReplaySettings
+    from vmtool.stats import Summary
+
+
+def to_document(result: ReplayResult, command: list[str]) -> dict[str, Any]:
+    """Return the JSON document of one replay."""
+    body = {field.name: getattr(result, field.name) for field in fields(result)}
+    return document("vmtool.kv-replay", 1, command=command, body=body)
+
+
+def to_lines(result: ReplayResult, width: int) -> Iterator[str]:
+    """Yield the report as lines of plain text."""
+    yield from paragraph(settings_text(result.settings), width)
+    yield from paragraph(trace_text(result), width)
+    yield ""
+    yield from table(("", "peak", "mean"), _levels(result), width)
+    yield ""
+    yield from pairs(list(facts(result)), width)
+    if result.real is not None:
+        yield ""
+        yield from real_lines(result.real, width)
+    if len(result.timeline) > 1:
+        yield ""
+        yield from paragraph(
+            f"Live {LIVE} and committed {ROUNDING} memory over simulated time", width
+        )
+        yield from plot_lines(result.timeline, width)
+
+
+def settings_text(settings: ReplaySettings) -> str:
+    """Return the rules in one sentence."""
+    formats = settings.format_k
+    if settings.format_v != formats:
+        formats = f"K {formats}, V {settings.format_v}"
+    text = (
+        f"{settings.model}, {formats}, {settings.policy} on granules of"
+        f" {format_size(settings.granule_bytes)}, {format_size(settings.budget_bytes)} of KV memory"
+        f" ({settings.budget_origin}), at most {settings.max_sequences} sequences of"
+        f" {settings.max_tokens:,} tokens"
+    )
+    ranks = (settings.tp, settings.pp, settings.dcp)
+    return text if ranks == (1, 1, 1) else text + ", tp {}, pp {}, dcp {}".format(*ranks)
+
+
+def trace_text(result: ReplayResult) -> str:
+    """Return what was replayed in a sentence or two."""
+    trace = result.trace
+    state = "replayed" if result.complete else "replayed before the interruption"
+    text = (
+        f"{trace.requests:,} requests of {trace.name} ({trace.format}) {state} in"
+        f" {format_duration(result.duration_ns)} of simulated time."
+    )
+    if trace.late:
+        text += f" {trace.late:,} were out of order and count as arriving with the one before."
+    if trace.bad:
+        listed = "; ".join(f"line {bad.line} {bad.problem}" for bad in trace.bad_lines)
+        text += f" {trace.bad:,} lines are no requests: {listed}."
+    return text
+
+
+def _levels(result: ReplayResult) -> list[list[str]]:
+    usage = result.usage
+    levels = [("live", usage.live), ("committed", usage.committed)]
+    if result.settings.retain_bytes:
+        levels += [("pooled", usage.pooled), ("both", usage.charged)]
+    levels.append(("reserved", usage.reserved))
+    if usage.saved.peak_bytes:
+        levels.append(("saved by sharing", usage.saved))
+    rows = [
+        [name, format_size(level.peak_bytes), format_size(level.mean_bytes)]
+        for name, level in levels
+    ]
+    return [*rows, ["sequences", f"{result.peak_sequences:,}", f"{result.mean_sequences:,.1f}"]]
+
+
+def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    """Yield what happened: names and sentences."""
+    usage, done, requests = result.usage, result.operations, result.requests
+    what = "committed or pooled" if result.settings.retain_bytes else "committed"
+    yield "wasted", f"{percent(usage.waste)} of what is {what} holds no tokens, on average"
+    lost, worst = percent(usage.fragmentation), percent(usage.peak_fragmentation)
+    yield "fragmented", f"{lost} of it belongs to no sequence, on average; {worst} at worst"
+    yield "requests", ", ".join(_outcomes(result))
+    yield "refused", _refusals(result)
+    yield "queue", _summary_text(result.waiting)
+    yield (
+        "tokens",
+        f"{requests.decode_steps:,} generated, {requests.prompt_tokens:,} prefilled"
+        + (f" ({requests.recomputed_tokens:,} again)" if requests.recomputed_tokens else ""),
+    )
+    yield "commits", _spans_text(done.commits, done.commits_per_s, done.commit_bytes)
+    yield "releases", _spans_text(done.releases, done.releases_per_s, done.release_bytes)
+    if result.settings.retain_bytes:
+        yield "from the pool", f"{format_size(done.reused_bytes)} of what was committed"
+    if done.not_committed_bytes:
+        yield "sharing", f"{format_size(done.not_committed_bytes)} were not committed anew"
+
+
+def _outcomes(result: ReplayResult) -> Iterator[str]:
+    requests = result.requests
+    yield f"{requests.finished:,} finished"
+    others = {
+        "too long": requests.too_long,
+        "too large for the budget": requests.too_large,
+        "rejected": requests.rejected,
+        "cut short": requests.cut,
+        "unfinished": requests.unfinished,
+    }
+    yield from (f"{count:,} {name}" for name, count in others.items() if count)
+
+
+def _refusals(result: ReplayResult) -> str:
+    requests = result.requests
+    parts = [
+        f"{requests.refused_admissions:,} admissions",
+        f"{requests.refused_steps:,} steps",
+    ]
+    if result.settings.commit_ahead_tokens:
+        parts.append(f"{requests.refused_ahead:,} commits ahead of need")
+    text = ", ".join(parts)
+    if requests.preemptions:
+        text += f"; {requests.preemptions:,} preemptions"
+    if requests.deadlocks:
+        text += f", {requests.deadlocks:,} of them as all waited"
+    if requests.stalled_ns:
+        text += f"; {format_duration(requests.stalled_ns)} stalled"
+    return text
+
+
+def _summary_text(summary: Summary) -> str:
+    if not summary.samples:
+        return "no request was admitted"
+    values = {"median": summary.median_ns, "p99": summary.p99_ns, "max": summary.max_ns}
+    told = ", ".join(f"{name} {format_duration(ns or 0)}" for name, ns in values.items())
+    return f"{told} from arrival to admission"
+
+
+def _spans_text(count: int, rate: float, nbytes: int) -> str:
+    return f"{count:,} spans, {rate:,.1f} in a second, {format_size(nbytes)} together"
+
+
+# ---- real memory ----------------------------------------------------------------------------
+
+
+def real_lines(real: RealRun, width: int) -> Iterator[str]:
+    """Yield what happened on real memory."""
+    text = f"On {real.backing} ({real.method}), granule {format_size(real.granule_bytes)}:"
+    yield from paragraph(f"{text} every byte count as simulated, {real.checks:,} checks", width)
+    names = ("samples", "median", "p90", "p99", "p99.9", "max", "together")
+    columns = [_timing(timing.summary, timing.total_ns) for timing in real.timings]
+    headings = ["", *(timing.operation for timing in real.timings)]
+    rows = [[name, *(column[i] for column in columns)] for i, name in enumerate(names)]
+    yield from table(headings, [row for row in rows if any(row[1:])], width)
+    yield from paragraph(
+        f"{real.stalled_steps:,} of {real.stepping_commits:,} decode steps that committed memory"
+        f" stalled on it, for {format_duration(real.stall_ns)} together",
+        width,
+    )
+
+
+def _timing(summary: Summary, total_ns: int) -> Sequence[str]:
+    values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.p999_ns, summary.max_ns)
+    told = ["" if ns is None else format_duration(ns) for ns in values]
+    return [f"{summary.samples:,}", *told, format_duration(total_ns)]
