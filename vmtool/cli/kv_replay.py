@@ -43,7 +43,7 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
 
 def _replay(options: dict[str, Any], name: str, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.kv_options import load_model
+    from vmtool.cli.kv_question import load_model
     from vmtool.cli.replay_plan import read_rules, read_trace
     from vmtool.replay.run import run_replay
     from vmtool.report.replay import to_document, to_lines
