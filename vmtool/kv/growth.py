@@ -250,7 +250,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
     if isinstance(policy, (PerTensor, KvMerged, TokenMajor)):
         found: list[PackedRange | StridedRange] = [
             PackedRange(
-                item.count,
+                item.copies,
                 policy.granule,
                 item.token_bytes,
                 Held.of(item.extent, policy.cost.in_flight) if item.extent else _NOTHING,

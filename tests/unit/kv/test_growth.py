@@ -1,5 +1,7 @@
 """Where granules lie and when they are needed, against what the policies say they cost."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,7 +56,7 @@ def test_granules_and_runs_add_up_to_what_the_policy_commits(costs, data):
         for shape in shapes:
             runs = shape.runs(tokens)
             assert sum(end - first for first, end in runs) == shape.granules(tokens)
-            assert all(a[1] < b[0] for a, b in zip(runs, runs[1:], strict=False))
+            assert all(a[1] < b[0] for a, b in pairwise(runs))
     assert granules * policy.granule == policy.committed_bytes(tokens)
 
 
