@@ -198,15 +198,18 @@ def test_the_commit_limit_is_named(method, kernel, new_recorder):
     subject.close()
 
 
-def test_a_refused_reservation_is_not_called_out_of_memory(method, new_recorder):
+@pytest.mark.parametrize(
+    ("code", "name"), [(8, "ERROR_NOT_ENOUGH_MEMORY"), (87, "ERROR_INVALID_PARAMETER")]
+)
+def test_a_refused_reservation_is_put_down_to_addresses(method, new_recorder, code, name):
     recorder = new_recorder()
-    recorder.code = 8
+    recorder.code = code
     recorder.fails = lambda _index, _name: True
     backing = WindowsBacking(method, calls=recorder.wrap(CALLS))
     with pytest.raises(OutOfMemoryError) as caught:
         backing.reserve(1 << 30)
     assert "memory did not run out" in caught.value.cause
-    assert "ERROR_NOT_ENOUGH_MEMORY (8)" in str(caught.value)
+    assert f"{name} ({code})" in str(caught.value)
 
 
 def test_the_lease_follows_what_is_quarantined(kernel, new_recorder):

@@ -14,7 +14,12 @@ from typing import Final, TypeAlias
 from vmtool.errors import CallError
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.pressure import read_pressure
-from vmtool.memory.windows_diagnosis import OUT_OF_MEMORY, diagnose_windows, symbol_of
+from vmtool.memory.windows_diagnosis import (
+    NO_ADDRESS_RANGE,
+    OUT_OF_MEMORY,
+    diagnose_windows,
+    symbol_of,
+)
 
 # winnt.h. MEM_DECOMMIT and MEM_REPLACE_PLACEHOLDER are the same bit of different calls.
 MEM_COALESCE_PLACEHOLDERS: Final = 0x1
@@ -182,7 +187,8 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     code = ctypes.get_last_error()
     nbytes = arguments[-2] if len(arguments) > 1 else 0
     diagnosis = diagnose_windows(code, purpose or call, nbytes, read_pressure())
-    kind = OutOfMemoryError if code in OUT_OF_MEMORY else CallError
+    ran_out = code in OUT_OF_MEMORY or diagnosis.kind == NO_ADDRESS_RANGE
+    kind = OutOfMemoryError if ran_out else CallError
     return kind(
         call,
         describe(call, arguments),

@@ -7,6 +7,8 @@ import sys
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
 import ctypes
+import mmap
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -79,12 +81,6 @@ class _MemoryBasicInformation(ctypes.Structure):
         ("protect", _DWORD),
         ("type", _DWORD),
     )
-
-
-class _WorkingSetPage(ctypes.Structure):
-    """``PSAPI_WORKING_SET_EX_INFORMATION`` of psapi.h."""
-
-    _fields_ = (("address", _SIZE), ("attributes", _SIZE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +217,15 @@ def _regions(start: int, end: int) -> Iterator[Region]:
 
 def _count_resident(start: int, end: int) -> int | None:
     """Return how many bytes of a committed span are in the working set."""
-    import mmap
-
     page, present = mmap.PAGESIZE, 0
     while start < end:
-        count = min((end - start) // page, _PAGES_A_CALL)
-        pages = (_WorkingSetPage * count)()
-        for index in range(count):
-            pages[index].address = start + index * page
-        if not _working_set(_PROCESS, ctypes.byref(pages), ctypes.sizeof(pages)):
+        stop = min(end, start + _PAGES_A_CALL * page)
+        # An array of PSAPI_WORKING_SET_EX_INFORMATION: address, attributes, address, ...
+        entries = array("Q", bytes((stop - start) // page * 16))
+        entries[0::2] = array("Q", range(start, stop, page))
+        address, length = entries.buffer_info()
+        if not _working_set(_PROCESS, address, length * entries.itemsize):
             return None
-        present += sum(entry.attributes & _VALID for entry in pages)
-        start += count * page
+        present += sum(attributes & _VALID for attributes in entries[1::2])
+        start = stop
     return present * page

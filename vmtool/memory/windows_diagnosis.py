@@ -41,6 +41,8 @@ _SYMBOLS: Final = {
 
 _CODES: Final = {symbol: code for code, symbol in _SYMBOLS.items()}
 
+#: The kind of a reservation for which there are too few addresses.
+NO_ADDRESS_RANGE: Final = "no-address-range"
 #: Codes that say that something ran out.
 OUT_OF_MEMORY: Final = frozenset(
     {
@@ -76,9 +78,10 @@ def diagnose_windows(code: int, call: str, nbytes: int, pressure: Pressure) -> D
     """
     if code == _COMMITMENT_LIMIT:
         return _commitment_limit(nbytes, pressure)
-    if call == "reserve" and code in {_NOT_ENOUGH_MEMORY, _OUTOFMEMORY}:
+    # 87 is the answer to a length that is more than all addresses of a process.
+    if call == "reserve" and code in {_NOT_ENOUGH_MEMORY, _OUTOFMEMORY, _INVALID_PARAMETER}:
         return Diagnosis(
-            "no-address-range",
+            NO_ADDRESS_RANGE,
             f"no free range of {format_size(nbytes)} is left in the address space; "
             "memory did not run out",
             "reserve less; `vmtool granularity` shows the largest range that works",

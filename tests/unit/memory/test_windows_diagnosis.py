@@ -54,8 +54,9 @@ def test_a_limit_that_the_machine_has_not_reached_is_the_jobs():
     assert "4 GiB" in diagnosis.cause
 
 
-def test_a_reservation_runs_out_of_addresses_and_not_of_memory():
-    diagnosis = diagnose_windows(8, "reserve", 1 << 47, ROOMY)
+@pytest.mark.parametrize("code", [8, 14, 87])
+def test_a_reservation_runs_out_of_addresses_and_not_of_memory(code):
+    diagnosis = diagnose_windows(code, "reserve", 1 << 47, ROOMY)
     assert diagnosis.kind == "no-address-range"
     assert "128 TiB" in diagnosis.cause
     assert "memory did not run out" in diagnosis.cause
