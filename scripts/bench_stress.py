@@ -58,7 +58,8 @@ def in_worker(settings: StressSettings) -> tuple[MethodResult, float]:
 def in_process(settings: StressSettings) -> MethodResult:
     """Run the same session in this process."""
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "j", 1) as journal:
-        session = Session(WorkerPlan(settings, 0), journal, lambda _session: None)
+        plan = WorkerPlan(settings, 0)
+        session = Session(plan, journal, lambda _session: None, lambda _checkpoint: None)
         session.prepare()
         session.run()
         method = close_session(session, journal).methods[0]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.results import Checkpoint
 from vmtool.stress.ledger import leak_slopes
+from vmtool.stress.timeline import SlopePoints
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from vmtool.memory.backing import Reservation
     from vmtool.memory.blocks import BlockMap
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 _SPACING: Final = 60
 #: What the first one is expected to take: reading some hundred areas.
 _FIRST_NS: Final = 2 * 10**6
-#: Kept checkpoints and points of the slope; when there are more, every other one is dropped.
-_KEPT: Final = 256
 
 
 class Subject:
@@ -49,11 +48,18 @@ class Checkpoints:
         spent_ns: Time that they took.
         differing: The first checkpoint where each ledger was not what it had to be.
         compared: How many were made.
+        told: The ledgers that the platform tells.
         observer: Who counts what the buffers hold.
+        note: Called with each checkpoint; nothing else keeps it.
     """
 
     def __init__(
-        self, worker: int, subjects: Sequence[Subject], observer: Observer, threads: int
+        self,
+        worker: int,
+        subjects: Sequence[Subject],
+        observer: Observer,
+        threads: int,
+        note: Callable[[Checkpoint], None],
     ) -> None:
         self.spent_ns = 0
         self.compared = 0
@@ -66,8 +72,9 @@ class Checkpoints:
         self._due = [0] * threads
         self._lock = threading.Lock()
         self._began = 0
-        self._kept: list[Checkpoint] = []
-        self._every = 1
+        self._points = SlopePoints()
+        self.told: set[str] = set()
+        self.note = note
 
     def start(self) -> None:
         """Begin to count time; what came before was warm-up."""
@@ -106,17 +113,10 @@ class Checkpoints:
         with self._lock:
             self._note(self._checkpoint(began, cycle, methods, *found))
 
-    def kept(self) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints that are kept, evenly spaced, and those that differed."""
-        with self._lock:
-            chosen = {id(c): c for c in (*self._kept, *self.differing.values())}
-        return tuple(sorted(chosen.values(), key=lambda checkpoint: checkpoint.at_ns))
-
     def slopes(self) -> tuple[LedgerSlope, ...]:
         """Return the growth of each ledger of the process beyond its buffers."""
         with self._lock:
-            points = [(c.cycle, c.process) for c in self._kept]
-        return leak_slopes(points, self._worker)
+            return leak_slopes(self._points.points(), self._worker)
 
     def _checkpoint(
         self,
@@ -137,11 +137,10 @@ class Checkpoints:
 
     def _note(self, checkpoint: Checkpoint) -> None:
         for reading in checkpoint.buffers:
+            if reading.observed is not None:
+                self.told.add(reading.ledger)
             if not reading.agrees:
                 self.differing.setdefault(reading.ledger, checkpoint)
-        if self.compared % self._every == 0:
-            self._kept.append(checkpoint)
-            if len(self._kept) > _KEPT:
-                del self._kept[1::2]
-                self._every *= 2
+        self._points.add(checkpoint.cycle, checkpoint.process)
         self.compared += 1
+        self.note(checkpoint)

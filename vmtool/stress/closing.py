@@ -57,7 +57,7 @@ def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> W
         resident_before_bytes=session.resident_before,
         resident_after_bytes=None,
         methods=tuple(_method(session, i) for i in range(len(session.settings.methods))),
-        checkpoints=checkpoints.kept() if checkpoints else (),
+        checkpoints=(),
         checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
         busy_ns=session.busy_ns * session.settings.threads,
         slopes=checkpoints.slopes() if checkpoints and complete else (),
@@ -240,16 +240,10 @@ def _ledgers(session: Session) -> list[Verdict]:
     if checkpoints is None:
         names = session.observer.ledgers
         return [Verdict(f"ledger.{name}", None, "no checkpoints were taken") for name in names]
-    told = {
-        reading.ledger
-        for checkpoint in checkpoints.kept()
-        for reading in checkpoint.buffers
-        if reading.observed is not None
-    }
     verdicts = []
     for name in session.observer.ledgers:
         differing = checkpoints.differing.get(name)
-        if name not in told:
+        if name not in checkpoints.told:
             verdicts.append(Verdict(f"ledger.{name}", None, "this platform does not tell it"))
         elif differing is None:
             detail = f"agreed at {checkpoints.compared} checkpoints"

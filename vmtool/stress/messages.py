@@ -51,6 +51,7 @@ class WorkerReport:
     Attributes:
         complete: Whether it ended by itself with everything asked for.
         interrupted: Whether it was told to stop before.
+        checkpoints: Kept by the parent, to whom each is told when it is taken.
         checkpoint_ns: Time in checkpoints.
         busy_ns: Time in rounds, checkpoints included.
         verdicts: Checks that only the worker can make.

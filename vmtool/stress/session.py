@@ -25,6 +25,7 @@ from vmtool.stress.workloads import PATTERNS, Quota
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.results import Checkpoint
     from vmtool.stress.ground import Ground, Observer
     from vmtool.stress.journal import Journal
     from vmtool.stress.messages import WorkerPlan
@@ -58,6 +59,7 @@ class Session:
         plan: What to do.
         journal: Where to note what is being done.
         snapshot: Called about once a second, between rounds.
+        note: Called with each checkpoint, by the thread that took it.
 
     Attributes:
         seats: By thread and method.
@@ -70,7 +72,11 @@ class Session:
     """
 
     def __init__(
-        self, plan: WorkerPlan, journal: Journal, snapshot: Callable[[Session], None]
+        self,
+        plan: WorkerPlan,
+        journal: Journal,
+        snapshot: Callable[[Session], None],
+        note: Callable[[Checkpoint], None],
     ) -> None:
         self.plan = plan
         self.settings = plan.settings
@@ -89,6 +95,7 @@ class Session:
         self.observer: Observer
         self._journal = journal
         self._snapshot = snapshot
+        self._note = note
         self._stop = threading.Event()
         self._schedule = Schedule(self.settings)
         self._round: Round | None = None
@@ -139,7 +146,7 @@ class Session:
         self.observer = ground.observer(subjects)
         if self.plan.checks:
             self.checkpoints = Checkpoints(
-                self.plan.worker, subjects, self.observer, settings.threads
+                self.plan.worker, subjects, self.observer, settings.threads, self._note
             )
 
     def run(self) -> None:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -19,10 +19,12 @@ from vmtool.encoding import decode
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kills import diagnose_kill
+from vmtool.results import Checkpoint
 from vmtool.stress.accidents import describe_accident
 from vmtool.stress.child import child_command, child_environment
 from vmtool.stress.journal import Entry, Journal
 from vmtool.stress.messages import WorkerError, WorkerReport, encode
+from vmtool.stress.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 # Memory that is never written back to a disk, where there is such a place.
 _SHARED: Final = "/dev/shm"  # noqa: S108 - for a private folder in it
 _POLL_S: Final = 0.1
+_POLL_NS: Final = 10**8
 #: A worker that was told to stop has this long to give everything back before it is killed.
 _GRACE_NS: Final = 10 * 10**9
 #: The last bytes of a worker's stderr are kept for the error message.
@@ -86,6 +89,7 @@ class _Worker:
         self._streams = (stdin, stdout, stderr)
         self.report: WorkerReport | None = None
         self.final = False
+        self.timeline = Timeline()
         self.hung = False
         self.stderr = ""
         self.moved_ns = monotonic_ns()
@@ -137,7 +141,10 @@ class _Worker:
                 hung=self.hung,
                 stderr=self.stderr,
             )
-        return Ending(self.report, accident)
+        report = self.report
+        if report is not None:
+            report = replace(report, checkpoints=self.timeline.kept())
+        return Ending(report, accident)
 
     def close(self) -> None:
         """Kill what is left of it and close every channel."""
@@ -218,6 +225,8 @@ class _Watch:
         self._progress = progress
         self._running = set(range(len(workers)))
         self._waiting = set(range(len(workers)))
+        self._started = False
+        self._watch_ns = 0
         self._interrupted_ns: int | None = None
 
     def run(self) -> bool:
@@ -236,13 +245,12 @@ class _Watch:
             self._interrupted_ns = monotonic_ns()
             for worker in self._workers:
                 worker.tell("stop\n")
-        try:
-            worker, message = self._inbox.get(timeout=_POLL_S)
-        except queue.Empty:
-            pass
-        else:
-            self._take(worker, message)
+        with contextlib.suppress(queue.Empty):
+            self._take(*self._inbox.get(timeout=_POLL_S))
+        # Messages may come faster than that, and must not keep the watch from its work.
+        if monotonic_ns() < self._watch_ns:
             return
+        self._watch_ns = monotonic_ns() + _POLL_NS
         self._progress(sum(e.cycle for worker in self._workers for e in worker.entries()))
         for index in self._running:
             worker = self._workers[index]
@@ -260,13 +268,16 @@ class _Watch:
             raise WorkerRefusedError(decode(WorkerError, message["value"]))
         if kind == "ready":
             self._waiting.discard(worker.index)
+        elif kind == "checkpoint":
+            worker.timeline.add(decode(Checkpoint, message["value"]))
         elif kind in {"snapshot", "report"}:
             worker.report = decode(WorkerReport, message["value"])
             worker.final = kind == "report"
         elif kind == "end":
             self._running.discard(worker.index)
             self._waiting.discard(worker.index)
-        if kind in {"ready", "end"} and not self._waiting:
+        if kind in {"ready", "end"} and not self._waiting and not self._started:
+            self._started = True
             # All begin together; one that died before it was ready does not hold up the others.
             for other in self._workers:
                 if not other.final:

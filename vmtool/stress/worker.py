@@ -31,8 +31,13 @@ def main(arguments: list[str]) -> int:
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
     with Journal(Path(arguments[0]), plan.settings.threads) as journal:
+        # Neither sends while the other does: snapshots are taken while every thread waits, and
+        # one checkpoint after the other.
         session = Session(
-            plan, journal, lambda current: _send("snapshot", snapshot(current, journal))
+            plan,
+            journal,
+            snapshot=lambda current: _send("snapshot", snapshot(current, journal)),
+            note=lambda checkpoint: _send("checkpoint", checkpoint),
         )
         try:
             session.prepare()
@@ -44,8 +49,11 @@ def main(arguments: list[str]) -> int:
             )
             return 0
         _send("ready")
-        if not sys.stdin.readline():
+        order = sys.stdin.readline()
+        if not order:
             return 0  # the parent is gone
+        if order == "stop\n":
+            session.stop()
         threading.Thread(target=_listen, args=(session,), daemon=True).start()
         session.run()
         _send("report", close_session(session, journal))
@@ -62,10 +70,10 @@ def _volunteer() -> None:
 
 def _listen(session: Session) -> None:
     """Wait for the parent's ``stop``; end at once when the parent is gone."""
-    if sys.stdin.readline():
-        session.stop()
-    else:
-        os._exit(1)
+    for line in sys.stdin:
+        if line == "stop\n":
+            session.stop()
+    os._exit(1)
 
 
 def _send(message: str, value: Any = None) -> None:

@@ -39,7 +39,9 @@ def session(make, tmp_path):
     def start(snapshot=lambda _session: None, **options):
         settings = make(**options)
         journal = Journal(tmp_path / f"journal-{len(made)}", settings.threads)
-        begun = Session(WorkerPlan(settings, 0), journal, snapshot)
+        notes = []
+        begun = Session(WorkerPlan(settings, 0), journal, snapshot, notes.append)
+        begun.notes = notes
         made.append((begun, journal))
         begun.journal = journal
         return begun

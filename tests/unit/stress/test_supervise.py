@@ -89,6 +89,20 @@ def test_stopping_ends_early_and_keeps_a_valid_result(stress):
     assert result.methods[0].cycles > 0
 
 
+def test_stopping_before_it_began_is_an_empty_result_and_no_accident(stress):
+    result = stress(duration_ns=600 * SECOND, stopping=lambda: True)
+    assert result.outcome is Outcome.INTERRUPTED
+    assert result.accidents == ()
+    assert all(method.cycles == 0 for method in result.methods)
+
+
+def test_a_worker_that_ends_first_does_not_stop_the_others(make):
+    plans = [WorkerPlan(make(cycles=cycles), worker) for worker, cycles in enumerate([1, 3000])]
+    endings, _ = run_workers(plans, hang_ns=60 * SECOND)
+    assert [ending.report.methods[0].cycles for ending in endings] == [1, 3000]
+    assert all(ending.report.complete for ending in endings)
+
+
 def test_workers_and_threads_are_compared_with_one(stress):
     result = stress(workers=2, threads=2, cycles=30)
     assert result.outcome is Outcome.COMPLETE
