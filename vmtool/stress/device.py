@@ -36,7 +36,8 @@ class DeviceGround:
         self._settings = settings
         self._governor = governor
         self._times = [CallTimes() for _ in settings.methods]
-        self._calls: list[dict[str, Histogram]] = [{} for _ in settings.methods]
+        # All of them now: what grows while it runs looks like a leak.
+        self._calls = [{name: Histogram() for name in TIMED} for _ in settings.methods]
         # One of its own for writing and looking: out of the methods' clocks, and without faults.
         self._context = DeviceContext(device_ordinal(settings.backing) or 0)
         self.device = self._context.info.name
@@ -94,13 +95,10 @@ class DeviceGround:
 
     def calls(self, method_index: int, /) -> tuple[CallResult, ...]:
         """Return the latencies of each driver call of a method so far."""
-        found = self._calls[method_index]
-        results = []
-        for name in TIMED:
-            if name in found:
-                data = found[name].data()
-                results.append(CallResult(name, summarize(data), data))
-        return tuple(results)
+        found = {name: kept.data() for name, kept in self._calls[method_index].items()}
+        return tuple(
+            CallResult(name, summarize(data), data) for name, data in found.items() if data.count
+        )
 
     def pooled_bytes(self) -> int:
         """Return what is charged to pools, whether it is mapped or not."""
@@ -133,7 +131,7 @@ class DeviceGround:
     def _keep(self, index: int, *, drop: bool) -> None:
         for name, samples in self._times[index].take().items():
             if not drop:
-                self._calls[index].setdefault(name, Histogram()).extend(samples)
+                self._calls[index][name].extend(samples)
 
 
 def _median(samples: Sequence[int]) -> int:

@@ -7,7 +7,8 @@ device memory    what is in use beyond the start, 64 MiB up or down: the driver 
                  of its own, and counts whoever else uses the device. Not told with several
                  workers or under WDDM, whose free memory is a budget; nor of one thread
                  while others run
-device mappings  none: every handle of a buffer is asked for, and every gap between them
+device mappings  none: every handle that is committed is asked for its access. The driver is
+                 not asked about gaps: what it answers there is not documented
 ===============  =========================================================================
 """
 
@@ -90,10 +91,11 @@ class DeviceObserver:
         return (memory, self._mappings(chosen)), beyond
 
     def still_held(self) -> int:
-        """Return how many of the closed buffers' ranges the driver still has something mapped in."""
-        if self._context.lost:
-            return 0
-        return sum(self._mapped(subject.reservation, 0) for subject in self._subjects)
+        """Return how many buffers are not closed, or all if the device has not got back its memory."""
+        used = self._used()
+        if used is not None and used - self._used_before - self._pooled_bytes() > _MEMORY_SLACK:
+            return len(self._subjects)
+        return sum(not subject.reservation.closed for subject in self._subjects)
 
     def _believed(self) -> int:
         """Return what is committed or lost in buffers that no pool is charged for, and pooled."""
@@ -104,26 +106,27 @@ class DeviceObserver:
         )
 
     def _mappings(self, chosen: Sequence[Subject]) -> LedgerReading:
-        believed = lost = 0
+        believed = 0
         observed: int | None = 0
         for subject in chosen:
             reservation = subject.reservation
             chunk = reservation.granularity
             believed += reservation.blocks.total // chunk
-            lost += reservation.quarantined.total // chunk
-            if reservation.capacity // chunk > _MOST_CHUNKS or self._context.lost:
+            if reservation.blocks.total // chunk > _MOST_CHUNKS or self._context.lost:
                 observed = None
             elif observed is not None:
-                offsets = range(0, reservation.capacity, chunk)
-                observed += sum(self._mapped(reservation, at) for at in offsets)
-        return LedgerReading("device_mappings", believed, observed, believed, believed + lost)
+                for start, end in list(reservation.blocks):
+                    observed += sum(
+                        self._mapped(reservation, at) for at in range(start, end, chunk)
+                    )
+        return LedgerReading("device_mappings", believed, observed, believed, believed)
 
     def _mapped(self, reservation: Reservation, offset: int) -> bool:
         try:
             access = self._context.call(
                 "cuMemGetAccess", self._access.location, reservation.base + offset
             )
-        except CudaError:  # where nothing is mapped there is no access to tell
+        except CudaError:
             return False
         return bool(access)
 
