@@ -1,0 +1,79 @@
+"""Every driver call of every command fails in turn: the right exit code, and nothing is held."""
+
+from __future__ import annotations
+
+import pytest
+
+COMMANDS = {
+    "granularity": ["granularity", "--backing", "cuda:0"],
+    "reserve": ["reserve", "1GiB", "--backing", "cuda:0"],
+    "grow-cold": ["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda:0"],
+    "grow-pooled": [
+        *["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda:0"],
+        *["--method", "pooled"],
+    ],
+    "kv-estimate": ["kv-estimate", "gpt2", "--budget", "cuda:0"],
+    "doctor": ["doctor", "--backing", "cuda:0"],
+}
+#: Without these there is no device to use: not available here.
+ABSENT = ("cuInit",)
+#: What can be done without: an attribute that is not known, giving back at the end.
+TOLERATED = ("cuDevicePrimaryCtxRelease", "cuDeviceGetAttribute", "cuMemGetAccess")
+
+
+@pytest.fixture(scope="session")
+def calls_of(fakecuda_lib, tmp_path_factory):
+    """Return the driver calls that a command makes, by running it once."""
+    from fakecuda import control
+
+    known = {}
+
+    def calls(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp("reports")
+            ran = control.run_python(["-m", "vmtool", *COMMANDS[name]], folder)
+            ran.assert_clean()
+            known[name] = sorted(ran.reports[0]["calls"])
+        return known[name]
+
+    return calls
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_call_fails_in_turn(run_with_fakecuda, calls_of, command):
+    calls = calls_of(command)
+    assert "cuDeviceGetCount" in calls
+    for call in calls:
+        if call.startswith("cuGet"):
+            continue  # the bindings' own look-up, and the words for an error
+        ran = run_with_fakecuda(COMMANDS[command], fail=f"{call}:1=999")
+        if call in ABSENT:
+            assert ran.returncode == 4, (call, ran.stderr)
+        elif call in TOLERATED or (command, call) == ("grow-pooled", "cuMemRelease"):
+            # A pool is emptied when the process ends, and its memory goes with it.
+            assert ran.returncode in {0, 1}, (call, ran.stderr)
+        else:
+            assert ran.returncode in {1, 3}, (call, ran.returncode, ran.stderr)
+        assert "Traceback" not in ran.stderr, call
+        if ran.returncode == 1:
+            assert f"{call}(" in ran.stderr
+            assert "CUDA_ERROR_UNKNOWN" in ran.stderr
+        if call not in {"cuMemRelease", "cuDevicePrimaryCtxRelease"}:  # these lose something
+            ran.assert_clean()
+
+
+def test_a_device_out_of_memory_says_what_is_free(run_with_fakecuda):
+    arguments = ["grow", "--to", "8MiB", "--backing", "cuda:0"]
+    ran = run_with_fakecuda(arguments, fail="cuMemCreate:2=2")
+    assert ran.returncode == 1
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in ran.stderr
+    assert "is free on the device" in ran.stderr
+    ran.assert_clean()
+
+
+def test_a_lost_device_is_told_once_and_called_no_more(run_with_fakecuda):
+    ran = run_with_fakecuda(["grow", "--to", "8MiB", "--backing", "cuda"], fail="cuMemMap:2=719")
+    assert ran.returncode == 1
+    assert "CUDA_ERROR_LAUNCH_FAILED" in ran.stderr
+    assert ran.reports[0]["calls"]["cuMemMap"]["calls"] == 2
+    ran.assert_clean()
