@@ -113,7 +113,7 @@ def test_every_pattern_runs_with_every_method(vmtool, pattern):
         (["--matrix", "--prove-faults"], 2),
         (["--find-ceiling", "everything"], 2),
         (["--budget", "1MiB"], 5),
-        (["--capacity", "8MiB", "--granule", "4KiB", "--budget", "4KiB", "--threads", "2"], 5),
+        (["--capacity", "8MiB", "--granule", "64KiB", "--budget", "64KiB", "--threads", "2"], 5),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(vmtool, monkeypatch, arguments, code):

@@ -16,7 +16,7 @@ from vmtool.memory import open_backing
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import Ledgers, read_process, read_range, read_split
 from vmtool.memory.faults import FaultyCalls, parse_fault
-from vmtool.memory.pressure import read_pressure
+from vmtool.memory.pressure import count_mappings, read_pressure
 from vmtool.memory.windows_counters import read_system_memory
 from vmtool.memory.windows_rights import large_page_bytes, may_lock_memory
 from vmtool.memory.wine import wine_version
@@ -67,6 +67,15 @@ def test_the_process_and_several_ranges_are_told_together():
     assert process.resident_bytes > 1 << 20
     for reservation in (first, second):
         backing.unreserve(reservation)
+
+
+def test_areas_are_counted_as_the_ledger_counts_them():
+    backing = open_backing("host", method="private")
+    reservation = backing.reserve(4 * backing.granularity)
+    before = count_mappings()
+    backing.commit(reservation, backing.granularity, backing.granularity)
+    assert count_mappings() == before + 2
+    backing.unreserve(reservation)
 
 
 def test_the_charge_of_the_process_is_whole_or_not_told():

@@ -112,6 +112,15 @@ def read_pressure() -> Pressure:
 
 def count_mappings() -> int | None:
     """Return how many memory areas this process has, or ``None`` where it can't be told."""
+    if sys.platform == "win32":
+        from vmtool.memory.windows_counters import read_process_ledgers
+
+        return read_process_ledgers().mappings
+    else:  # mypy needs both branches spelled out
+        return _count_lines_of_maps()
+
+
+def _count_lines_of_maps() -> int | None:
     # At the limit this process can allocate next to nothing, so the file is not read as lines.
     chunk, count = b"", 0
     try:
