@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import click
 
@@ -13,7 +14,7 @@ from vmtool import __version__
 from vmtool.errors import ExitCode, VmtoolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 #: Every command, with the line that ``vmtool --help`` shows, so that listing imports none of them.
 #: The module is ``vmtool.cli.NAME`` (dashes become underscores) and has a command ``command``.
@@ -32,8 +33,31 @@ COMMANDS: Final[dict[str, str]] = {
 ARGUMENTS: Final = "vmtool.arguments"
 
 
+@contextmanager
+def _until_enough() -> Iterator[None]:
+    """Leave with 0 when whoever reads stdout has enough; click itself would leave with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise click.exceptions.Exit(ExitCode.DONE) from error
+
+
 class _LazyGroup(click.Group):
     """A group that imports a command's module when the command is used, not to list it."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with _until_enough():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _until_enough():
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
@@ -88,15 +112,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _tell(error)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):  # stderr may be full or gone: the code says it as well
+            error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("vmtool: interrupted", err=True)
+        with suppress(OSError):
+            click.echo("vmtool: interrupted", err=True)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has enough. Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+    except (OSError, MemoryError) as error:
+        _tell(_unforeseen(error))
+        return ExitCode.CALL_FAILED
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -107,7 +132,21 @@ def entry() -> NoReturn:
 
         # Python leaves Ctrl-Break to Windows, which ends the process without a word.
         signal.signal(signal.SIGBREAK, signal.default_int_handler)
-    sys.exit(run())
+    from vmtool.cli.streams import drop_unwritten
+
+    code = run()
+    drop_unwritten()
+    sys.exit(code)
+
+
+def _unforeseen(error: OSError | MemoryError) -> VmtoolError:
+    """Return what is told of a failure that no command expects: a full disk, no memory at all."""
+    if isinstance(error, OSError):
+        told = VmtoolError(str(error))
+    else:
+        told = VmtoolError("this process cannot have more memory", hint="look at ulimit -a")
+    told.__cause__ = error
+    return told
 
 
 def _tell(error: VmtoolError) -> None:

@@ -141,10 +141,12 @@ def _wrote_csv_only(path: str | None, rows: list[Row]) -> bool:
     """Write the CSV that was asked for, and return whether it took the place of the result."""
     if path is None:
         return False
+    from vmtool.report.codepage import UTF_8
     from vmtool.report.kv_table import write_csv
 
+    encoding, errors = UTF_8
     try:
-        with click.open_file(path, "w", encoding="utf-8") as file:
+        with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
             write_csv(rows, file)
     except BrokenPipeError:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Any
@@ -84,13 +85,14 @@ class Output:
     def _write(
         self, document: Callable[[], dict[str, Any]], text: Callable[[IO[str]], None]
     ) -> None:
-        encoding, errors = "utf-8", "strict"
-        if self.path in {None, "-"} and not self.as_json:
-            from vmtool.report.codepage import result_encoding
+        from vmtool.report.codepage import UTF_8, result_encoding
 
-            encoding, errors = result_encoding()
+        path = "-" if self.path is None else self.path
+        if path == "-" and sys.stdout is None:
+            raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
+        encoding, errors = UTF_8 if self.as_json or path != "-" else result_encoding()
         try:
-            with click.open_file(self.path or "-", "w", encoding=encoding, errors=errors) as file:
+            with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
                 if self.as_json:
                     from vmtool.report.document import dump
 
@@ -101,7 +103,8 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise UsageError(f"cannot write {self.path or 'stdout'}: {error.strerror}") from error
+            name = "stdout" if path == "-" else path
+            raise UsageError(f"cannot write {name}: {error.strerror}") from error
 
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from vmtool.cli.streams import on_terminal
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _WIDTH: Final = 39
 @contextmanager
 def progress_line(*, quiet: bool) -> Iterator[Callable[[Callable[[], str]], None]]:
     """Yield a function that shows a text, which it makes only when it is time for a new one."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not on_terminal(sys.stderr):
         yield lambda _make_text: None
         return
     due = monotonic_ns() + _EVERY_NS  # what is done at once needs no progress

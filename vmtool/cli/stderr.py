@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import click
+
+from vmtool.cli.streams import on_terminal
 
 
 def tell(message: str) -> None:
     """Write *message*, which may have several lines, to stderr.
 
     A terminal would break a long line in the middle of a number; one that is read by a program
-    stays one line.
+    stays one line. Where stderr takes nothing it is lost: the exit code says the same.
     """
-    if sys.stderr.isatty():
+    if on_terminal(sys.stderr):
         import shutil
         import textwrap
 
@@ -28,4 +31,5 @@ def tell(message: str) -> None:
             )
             for line in message.splitlines()
         )
-    click.echo(message, err=True)
+    with suppress(OSError):
+        click.echo(message, err=True)

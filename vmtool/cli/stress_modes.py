@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vmtool.cli.output import command_line
+from vmtool.cli.streams import on_terminal
 from vmtool.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
@@ -84,5 +85,5 @@ def run_guards_mode(output: Output, backing: str, methods: tuple[str, ...]) -> i
 
 def _show(output: Output, text: str) -> None:
     """Overwrite the one line of progress, on a terminal only; an empty text removes it."""
-    if not output.quiet and sys.stderr.isatty():
+    if not output.quiet and on_terminal(sys.stderr):
         click.echo(f"\r{text:<39}" + ("" if text else "\r"), nl=False, err=True)

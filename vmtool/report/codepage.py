@@ -10,6 +10,9 @@ from typing import Final
 # What the reports use beyond ASCII: units, bars, pictures.
 _NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±", "u###==--.+..~")
 _ERRORS: Final = "vmtool.nearest"
+#: UTF-8 has no code for half a surrogate pair, which stands for a byte that is no text, such as one
+#: in the name of a file. As ``\\udcff`` it is legal in JSON and readable elsewhere.
+UTF_8: Final = ("utf-8", "backslashreplace")
 
 
 def result_encoding() -> tuple[str, str]:
@@ -20,11 +23,11 @@ def result_encoding() -> tuple[str, str]:
     """
     asked = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
     if not asked or sys.stdout is None or sys.stdout.isatty():
-        return "utf-8", "strict"
+        return UTF_8
     try:
         return codecs.lookup(asked).name, _ERRORS
     except LookupError:
-        return "utf-8", "strict"
+        return UTF_8
 
 
 def nearest(error: UnicodeError) -> tuple[str, int]:
