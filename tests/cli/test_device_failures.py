@@ -20,6 +20,13 @@ ABSENT = ("cuInit",)
 #: What can be done without: an attribute that is not known, giving back at the end.
 TOLERATED = ("cuDevicePrimaryCtxRelease", "cuDeviceGetAttribute", "cuMemGetAccess")
 
+#: A pool is emptied when the process ends, and its memory goes with it. The largest reservation is
+#: found by refusals, and what a refusal cannot explain is left unexplained.
+UNNOTICED = {
+    ("grow-pooled", "cuMemRelease"),
+    *(("granularity", f"cu{call}") for call in ("CtxPopCurrent", "CtxPushCurrent", "MemGetInfo")),
+}
+
 
 @pytest.fixture(scope="session")
 def calls_of(fakecuda_lib, tmp_path_factory):
@@ -49,8 +56,7 @@ def test_every_call_fails_in_turn(run_with_fakecuda, calls_of, command):
         ran = run_with_fakecuda(COMMANDS[command], fail=f"{call}:1=999")
         if call in ABSENT:
             assert ran.returncode == 4, (call, ran.stderr)
-        elif call in TOLERATED or (command, call) == ("grow-pooled", "cuMemRelease"):
-            # A pool is emptied when the process ends, and its memory goes with it.
+        elif call in TOLERATED or (command, call) in UNNOTICED:
             assert ran.returncode in {0, 1}, (call, ran.stderr)
         else:
             assert ran.returncode in {1, 3}, (call, ran.returncode, ran.stderr)
