@@ -24,7 +24,10 @@ TOLERATED = ("cuDevicePrimaryCtxRelease", "cuDeviceGetAttribute", "cuMemGetAcces
 #: found by refusals, and what a refusal cannot explain is left unexplained.
 UNNOTICED = {
     ("grow-pooled", "cuMemRelease"),
-    *(("granularity", f"cu{call}") for call in ("CtxPopCurrent", "CtxPushCurrent", "MemGetInfo")),
+    *(
+        ("granularity", f"cu{call}")
+        for call in ("MemAddressReserve", "CtxPopCurrent", "CtxPushCurrent", "MemGetInfo")
+    ),
 }
 
 
