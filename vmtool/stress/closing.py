@@ -10,13 +10,15 @@ from vmtool.memory.backing import QuarantineError
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import Tier
 from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES, CallFailure, MethodResult, Verdict
-from vmtool.stress.messages import WorkerReport
+from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.recorder import join_phases
 from vmtool.stress.verify import CorruptionError
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.results import LedgerSlope, UnmapResult
+    from collections.abc import Iterator, Sequence
+
+    from vmtool.results import LedgerSlope, PhaseResult, UnmapResult
     from vmtool.stress.journal import Journal
     from vmtool.stress.session import Problem, Seat, Session
 
@@ -29,7 +31,7 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
     if session.checkpoints is not None:
         session.checkpoints.take_all(session.cycles(), settled=not session.problems)
     # Made before anything is closed: a closed buffer no longer tells what it held.
-    report = snapshot(session, journal, complete=not session.problems and not session.interrupted)
+    report = _report(session, journal, complete=not session.problems and not session.interrupted)
     verdicts = [_contents(session), _zero(session), _base(session), _leases(session)]
     verdicts.append(_budget(session))
     refusals = _close_all(session)
@@ -45,8 +47,21 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
     )
 
 
-def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> WorkerReport:
-    """Return what *session* found so far, without verdicts."""
+def snapshot(session: Session, journal: Journal) -> Iterator[PhaseSoFar | WorkerReport]:
+    """Yield what *session* found so far: phase by phase, and then the rest.
+
+    One large message would make the heap grow a little with each new bucket, which a soak would
+    find, rightly, and call a leak.
+    """
+    for index in range(len(session.settings.methods)):
+        for phase in PHASES:
+            yield PhaseSoFar(index, _phase(session, index, phase))
+    yield _report(session, journal, phases=False)
+
+
+def _report(
+    session: Session, journal: Journal, *, phases: bool = True, complete: bool = False
+) -> WorkerReport:
     checkpoints = session.checkpoints
     return WorkerReport(
         worker=session.plan.worker,
@@ -56,7 +71,10 @@ def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> W
         base_addresses=session.base_addresses,
         resident_before_bytes=session.resident_before,
         resident_after_bytes=None,
-        methods=tuple(_method(session, i) for i in range(len(session.settings.methods))),
+        methods=tuple(
+            _method(session, index, PHASES if phases else ())
+            for index in range(len(session.settings.methods))
+        ),
         checkpoints=(),
         checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
         busy_ns=session.busy_ns * session.settings.threads,
@@ -71,16 +89,18 @@ def snapshot(session: Session, journal: Journal, *, complete: bool = False) -> W
     )
 
 
-def _method(session: Session, index: int) -> MethodResult:
+def _phase(session: Session, index: int, phase: str) -> PhaseResult:
+    seats = (seats[index] for seats in session.seats)
+    return join_phases(phase, [seat.lane.recorders[phase].result(phase) for seat in seats])
+
+
+def _method(session: Session, index: int, phases: Sequence[str]) -> MethodResult:
     seats = [seats[index] for seats in session.seats]
-    recorded = {
-        phase: [seat.lane.recorders[phase].result(phase) for seat in seats] for phase in PHASES
-    }
-    phases = [join_phases(phase, parts) for phase, parts in recorded.items()]
+    found = [_phase(session, index, phase) for phase in phases]
     cycles = sum(seat.lane.cycles for seat in seats)
     wall_ns = session.wall_ns[index]
     per_second = 10**9 / wall_ns if wall_ns else 0.0
-    committed = phases[0].total_bytes
+    committed = sum(seat.lane.recorders["commit"].total_bytes for seat in seats)
     return MethodResult(
         method=session.settings.methods[index],
         cycles=cycles,
@@ -89,7 +109,7 @@ def _method(session: Session, index: int) -> MethodResult:
         bytes_per_s=committed * per_second,
         degraded_bytes=sum(seat.subject.reservation.degraded.total for seat in seats),
         quarantined_bytes=sum(seat.subject.reservation.quarantined.total for seat in seats),
-        phases=tuple(phase for phase in phases if phase.summary.samples),
+        phases=tuple(phase for phase in found if phase.summary.samples),
         calls=session.ground.calls(index),
     )
 

@@ -12,6 +12,7 @@ from vmtool.results import (  # noqa: TC001 - decoding reads the types
     Checkpoint,
     LedgerSlope,
     MethodResult,
+    PhaseResult,
     StressSettings,
     UnmapResult,
     Verdict,
@@ -45,6 +46,14 @@ class WorkerError:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseSoFar:
+    """One phase of one method, while the worker goes on."""
+
+    method_index: int
+    phase: PhaseResult
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """What one worker found, so far or in the end.
 
@@ -52,6 +61,7 @@ class WorkerReport:
         complete: Whether it ended by itself with everything asked for.
         interrupted: Whether it was told to stop before.
         checkpoints: Kept by the parent, to whom each is told when it is taken.
+        methods: In a report of a worker that goes on without their phases, which are told apart.
         checkpoint_ns: Time in checkpoints.
         busy_ns: Time in rounds, checkpoints included.
         verdicts: Checks that only the worker can make.

@@ -19,11 +19,11 @@ from vmtool.encoding import decode
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kills import diagnose_kill
-from vmtool.results import Checkpoint
+from vmtool.results import PHASES, Checkpoint, PhaseResult
 from vmtool.stress.accidents import describe_accident
 from vmtool.stress.child import child_command, child_environment
 from vmtool.stress.journal import Entry, Journal
-from vmtool.stress.messages import WorkerError, WorkerReport, encode
+from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerReport, encode
 from vmtool.stress.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class _Worker:
         self.report: WorkerReport | None = None
         self.final = False
         self.timeline = Timeline()
+        self.phases: dict[tuple[int, str], PhaseSoFar] = {}
         self.hung = False
         self.stderr = ""
         self.moved_ns = monotonic_ns()
@@ -141,10 +142,24 @@ class _Worker:
                 hung=self.hung,
                 stderr=self.stderr,
             )
+        return Ending(self._whole_report(), accident)
+
+    def _whole_report(self) -> WorkerReport | None:
+        """Return the last report with everything that was told apart from it."""
         report = self.report
-        if report is not None:
-            report = replace(report, checkpoints=self.timeline.kept())
-        return Ending(report, accident)
+        if report is None:
+            return None
+        methods = report.methods
+        if not self.final:
+            methods = tuple(
+                replace(method, phases=self._phases_of(index))
+                for index, method in enumerate(methods)
+            )
+        return replace(report, methods=methods, checkpoints=self.timeline.kept())
+
+    def _phases_of(self, index: int) -> tuple[PhaseResult, ...]:
+        told = (self.phases.get((index, phase)) for phase in PHASES)
+        return tuple(t.phase for t in told if t is not None and t.phase.summary.samples)
 
     def close(self) -> None:
         """Kill what is left of it and close every channel."""
@@ -268,6 +283,9 @@ class _Watch:
             raise WorkerRefusedError(decode(WorkerError, message["value"]))
         if kind == "ready":
             self._waiting.discard(worker.index)
+        elif kind == "phase":
+            part = decode(PhaseSoFar, message["value"])
+            worker.phases[part.method_index, part.phase.phase] = part
         elif kind == "checkpoint":
             worker.timeline.add(decode(Checkpoint, message["value"]))
         elif kind in {"snapshot", "report"}:

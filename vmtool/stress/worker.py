@@ -18,7 +18,7 @@ from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
 from vmtool.stress.closing import close_session, snapshot
 from vmtool.stress.journal import Journal
-from vmtool.stress.messages import WorkerError, WorkerPlan, encode
+from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.session import Session
 
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         session = Session(
             plan,
             journal,
-            snapshot=lambda current: _send("snapshot", snapshot(current, journal)),
+            snapshot=lambda current: _tell_so_far(current, journal),
             note=lambda checkpoint: _send("checkpoint", checkpoint),
         )
         try:
@@ -74,6 +74,11 @@ def _listen(session: Session) -> None:
         if line == "stop\n":
             session.stop()
     os._exit(1)
+
+
+def _tell_so_far(session: Session, journal: Journal) -> None:
+    for part in snapshot(session, journal):
+        _send("phase" if isinstance(part, PhaseSoFar) else "snapshot", part)
 
 
 def _send(message: str, value: Any = None) -> None:

@@ -81,6 +81,26 @@ def test_one_worker_may_die_while_another_goes_on(make):
     assert endings[1].report.complete
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
+def test_what_a_killed_worker_told_before_is_kept(make):
+    killed = []
+
+    def kill(progress):
+        if progress.elapsed_ns > 3 * SECOND and not killed:
+            killed.extend(_children(os.getpid()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    result = run_stress(
+        make(duration_ns=600 * SECOND), read_facts(), hang_ns=60 * SECOND, progress=kill
+    )
+    assert result.outcome is Outcome.CRASHED
+    assert result.accidents[0].signal == "SIGKILL"
+    (method,) = result.methods
+    assert [phase.phase for phase in method.phases] == ["commit", "touch", "verify", "release"]
+    assert method.phases[0].summary.samples == method.cycles > 0
+    assert result.checkpoints
+
+
 def test_stopping_ends_early_and_keeps_a_valid_result(stress):
     deadline = time.monotonic() + 1.5
     result = stress(duration_ns=600 * SECOND, stopping=lambda: time.monotonic() > deadline)
