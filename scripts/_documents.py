@@ -140,6 +140,7 @@ _POLICY = {
 _IMPOSSIBLE = {"impossible": Told(str, "Why there is no answer.")}
 
 _ESTIMATE = {
+    "machine": Told(facts.MachineFacts | None, "null where the budget does not depend on it."),
     "model": {
         "name": str,
         "architecture": str,

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from dataclasses import replace
 
 from vmtool.report.document import document
 from vmtool.results import (
@@ -11,6 +12,7 @@ from vmtool.results import (
     Accident,
     Advice,
     CallFailure,
+    CallResult,
     Checkpoint,
     LedgerReading,
     LedgerSlope,
@@ -21,6 +23,7 @@ from vmtool.results import (
     Scaling,
     StressResult,
     StressSettings,
+    UnmapResult,
     Verdict,
 )
 from vmtool.stats import Histogram, summarize
@@ -142,8 +145,12 @@ def eventful(**fields):
     failure = CallFailure(
         "mmap", "ENOMEM", "mmap(4096) failed", "commit", 3, 17, 0, True, "injected", None
     )
+    whole = method(commit=gaussian(1, 2000, 1000), release=gaussian(2, 1500, 1000))
+    called = phase("commit", gaussian(3, 900, 500))
     return run(
-        method(commit=gaussian(1, 2000, 1000), release=gaussian(2, 1500, 1000)),
+        replace(whole, calls=(CallResult("cuMemMap", called.summary, called.histogram),)),
+        device="NVIDIA H200",
+        unmapping=UnmapResult(True, 9, 5000, 90_000, 100_000, 3000),
         outcome=Outcome.CRASHED,
         accidents=(accident,),
         failures=(failure,),

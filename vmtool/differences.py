@@ -36,10 +36,14 @@ _MACHINE_FACTS: Final = {
     "environment.hypervisor": "hypervisor",
     "environment.wsl": "WSL version",
     "environment.gvisor": "gVisor",
+    "device.name": "GPU",
+    "device.total_bytes": "GPU memory in bytes",
+    "device.compute_capability": "compute capability",
+    "device.driver_version": "CUDA version of the driver",
+    "device.driver_model": "driver model",
 }
 #: The seed is left out: another order of the same work is still the same work.
 _SETTINGS_IGNORED: Final = frozenset({"seed", "cycles", "duration_ns", "methods"})
-_DEVICE_FACTS: Final = ("device", "devices", "cuda", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,6 @@ def machine_differences(
         for path, label in _MACHINE_FACTS.items()
     ]
     pairs.append(("cgroup limit in bytes", _cgroup_limit(before), _cgroup_limit(after)))
-    old, new = (dict(_device_facts(facts)) for facts in (before, after))
-    pairs.extend((name, old.get(name), new.get(name)) for name in {**old, **new})
     for name, was, now in pairs:
         if was != now:
             yield Difference(name, was, now)
@@ -85,25 +87,6 @@ def _cgroup_limit(facts: Mapping[str, Any]) -> int | None:
         if isinstance(level.get(key), int)
     ]
     return min(limits, default=None)
-
-
-def _device_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Yield driver and GPU facts, flat; free memory is not among what makes two runs unlike."""
-    for key in _DEVICE_FACTS:
-        for name, value in _flatten(key, facts.get(key)):
-            if "free" not in name and "available" not in name and "used" not in name:
-                yield name, value
-
-
-def _flatten(name: str, value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flatten(f"{name}.{key}", item)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _flatten(f"{name}[{index}]", item)
-    elif isinstance(value, (str, int, float, bool)):
-        yield name, value
 
 
 def settings_differences(before: StressSettings, after: StressSettings) -> Iterator[Difference]:

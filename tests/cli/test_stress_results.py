@@ -1,6 +1,7 @@
 """What a real run of ``vmtool stress`` leaves behind: documents, pages, tables, and gates."""
 
 import csv
+import json
 
 import jsonschema
 import pytest
@@ -57,3 +58,27 @@ def test_a_file_that_cannot_be_written_is_told_before_the_run(vmtool, tmp_path, 
     ran = vmtool("stress", "--duration", "1h", option, str(tmp_path / "none" / "file"))
     assert ran.code == 2
     assert "cannot write" in ran.stderr
+
+
+DEVICE_RUN = (
+    *("stress", "--backing", "cuda", "--capacity", "16MiB", "--budget", "16MiB"),
+    *("--cycles", "40", "--seed", "1", "--quiet", "--json"),
+)
+
+
+def test_a_run_on_a_device_names_it_and_its_driver_and_can_be_compared(
+    run_with_fakecuda, vmtool, tmp_path
+):
+    path = tmp_path / "run.json"
+    ran = run_with_fakecuda([*DEVICE_RUN, "-o", str(path)])
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.validate(document, closed(load_schema("stress")))
+    assert document["machine"]["device"]["name"] == document["device"]
+    document["machine"]["device"] |= {"name": "another", "driver_version": 1}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document), encoding="utf-8")
+    ran = vmtool("compare", str(path), str(other))
+    assert ran.code == 0
+    assert "GPU: " in ran.stderr
+    assert "CUDA version of the driver: 13000 and 1" in ran.stderr

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.calls import CallTimes
+    from vmtool.memory.cuda.devices import DeviceInfo
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
 
@@ -53,6 +54,22 @@ def device_ordinal(kind: str) -> int | None:
     if len(number) > _ORDINAL_DIGITS:
         raise UnavailableError(f"there is no CUDA device {number} here")
     return int(number)
+
+
+def describe_device(kind: str) -> DeviceInfo | None:
+    """Return the device that *kind* names, or ``None`` for the host.
+
+    Raises:
+        UsageError: If *kind* is unknown.
+        UnavailableError: If there is no usable driver or no such device.
+        CudaError: If the driver does not answer.
+    """
+    ordinal = device_ordinal(kind)
+    if ordinal is None:
+        return None
+    from vmtool.memory.cuda.devices import device
+
+    return device(ordinal)
 
 
 def open_backing(

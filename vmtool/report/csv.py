@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from vmtool.results import Checkpoint, MethodResult, StressResult
 
 #: One row is one number. ``record`` is ``rate``, ``latency``, ``histogram``, ``driver_call``,
-#: ``ledger`` or ``process``; ``subject`` is a phase, a driver call or a ledger. A histogram's row counts the samples from
-#: ``from_ns`` to below ``to_ns``; a ledger's row was read at ``from_ns`` after the first cycle.
+#: ``ledger`` or ``process``; ``subject`` is a phase, a driver call or a ledger. A histogram's row
+#: counts the samples from ``from_ns`` to below ``to_ns``; a ledger's row was read at ``from_ns``
+#: after the first cycle.
 COLUMNS: Final = (
     *("record", "method", "worker", "subject", "statistic"),
     *("cycle", "from_ns", "to_ns", "value"),

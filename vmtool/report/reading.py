@@ -16,6 +16,7 @@ from vmtool.results import STRESS_SCHEMA, STRESS_VERSION, StressResult
 from vmtool.stats import SUB_BUCKET_BITS, bucket_start
 
 if TYPE_CHECKING:
+    from vmtool.results import CallResult, PhaseResult
     from vmtool.stats import HistogramData
 
 #: A run's document has some 100 KB; the bound keeps a wrong file from filling memory.
@@ -126,15 +127,19 @@ def _check_kind(path: str, document: dict[str, Any]) -> None:
 def _check_histograms(path: str, result: StressResult) -> None:
     """Check what no schema can say: that a histogram agrees with itself."""
     for i, method in enumerate(result.methods):
-        for j, phase in enumerate(method.phases):
-            problem = _inconsistency(phase.histogram)
+        parts: dict[str, PhaseResult | CallResult] = {
+            **{f"phases[{j}]": phase for j, phase in enumerate(method.phases)},
+            **{f"calls[{j}]": call for j, call in enumerate(method.calls)},
+        }
+        for name, part in parts.items():
+            problem = _inconsistency(part.histogram)
             if problem is not None:
-                raise InputError(path, problem, field=f"methods[{i}].phases[{j}].histogram")
-            if phase.summary.samples != phase.histogram.count:
+                raise InputError(path, problem, field=f"methods[{i}].{name}.histogram")
+            if part.summary.samples != part.histogram.count:
                 raise InputError(
                     path,
-                    f"{phase.summary.samples} is not the histogram's {phase.histogram.count}",
-                    field=f"methods[{i}].phases[{j}].summary.samples",
+                    f"{part.summary.samples} is not the histogram's {part.histogram.count}",
+                    field=f"methods[{i}].{name}.summary.samples",
                 )
 
 

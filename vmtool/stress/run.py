@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.encoding import plain
+from vmtool.errors import VmtoolError
+from vmtool.memory import describe_device
 from vmtool.results import (
     PHASES,
     MethodResult,
@@ -143,11 +147,21 @@ def _assemble(
         accidents=accidents,
         failures=failures,
         warnings=(),
-        machine=asdict(facts),
+        machine=_machine(facts, settings.backing),
         device=first.device if first else None,
         unmapping=first.unmapping if first else None,
     )
     return replace(result, warnings=warn(result, facts))
+
+
+def _machine(facts: MachineFacts, backing: str) -> dict[str, Any]:
+    """Return what is recorded about the machine: its facts, and those of the device in use."""
+    recorded: dict[str, Any] = plain(facts)
+    with suppress(VmtoolError):  # a driver that has failed tells no more; the result says that
+        device = describe_device(backing)
+        if device is not None:
+            recorded["device"] = plain(device)
+    return recorded
 
 
 def _join_methods(parts: Sequence[MethodResult]) -> MethodResult:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 
 import pytest
@@ -13,6 +13,7 @@ from vmtool.compare import Direction, compare
 from vmtool.differences import _MACHINE_FACTS
 from vmtool.encoding import plain
 from vmtool.machine import read_facts
+from vmtool.memory.cuda.devices import DeviceInfo
 
 
 def change_of(comparison, name="commit", statistic="median"):
@@ -177,7 +178,7 @@ def test_machines_differ_by_what_matters_and_not_by_what_comes_and_goes():
         "commit": {"mode": 2, "ratio_percent": 50},
         "cgroup": {"levels": [{"path": "/b", "limit_bytes": None, "high_bytes": 2 << 30}]},
         "process": {"mappings": 5000, "max_mappings": 65530},
-        "cuda": {"driver": "580.1", "devices": [{"name": "H200", "free_bytes": 5}]},
+        "device": {"name": "H200", "driver_version": 13000, "uuid": "1"},
     }
     comparison = compare(run(method(commit=[1])), run(method(commit=[1]), machine=other))
     assert {d.name: (d.before, d.after) for d in comparison.machine} == {
@@ -185,8 +186,8 @@ def test_machines_differ_by_what_matters_and_not_by_what_comes_and_goes():
         "THP mode": ("madvise", "always"),
         "vm.overcommit_memory": (0, 2),
         "cgroup limit in bytes": (4 << 30, 2 << 30),
-        "cuda.driver": (None, "580.1"),
-        "cuda.devices[0].name": (None, "H200"),
+        "GPU": (None, "H200"),
+        "CUDA version of the driver": (None, 13000),
     }
 
 
@@ -213,6 +214,7 @@ def test_runs_without_a_phase_in_common_compare_to_nothing():
 
 def test_every_fact_that_is_compared_is_one_that_is_recorded():
     facts = plain(read_facts())
+    facts["device"] = dict.fromkeys(field.name for field in fields(DeviceInfo))
     for path in _MACHINE_FACTS:
         *parents, last = path.split(".")
         group = facts
