@@ -204,6 +204,20 @@ def row(
     return good
 
 
+def cuda_rows(rounds: int) -> list[bool]:
+    """Compare the CUDA path with its calls; none where the stand-in driver cannot be built."""
+    if sys.platform != "linux":
+        print("\nno CUDA rows: the stand-in driver needs Linux")
+        return []
+    try:
+        from _bench_cuda import bench_cuda  # noqa: PLC0415 - the bindings may be missing
+    except ImportError as error:
+        print(f"\nno CUDA rows: {error}")
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        return bench_cuda(folder, rounds, row)
+
+
 def main() -> int:
     """Run every comparison and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -246,8 +260,9 @@ def main() -> int:
             least=True,
         )
     )
+    results += cuda_rows(options.rounds)
     print(
-        "\nfloor: the same calls from C; for the last two rows 1,000 blocks, and reallocating and\n"
+        "\nfloor: the same calls from C; for the last two host rows 1,000 blocks, and reallocating and\n"
         "copying (24 of 16,384 steps measured, evenly spaced, and multiplied up)."
     )
     return 1 if options.check and not all(results) else 0

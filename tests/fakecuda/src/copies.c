@@ -118,7 +118,10 @@ static CUresult fill(CUdeviceptr to, unsigned int value, size_t width, size_t co
     if (nbytes == 0) return OK;
     CUresult result = reachable(to, nbytes, ACCESS_READWRITE);
     if (result != OK) return result;
-    for (size_t i = 0; i < BLOCK && i < nbytes; i += width) memcpy(block + i, &value, width);
+    size_t filled = nbytes < BLOCK ? nbytes : BLOCK;
+    if (width == 1) memset(block, (int)value, filled);
+    else
+        for (size_t i = 0; i < filled; i += width) memcpy(block + i, &value, width);
     for (size_t done = 0; done < nbytes && result == OK;) {
         size_t part = nbytes - done < BLOCK ? nbytes - done : BLOCK;
         result = write_all(to + done, block, part);
