@@ -197,6 +197,16 @@ def test_an_assertion_that_does_not_hold_is_exit_3(vmtool):
     assert "commit.median" in ran.stderr
 
 
+def _wait_for_a_worker(pid):
+    """Return once *pid* has a child: from then on it hears signals."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    for _ in range(300):
+        time.sleep(0.1)
+        if not children.exists() or children.read_text(encoding="ascii"):
+            break
+    time.sleep(1 if children.exists() else 3)  # to be in the cycles, too
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
@@ -207,7 +217,7 @@ def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
-    time.sleep(2.5)  # to be in the cycles; earlier would be as right, with fewer of them
+    _wait_for_a_worker(child.pid)
     child.send_signal(getattr(signal, name))
     stdout, stderr = child.communicate(timeout=60)
     document = json.loads(stdout)

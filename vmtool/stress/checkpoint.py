@@ -97,7 +97,9 @@ class Checkpoints:
             took = perf_counter_ns() - began
             self.spent_ns += took
         self._thread_ns[thread] += took
-        self._due[thread] = self._began + (self._thread_ns[thread] + took) * self._spacing
+        share = self._began + (self._thread_ns[thread] + took) * self._spacing
+        # After a pause of the machine there is time for many; not all of them at once.
+        self._due[thread] = max(share, began + took * self._spacing // 2)
         return took
 
     def take_all(self, cycle: int, *, settled: bool) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import QuarantineError
 from vmtool.memory.counters import read_process
-from vmtool.memory.governor import Tier
+from vmtool.memory.governor import BudgetError, Tier
 from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES, CallFailure, MethodResult, Verdict
+from vmtool.stress.journal import OPERATION, UNRESERVE
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.recorder import join_phases
 from vmtool.stress.verify import CorruptionError
@@ -34,6 +35,8 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
     report = _report(session, journal, complete=not session.problems and not session.interrupted)
     verdicts = [_contents(session), _zero(session), _base(session), _leases(session)]
     verdicts.append(_budget(session))
+    for thread in range(session.settings.threads):
+        journal.slot(thread)[OPERATION] = UNRESERVE
     refusals = _close_all(session)
     verdicts.append(_released(session, refusals))
     verdicts += _ledgers(session) + _leaks(report.slopes)
@@ -219,12 +222,21 @@ def _leases(session: Session) -> Verdict:
 
 
 def _budget(session: Session) -> Verdict:
-    peak = max(session.governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
-    limit = session.settings.budget_bytes
+    """The governor let nobody over the limit, and refuses the first byte beyond it (V2)."""
+    governor, limit = session.governor, session.settings.budget_bytes
+    peak = max(governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
+    refused = 0
+    for tier in (Tier.HOST, Tier.DEVICE):
+        used = governor.ledger(tier).used_bytes
+        try:
+            governor.lease(tier, limit - used + 1).release()
+        except BudgetError:
+            refused += governor.ledger(tier).used_bytes == used
     return Verdict(
         "budget",
-        passed=peak <= limit,
-        detail=f"at most {format_size(peak)} of {format_size(limit)} were committed at once",
+        passed=peak <= limit and refused == 2,
+        detail=f"at most {format_size(peak)} of {format_size(limit)} were committed at once, and "
+        f"one byte more was {'refused' if refused == 2 else 'not refused'}",
     )
 
 

@@ -122,24 +122,16 @@ class Session:
         settings = self.settings
         seed = settings.seed + self.plan.worker
         self.ground = ground = open_ground(settings, seed, self.governor, self.faults)
-        for thread in range(settings.threads):
-            slot = self._journal.slot(thread)
-            slot[OPERATION] = RESERVE
-            self.seats.append([])
-            for index, backing in enumerate(ground.backings):
-                buffer = VirtualBuffer(
-                    backing,
-                    settings.capacity_bytes,
-                    governor=self.governor,
-                    holder=f"{backing.method}-{thread}",
-                )
-                contents = None
-                if settings.touch != "none":
-                    contents = ground.witness(buffer, thread * len(ground.backings) + index)
-                verified = settings.verify != "off"
-                lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
-                subject = Subject(buffer.reservation, lane.ever, backing.method)
-                self.seats[thread].append(Seat(buffer, lane, subject))
+        try:
+            for thread in range(settings.threads):
+                self.seats.append([])
+                for index in range(len(ground.backings)):
+                    self.seats[thread].append(self._reserve(thread, index))
+        except VmtoolError:
+            for seats in self.seats:
+                for seat in seats:
+                    seat.buffer.close()
+            raise
         everything = [seat for seats in self.seats for seat in seats]
         self.base_addresses = tuple(seat.buffer.base for seat in everything)
         subjects = [seat.subject for seat in everything]
@@ -148,6 +140,23 @@ class Session:
             self.checkpoints = Checkpoints(
                 self.plan.worker, subjects, self.observer, settings.threads, self._note
             )
+
+    def _reserve(self, thread: int, index: int) -> Seat:
+        settings, backing = self.settings, self.ground.backings[index]
+        slot = self._journal.slot(thread)
+        slot[OPERATION] = RESERVE
+        buffer = VirtualBuffer(
+            backing,
+            settings.capacity_bytes,
+            governor=self.governor,
+            holder=f"{backing.method}-{thread}",
+        )
+        contents = None
+        if settings.touch != "none":
+            contents = self.ground.witness(buffer, thread * len(settings.methods) + index)
+        verified = settings.verify != "off"
+        lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
+        return Seat(buffer, lane, Subject(buffer.reservation, lane.ever, backing.method))
 
     def run(self) -> None:
         """Run rounds on every thread until the schedule ends, a thread fails, or :meth:`stop`."""

@@ -38,6 +38,8 @@ _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
 #: A worker that was told to stop has this long to give everything back before it is killed.
 _GRACE_NS: Final = 10 * 10**9
+#: Loading Python on a busy machine is no hang, whatever the user's timeout for operations is.
+_START_NS: Final = 60 * 10**9
 #: The last bytes of a worker's stderr are kept for the error message.
 _STDERR_KEPT: Final = 4000
 
@@ -273,7 +275,8 @@ class _Watch:
                 self._interrupted_ns is not None
                 and monotonic_ns() - self._interrupted_ns > _GRACE_NS
             )
-            if late or worker.stalled_ns() > self._hang_ns:
+            patience = self._hang_ns if self._started else max(self._hang_ns, _START_NS)
+            if late or worker.stalled_ns() > patience:
                 worker.hung = True
                 worker.kill()
 
@@ -296,6 +299,8 @@ class _Watch:
             self._waiting.discard(worker.index)
         if kind in {"ready", "end"} and not self._waiting and not self._started:
             self._started = True
+            for other in self._workers:
+                other.moved_ns = monotonic_ns()
             # All begin together; one that died before it was ready does not hold up the others.
             for other in self._workers:
                 if not other.final:

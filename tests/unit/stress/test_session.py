@@ -153,6 +153,23 @@ def test_every_checkpoint_is_told_and_none_is_kept(session, monkeypatch):
     assert times == sorted(times)
 
 
+def test_a_budget_that_is_exceeded_fails_the_run(session, failed):
+    begun = session(cycles=40)
+    begun.prepare()
+    begun.governor.set_limit(Tier.HOST, None)  # as if the governor had been left out
+    begun.run()
+    assert list(failed(close_session(begun, begun.journal))) == ["budget"]
+
+
+def test_a_lease_that_nobody_holds_fails_the_run(session, failed):
+    begun = session(cycles=40, budget_bytes=MIB)
+    begun.prepare()
+    stray = begun.governor.lease(Tier.HOST, 4096)
+    begun.run()
+    assert {"leases", "released"} <= set(failed(close_session(begun, begun.journal)))
+    stray.release()
+
+
 def test_the_harness_knows_its_own_overhead(session):
     assert 0 < session().overhead_ns < 10**6
 
