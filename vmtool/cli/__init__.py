@@ -26,7 +26,7 @@ COMMANDS: Final[dict[str, str]] = {
     "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
     "stress": "Commit and release real memory, measured and checked.",
     "compare": "Say what got faster or slower between two runs of stress.",
-    "kv-replay": "What a request trace does to KV memory, simulated.",
+    "kv-replay": "What a request trace does to KV memory, real or simulated.",
     "schema": "Print the JSON Schema of a document that vmtool writes.",
 }
 #: Where the group keeps the arguments it was called with, in click's ``meta``.

@@ -12,11 +12,15 @@ from vmtool.cli.replay_options import replay_options
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from vmtool.kv.estimate import Budget
+    from collections.abc import Callable
+
+    from vmtool.cli.replay_plan import Rules
+    from vmtool.kv.traces import Trace
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.results import ReplayResult
 
 
-@click.command("kv-replay", short_help="What a request trace does to KV memory, simulated.")
+@click.command("kv-replay", short_help="What a request trace does to KV memory, real or simulated.")
 @replay_options
 @output_options
 def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> int:
@@ -24,52 +28,86 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
 
     \b
     vmtool kv-replay synthetic:requests=500,rate=5 --model llama-3.1-8b --budget 8GiB
-    vmtool kv-replay trace.csv --model qwen3-0.6b --budget 512MiB --policy paged --granule 64KiB
+    vmtool kv-replay synthetic:requests=20 --model qwen3-0.6b --backing host
 
     TRACE is a file: Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with
     prompt_len and output_len; or synthetic:NAME=VALUE,... with requests, rate, prompt, output,
     spread, longest, prefixes and prefix. A prompt is committed at admission, then each decode step
-    adds a token. Time and memory are simulated.
+    adds a token. Time is simulated; with --backing the memory is real.
     """  # noqa: D301 - click's own mark
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.kv_question import load_model
+    from vmtool.cli.replay_compare import answer_compare, read_axes
+    from vmtool.cli.replay_memory import choose_budget, open_chosen
+    from vmtool.cli.replay_plan import read_rules, read_trace
+    from vmtool.report.files import claim
+
     output = Output(as_json, path, quiet)
-    names = options["trace"]
+    name, axes = _split(options["trace"], options["compare"])
+    for file in filter(None, (options["html"], options["csv"])):
+        claim(file)
+    trace = read_trace(options, name)
+    model = load_model({**options, "compare": ()})
+    backing = open_chosen(options)
+    budget = choose_budget(options, backing)
+    granule = None if backing is None else backing.granularity
+    with watch_signals() as interruption:
+
+        def once(rules: Rules) -> ReplayResult:
+            return _replay(trace, rules, backing, lambda: interruption.requested)
+
+        if axes:
+            return answer_compare(
+                options,
+                read_axes(axes),
+                lambda changed: once(read_rules(changed, model, budget, granule)),
+                output,
+            )
+        result = once(read_rules(options, model, budget, granule))
+    return _answer(result, options, output)
+
+
+def _split(arguments: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the trace and the axes of the comparison, of which some may stand as arguments."""
+    from vmtool.cli.replay_compare import is_axis
+
+    more = tuple(text for text in arguments if axes and is_axis(text))
+    names = [text for text in arguments if text not in more]
     if len(names) != 1:
         raise UsageError(
             "no TRACE" if not names else f"more than one TRACE: {', '.join(names)}",
             hint="give a file, or synthetic:requests=1000,rate=5",
         )
-    return _replay(options, names[0], output)
+    return names[0], axes + more
 
 
-def _replay(options: dict[str, Any], name: str, output: Output) -> int:
-    from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.kv_question import load_model
-    from vmtool.cli.replay_plan import read_rules, read_trace
+def _replay(
+    trace: Trace, rules: Rules, backing: VirtualBacking | None, stop: Callable[[], bool]
+) -> ReplayResult:
+    from vmtool.cli.replay_memory import open_safely
     from vmtool.replay.run import run_replay
+
+    if backing is None:
+        return run_replay(trace, rules.plan, rules.settings, stop=stop)
+    with open_safely(backing, rules.plan) as memory:
+        return run_replay(trace, rules.plan, rules.settings, memory=memory, stop=stop)
+
+
+def _answer(result: ReplayResult, options: dict[str, Any], output: Output) -> int:
+    from vmtool.report.files import save
     from vmtool.report.replay import to_document, to_lines
 
-    trace = read_trace(options, name)
-    rules = read_rules(options, load_model({**options, "compare": ()}), _budget(options), None)
-    with watch_signals() as interruption:
-        result = run_replay(trace, rules.plan, rules.settings, stop=lambda: interruption.requested)
     output.emit_lines(
         lambda: to_document(result, command_line()), lambda width: to_lines(result, width)
     )
-    return _verdict(result, output)
+    if options["html"]:
+        from vmtool.report.replay_page import replay_page
 
+        save(options["html"], replay_page(result, command=command_line()))
+    if options["csv"]:
+        from vmtool.report.replay_csv import timeline_csv
 
-def _budget(options: dict[str, Any]) -> Budget:
-    from vmtool.cli.kv_budget import read_budget
-
-    return read_budget(
-        options["budget"] or "auto",
-        weights=options["weights"],
-        reserve=options["reserve"],
-        ranks=options["tp"] * options["pp"],
-    )
-
-
-def _verdict(result: ReplayResult, output: Output) -> int:
+        save(options["csv"], timeline_csv(result))
     if result.complete:
         return ExitCode.DONE
     output.notice("interrupted; everything is released, the result is partial")

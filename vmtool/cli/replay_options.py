@@ -17,7 +17,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 def replay_options(function: _F) -> _F:
     """Add every option but those that other commands share."""
-    groups = (*_TRACE, *_MODEL, *_PACKING, *_CLOCK)
+    groups = (*_TRACE, *_MODEL, *_PACKING, *_CLOCK, *_REAL, *_FILES)
     for option in reversed(groups):
         function = option(function)
     return function
@@ -62,7 +62,7 @@ _PACKING: Final = (
         "--budget",
         metavar="SIZE",
         help="Memory for the KV cache of one rank: a size, auto, 75% or cuda:0.  [default: auto, "
-        "what this machine has available]",
+        "what this machine has available; in a real run what is safe]",
     ),
     click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
     click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too."),
@@ -90,7 +90,7 @@ _PACKING: Final = (
         "--granule",
         type=SIZE,
         metavar="SIZE",
-        help="The unit of commits.  [default: 2MiB]",
+        help="The unit of commits.  [default: the backing's; 2MiB in a simulation]",
     ),
     click.option("--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."),
     click.option(
@@ -148,5 +148,37 @@ _CLOCK: Final = (
         show_default=True,
         help="When memory is refused: wait for it, end the request, or take it from the youngest, "
         "which begins anew. An admission waits, or with reject ends.",
+    ),
+)
+
+_REAL: Final = (
+    click.option(
+        "--backing",
+        metavar="NAME",
+        help="Do it on real memory too: host, cuda or cuda:N.  [default: only simulate]",
+    ),
+    click.option("--method", metavar="NAME", help="How the host commits; see vmtool stress -h."),
+    click.option("--prefault", is_flag=True, help="Fault every page in at commit (host, Linux)."),
+)
+
+_FILES: Final = (
+    click.option(
+        "--compare",
+        multiple=True,
+        metavar="AXIS=A,B",
+        help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; more "
+        "axes may follow.",
+    ),
+    click.option(
+        "--html",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Also write one self-contained page.",
+    ),
+    click.option(
+        "--csv",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Also write the totals over time, or the table of --compare, as CSV.",
     ),
 )

@@ -150,6 +150,17 @@ class Account:
     def trim(self) -> None:
         """Give the pool back."""
         self.pooled = 0
+        if self.memory is not None:
+            self.memory.trim()
+
+    def verify(self) -> None:
+        """Check that memory has what the ledger says, where there is real memory.
+
+        Raises:
+            CheckFailedError: If it has not.
+        """
+        if self.memory is not None:
+            self.memory.check(self.committed, self.pooled)
 
     def check_empty(self) -> None:
         """Check that nothing is left of anything.

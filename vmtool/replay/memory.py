@@ -33,6 +33,9 @@ class Memory(Protocol):
     def unreserve(self, arena: int) -> None:
         """Give the addresses back; nothing is committed there any more."""
 
+    def trim(self) -> None:
+        """Give back what is kept of released memory."""
+
     def check(self, committed: int, pooled: int) -> None:
         """Compare what is really charged with what the simulation has.
 

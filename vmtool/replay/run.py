@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from vmtool.kv.block_classes import block_classes
-from vmtool.kv.growth import shapes_of
 from vmtool.replay.account import Account
-from vmtool.replay.pools import PoolStore
-from vmtool.replay.ranges import RangeStore
+from vmtool.replay.build import make_store
 from vmtool.replay.results import (
     BadLine,
     Level,
@@ -24,12 +21,10 @@ from vmtool.stats import summarize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.kv.pools import Paged, StraddleLoses
     from vmtool.kv.traces import Trace
-    from vmtool.replay.memory import Memory
     from vmtool.replay.plan import Plan
+    from vmtool.replay.real import RealMemory
     from vmtool.replay.results import ReplaySettings
-    from vmtool.replay.simulation import Store
 
 
 def run_replay(
@@ -37,7 +32,7 @@ def run_replay(
     plan: Plan,
     settings: ReplaySettings,
     *,
-    memory: Memory | None = None,
+    memory: RealMemory | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ReplayResult:
     """Replay *trace* under *plan*.
@@ -55,7 +50,7 @@ def run_replay(
         CallError: If real memory is refused by the platform.
     """
     account = Account(plan.budget_bytes, plan.retain_bytes, memory)
-    simulation = Simulation(plan, _store(plan, account), account)
+    simulation = Simulation(plan, make_store(plan, account), account)
     complete = simulation.run(trace, stop)
     recorder = simulation.recorder
     duration = account.now
@@ -72,18 +67,8 @@ def run_replay(
         mean_sequences=account.area_sequences / duration if duration else 0.0,
         waiting=summarize(recorder.waits.data()),
         timeline=recorder.points,
-        real=None,
+        real=None if memory is None else memory.result(),
     )
-
-
-def _store(plan: Plan, account: Account) -> Store:
-    policy = plan.policy
-    shapes = shapes_of(policy)
-    if shapes is not None:
-        return RangeStore(shapes, policy.granule, plan.max_tokens, account, share=plan.share)
-    classes = block_classes(policy)
-    pools = cast("Paged | StraddleLoses", policy)
-    return PoolStore(classes or (), policy.granule, pools.granules_for, account, share=plan.share)
 
 
 def _facts(trace: Trace) -> TraceFacts:

@@ -253,6 +253,7 @@ class Simulation:
         self._note_peak()
         complete = self._settle(seq)
         self._store.drop(seq)
+        self._account.verify()
         self._account.sequences -= 1
         del self._admitted[seq.order]
         self._stalled.pop(seq.order, None)
@@ -306,6 +307,7 @@ class Simulation:
         tokens = seq.total if seq.covered is None else min(seq.covered, seq.total)
         if not self._store.enough(seq, tokens, self._live.at(tokens)):
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
+        self._account.verify()
 
     def _refuse(self, seq: Sequence, tokens: int) -> None:
         mode = self._plan.on_refusal
@@ -372,6 +374,7 @@ class Simulation:
     def _close(self) -> None:
         self._store.close()
         self._account.trim()
+        self._account.verify()
         self._account.check_empty()
         if not self._store.empty or self._admitted or self._stalled:
             raise CheckFailedError("sequences are left at the end")

@@ -1,0 +1,165 @@
+"""``vmtool kv-replay --compare``: the same trace under several rules in one table."""
+
+from __future__ import annotations
+
+import itertools
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.cli.kv_question import read_granule
+from vmtool.cli.output import Output, command_line
+from vmtool.errors import ExitCode, UsageError
+from vmtool.units import parse_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from vmtool.replay.results import ReplayResult
+
+
+def _policy(text: str) -> str:
+    from vmtool.kv.policies import POLICIES
+
+    if text not in POLICIES:
+        raise ValueError(f"unknown policy {text[:40]!r}; use {', '.join(POLICIES)}")
+    return text
+
+
+def _dtype(text: str) -> str:
+    from vmtool.kv.dtypes import choose_formats
+
+    choose_formats(None, key=text, value=text)
+    return text
+
+
+def _mode(text: str) -> str:
+    if text not in ("wait", "reject", "preempt"):
+        raise ValueError(f"{text[:40]!r} is none of wait, reject and preempt")
+    return text
+
+
+_READERS: Final[dict[str, Callable[[str], Any]]] = {
+    "granule": read_granule,
+    "policy": _policy,
+    "dtype": _dtype,
+    "block": parse_count,
+    "on-refusal": _mode,
+    "commit-ahead": parse_count,
+}
+#: Each row replays the whole trace.
+_MOST_ROWS: Final = 100
+
+
+def is_axis(text: str) -> bool:
+    """Tell whether *text* is an axis of a comparison, such as ``granule=64KiB,2MiB``."""
+    return text.partition("=")[0] in _READERS and "=" in text
+
+
+def read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values on each axis.
+
+    Raises:
+        UsageError: If an axis is unknown or has no values, or there are too many combinations.
+    """
+    values: dict[str, list[str]] = {}
+    count = 1
+    for text in axes:
+        axis, _, given = text.partition("=")
+        if axis not in _READERS:
+            close = get_close_matches(axis, _READERS, n=1)
+            raise UsageError(
+                f"--compare {text!r}: unknown axis {axis!r}",
+                hint=f"did you mean {close[0]}?" if close else f"use {', '.join(_READERS)}",
+            )
+        found = [value.strip() for value in given.split(",") if value.strip()]
+        if not found:
+            raise UsageError(f"--compare {text!r}: no values", hint=f"write {axis}=A,B")
+        values[axis] = list(dict.fromkeys([*values.get(axis, ()), *found]))
+    for found in values.values():
+        count *= len(found)
+    if count > _MOST_ROWS:
+        raise UsageError(f"--compare: {count} combinations are more than {_MOST_ROWS}")
+    return values
+
+
+def answer_compare(
+    options: Mapping[str, Any],
+    axes: Mapping[str, Sequence[str]],
+    replay: Callable[[Mapping[str, Any]], ReplayResult],
+    output: Output,
+) -> int:
+    """Print one table of every combination.
+
+    Args:
+        options: As click has them.
+        axes: The values on each axis.
+        replay: Replays the trace under changed options.
+        output: Where the table goes.
+
+    Raises:
+        UsageError: If a value on an axis is unknown.
+    """
+    from vmtool.report.replay_table import (
+        ComparedReplay,
+        compare_csv,
+        compare_document,
+        compare_lines,
+    )
+
+    rows: list[ComparedReplay] = []
+    complete = True
+    for labels, changed in _combinations(options, axes):
+        try:
+            result = replay(changed)
+        except UsageError as error:  # what one combination cannot do is a result
+            rows.append(ComparedReplay(labels, None, str(error)))
+            continue
+        if not result.complete:
+            complete = False
+            break
+        rows.append(ComparedReplay(labels, result, ""))
+    output.emit_lines(
+        lambda: compare_document(rows, command_line()), lambda width: compare_lines(rows, width)
+    )
+    _write_files(options, rows, compare_csv)
+    if complete:
+        return ExitCode.DONE
+    output.notice(f"interrupted after {len(rows)} rows; everything is released")
+    return ExitCode.INTERRUPTED
+
+
+def _combinations(
+    options: Mapping[str, Any], axes: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Yield the labels and the options of each row; every value is read before the first."""
+    read = {axis: [_read(axis, value) for value in found] for axis, found in axes.items()}
+    for chosen in itertools.product(*(range(len(found)) for found in axes.values())):
+        places = dict(zip(axes, chosen, strict=True))
+        labels = {axis: axes[axis][at] for axis, at in places.items()}
+        changed = {axis.replace("-", "_"): read[axis][at] for axis, at in places.items()}
+        if "dtype" in changed:
+            changed |= {"dtype_k": None, "dtype_v": None}
+        yield labels, {**options, **changed}
+
+
+def _read(axis: str, value: str) -> Any:
+    try:
+        found = _READERS[axis](value)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"--compare {axis}: {error}") from None
+    if axis == "block" and not found:
+        raise UsageError("--compare block: a block has at least one token")
+    return found
+
+
+def _write_files(options: Mapping[str, Any], rows: Sequence[Any], as_csv: Any) -> None:
+    from vmtool.report.files import save
+
+    if options["html"]:
+        from vmtool.report.replay_page import compare_page
+
+        save(options["html"], compare_page(rows, command=command_line()))
+    if options["csv"]:
+        save(options["csv"], as_csv(rows))

@@ -1,0 +1,51 @@
+"""The memory that a plan needs: the store that lays it out, and its demand on a machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from vmtool.kv.block_classes import block_classes
+from vmtool.kv.growth import shapes_of
+from vmtool.machine.preflight import Demand
+from vmtool.replay.account import Account
+from vmtool.replay.pools import PoolStore
+from vmtool.replay.ranges import RangeStore
+
+if TYPE_CHECKING:
+    from vmtool.kv.pools import Paged, StraddleLoses
+    from vmtool.replay.plan import Plan
+
+
+def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
+    """Return the store for the policy of *plan*, which keeps its books in *account*."""
+    policy = plan.policy
+    shapes = shapes_of(policy)
+    if shapes is not None:
+        return RangeStore(shapes, policy.granule, plan.max_tokens, account, share=plan.share)
+    classes = block_classes(policy) or ()
+    granules = cast("Paged | StraddleLoses", policy).granules_for
+    return PoolStore(classes, policy.granule, granules, account, share=plan.share)
+
+
+def host_demand(plan: Plan) -> Demand:
+    """Return what *plan* needs of a host at its peak.
+
+    A range has a committed and a reserved part, which are two memory areas; a block pool may in the
+    worst case alternate between them from granule to granule.
+    """
+    store = make_store(plan, Account(plan.budget_bytes, 0, None))
+    shapes = shapes_of(plan.policy)
+    if shapes is None:
+        return Demand(
+            reserve_bytes=store.reserve_bytes,
+            commit_bytes=plan.budget_bytes,
+            mappings=2 * (plan.budget_bytes // plan.policy.granule),
+        )
+    least = max(plan.policy.committed_bytes(1), 1)
+    sequences = min(plan.max_sequences, plan.budget_bytes // least)
+    parts = sum(shape.count * len(shape.runs(1)) for shape in shapes)
+    return Demand(
+        reserve_bytes=sequences * store.reserve_bytes,
+        commit_bytes=plan.budget_bytes,
+        mappings=2 * parts * sequences,
+    )

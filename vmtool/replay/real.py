@@ -1,0 +1,203 @@
+"""Real memory under a replay: every commit and release of the simulation, done and timed.
+
+Each sequence has a :class:`VirtualBuffer` of its own, with its ranges one after the other; block
+pools have one buffer together. What sequences share is committed once, in a buffer of its own; it
+is not mapped into theirs a second time, which changes no byte count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from vmtool.errors import CheckFailedError, UnavailableError, UsageError
+from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.governor import BudgetError, Governor, Tier
+from vmtool.replay.results import RealRun
+from vmtool.replay.stopwatch import Stopwatch, now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.cuda.pool import HandlePool
+    from vmtool.replay.memory import Piece
+
+
+class RealMemory:
+    """Carries out a replay's operations; implements :class:`vmtool.replay.memory.Memory`.
+
+    Args:
+        backing: Where the memory comes from.
+        governor: With the budget of the replay.
+        pool: What keeps released handles, or ``None``.
+    """
+
+    def __init__(
+        self, backing: VirtualBacking, governor: Governor, pool: HandlePool | None = None
+    ) -> None:
+        self._backing = backing
+        self._governor = governor
+        self._pool = pool
+        self._buffers: dict[int, VirtualBuffer] = {}
+        self._expected: dict[int, int] = {}  # bytes committed, by arena
+        self._watch = Stopwatch()
+        self._stepping = self._stalled = self._stall_ns = self._checks = 0
+
+    def reserve(self, arena: int, nbytes: int) -> None:
+        """See :class:`vmtool.replay.memory.Memory`."""
+        start = now()
+        buffer = VirtualBuffer(self._backing, nbytes, governor=self._governor, holder="kv-replay")
+        self._watch.add("reserve", now() - start)
+        self._buffers[arena] = buffer
+        self._expected[arena] = 0
+
+    def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
+        """See :class:`vmtool.replay.memory.Memory`."""
+        buffer, watch = self._buffers[arena], self._watch
+        together = 0
+        for offset, nbytes in spans:
+            start = now()
+            try:
+                buffer.commit(offset, nbytes)
+            except BudgetError as error:
+                raise CheckFailedError(f"the simulation allows what is refused: {error}") from error
+            elapsed = now() - start
+            watch.add("commit", elapsed)
+            together += elapsed
+            self._expected[arena] += nbytes
+        self._check_buffer(arena)
+        if slack_ns is None:
+            watch.add("admission", together)
+            return
+        watch.add("step", together)
+        self._stepping += 1
+        if together > slack_ns:
+            self._stalled += 1
+            self._stall_ns += together - slack_ns
+
+    def release(self, arena: int, spans: Sequence[Piece]) -> None:
+        """See :class:`vmtool.replay.memory.Memory`."""
+        buffer = self._buffers[arena]
+        together = 0
+        for offset, nbytes in spans:
+            start = now()
+            buffer.release(offset, nbytes)
+            elapsed = now() - start
+            self._watch.add("release", elapsed)
+            together += elapsed
+            self._expected[arena] -= nbytes
+        self._check_buffer(arena)
+        self._watch.add("end", together)
+
+    def unreserve(self, arena: int) -> None:
+        """See :class:`vmtool.replay.memory.Memory`."""
+        if self._expected[arena]:
+            raise CheckFailedError(f"{self._expected[arena]} bytes are committed where none should")
+        start = now()
+        self._buffers[arena].close()
+        self._watch.add("unreserve", now() - start)
+        del self._buffers[arena], self._expected[arena]
+
+    def trim(self) -> None:
+        """See :class:`vmtool.replay.memory.Memory`."""
+        if self._pool is not None:
+            self._pool.trim()
+
+    def check(self, committed: int, pooled: int) -> None:
+        """See :class:`vmtool.replay.memory.Memory`."""
+        self._checks += 1
+        charged = self._governor.ledger(self._backing.tier).used_bytes
+        kept = 0
+        if self._pool is not None:
+            kept = self._pool.snapshot().pooled * self._pool.nbytes
+        if (charged, kept) != (committed + pooled, pooled):
+            raise CheckFailedError(
+                f"{charged} bytes are leased and {kept} pooled; the simulation has {committed} "
+                f"committed and {pooled} pooled"
+            )
+
+    def result(self) -> RealRun:
+        """Return what was measured."""
+        return RealRun(
+            backing=self._backing.name,
+            method=self._backing.method,
+            granule_bytes=self._backing.granularity,
+            timings=self._watch.timings(),
+            stepping_commits=self._stepping,
+            stalled_steps=self._stalled,
+            stall_ns=self._stall_ns,
+            checks=self._checks,
+            ledger_peak_bytes=self._governor.ledger(self._backing.tier).peak_bytes,
+        )
+
+    def close(self) -> None:
+        """Give back whatever is left, as after an error; again is a no-op."""
+        while self._buffers:
+            self._buffers.popitem()[1].close()
+        if self._pool is not None:
+            self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_buffer(self, arena: int) -> None:
+        self._checks += 1
+        found, expected = self._buffers[arena].committed, self._expected[arena]
+        if found != expected:
+            raise CheckFailedError(f"{found} bytes are committed instead of {expected}")
+
+
+def open_memory(backing: VirtualBacking, granule: int, budget: int, retain: int = 0) -> RealMemory:
+    """Return real memory for a replay.
+
+    Args:
+        backing: The host's or a device's, as :func:`vmtool.memory.open_backing` gives it.
+        granule: The granule of the replay: a multiple of the backing's on the host, the size of a
+            handle on a device.
+        budget: Bytes that may be committed and kept.
+        retain: Bytes of released memory that may be kept.
+
+    Raises:
+        UsageError: If the granule is not legal there.
+        UnavailableError: If released memory cannot be kept there.
+    """
+    governor = Governor({backing.tier: budget})
+    if backing.tier is not Tier.DEVICE:
+        if granule % backing.granularity:
+            legal = -(-granule // backing.granularity) * backing.granularity
+            raise UsageError(
+                f"a granule of {granule} bytes is not a multiple of the {backing.granularity} bytes"
+                f" that {backing.name} commits",
+                hint=f"use --granule {legal}",
+            )
+        if retain:
+            raise UnavailableError(
+                "the host cannot keep released memory for another range",
+                hint="leave --retain out, simulate, or use --backing cuda",
+            )
+        return RealMemory(backing, governor)
+    return _on_device(backing, governor, granule, retain)
+
+
+def _on_device(
+    backing: VirtualBacking, governor: Governor, granule: int, retain: int
+) -> RealMemory:
+    from vmtool.memory.cuda.backing import CudaBacking  # noqa: PLC0415 - only where there is one
+    from vmtool.memory.cuda.pool import HandlePool  # noqa: PLC0415
+
+    assert isinstance(backing, CudaBacking)  # noqa: S101 - the only one of its tier
+    if not retain:
+        return RealMemory(CudaBacking(backing.context, chunk=granule), governor)
+    pool = HandlePool(
+        backing.context, granule, backing.properties, governor=governor, retain_bytes=retain
+    )
+    return RealMemory(CudaBacking(backing.context, chunk=granule, source=pool), governor, pool)
