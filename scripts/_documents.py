@@ -23,8 +23,10 @@ from vmtool.machine import facts
 from vmtool.machine.checkup import check
 from vmtool.memory import backing, ceiling, proof
 from vmtool.memory.cuda import allocations, devices
+from vmtool.replay import plan as replay_plan
+from vmtool.replay import results as replayed
 from vmtool.report import compare as compared
-from vmtool.report import granularity
+from vmtool.report import granularity, replay_table
 from vmtool.stress import ceiling as limits
 from vmtool.stress import guards, matrix
 from vmtool.trials import copying, growing, survey
@@ -45,7 +47,7 @@ MODULES = (
         geometry,
     ),
     *(copying, granularity, growing, guards, limits, llamacpp, matrix, proof, results, stats),
-    *(survey, tiling),
+    *(replay_plan, replay_table, replayed, survey, tiling),
 )
 
 
@@ -306,5 +308,13 @@ DOCUMENTS: dict[str, Document] = {
     ),
     "vmtool.kv-estimate.engine": Document(
         1, "What an engine would log, by vmtool kv-estimate --as", ((_VLLM,), (_LLAMACPP,))
+    ),
+    "vmtool.kv-replay": Document(
+        1, "A request trace replayed by vmtool kv-replay", ((replayed.ReplayResult,),)
+    ),
+    "vmtool.kv-replay.compare": Document(
+        1,
+        "Replays of one trace under several rules, by vmtool kv-replay --compare",
+        ((replay_table.ReplayComparison,),),
     ),
 }

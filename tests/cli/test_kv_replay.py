@@ -1,8 +1,21 @@
 """``vmtool kv-replay`` as its users run it."""
 
+import csv
+import re
+
+import jsonschema
 import pytest
+from stored_runs import closed
 
 from vmtool.cli import kv_replay as module
+from vmtool.cli.replay_plan import read_rules
+from vmtool.kv.estimate import Budget
+from vmtool.kv.sources import load
+from vmtool.kv.traces import Trace
+from vmtool.replay.run import run_replay
+from vmtool.report.replay import to_lines
+from vmtool.report.replay_table import ComparedReplay, compare_lines
+from vmtool.report.schema import load_schema
 
 SMALL = ("synthetic:requests=40,rate=20", "--model", "qwen3-0.6b", "--budget", "1GiB")
 
@@ -60,10 +73,155 @@ def examples():
     return [line.split()[1:] for line in lines if line.startswith("vmtool ")]
 
 
-def test_help_examples_work(vmtool, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,a,9,9,18,b\n"
-    (tmp_path / "trace.csv").write_text(rows)
+def test_help_examples_work(vmtool):
     assert len(examples()) == 2
     for example in examples():
         assert vmtool(*example).code == 0
+
+
+REAL = ("synthetic:requests=9,rate=9,prompt=200,output=20,spread=0", "--model", "qwen3-0.6b")
+
+
+def described(name, document):
+    jsonschema.validate(document, closed(load_schema(name)))
+
+
+def test_documents_are_described_to_the_last_key(vmtool):
+    described("kv-replay", vmtool("kv-replay", *SMALL, "--json").document)
+    real = vmtool("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", "--json").document
+    described("kv-replay", real)
+    compare = ("--compare", "policy=per-tensor,straddle-loses", "granule=4KiB,64KiB")
+    described("kv-replay.compare", vmtool("kv-replay", *SMALL, *compare, "--json").document)
+
+
+def test_a_real_run_has_the_bytes_of_the_simulation(vmtool):
+    rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--json")
+    simulated = vmtool("kv-replay", *rules).document
+    real = vmtool("kv-replay", *rules, "--backing", "host").document
+    assert real.pop("real")["checks"] > 0
+    assert simulated.pop("real") is None
+    assert real.pop("command") != simulated.pop("command")
+    assert real == simulated
+
+
+def test_a_plan_that_is_not_safe_is_5(vmtool):
+    ran = vmtool("kv-replay", *REAL, "--budget", "1EiB", "--granule", "2MiB", "--backing", "host")
+    assert ran.code == 5
+    assert ran.stdout == ""
+    assert "hint: use" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--compare", "granul=1"), "did you mean granule"),
+        (("--compare", "policy="), "no values"),
+        (("--compare", "policy=pagd"), "unknown policy"),
+        (("--compare", "dtype=bf17"), "did you mean bf16"),
+        (("--compare", "on-refusal=panic"), "none of wait, reject and preempt"),
+        (("--compare", "block=0"), "at least one token"),
+        (("--method", "fixed"), "need --backing"),
+        (("--backing", "host", "--granule", "5000", "--budget", "64MiB"), "not a multiple"),
+        (("--html", "/nowhere/x.html"), "cannot write"),
+    ],
+)
+def test_wrong_combinations_are_2(vmtool, arguments, words):
+    ran = vmtool("kv-replay", *REAL, *arguments)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert words in ran.stderr
+
+
+def test_a_comparison_marks_the_best_and_says_what_is_not_possible(vmtool, tmp_path):
+    ran = vmtool(
+        *(
+            "kv-replay",
+            *SMALL,
+            "--csv",
+            str(tmp_path / "t.csv"),
+            "--html",
+            str(tmp_path / "t.html"),
+        ),
+        *("--compare", "policy=per-tensor,straddle-loses,token-major", "granule=16KiB"),
+    )
+    assert ran.code == 0
+    lines = [line for line in ran.stdout.splitlines() if line.endswith("best")]
+    assert [line.split()[0] for line in lines] == ["token-major"]
+    assert "not possible" in ran.stdout
+    with (tmp_path / "t.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["best"] for row in rows] == ["0", "0", "1"]
+    assert "more than a granule" in rows[1]["impossible"]
+    assert (tmp_path / "t.html").read_text().count("<svg") == 2
+
+
+def test_the_page_needs_nothing_but_itself_and_is_escaped(vmtool, tmp_path):
+    trace = tmp_path / "<b>&.jsonl"
+    trace.write_text('{"prompt_len": 600, "output_len": 50}\n' * 5 + "<script>\n")
+    page = tmp_path / "r.html"
+    table = tmp_path / "r.csv"
+    files = ("--html", str(page), "--csv", str(table))
+    ran = vmtool(
+        "kv-replay", str(trace), *REAL[1:], "--budget", "1GiB", "--backing", "host", *files
+    )
+    assert ran.code == 0
+    text = page.read_text()
+    assert re.findall(r"(?:src|href|url|@import)\s*[=(]", text) == []
+    assert "<b>" not in text
+    assert "<script" not in text
+    assert "&lt;b&gt;&amp;.jsonl" in text
+    assert text.count("<svg") > 3
+    with table.open() as file:
+        points = list(csv.DictReader(file))
+    assert points
+    assert all(int(row["live_bytes"]) <= int(row["committed_bytes"]) for row in points)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
+    options = module.command.make_context("kv-replay", [*SMALL]).params
+    rules = read_rules(options, load("qwen3-0.6b"), Budget(1 << 30, "as given"), None)
+    result = run_replay(Trace(SMALL[0]), rules.plan, rules.settings)
+    lines = list(to_lines(result, width))
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    words = " ".join(lines).split()
+    assert f"{result.requests.decode_steps:,}" in words
+    assert f"{result.operations.commits:,}" in words
+    rows = [ComparedReplay({"policy": "per-tensor"}, result, "")]
+    assert max(map(len, compare_lines(rows, width))) <= width
+
+
+def test_an_interruption_is_130_with_a_valid_partial_document(vmtool_child):
+    before = """
+import os, signal
+from vmtool.replay.simulation import Simulation
+real = Simulation._arrive
+def arrive(self, request):
+    real(self, request)
+    if self.recorder.counts.arrived == 5:
+        os.kill(os.getpid(), signal.SIGINT)
+Simulation._arrive = arrive
+"""
+    ran = vmtool_child(
+        *("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", "--json"), before=before
+    )
+    assert ran.code == 130
+    document = ran.document
+    described("kv-replay", document)
+    assert not document["complete"]
+    assert document["requests"]["arrived"] == 5
+    assert document["requests"]["unfinished"] > 0
+    assert document["operations"]["commit_bytes"] == document["operations"]["release_bytes"]
+    assert "everything is released" in ran.stderr
+
+
+def test_a_breach_of_the_books_is_3(vmtool_child):
+    before = """
+from vmtool.replay.account import Account
+real = Account.release
+Account.release = lambda self, nbytes, calls: real(self, nbytes - 4096, calls)
+"""
+    ran = vmtool_child("kv-replay", *REAL, "--budget", "256MiB", before=before)
+    assert ran.code == 3
+    assert ran.stdout == ""
+    assert "contradict" in ran.stderr

@@ -79,10 +79,16 @@ def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
 
 def _safe(backing: VirtualBacking) -> int:
     from vmtool.machine import read_facts
-    from vmtool.machine.preflight import safe_device_part
+    from vmtool.machine.preflight import page_table_bytes, safe_device_part
+    from vmtool.units import MIB
 
     free = _device_free(backing)
-    return read_facts().safe_bytes if free is None else safe_device_part(free)
+    if free is not None:
+        return safe_device_part(free)
+    facts = read_facts()
+    # The preflight counts the page tables too, and memory may become less until it looks.
+    safe = facts.safe_bytes - page_table_bytes(facts.safe_bytes, facts.page_bytes)
+    return safe * 9 // 10 // MIB * MIB
 
 
 def _device_free(backing: VirtualBacking) -> int | None:

@@ -1,0 +1,148 @@
+"""Real memory under a replay: the same bytes as simulated, checked, and nothing left afterwards."""
+
+import dataclasses
+import gc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vmtool.errors import CheckFailedError, UnavailableError, UsageError
+from vmtool.kv.policies import POLICIES, make_policy
+from vmtool.kv.traces import Trace
+from vmtool.memory import open_backing
+from vmtool.memory.governor import Tier
+from vmtool.replay.plan import OnRefusal, Plan
+from vmtool.replay.real import open_memory
+from vmtool.replay.run import run_replay
+
+GRANULE = 64 << 10
+
+
+def without_real(result):
+    return dataclasses.replace(result, real=None)
+
+
+def plan_of(cost, policy, *, granule=GRANULE, budget=60 * GRANULE, **changes):
+    made = make_policy(policy, cost, granule, block=16, stride_tokens=4096)
+    return Plan(made, budget, 4096, step_ns=10**6, prefill_ns=(10**9, 8000), **changes)
+
+
+def trace(seed=0, **more):
+    return Trace(
+        "synthetic:requests=60,rate=50,prompt=600,output=60,longest=2000,prefixes=3", seed=seed
+    )
+
+
+def replay_on(backing, plan, requests, **changes):
+    with open_memory(backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes) as memory:
+        result = run_replay(requests, plan, None, memory=memory, **changes)
+        assert memory._buffers == {}
+        assert memory._governor.ledger(backing.tier).used_bytes == 0
+    return result
+
+
+@pytest.mark.parametrize("mode", OnRefusal)
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_byte_count_is_as_simulated(dense_cost, policy, mode):
+    plan = plan_of(dense_cost(2, 2, 128), policy, on_refusal=mode, commit_ahead=8)
+    simulated = run_replay(trace(), plan, None)
+    real = replay_on(open_backing(), plan, trace())
+    assert without_real(real) == simulated
+    assert real.real.ledger_peak_bytes == simulated.usage.committed.peak_bytes
+    counts = {timing.operation: timing.summary.samples for timing in real.real.timings}
+    assert counts["commit"] == simulated.operations.commits
+    assert counts["release"] == simulated.operations.releases
+    assert counts["reserve"] == counts["unreserve"]
+    assert simulated.requests.refused_admissions > 0  # the budget was met
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_rules_and_traces_agree(replay_plans, replay_traces, data):
+    # The same rules with a granule that the host has.
+    backing = open_backing()
+    plan, requests = data.draw(replay_plans), data.draw(replay_traces)
+    policy = plan.policy
+    granule = backing.granularity
+    cost = policy.cost
+    if any(tensor.bytes_per_token * 4 > granule for _, tensor in cost.tensors()):
+        return
+    made = make_policy(policy.name, cost, granule, block=2, stride_tokens=plan.max_tokens)
+    budget = made.committed_bytes(plan.max_tokens) * 3
+    plan = dataclasses.replace(plan, policy=made, budget_bytes=budget, retain_bytes=0)
+    assert without_real(replay_on(backing, plan, requests)) == run_replay(requests, plan, None)
+
+
+def test_a_step_stalls_unless_memory_is_committed_early_enough(dense_cost):
+    cost = dense_cost(1, 1, 2048)
+    late = replay_on(open_backing(), plan_of(cost, "token-major"), trace())
+    assert late.real.stalled_steps == late.real.stepping_commits > 0
+    # A step of a second and an hour ahead: no commit takes so long.
+    early = dataclasses.replace(
+        plan_of(cost, "token-major", commit_ahead=16, budget=4000 * GRANULE), step_ns=10**9
+    )
+    found = replay_on(open_backing(), early, trace())
+    assert found.real.stepping_commits > 0
+    assert found.real.stalled_steps == found.real.stall_ns == 0
+
+
+def test_memory_that_differs_is_found(dense_cost):
+    plan = plan_of(dense_cost(), "token-major")
+    with open_memory(open_backing(), GRANULE, plan.budget_bytes) as memory:
+        memory._governor.lease(Tier.HOST, 4096)
+        with pytest.raises(CheckFailedError, match="bytes are leased"):
+            run_replay(trace(), plan, None, memory=memory)
+    assert memory._buffers == {}
+
+
+def test_an_interruption_leaves_nothing(dense_cost):
+    plan = plan_of(dense_cost(2, 2, 128), "per-tensor")
+    left = iter(range(50))
+    result = replay_on(open_backing(), plan, trace(), stop=lambda: next(left, None) is None)
+    assert not result.complete
+    assert result.requests.unfinished > 0
+    assert result.operations.commit_bytes == result.operations.release_bytes > 0
+
+
+def test_a_refusal_by_the_platform_leaves_nothing(dense_cost):
+    from vmtool.errors import CallError
+    from vmtool.memory.faults import FaultyCalls, parse_fault
+
+    backing = open_backing(faults=FaultyCalls([parse_fault("mmap:3=ENOMEM")]))
+    plan = plan_of(dense_cost(2, 2, 128), "per-tensor")
+    with (
+        open_memory(backing, GRANULE, plan.budget_bytes) as memory,
+        pytest.raises(CallError, match="ENOMEM"),
+    ):
+        run_replay(trace(), plan, None, memory=memory)
+    assert memory._buffers == {}
+    assert memory._governor.ledger(Tier.HOST).used_bytes == 0
+
+
+def test_the_host_refuses_other_granules_and_to_keep_memory():
+    with pytest.raises(UsageError, match="not a multiple") as caught:
+        open_memory(open_backing(), 5000, 1 << 20)
+    assert (
+        caught.value.hint
+        == f"use --granule {-(-5000 // open_backing().granularity) * open_backing().granularity}"
+    )
+    with pytest.raises(UnavailableError, match="cannot keep"):
+        open_memory(open_backing(), GRANULE, 1 << 20, retain=GRANULE)
+
+
+@pytest.mark.parametrize("retain", [0, 30 * GRANULE, 1 << 40])
+@pytest.mark.parametrize("policy", ["per-tensor", "paged"])
+def test_the_stand_in_device_agrees_with_and_without_a_pool(fakecuda, dense_cost, policy, retain):
+    fakecuda.reset(granularity="64KiB")
+    plan = plan_of(dense_cost(2, 2, 128), policy, retain_bytes=retain)
+    simulated = run_replay(trace(), plan, None)
+    backing = open_backing("cuda")
+    real = replay_on(backing, plan, trace())
+    assert without_real(real) == simulated
+    assert real.real.ledger_peak_bytes == simulated.usage.charged.peak_bytes
+    assert (simulated.operations.reused_bytes > 0) == (retain > 0)
+    assert fakecuda.report()["live"]["physical_bytes"] == 0
+    del real
+    gc.collect()
+    backing.context.close()
