@@ -233,3 +233,67 @@ def test_a_snapshot_outlives_the_pool(make):
         buffer.grow_to(CHUNK)
         snapshot = device.pool.snapshot()
     assert snapshot.mapped == 1
+
+
+def test_a_pool_can_be_filled_ahead_within_its_bound_and_budget(make, fakecuda):
+    device = make(limit=6 * CHUNK, retain=4 * CHUNK)
+    device.pool.fill(100 * CHUNK)
+    assert device.pool.snapshot().pooled == 4
+    device.pool.fill(2 * CHUNK)
+    assert device.charged() == 4 * CHUNK
+    with device.buffer() as buffer:
+        buffer.grow_to(4 * CHUNK)
+        assert device.pool.snapshot().hits == 4
+        with pytest.raises(BudgetError):
+            device.pool.fill(3 * CHUNK)
+        assert device.charged() == 6 * CHUNK
+    fakecuda.fail("cuMemCreate:1=2")
+    device.pool.trim()
+    with pytest.raises(CudaError):
+        device.pool.fill(CHUNK)
+    fakecuda.fail("")
+    assert device.charged() == 0
+
+
+def test_new_handles_are_cleared_as_kept_ones_are(make):
+    device = make()
+    with device.buffer() as buffer:
+        buffer.grow_to(3 * CHUNK)
+        assert device.pool.snapshot().hits == 0
+        assert device.read(buffer.base, 3 * CHUNK) == bytes(3 * CHUNK)  # the stand-in poisons
+
+
+def test_a_pool_of_a_lost_device_can_be_closed(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    device = Device()
+    buffer = device.buffer()
+    buffer.grow_to(2 * CHUNK)
+    fakecuda.fail("cuCtxSynchronize:1=700")
+    with pytest.raises(CudaError):
+        buffer.shrink_to(0)
+    buffer.close()
+    device.pool.close()
+    assert device.charged() == 0
+    device.context.close()
+    fakecuda.reset()
+
+
+def test_an_interrupt_in_a_commit_leaves_nothing_mapped(make, fakecuda, monkeypatch):
+    device = make()
+    with device.buffer() as buffer:
+        call = device.context.call
+        made = []
+
+        def interrupted(name, *arguments):
+            if name == "cuMemMap" and len(made) == 2:
+                raise KeyboardInterrupt
+            if name == "cuMemMap":
+                made.append(name)
+            return call(name, *arguments)
+
+        monkeypatch.setattr(device.context, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.grow_to(4 * CHUNK)
+        monkeypatch.undo()
+        assert buffer.committed == 0
+        assert fakecuda.report()["live"]["mappings"] == 0

@@ -157,7 +157,7 @@ class MappedRange:
     def _map_one(self, at: int, handle: int, done: list[int]) -> None:
         try:
             self._context.call("cuMemMap", self.base + at, self.chunk, 0, handle, 0)
-        except CudaError:
+        except BaseException:
             self._give([handle])
             raise
         done.append(handle)

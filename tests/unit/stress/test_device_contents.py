@@ -1,0 +1,110 @@
+"""What is written to a device is found to be there, or it is said what is wrong; on the stand-in."""
+
+from __future__ import annotations
+
+import pytest
+
+from vmtool.memory import open_device
+from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.stress.device_contents import DeviceContents
+from vmtool.stress.verify import CorruptionError
+
+CHUNK = 64 << 10
+GRANULE = 4 * CHUNK
+
+
+@pytest.fixture
+def rig(fakecuda):
+    fakecuda.reset(granularity="64KiB", poison=0xA5)
+    backing = open_device("cuda", method="pooled")
+    reservation = backing.reserve(8 * GRANULE)
+    backing.commit(reservation, 0, 4 * GRANULE)
+    copies = DeviceCopies(backing.context)
+
+    def contents(*, touch="full", verify="full", zeroes=True, buffer_id=3):
+        return DeviceContents(
+            copies,
+            reservation,
+            GRANULE,
+            buffer_id=buffer_id,
+            touch=touch,
+            verify=verify,
+            zeroes=zeroes,
+        )
+
+    yield contents, copies, reservation
+    backing.unreserve(reservation)
+    backing.close()
+
+
+@pytest.mark.parametrize("touch", ["first", "full"])
+@pytest.mark.parametrize("verify", ["sample", "full"])
+def test_what_was_written_is_there(rig, touch, verify):
+    contents = rig[0](touch=touch, verify=verify)
+    assert contents.arrive(0, 3, 7) > 0
+    assert contents.check(0, 3) > 0
+
+
+@pytest.mark.parametrize("offset", [0, 23, 24, CHUNK - 1, GRANULE - 1])
+def test_one_wrong_byte_is_found_where_it_is(rig, offset):
+    make, copies, reservation = rig
+    contents = make()
+    contents.arrive(1, 1, 1)
+    byte = bytearray(1)
+    copies.read(reservation, GRANULE + offset, byte)
+    copies.write(reservation, GRANULE + offset, bytes([byte[0] ^ 1]))
+    with pytest.raises(CorruptionError) as raised:
+        contents.check(1, 1)
+    corruption = raised.value.corruption
+    assert (corruption.granule, corruption.offset) == (1, GRANULE + offset)
+
+
+def test_another_granules_bytes_are_named(rig):
+    make, copies, reservation = rig
+    contents = make()
+    contents.arrive(0, 2, 5)
+    stolen = bytearray(GRANULE)
+    copies.read(reservation, GRANULE, stolen)
+    copies.write(reservation, 0, stolen)
+    with pytest.raises(CorruptionError) as raised:
+        contents.check(0, 1)
+    assert raised.value.corruption.check == "isolation"
+    assert "buffer 3, granule 1, cycle 5" in raised.value.corruption.detail
+
+
+def test_handles_in_the_wrong_order_are_found(rig):
+    make, copies, reservation = rig
+    contents = make()
+    contents.arrive(0, 1, 5)
+    second = bytearray(CHUNK)
+    copies.read(reservation, CHUNK, second)
+    copies.write(reservation, 2 * CHUNK, second)
+    with pytest.raises(CorruptionError):
+        contents.check(0, 1)
+
+
+def test_fresh_memory_that_is_not_zero_is_found_where_zero_is_promised(rig):
+    make, copies, reservation = rig
+    copies.write(reservation, GRANULE - 1, b"\x01")
+    make(zeroes=False).arrive(0, 1, 1)
+    copies.fill(reservation, 0, GRANULE, 0)
+    copies.write(reservation, GRANULE - 1, b"\x01")
+    with pytest.raises(CorruptionError) as raised:
+        make().arrive(0, 1, 1)
+    assert (raised.value.corruption.check, raised.value.corruption.offset) == ("zero", GRANULE - 1)
+
+
+def test_an_earlier_cycle_is_told_from_this_one(rig):
+    make, copies, reservation = rig
+    contents = make()
+    contents.arrive(0, 1, 1)
+    old = bytearray(GRANULE)
+    copies.read(reservation, 0, old)
+    contents.check(0, 1)
+    copies.fill(reservation, 0, GRANULE, 0)
+    contents.arrive(0, 1, 2)
+    copies.write(reservation, 0, old)
+    with pytest.raises(CorruptionError) as raised:
+        contents.check(0, 1)
+    assert raised.value.corruption.check == "survival"
+    assert "cycle 1" in raised.value.corruption.detail
