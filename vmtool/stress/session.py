@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.schedule import Round
 
+#: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
+#: little more scattered; the number of them grows with the logarithm of time.
 _SNAPSHOT_NS: Final = 10**9
+_SNAPSHOT_PART: Final = 20
 
 
 @dataclass(slots=True)
@@ -58,7 +61,7 @@ class Session:
     Args:
         plan: What to do.
         journal: Where to note what is being done.
-        snapshot: Called about once a second, between rounds.
+        snapshot: Called between rounds, once a second and later more seldom.
         note: Called with each checkpoint, by the thread that took it.
 
     Attributes:
@@ -102,6 +105,7 @@ class Session:
         self._round_began = 0
         self._round_paused = 0
         self._snapshot_due = 0
+        self._began = 0
         self._abandon = False
         self._defect: BaseException | None = None
         threads = self.settings.threads
@@ -238,7 +242,10 @@ class Session:
             self.checkpoints.start()
         if now >= self._snapshot_due:
             self._snapshot(self)
-            self._snapshot_due = perf_counter_ns() + _SNAPSHOT_NS
+            now = perf_counter_ns()
+            self._began = self._began or now
+            pause = max((now - self._began) // _SNAPSHOT_PART, _SNAPSHOT_NS)
+            self._snapshot_due = now + pause
         self._round_paused = 0
         self._round_began = perf_counter_ns()
 
