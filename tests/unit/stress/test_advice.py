@@ -1,0 +1,99 @@
+"""Warnings say what is wrong with a result and what to try; the method that promises more wins ties."""
+
+from dataclasses import replace
+
+import pytest
+from stored_runs import gaussian, method, run
+
+from vmtool.machine import read_facts
+from vmtool.stress.advice import recommend, warn
+from vmtool.units import MIB
+
+QUIET = gaussian(1, 20_000, 2000, spread=0.02)
+
+
+def _kinds(result, facts=None):
+    found = warn(result, facts or read_facts())
+    assert all(advice.message and advice.hint for advice in found)
+    return {advice.kind for advice in found}
+
+
+def _method(name="fixed", commit=QUIET, touch=QUIET, release=QUIET):
+    return method(name, commit=commit, touch=touch, release=release)
+
+
+def test_a_quiet_run_has_no_warning():
+    assert _kinds(run(_method())) == set()
+
+
+def test_few_samples_are_told():
+    assert "few-samples" in _kinds(run(_method(commit=QUIET[:50])))
+
+
+def test_outliers_are_counted_and_their_phase_is_named():
+    result = run(_method(release=[*QUIET, 10**6, 2 * 10**6]))
+    (advice,) = [a for a in warn(result, read_facts()) if a.kind == "outliers"]
+    assert "2 releases took over 10 times the median (up to 2.00 ms)" in advice.message
+
+
+def test_one_outlier_is_singular():
+    result = run(_method(touch=[*QUIET, 10**6]))
+    assert any("1 touch took" in advice.message for advice in warn(result, read_facts()))
+
+
+def test_a_machine_that_changes_its_pace_is_told():
+    assert "drift" in _kinds(run(_method(touch=[*QUIET, *(2 * value for value in QUIET)])))
+
+
+def test_a_harness_that_weighs_in_is_told():
+    assert "overhead" in _kinds(run(_method(commit=[500] * 2000)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"resident_after_bytes": 99 * MIB}, "resident"),
+        ({"checkpoint_share": 0.05}, "checkpoints"),
+        ({"settings": {"threads": 2}}, "interpreter-lock"),
+    ],
+)
+def test_what_makes_figures_doubtful_is_told(fields, kind):
+    assert kind in _kinds(run(_method(), **fields))
+
+
+def test_huge_pages_that_are_switched_off_are_told():
+    facts = read_facts()
+    off = replace(facts, huge_pages=replace(facts.huge_pages, thp_mode="never"))
+    assert "huge-pages" in _kinds(run(_method(), settings={"huge": True}), off)
+
+
+def test_small_granules_in_huge_pages_are_told():
+    facts = read_facts()
+    on = replace(facts, huge_pages=replace(facts.huge_pages, thp_mode="madvise", pmd_bytes=2 * MIB))
+    assert "huge-granule" in _kinds(run(_method("advise"), settings={"huge": True}), on)
+
+
+def test_releases_without_a_guard_are_told():
+    assert "degraded" in _kinds(run(replace(_method(), degraded_bytes=4096)))
+
+
+def test_one_method_is_no_choice():
+    assert recommend([_method()]) is None
+
+
+def test_the_cheapest_cycle_wins():
+    slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
+    found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)])
+    assert found.method == "protect"
+    assert "fixed" in found.reason
+    assert "keeps the commit charge" in found.reason
+
+
+def test_a_tie_goes_to_the_method_that_promises_more():
+    barely = [value - 200 for value in QUIET]
+    found = recommend([_method("fixed"), _method("advise", touch=barely)])
+    assert found.method == "fixed"
+
+
+def test_a_method_without_samples_is_not_recommended():
+    assert recommend([_method(), method("protect")]) is None
