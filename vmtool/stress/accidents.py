@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.results import Accident
 
@@ -42,6 +42,16 @@ _EXCEPTIONS: Final = {
 }
 
 
+#: Kind, signal, cause and hint.
+_End: TypeAlias = "tuple[str, str | None, str, str]"
+_HANG: Final[_End] = (
+    "hang",
+    None,
+    "the operation did not end: a lock, reclaim, or a device that does not answer",
+    "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large",
+)
+
+
 def describe_accident(
     entries: Sequence[Entry],
     plan: WorkerPlan,
@@ -64,26 +74,12 @@ def describe_accident(
     thread, entry = next(
         ((i, e) for i, e in enumerate(entries) if e.operation != "idle"), (0, entries[0])
     )
-    name = None
     if hung:
-        kind = "hang"
-        cause = "the operation did not end: a lock, reclaim, or a device that does not answer"
-        hint = "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large"
+        kind, name, cause, hint = _HANG
     elif code < 0:
-        kind = "signal"
-        name = signal.Signals(-code).name
-        cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
-        if name == "SIGKILL":
-            cause, hint = killed.cause, killed.remedy
+        kind, name, cause, hint = _by_signal(-code, killed)
     else:
-        kind = "exit"
-        last = (stderr.strip().splitlines()[-1:] or ["it said nothing"])[0]
-        cause, hint = last, "please report this: a worker must not end like that"
-        # Windows' ctypes turns this exception, and no other, into an error of Python's.
-        exception = _ACCESS_VIOLATION if "access violation" in stderr else code
-        if exception in _EXCEPTIONS:
-            kind = "signal"
-            name, cause, hint = _EXCEPTIONS[exception]
+        kind, name, cause, hint = _by_exit(code, stderr)
     effect = "=HANG" if hung else f"={name}"
     asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
     if asked:
@@ -102,3 +98,20 @@ def describe_accident(
         cause=cause,
         hint=hint,
     )
+
+
+def _by_signal(number: int, killed: Diagnosis) -> _End:
+    name = signal.Signals(number).name
+    if name == "SIGKILL":
+        return "signal", name, killed.cause, killed.remedy
+    cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
+    return "signal", name, cause, hint
+
+
+def _by_exit(code: int, stderr: str) -> _End:
+    # Windows' ctypes turns this exception, and no other, into an error of Python's.
+    exception = _ACCESS_VIOLATION if "access violation" in stderr else code
+    if exception in _EXCEPTIONS:
+        return "signal", *_EXCEPTIONS[exception]
+    last = (stderr.strip().splitlines()[-1:] or ["it said nothing"])[0]
+    return "exit", None, last, "please report this: a worker must not end like that"

@@ -62,7 +62,8 @@ def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
         found += _outliers(method)
         found += _drift(method)
         found += _overhead(method, result.overhead_ns)
-    found += _run(result, facts)
+    found += _harness(result)
+    found += _mappings(result, facts)
     return tuple(found)
 
 
@@ -140,8 +141,8 @@ def _overhead(method: MethodResult, overhead_ns: int) -> Iterator[Advice]:
             return
 
 
-def _run(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:
-    settings = result.settings
+def _harness(result: StressResult) -> Iterator[Advice]:
+    """Yield what the harness itself did to the figures, or found in itself."""
     before, after = result.resident_before_bytes, result.resident_after_bytes
     if before is not None and after is not None and after - before > _RESIDENT_SLACK:
         yield Advice(
@@ -155,13 +156,18 @@ def _run(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:
             f"checkpoints took {result.checkpoint_share:.1%} of the run",
             "run for longer, or with fewer mappings (a larger --granule)",
         )
-    if settings.threads > 1:
+    if result.settings.threads > 1:
         yield Advice(
             "interpreter-lock",
             "threads wait for Python's lock after each call, and with full verification also in "
             "touch; that is part of their samples",
             "use --workers to measure contention in the kernel alone",
         )
+
+
+def _mappings(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:
+    """Yield what huge pages and the limit on memory areas did, or did not do."""
+    settings = result.settings
     if settings.huge and facts.huge_pages.thp_mode == "never":
         yield Advice(
             "huge-pages",
