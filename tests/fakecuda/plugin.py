@@ -1,10 +1,26 @@
 """Fixtures that put the stand-in driver under a test; ``tests/conftest.py`` loads this file."""
 
+import contextlib
 import ctypes
 import os
 
 import pytest
 from fakecuda import build, control
+
+
+def pytest_collection_finish(session):
+    """Load the stand-in before a test can load a real driver, if one that will run needs it.
+
+    A process has one driver. So where there is a GPU, the tests of it run apart (``-m gpu``).
+    """
+    wanted = any(
+        "fakecuda" in getattr(item, "fixturenames", ()) or "standin" in item.nodeid
+        for item in session.items
+    )
+    linux = os.name == "posix" and os.uname().sysname == "Linux"
+    if wanted and linux and not session.config.option.collectonly:
+        with contextlib.suppress(build.CannotBuildError):
+            control.FakeCuda().reset(devices=0)
 
 
 @pytest.fixture(scope="session")
