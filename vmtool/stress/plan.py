@@ -199,9 +199,12 @@ def _budget(request: Request, capacity: int, granule: int) -> int:
             hint="raise --capacity, or leave --budget out",
         )
     if budget // parts < granule:
+        given = request.budget_bytes is not None
+        owner = "a budget of" if given else "half of what is safe to commit here,"
         raise RefusedError(
-            f"a budget of {format_size(budget)} does not hold one granule of "
-            f"{format_size(granule)} for each of {parts} threads",
+            f"{owner} {format_size(budget)}{'' if given else ','} does not hold one granule of "
+            f"{format_size(granule)} for each thread ({parts})",
+            cause=None if given else "`vmtool doctor` tells what limits this machine",
             hint=f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
             "more, or a smaller granule",
         )
