@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 
@@ -10,7 +12,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.backing import ClosedError, NotCommittedError, OverlapError
 from vmtool.memory.buffer import CapacityError, VirtualBuffer
 from vmtool.memory.exports import LiveViewError
-from vmtool.memory.governor import BudgetError, Tier
+from vmtool.memory.governor import BudgetError, Governor, Tier
 
 
 @pytest.fixture
@@ -139,9 +141,20 @@ def test_negative_lengths_are_refused(buffer, operation):
         getattr(buffer, operation)(-1)
 
 
-@pytest.mark.parametrize("capacity", [0, -1])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_owns_memory_cannot_be_duplicated(platform, duplicate):
+    granule = platform.backing.granularity
+    with VirtualBuffer(platform.backing, 4 * granule, governor=platform.governor) as buffer:
+        buffer.grow_to(granule)
+        for owner in (buffer, buffer.reservation, Governor().lease(Tier.HOST)):
+            with pytest.raises(TypeError, match="cannot copy or pickle"):
+                duplicate(owner)
+        platform.memory.write(buffer.base, b"still mine")
+
+
+@pytest.mark.parametrize("capacity", [0, -1, -(1 << 40)])
 def test_a_capacity_must_be_positive(platform, capacity):
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=f"capacity of {capacity} bytes"):
         VirtualBuffer(platform.backing, capacity)
 
 
@@ -154,6 +167,7 @@ def test_a_closed_buffer_refuses_work_and_closes_again(buffer, granule):
     assert "closed" in repr(buffer)
     for work in (
         lambda: buffer.grow_to(1),
+        lambda: buffer.shrink_to(1),
         lambda: buffer.commit(0, granule),
         lambda: buffer.release(0, granule),
         buffer.view,

@@ -106,6 +106,8 @@ def open_backing(
         return open_device(kind, method=method, chunk=chunk, governor=governor, faults=faults)
     if chunk is not None:
         raise UsageError("chunks are for devices", hint="give --backing cuda, or no --chunk")
+    if method is None:
+        method = host_methods()[0]
     if sys.platform == "win32":
         from vmtool.memory.windows import WindowsBacking
         from vmtool.memory.windows_calls import CALLS as WINDOWS_CALLS
@@ -113,15 +115,13 @@ def open_backing(
         if prefault or huge:
             raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
         windows_calls = WINDOWS_CALLS if faults is None else faults.wrap(WINDOWS_CALLS)
-        return WindowsBacking(method or host_methods()[0], calls=windows_calls)
+        return WindowsBacking(method, calls=windows_calls)
     else:  # mypy needs both branches spelled out
         from vmtool.memory.posix import PosixBacking
         from vmtool.memory.posix_calls import CALLS
 
         calls = CALLS if faults is None else faults.wrap(CALLS)
-        return PosixBacking(
-            method or host_methods()[0], prefault=prefault, huge=huge, label=label, calls=calls
-        )
+        return PosixBacking(method, prefault=prefault, huge=huge, label=label, calls=calls)
 
 
 def open_device(

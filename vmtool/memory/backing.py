@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vmtool.errors import CallError, UsageError, VmtoolError
 from vmtool.memory.blocks import BlockMap
+from vmtool.memory.owner import Owner
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class QuarantineError(VmtoolError):
         self.span = span
 
 
-class Reservation:
+class Reservation(Owner):
     """One reserved range of addresses and what is committed in it.
 
     Attributes:

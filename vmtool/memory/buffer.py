@@ -9,6 +9,7 @@ from vmtool.memory.backing import ClosedError, QuarantineError
 from vmtool.memory.blocks import BlockMap
 from vmtool.memory.exports import Exporting, LiveViewError
 from vmtool.memory.governor import BudgetError, Role
+from vmtool.memory.owner import Owner
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
@@ -39,12 +40,16 @@ class AuthorityError(UsageError):
     """A governor and a backing that charge different ledgers for the same bytes (V4)."""
 
 
-class VirtualBuffer(Exporting):
+class VirtualBuffer(Owner, Exporting):
     """Bytes at a fixed base that grow and shrink in place.
 
     ``len(buffer)`` is the length asked for; ``committed`` is the length rounded up to granules,
     or less where spans were released. Distinct buffers of one backing may be used from several
     threads; one buffer may not.
+
+    An exception that a signal handler raises in the middle of a call, as Ctrl-C does by default,
+    leaves the buffer unfit for all but :meth:`close`, which still gives back everything. Programs
+    that go on note the signal instead, as vmtool's own commands do.
 
     Args:
         backing: Where the memory comes from.
@@ -68,6 +73,10 @@ class VirtualBuffer(Exporting):
         role: Role = Role.KV_CACHE,
         holder: str = "",
     ) -> None:
+        if capacity <= 0:
+            raise UsageError(
+                f"a capacity of {capacity} bytes is not positive", hint="use 1 or more"
+            )
         authority = backing.accounting.authority
         if authority is not None and governor is not None and governor.authority is not authority:
             raise AuthorityError(
@@ -155,9 +164,9 @@ class VirtualBuffer(Exporting):
             CallError: If the platform refuses; the length has not changed, and of several spans
                 those below the refused one are released.
         """
+        self._check_length(nbytes)
         if nbytes >= self._length:
             return
-        self._check_length(nbytes)
         keep = -(-nbytes // self._granule) * self._granule
         total = self._blocks.total
         if self._blocks.covers(0, total):  # no holes: the common case

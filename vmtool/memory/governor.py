@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from vmtool.errors import RefusedError, UsageError
+from vmtool.memory.owner import Owner
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -74,16 +75,26 @@ class _Account:
     leases: set[Lease] = field(default_factory=set)
 
 
-class Lease:
+class Lease(Owner):
     """Bytes of one tier that one holder may commit. Release it once; again is a no-op.
 
     Attributes:
         nbytes: How much is leased now.
+        released: Whether everything was given back; it leases nothing any more.
         role: What it is for.
         holder: Who holds it, for the ledger.
     """
 
-    __slots__ = ("__weakref__", "_account", "_lock", "_tier", "holder", "nbytes", "role")
+    __slots__ = (
+        "__weakref__",
+        "_account",
+        "_lock",
+        "_tier",
+        "holder",
+        "nbytes",
+        "released",
+        "role",
+    )
 
     def __init__(
         self, account: _Account, tier: Tier, lock: threading.RLock, role: Role, holder: str
@@ -92,6 +103,7 @@ class Lease:
         self._lock = lock
         self._tier = tier
         self.nbytes = 0
+        self.released = False
         self.role = role
         self.holder = holder
 
@@ -99,10 +111,17 @@ class Lease:
         """Lease *nbytes* more.
 
         Raises:
+            UsageError: If *nbytes* is negative, or the lease was released.
             BudgetError: If the tier's limit would be exceeded; nothing has changed.
         """
         account = self._account
         with self._lock:
+            if nbytes < 0 or self.released:
+                raise UsageError(
+                    "the lease was released already"
+                    if self.released
+                    else f"cannot lease {nbytes} bytes more"
+                )
             if account.used + nbytes > account.limit:
                 raise BudgetError(self._tier, nbytes, account.used, account.limit)
             account.used += nbytes
@@ -113,15 +132,17 @@ class Lease:
     def shrink(self, nbytes: int) -> None:
         """Give back *nbytes*, at most what is held. This cannot fail."""
         with self._lock:
-            nbytes = min(nbytes, self.nbytes)
-            self.nbytes -= nbytes
-            self._account.used -= nbytes
+            if nbytes > 0:
+                nbytes = min(nbytes, self.nbytes)
+                self.nbytes -= nbytes
+                self._account.used -= nbytes
 
     def release(self) -> None:
         """Give back everything and leave the ledger. This cannot fail."""
         with self._lock:
             self._account.used -= self.nbytes
             self.nbytes = 0
+            self.released = True
             self._account.leases.discard(self)
 
     def __enter__(self) -> Self:
@@ -176,8 +197,6 @@ class Governor:
             UsageError: If *nbytes* is negative.
             BudgetError: If the tier's limit would be exceeded; nothing has changed.
         """
-        if nbytes < 0:
-            raise UsageError(f"a lease of {nbytes} bytes is negative")
         account = self._accounts[tier]
         lease = Lease(account, tier, self._lock, role, holder)
         lease.grow(nbytes)

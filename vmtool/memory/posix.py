@@ -132,7 +132,9 @@ class PosixBacking:
         self._mmap = calls.mmap
         self._mask = self.granularity - 1
         self._huge = huge
-        self._label = label.encode()[:79] or None  # the kernel keeps 79 bytes of a name
+        self._label = (
+            label.encode(errors="replace")[:79] or None
+        )  # the kernel keeps 79 bytes of a name
         self._prefault = prefault or (method == "advise" and MADV_POPULATE_WRITE is not None)
         # MAP_FIXED makes a new mapping that knows nothing of the old one's advice and name.
         self._prepares = prefault or (method == "fixed" and (huge or self._label is not None))

@@ -88,6 +88,21 @@ def test_negative_bytes_are_refused():
         Governor().lease(Tier.HOST, -1)
     with pytest.raises(UsageError):
         Governor().set_limit(Tier.HOST, -1)
+    governor = Governor()
+    with governor.lease(Tier.HOST, 5) as lease:
+        with pytest.raises(UsageError, match="-1"):
+            lease.grow(-1)
+        lease.shrink(-1)
+        assert (lease.nbytes, used(governor)) == (5, 5)
+
+
+def test_a_released_lease_cannot_grow_outside_the_ledger():
+    governor = Governor()
+    lease = governor.lease(Tier.HOST, 5)
+    lease.release()
+    with pytest.raises(UsageError, match="released already"):
+        lease.grow(1)
+    assert used(governor) == 0
 
 
 OPERATIONS = st.lists(
@@ -114,6 +129,8 @@ def test_new_leases_never_exceed_the_limit(operations):
                 governor.set_limit(Tier.HOST, limit := nbytes)
             elif lease is not None:
                 getattr(lease, name)(*([] if name == "release" else [nbytes]))
+        except UsageError:
+            assert lease.released
         except BudgetError:
             assert used(governor) == before
         assert used(governor) == sum(lease.nbytes for lease in leases)
