@@ -86,6 +86,15 @@ def test_a_worker_that_uses_memory_which_is_not_there_is_named_by_its_exception(
     assert "not committed" in accident["cause"]
 
 
+def test_writing_to_what_is_not_committed_is_an_access_violation():
+    code, out, err = run("stress", "--prove-faults", "--json")
+    assert code == 0, err
+    found = {(p["method"], p["case"]): p["detail"] for p in json.loads(out)["proofs"]}
+    for method in ("view", "private", "decommit"):
+        assert found[method, "committed"] == "the write succeeded"
+        assert found[method, "never"] == found[method, "released"] == "access violation"
+
+
 def test_a_refused_commit_in_a_worker_is_a_result():
     code, out, err = run(
         *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
