@@ -8,10 +8,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.governor import Governor, Tier
+from vmtool.memory.governor import Governor
 from vmtool.stats import Summary, summarize_samples
 from vmtool.trials.copying import CopyResult, compare_copying
-from vmtool.trials.stamps import Stamps
+from vmtool.trials.marks import marks_for
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def run_growth(
 ) -> GrowResult:
     """Take a buffer through the lengths of *plan*; nothing stays committed or reserved.
 
-    Contents are written and checked between the timed steps. Of a device's memory only base and
-    committed bytes are checked, as the CPU cannot read it.
+    Contents are written and checked between the timed steps; a device's by copies.
 
     Args:
         backing: Where the memory comes from.
@@ -202,8 +201,7 @@ class _Trial:
         self._buffer = buffer
         self._granule = buffer.backing.granularity
         self._zeroes = buffer.backing.zeroes
-        readable = buffer.backing.tier is Tier.HOST
-        self._stamps = Stamps(capacity) if readable else None
+        self._marks = marks_for(buffer, capacity)
 
     def step(self, length: int) -> None:
         buffer = self._buffer
@@ -211,7 +209,7 @@ class _Trial:
         grow = length > before
         turn = bool(self.grows) and grow != self.grows[-1]
         if turn:
-            self._check_contents(everything=True)
+            self._check_contents(before, everything=True)
         change = buffer.grow_to if grow else buffer.shrink_to
         start = perf_counter_ns()
         change(length)
@@ -230,36 +228,29 @@ class _Trial:
         if length == 0:
             self._check_released()
             return
-        if self._stamps is None or self.promises.broken:
+        if self.promises.broken:
             return  # where the memory is not what it should be, looking at it may be fatal
         if length > before:
             self._check_contents(before, everything=False)
-            with buffer.view() as view:
-                if self._zeroes:
-                    fresh = align_up(before, self._granule)
-                    at = self._stamps.not_zero(view, fresh)
-                    words = None if at is None else f"the byte at offset {at} is not zero"
-                    hold("new memory is zero", words)
-                self._stamps.write(view, before)
+            if self._zeroes:
+                at = self._marks.not_zero(align_up(before, self._granule))
+                words = None if at is None else f"the byte at offset {at} is not zero"
+                hold("new memory is zero", words)
+            self._marks.write(before)
         else:
-            self._check_contents(everything=False)
+            self._check_contents(length, everything=False)
 
-    def _check_contents(self, length: int | None = None, *, everything: bool) -> None:
-        """Compare stamps in the first *length* bytes, which is all of the buffer by default."""
-        if self._stamps is None or not len(self._buffer):
+    def _check_contents(self, length: int, *, everything: bool) -> None:
+        """Compare stamps in the first *length* bytes."""
+        if not length:
             return
-        with self._buffer.view() as whole, whole[:length] as view:
-            checked = self._stamps.checked
-            at = self._stamps.wrong(view, everything=everything)
-            words = None if at is None else f"what was written at offset {at} is gone"
-            self.promises.hold("contents survive", words, self._stamps.checked - checked)
+        checked = self._marks.checked
+        at = self._marks.wrong(length, everything=everything)
+        words = None if at is None else f"what was written at offset {at} is gone"
+        self.promises.hold("contents survive", words, self._marks.checked - checked)
 
     def _check_released(self) -> None:
-        from vmtool.memory.counters import read_range
-
-        if self._stamps is None:
-            return
-        left = read_range(self.base, self._buffer.capacity).resident_bytes
+        left = self._marks.left_bytes()
         if left is not None:
             words = f"{left} bytes are still resident at length 0" if left else None
             self.promises.hold("all is released", words)
