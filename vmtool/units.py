@@ -33,6 +33,8 @@ _DURATION_UNITS: Final = {
     "min": 60 * 10**9,
     "h": 3600 * 10**9,
 }
+#: How much of what is not understood an error repeats.
+_SHOWN: Final = 60
 # Twenty digits hold any 64-bit value; more would only make the parser slow on hostile input.
 _QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
@@ -40,7 +42,7 @@ _QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]
 def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: bool = True) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a {what}; write it like {example}")
+        raise ValueError(f"{text[:_SHOWN]!r} is not a {what}; write it like {example}")
     number, unit = match.groups()
     factor = units.get(unit.lower())
     if factor is None:
@@ -76,6 +78,18 @@ def parse_count(text: str) -> int:
         ValueError: If *text* is not a count or is not whole.
     """
     return _parse(text, _COUNT_UNITS, "count", "4096, 32k or 1m")
+
+
+def parse_percent(text: str) -> Fraction:
+    """Return *text* as a part of 1: ``"75%"`` and ``"75"`` are 3/4.
+
+    Raises:
+        ValueError: If *text* is not a percentage.
+    """
+    match = _QUANTITY.fullmatch(text.strip().removesuffix("%"))
+    if match is None or match[2]:
+        raise ValueError(f"{text[:_SHOWN]!r} is not a percentage; write it like 75%")
+    return Fraction(match[1]) / 100
 
 
 def parse_duration(text: str) -> int:

@@ -409,6 +409,58 @@ def test_whatever_is_asked_ends_in_an_answer_or_in_words(options, model):
     assert "Traceback" not in err.getvalue()
 
 
+@pytest.fixture(params=["\x1b[31mred", "\x9b31m", "a\nb", "\udcff"])
+def oddly_named(request, tmp_path):
+    """Return a config file whose name would command a terminal, break a line or be no Unicode."""
+    path = tmp_path / f"{request.param}.json"
+    config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}
+    try:
+        path.write_text(json.dumps({**config, "hidden_size": 256}))
+    except (OSError, UnicodeError):
+        pytest.skip("this system has no such file names")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--explain",),
+        ("--json", "--explain"),
+        ("--compare", "dtype=bf16,fp8"),
+        ("--sweep", "context=1k..4k"),
+        ("--sweep", "context=1k..4k", "--csv", "-"),
+        ("--as", "vllm"),
+        ("--tp", "3"),
+    ],
+)
+def test_the_name_of_a_file_cannot_command_the_terminal(vmtool, oddly_named, options):
+    ran = vmtool("kv-estimate", oddly_named, "--budget", "1GiB", *options)
+    assert ran.code == (2 if "--tp" in options else 0)
+    lines = (ran.stdout + ran.stderr).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("b.json") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--state-blocks align", "goes with --as vllm only"),
+        ("--state-blocks nonsense", "goes with --as vllm only"),
+        ("--as llama.cpp --state-blocks all", "goes with --as vllm only"),
+        ("--unified", "goes with --as llama.cpp only"),
+        ("--as vllm --unified", "goes with --as llama.cpp only"),
+        ("--as vllm --policy nonsense", "unknown policy"),
+        ("--sweep context=1..8 --csv - --json", "neither --json nor --output"),
+        ("--sweep context=1..8 --csv - -o x.txt", "neither --json nor --output"),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(estimate, line, message):
+    ran = estimate(f"llama-3.1-8b --budget 1GiB {line}")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert message in ran.stderr
+
+
 # ---- shape ----------------------------------------------------------------------------------
 
 

@@ -28,3 +28,10 @@ def test_a_word_that_is_too_long_is_not_cut(capsys, monkeypatch):
     number = "1" * 30
     tell(f"{number} bytes")
     assert number in capsys.readouterr().err
+
+
+def test_a_name_in_a_message_cannot_command_the_terminal(capsys):
+    tell("vmtool: error: \x1b]0;title\x07\x9b31m: is not JSON\n  hint: \udcff")
+    assert capsys.readouterr().err == (
+        "vmtool: error: \\x1b]0;title\\x07\\x9b31m: is not JSON\n  hint: \\udcff\n"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from vmtool.units import (
     format_size,
     parse_count,
     parse_duration,
+    parse_percent,
     parse_size,
 )
 
@@ -55,6 +58,31 @@ def test_parse_size(text, nbytes):
             parse_size(text)
     else:
         assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("75%", Fraction(3, 4)), ("75", Fraction(3, 4)), (" 0.1 % ", Fraction(1, 1000))],
+)
+def test_parse_percent(text, part):
+    assert parse_percent(text) == part
+
+
+@pytest.mark.parametrize(
+    # The first two would be numbers of a hundred million digits.
+    "text",
+    ["1e99999999", "1e-99999999%", "1/3", "-5%", "nan", "", "%", "5%%", "5k", "9" * 5000],
+)
+def test_what_is_no_percentage_is_refused_in_few_words(text):
+    with pytest.raises(ValueError, match="is not a percentage") as caught:
+        parse_percent(text)
+    assert len(str(caught.value)) < 120
+
+
+def test_long_nonsense_is_not_repeated_whole():
+    with pytest.raises(ValueError, match="is not a size") as caught:
+        parse_size("x" * 100_000)
+    assert len(str(caught.value)) < 200
 
 
 def test_an_unknown_unit_lists_the_known_ones():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.units import parse_size
+from vmtool.units import parse_percent, parse_size
 
 if TYPE_CHECKING:
     from vmtool.kv.estimate import Budget
@@ -46,9 +45,9 @@ def _total(text: str) -> tuple[int, str]:
         return _available(), "available on this machine"
     if name.endswith("%"):
         try:
-            part = Fraction(name[:-1].strip()) / 100
-        except (ValueError, ZeroDivisionError):
-            raise UsageError(f"--budget {text!r} is not a percentage such as 75%") from None
+            part = parse_percent(name)
+        except ValueError as error:
+            raise UsageError(f"--budget: {error}") from None
         if not 0 < part <= 1:
             raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
         return int(_available() * part), f"{name} of what is available on this machine"

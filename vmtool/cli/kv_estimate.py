@@ -9,6 +9,7 @@ import click
 from vmtool.cli.kv_options import estimate_options
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.params import output_options
+from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
     from vmtool.cli.kv_question import Asked
@@ -30,6 +31,8 @@ def command(as_json: bool, path: str | None, quiet: bool, **options: Any) -> Non
     from vmtool.cli.kv_question import asked
 
     output = Output(as_json, path, quiet)
+    if options["csv"] == "-" and (as_json or path not in {None, "-"}):
+        raise UsageError("--csv - is the whole result: it goes with neither --json nor --output")
     if options["list_models"]:
         _list(output)
         return

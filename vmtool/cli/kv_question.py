@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vmtool.errors import UsageError
-from vmtool.units import parse_size
+from vmtool.units import parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -185,6 +185,7 @@ def _check(options: Mapping[str, Any]) -> None:
         raise UsageError("--explain goes with the answer about one model only")
     if options["csv"] and not (options["compare"] or options["sweep"]):
         raise UsageError("--csv needs --compare or --sweep")
+    _check_engine(options)
     for granule in options["granules"]:
         _check_granule(granule)
     for name in ("context", "sequences", "in_flight", "block"):
@@ -192,15 +193,26 @@ def _check(options: Mapping[str, Any]) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {options[name]}: absurdly large")
 
 
-def _percent(text: str) -> Fraction:
-    from fractions import Fraction
+def _check_engine(options: Mapping[str, Any]) -> None:
+    """Refuse what only an engine reads where it would be read by none."""
+    from vmtool.kv.policies import POLICIES, unknown_policy
 
+    engine = (options["engine"] or "").lower()
+    if options["state_blocks"] != "none" and engine != "vllm":
+        raise UsageError("--state-blocks goes with --as vllm only")
+    if options["unified"] and engine != "llama.cpp":
+        raise UsageError("--unified goes with --as llama.cpp only")
+    if options["policy"] not in POLICIES:
+        raise unknown_policy(options["policy"])
+
+
+def _percent(text: str) -> Fraction:
     try:
-        part = Fraction(text.strip().removesuffix("%").strip()) / 100
-    except (ValueError, ZeroDivisionError):
-        raise UsageError(f"--waste {text!r} is not a percentage such as 10%") from None
+        part = parse_percent(text)
+    except ValueError as error:
+        raise UsageError(f"--waste: {error}") from None
     # Below this the search for the length would follow more granules than anyone waits for.
-    if not Fraction(1, 1000) <= part < 1:
+    if not 1 <= part * 1000 < 1000:
         raise UsageError(f"--waste {text!r}: it must be from 0.1% to below 100%")
     return part
 

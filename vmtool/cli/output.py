@@ -12,6 +12,7 @@ import click
 from vmtool.cli import ARGUMENTS
 from vmtool.cli.stderr import tell
 from vmtool.errors import UsageError
+from vmtool.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,7 +79,7 @@ class Output:
         def plain_text(file: IO[str]) -> None:
             from vmtool.report.columns import text_width
 
-            file.writelines(f"{line}\n" for line in lines(text_width(file)))
+            file.writelines(f"{printable(line)}\n" for line in lines(text_width(file)))
 
         self._write(document, plain_text)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 import click
 
 from vmtool.cli.streams import on_terminal
+from vmtool.printable import printable
 
 
 def tell(message: str) -> None:
@@ -16,12 +17,13 @@ def tell(message: str) -> None:
     A terminal would break a long line in the middle of a number; one that is read by a program
     stays one line. Where stderr takes nothing it is lost: the exit code says the same.
     """
+    lines = [printable(line) for line in message.split("\n")]
     if on_terminal(sys.stderr):
         import shutil
         import textwrap
 
         width = max(shutil.get_terminal_size().columns, 20)
-        message = "\n".join(
+        lines = [
             textwrap.fill(
                 line,
                 width,
@@ -29,7 +31,7 @@ def tell(message: str) -> None:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            for line in message.splitlines()
-        )
+            for line in lines
+        ]
     with suppress(OSError):
-        click.echo(message, err=True)
+        click.echo("\n".join(lines), err=True)

@@ -6,17 +6,17 @@ pull requests 16812 (the context is padded, not the cache) and 19067 (no V for l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.dtypes import FORMATS
-from vmtool.kv.geometry import LayerKind, Role, Span
+from vmtool.kv.geometry import Extent, LayerKind, Role, Span
 from vmtool.units import MIB, align_up
 
 if TYPE_CHECKING:
     from vmtool.kv.dtypes import Formats
-    from vmtool.kv.geometry import Extent, Layer, ModelGeometry, Tensor
+    from vmtool.kv.geometry import Layer, ModelGeometry, Tensor
 
 _PADDING: Final = 256
 _STATE_ELEMENT_BYTES: Final = 4  # recurrent states are always f32
@@ -27,6 +27,23 @@ _TYPE_NAMES: Final = {
     "bf16": "bf16",
     **{name: name for name in FORMATS if name.startswith(("q", "iq"))},
 }
+#: Models whose window it does not use: it has none for them, and switched that of Phi off (pull
+#: request 13676).
+_WINDOW_OFF: Final = frozenset(
+    [
+        "mistral",
+        "mixtral",
+        "ministral",
+        "ministral3",
+        "starcoder2",
+        "phi3",
+        "phimoe",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+    ]
+)
 #: Convolution states are R in its log, all others S.
 _CONVOLUTION: Final = ("conv", "shift")
 
@@ -104,7 +121,7 @@ def llamacpp_buffers(geometry: ModelGeometry, formats: Formats, settings: Settin
             )
     cells = align_up(settings.context, _PADDING)
     kept: dict[Extent, list[Layer]] = {}
-    for layer in geometry.layers:
+    for layer in _layers(geometry):
         for extent in {tensor.extent for tensor in _cached(layer)}:
             kept.setdefault(extent, []).append(layer)
     # The cache of all tokens is made first, then that of the windows.
@@ -129,6 +146,20 @@ def log_line(buffer: Buffer, settings: Settings) -> str:
         f" {buffer.layers:3d} layers, {streams:>2} seqs),"
         f" {names[0]} ({buffer.first_type}): {buffer.first_bytes / MIB:7.2f} MiB,"
         f" {names[1]} ({buffer.second_type}): {buffer.second_bytes / MIB:7.2f} MiB"
+    )
+
+
+def _layers(geometry: ModelGeometry) -> tuple[Layer, ...]:
+    """Return the layers as llama.cpp has them: some models keep all tokens there."""
+    if geometry.architecture not in _WINDOW_OFF:
+        return geometry.layers
+    return tuple(
+        replace(
+            layer,
+            kind=LayerKind.FULL,
+            tensors=tuple(replace(tensor, extent=Extent()) for tensor in layer.tensors),
+        )
+        for layer in geometry.layers
     )
 
 

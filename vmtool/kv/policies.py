@@ -48,10 +48,15 @@ def make_policy(
             return pool(cost, granule, block)
     if name == HeadMajor.name:
         return HeadMajor(cost, granule, stride_tokens)
+    raise unknown_policy(name)
+
+
+def unknown_policy(name: str) -> UsageError:
+    """Return the error for a *name* that no policy has, with the closest that do."""
     from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
 
-    close = get_close_matches(name, POLICIES, n=2)
-    raise UsageError(
+    close = get_close_matches(name[:40], POLICIES, n=2)
+    return UsageError(
         f"unknown policy {name[:40]!r}",
         hint=f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(POLICIES)}",
     )

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from vmtool.errors import InputError
-from vmtool.kv.sources.reading import open_regular, parse_object, read_object
+from vmtool.kv.sources.reading import MAX_JSON_BYTES, open_regular, parse_object, read_object
 
-# A header names every tensor; the largest published ones are a few MiB.
-_MAX_HEADER: Final = 64 << 20
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
@@ -72,7 +70,7 @@ def _header(path: str) -> int:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > min(_MAX_HEADER, size - 8):
+        if len(start) < 8 or length > min(MAX_JSON_BYTES, size - 8):
             raise InputError(path, f"its header of {length} bytes does not fit", field="byte 0")
         header = parse_object(path, file.read(length))
     end = 0

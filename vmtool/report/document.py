@@ -28,6 +28,9 @@ def document(
 
 
 def dump(body: dict[str, Any], file: IO[str]) -> None:
-    """Write one document; NaN and infinity, which JSON does not have, are an error."""
-    json.dump(body, file, indent=2, ensure_ascii=False, allow_nan=False)
+    """Write one document, in ASCII: file names may hold what no encoding has or a terminal obeys.
+
+    NaN and infinity, which JSON does not have, are an error.
+    """
+    json.dump(body, file, indent=2, allow_nan=False)
     file.write("\n")

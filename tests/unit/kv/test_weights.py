@@ -88,6 +88,15 @@ def test_a_header_that_does_not_fit_is_refused(tmp_path, content):
         weights_bytes(str(path))
 
 
+def test_a_header_larger_than_any_real_one_is_not_parsed(tmp_path):
+    path = tmp_path / "a.safetensors"
+    with path.open("wb") as file:
+        file.write((17 << 20).to_bytes(8, "little"))
+        file.truncate(18 << 20)  # a sparse file, so the header would fit
+    with pytest.raises(InputError, match="header of 17825792 bytes"):
+        weights_bytes(str(path))
+
+
 def test_a_header_that_is_not_json_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not JSON"):
         weights_bytes(safetensors(tmp_path / "a.safetensors", {}, header=b"{not json"))

@@ -41,7 +41,7 @@ def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeome
         return builtin.load(spec, overrides)
     if not os.path.lexists(spec):
         raise UsageError(
-            f"{spec!r} is neither a file nor a built-in model", hint=builtin.suggestion(spec)
+            f"{spec[:80]!r} is neither a file nor a built-in model", hint=builtin.suggestion(spec)
         )
     return _load_file(spec, overrides)
 

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from vmtool.errors import InputError
 from vmtool.kv.sources.fields import shown
+from vmtool.printable import printable
 
 #: Parsed, the worst text takes some thirty times its length. The index of the largest checkpoints
 #: has about 9 MiB.
@@ -40,7 +41,7 @@ def config_in(path: str) -> str:
 def name_of(path: str) -> str:
     """Return what to call the model in *path*: its folder's name where the file's says nothing."""
     full = Path(path).absolute()
-    return (full.parent.name if full.name in _IN_FOLDER else "") or full.name
+    return printable((full.parent.name if full.name in _IN_FOLDER else "") or full.name)
 
 
 def open_regular(path: str) -> BinaryIO:
@@ -125,6 +126,8 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
         value = json.loads(
             data.decode("utf-8-sig"), object_pairs_hook=no_repeats, parse_constant=no_constant
         )
+    except InputError:  # of the two above; it is a ValueError too
+        raise
     except UnicodeDecodeError as exc:
         raise InputError(path, f"is not UTF-8 at byte {exc.start}") from exc
     except RecursionError as exc:
@@ -134,7 +137,9 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
             path, f"is not JSON: {exc.msg}", field=f"line {exc.lineno} column {exc.colno}"
         ) from exc
     except ValueError as exc:  # an integer of more digits than Python converts
-        raise InputError(path, f"holds a number that cannot be read: {exc}") from exc
+        raise InputError(
+            path, "holds a number that cannot be read: it has too many digits"
+        ) from exc
     if not isinstance(value, dict):
         raise InputError(path, "is JSON, but not an object of named fields")
     return value

@@ -43,6 +43,7 @@ def test_what_is_not_strict_json_is_refused(data, message):
     with pytest.raises(InputError, match=f"model.json: .*{message}") as caught:
         parse_object("model.json", data)
     assert caught.value.path == "model.json"
+    assert str(caught.value).count("model.json") == 1  # said once, not as the cause of another
 
 
 def test_a_byte_order_mark_is_dropped():
