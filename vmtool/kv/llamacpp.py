@@ -109,7 +109,7 @@ def llamacpp_buffers(geometry: ModelGeometry, formats: Formats, settings: Settin
     Raises:
         UsageError: If it has no such format or no such layers, or ranks divide the heads.
     """
-    if geometry.tp > 1 or geometry.dcp > 1:
+    if geometry.tp > 1:  # as it is wherever ranks divide the tokens
         raise UsageError(
             "--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp"
         )

@@ -15,6 +15,7 @@ from vmtool.kv.capacity import (
     waste_at,
     waste_ends,
 )
+from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, LayerKind, Span
 from vmtool.kv.layout import HeadMajor, PerTensor, TokenMajor
 from vmtool.kv.policies import POLICIES, make_policy
@@ -147,6 +148,13 @@ def test_a_model_of_windows_alone_holds_any_length(dense, cost_of):
     assert found.committed_bytes == 40 * 2 * 4 * MIB
     assert longest_sequence(policy, GIB, context=16_384).fits == 16_384
     assert longest_sequence(policy, 40 * 2 * 4 * MIB - 1).fits == 2048
+
+
+def test_a_model_that_keeps_nothing_fits_any_number_of_times():
+    policy = PerTensor(SequenceCost(()), 2 * MIB)
+    assert most_sequences(policy, 0, 5) == (None, Limit.NONE, 0)
+    assert longest_sequence(policy, 0).fits is None
+    assert waste_ends(policy, Fraction(1, 10)) is None
 
 
 def test_a_window_larger_than_the_sequence_costs_as_full_attention_does(dense, cost_of):

@@ -75,7 +75,7 @@ def test_sequences_that_share_a_buffer_are_logged_as_one_stream():
 def test_states_are_always_32_bit():
     *_, states = buffers("falcon-mamba-7b", 4096)
     # 64 layers, d_inner 8192, d_state 16, a convolution of 4: (4 - 1) * 8192 and 16 * 8192 elements.
-    assert states.what == "recurrent"
+    assert (states.what, states.layers) == ("recurrent", 64)
     assert (states.first_bytes, states.second_bytes) == (64 * 3 * 8192 * 4, 64 * 16 * 8192 * 4)
     assert log_line(states, Settings(4096)).startswith("llama_memory_recurrent: size =  ")
 

@@ -103,6 +103,30 @@ def test_gemma_4_26b_holds_another_number_of_tokens_at_each_length(length, token
     assert vllm_pool(cost("gemma-4-26b-a4b"), gib("4.25"), settings).tokens_newer == tokens
 
 
+@pytest.mark.parametrize(
+    ("full", "windowed", "size", "groups", "padding"),
+    [
+        (10, 50, 10, 6, 0),
+        (10, 12, 12, 2, 2),
+        (10, 14, 14, 2, 4),
+        (10, 15, 10, 3, 5),
+        (3, 4, 4, 2, 1),
+    ],
+)
+def test_groups_are_filled_up_where_that_takes_few_layers(full, windowed, size, groups, padding):
+    # vLLM: as many layers as the rarer kind has, unless the other has less than 1.5 times as many.
+    def layers(count, extent):
+        pair = (Tensor("k", Role.KEY, 1, 64, extent), Tensor("v", Role.VALUE, 1, 64, extent))
+        return [Layer(i, LayerKind.FULL, pair) for i in range(count)]
+
+    mixed = (*layers(full, Extent()), *layers(windowed, Extent(Span.WINDOW, 64)))
+    geometry = ModelGeometry("t", "t", mixed, None, "bf16")
+    model = SequenceCost.of(geometry, choose_formats("bf16", key=None, value=None))
+    pool = vllm_pool(model, GIB, Settings(4096))
+    assert (pool.group_layers, pool.groups, pool.padding_layers) == (size, groups, padding)
+    assert pool.num_blocks == GIB // (16 * 256) // size
+
+
 def test_a_window_takes_a_block_more_and_a_chunk_does_not():
     def pool(span):
         tensors = tuple(

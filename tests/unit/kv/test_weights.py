@@ -45,6 +45,7 @@ def test_a_size_written_as_a_whole_float_counts(tmp_path):
         '{"metadata": {}}',
         "{}",
         '{"metadata": {"total_size": -1}}',
+        '{"metadata": {"total_size": 0}}',
         '{"metadata": 5}',
         '{"metadata": {"total_size": "big"}}',
         '{"metadata": {"total_size": true}}',
@@ -68,7 +69,7 @@ def test_a_header_states_where_the_tensors_end(tmp_path):
 @pytest.mark.parametrize(
     ("tensors", "data", "field"),
     [
-        ({"x": (0, 100)}, 50, "x.data_offsets"),
+        ({"x": (0, 51)}, 50, "x.data_offsets"),
         ({"x": (-1, 10)}, 50, "x.data_offsets"),
         ({"x": (20, 10)}, 50, "x.data_offsets"),
     ],
@@ -76,6 +77,11 @@ def test_a_header_states_where_the_tensors_end(tmp_path):
 def test_offsets_outside_the_file_name_the_tensor(tmp_path, tensors, data, field):
     with pytest.raises(InputError, match=field):
         weights_bytes(safetensors(tmp_path / "a.safetensors", tensors, data=data))
+
+
+def test_tensors_may_end_where_the_file_ends_and_there_may_be_none(tmp_path):
+    assert weights_bytes(safetensors(tmp_path / "a.safetensors", {"x": (0, 50)}, data=50)) == 50
+    assert weights_bytes(safetensors(tmp_path / "b.safetensors", {})) == 0
 
 
 @pytest.mark.parametrize(
