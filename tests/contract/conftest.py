@@ -111,6 +111,7 @@ PLATFORMS = [
     *(f"host:{method}" for method in host_methods()),
     "standin:cold",
     "standin:pooled",
+    "standin-2MiB:cold",
     pytest.param("gpu:cold", marks=pytest.mark.gpu),
     pytest.param("gpu:pooled", marks=pytest.mark.gpu),
 ]
@@ -123,8 +124,9 @@ def platform(request):
     if kind == "host":
         yield Platform(open_backing("host", method=method), HostMemory(), Governor())
         return
-    if kind == "standin":
-        request.getfixturevalue("fakecuda").reset(granularity="64KiB", poison=0xA5)
+    if kind.startswith("standin"):
+        unit = kind.partition("-")[2] or "64KiB"
+        request.getfixturevalue("fakecuda").reset(granularity=unit, poison=0xA5)
     elif driver_is_standin():
         pytest.skip("the stand-in driver is loaded in this process: run the gpu tests apart")
     try:
@@ -132,7 +134,7 @@ def platform(request):
         backing = open_device("cuda", method=method, governor=governor)
     except UnavailableError as error:
         pytest.skip(str(error))
-    memory = DeviceMemory if kind == "standin" else RealDeviceMemory
+    memory = RealDeviceMemory if kind == "gpu" else DeviceMemory
     yield Platform(backing, memory(backing.context), governor)
     gc.collect()
     backing.close()  # the stand-in is asked afterwards whether anything is held
