@@ -162,6 +162,20 @@ def test_ctrl_c_is_exit_130_with_a_valid_partial_document():
     assert "interrupted after 3 steps" in child.stderr
 
 
+def test_a_budget_below_one_granule_is_refused_with_one_that_works(vmtool):
+    ran = vmtool("grow", "--to", "1MiB", "--budget", "1")
+    assert ran.code == 5
+    need = ran.stderr.partition("raise --budget to ")[2].split()[0]
+    assert vmtool("grow", "--to", need, "--budget", need).code == 0
+
+
+@pytest.mark.parametrize("option", ["--method", "--backing"])
+def test_an_empty_name_is_no_default(vmtool, option):
+    ran = vmtool("grow", "--to", "1MiB", option, "")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "''" in ran.stderr
+
+
 def test_signals_mean_what_they_did_afterwards(vmtool):
     before = signal.getsignal(signal.SIGINT)
     vmtool("grow", "--to", "1MiB")

@@ -27,6 +27,23 @@ _HEAVY = {
 } | (set() if sys.platform == "win32" else {"ctypes"})
 
 
+def test_ctrl_c_while_the_command_line_is_loaded_is_an_interruption():
+    # What a finder raises comes out of the import statement, as Ctrl-C in the middle of one does.
+    program = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("vmtool", run_name="__main__")
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, timeout=60
+    )
+    assert (child.returncode, child.stderr) == (130, b"")
+
+
 def test_help_loads_nothing_that_only_a_command_needs():
     result = subprocess.run(
         [sys.executable, "-c", _PROBE],

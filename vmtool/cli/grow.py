@@ -9,7 +9,7 @@ import click
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.params import COUNT, SIZE, backing_options, output_options
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
-from vmtool.units import GIB, align_up, format_size
+from vmtool.units import GIB, align_down, align_up, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
@@ -147,7 +147,10 @@ def _step(
         step = align_up(-(-to // (_DOUBLING_PART if pattern == "doubling" else _STEPS)), granule)
         step = min(step, to)
     if step > to:
-        raise UsageError(f"a step of {step} bytes is larger than the peak of {to} bytes")
+        raise UsageError(
+            f"a step of {step} bytes is larger than the peak of {to} bytes",
+            hint="raise --to, or make a step shorter",
+        )
     return step
 
 
@@ -160,7 +163,9 @@ def _refuse_unsafe(
     if budget is not None and commit > budget:
         raise RefusedError(
             f"this commits {commit} bytes and the budget is {budget}",
-            hint=f"use --to {budget // granule * granule} or less, or raise --budget",
+            hint=f"use --to {align_down(budget, granule)} or less, or raise --budget"
+            if budget >= granule
+            else f"raise --budget to {granule} or more: nothing smaller can be committed",
         )
     if free is not None:
         demand = Demand(device_bytes=commit, device_free_bytes=free)
@@ -184,7 +189,9 @@ def _copy_too(to: int, against: str | None, facts: MachineFacts, output: Output)
         return False
     raise RefusedError(
         f"copying holds two blocks of {format_size(to)}: {refused[0].message}",
-        hint=f"use --to {refused[0].safe // 2} or less, or --against nothing",
+        hint=f"use --to {refused[0].safe // 2} or less, or --against nothing"
+        if refused[0].safe > 1
+        else "use --against nothing",
     )
 
 

@@ -132,8 +132,23 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
         f"tables; {bound}",
         safe,
-        f"use {format_size(safe)} ({safe} bytes) or less",
+        _at_most("use", safe, "free some of it first: `ps aux --sort=-rss | head`"),
     )
+
+
+def _at_most(verb: str, safe: int, otherwise: str, *, also: bool = False) -> str:
+    """Return what to do: *verb* no more than *safe*, or *otherwise* where nothing at all is safe.
+
+    Args:
+        verb: Such as ``use``.
+        safe: Bytes.
+        otherwise: What changes the limit.
+        also: Whether to say *otherwise* in any case.
+    """
+    if not safe:
+        return otherwise
+    less = f"{verb} {format_size(safe)} ({safe} bytes) or less"
+    return f"{less}, or {otherwise}" if also else less
 
 
 def _who_binds(facts: MachineFacts) -> tuple[str, str]:
@@ -164,7 +179,7 @@ def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
         f"the plan commits {format_size(demand.device_bytes)} on the device, which has "
         f"{format_size(free)} free",
         safe,
-        f"use {format_size(safe)} ({safe} bytes) or less",
+        _at_most("use", safe, "free some of it first: nvidia-smi shows who holds it"),
     )
 
 
@@ -181,7 +196,8 @@ def _mappings(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"the plan may need {demand.mappings} memory areas, vm.max_map_count is {limit} and "
         f"{facts.process.mappings or 0} are in use",
         safe,
-        f"use {safe} areas or less (larger granules, a smaller capacity, growth at the tail), or "
+        (f"use {safe} areas or less (" if safe else "need fewer areas (")
+        + "larger granules, a smaller capacity, growth at the tail), or "
         f"sysctl -w vm.max_map_count={max(limit, demand.mappings + _SPARE_MAPPINGS) * 2}",
     )
 
@@ -209,8 +225,9 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"{format_size(limit)} and {format_size(used)} is in use; reservations count although "
         "they hold no memory",
         safe,
-        f"reserve {format_size(safe)} or less, or ulimit -v unlimited and limit memory with a "
-        "cgroup instead",
+        _at_most(
+            "reserve", safe, "ulimit -v unlimited and limit memory with a cgroup instead", also=True
+        ),
     )
 
 
@@ -229,7 +246,7 @@ def _data(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"each process commits {format_size(share)}, RLIMIT_DATA is {format_size(limit)} and "
         f"{format_size(used)} is in use",
         safe,
-        f"commit {format_size(safe)} or less, or ulimit -d unlimited",
+        _at_most("commit", safe, "ulimit -d unlimited", also=True),
     )
 
 
@@ -246,5 +263,5 @@ def _single_commit(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"one commit of {format_size(demand.largest_commit_bytes)} is more than all RAM and swap "
         f"({format_size(safe)}), which vm.overcommit_memory=0 refuses",
         safe,
-        f"commit {format_size(safe)} or less at once",
+        f"commit {format_size(safe)} ({safe} bytes) or less at once",
     )

@@ -33,6 +33,7 @@ HEALTHY = MachineFacts(
 #: The checks whose wording differs from the healthy machine's, for one change of its facts.
 CONDITIONS = [
     ("available-memory", "problem", {"memory": replace(HEALTHY.memory, available_bytes=100 * MIB)}),
+    ("not-told", "note", {"memory": MemoryFacts()}),
     ("no-swap", "note", {"memory": replace(HEALTHY.memory, swap_total_bytes=0)}),
     ("swap-full", "note", {"memory": replace(HEALTHY.memory, swap_free_bytes=0)}),
     ("oom-kills", "note", {"memory": replace(HEALTHY.memory, oom_kills=3)}),

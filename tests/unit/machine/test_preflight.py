@@ -1,5 +1,6 @@
 """A plan is held against every limit before anything is mapped, and the safe number is named."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,22 @@ def test_more_than_the_safe_part_of_ram_is_refused_with_a_number_that_passes():
         refuse_unsafe([finding])
     assert caught.value.exit_code == ExitCode.REFUSED
     assert str(finding.safe) in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        replace(ROOMY, memory=MemoryFacts(32 * GIB, 0)),
+        replace(ROOMY, process=replace(ROOMY.process, address_space_limit_bytes=1)),
+        replace(ROOMY, process=replace(ROOMY.process, data_limit_bytes=1)),
+        replace(ROOMY, process=replace(ROOMY.process, max_mappings=1)),
+    ],
+)
+def test_where_nothing_is_safe_no_hint_says_use_nothing(facts):
+    (finding,) = check(Demand(reserve_bytes=GIB, commit_bytes=GIB, mappings=9), facts)
+    assert finding.safe == 0
+    assert not re.search(r"\b0 ", finding.remedy)
+    assert finding.remedy
 
 
 def test_the_cgroup_binds_before_ram():

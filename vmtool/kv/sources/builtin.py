@@ -34,4 +34,4 @@ def suggestion(name: str) -> str:
     wanted = name[:80].lower().rpartition("/")[2]
     close = difflib.get_close_matches(wanted, names(), n=3)
     did_you_mean = f"did you mean {', '.join(close)}? " if close else ""
-    return f"{did_you_mean}give a path, or one of the names that --list shows"
+    return f"{did_you_mean}give a path, or a name that `vmtool kv-estimate --list` shows"

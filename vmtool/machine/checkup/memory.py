@@ -23,7 +23,13 @@ def check_memory(facts: MachineFacts) -> list[Check]:
 def _available(facts: MachineFacts) -> Check | None:
     total, available = facts.memory.total_bytes, facts.memory.available_bytes
     if total is None or available is None:
-        return None
+        if facts.system.os != "Linux":
+            return None
+        return note(
+            "not-told",
+            "what RAM there is and what limits this process is not told: /proc is missing or hidden",
+            "mount -t proc proc /proc; until then vmtool takes 1 GiB for safe",
+        )
     words = f"{format_size(available)} of {format_size(total)} RAM available"
     if available < min(_LITTLE, total // 10):
         return problem(

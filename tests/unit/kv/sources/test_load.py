@@ -109,7 +109,7 @@ def test_a_wrong_name_is_answered_with_close_ones(wrong, suggested):
 def test_a_name_like_no_other_is_answered_with_where_to_look():
     with pytest.raises(UsageError) as caught:
         sources.load("zzzzzzzz" * 1000)
-    assert caught.value.hint == "give a path, or one of the names that --list shows"
+    assert caught.value.hint == "give a path, or a name that `vmtool kv-estimate --list` shows"
 
 
 def test_a_built_in_model_loads_no_reader():
