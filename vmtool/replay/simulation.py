@@ -19,7 +19,7 @@ from vmtool.replay.results import Point
 from vmtool.replay.sequence import Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
@@ -78,13 +78,16 @@ class Simulation:
         self._heap: list[tuple[int, int, int, Sequence]] = []
         self._admitted: dict[int, Sequence] = {}  # by order, so the youngest is the last
         self._stalled: dict[int, Sequence] = {}  # likewise
+        # Preempted sequences, and at most one that was not admitted yet.
         self._queue: deque[Sequence] = deque()
+        self._unread: Iterator[Request] = iter(())
+        self._next: Request | None = None
 
     def run(self, requests: Iterable[Request], stop: Callable[[], bool] = lambda: False) -> bool:
         """Replay *requests*; everything is released afterwards.
 
         Args:
-            requests: Ascending in time.
+            requests: Ascending in time; read as they are needed.
             stop: Asked before each event; what was done until then counts.
 
         Returns:
@@ -95,16 +98,19 @@ class Simulation:
             InputError: If the trace turns out to be bad.
             CallError: If real memory is refused by the platform.
         """
-        arrivals = iter(requests)
-        arrival = next(arrivals, None)
+        self._unread = iter(requests)
+        self._next = next(self._unread, None)
         heap = self._heap
         while True:
+            arrival = self._next
             if stop():
                 self._abandon()
                 return False
             if self._stalled and len(self._stalled) == len(self._admitted):
                 self._break_deadlock()
-            elif heap and (arrival is None or heap[0][0] <= arrival.arrival_ns):
+            elif heap and (
+                self._queue or arrival is None or heap[0][0] <= arrival.arrival_ns
+            ):
                 now, kind, order, seq = heappop(heap)
                 if seq.order != order:
                     continue  # it was preempted meanwhile
@@ -114,9 +120,9 @@ class Simulation:
                 else:
                     self._step(seq)
             elif arrival is not None:
-                self._go_to(arrival.arrival_ns)
-                self._arrive(arrival)
-                arrival = next(arrivals, None)
+                self._go_to(max(arrival.arrival_ns, self._now))
+                self._arrive()
+                self._admit()
             else:
                 break
         self._close()
@@ -190,21 +196,34 @@ class Simulation:
 
     # ---- requests ---------------------------------------------------------------------------
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self) -> None:
+        """Read the next request of the trace into the queue."""
+        request = self._next
+        assert request is not None  # noqa: S101 - the callers looked
+        self._next = next(self._unread, None)
         counts = self.recorder.counts
         counts.arrived += 1
         if request.total_tokens > self._plan.max_tokens:
             counts.too_long += 1
-            return
-        self._queue.append(Sequence(request))
-        if len(self._queue) == 1:
-            self._admit()
+        else:
+            self._queue.append(Sequence(request))
+
+    def _someone_waits(self) -> bool:
+        """Tell whether the queue has someone, after reading on if need be.
+
+        Those behind the head change nothing, so they stay in the trace however many have arrived.
+        """
+        while not self._queue and self._next is not None and self._next.arrival_ns < self._now:
+            self._arrive()
+        return bool(self._queue)
 
     def _admit(self) -> None:
-        """Admit from the queue, first come first served, while there is room."""
+        """Admit those that wait, first come first served, while there is room."""
         counts = self.recorder.counts
         queue, plan = self._queue, self._plan
-        while queue and len(self._admitted) < plan.max_sequences and not self._stalled:
+        while len(self._admitted) < plan.max_sequences and not self._stalled:
+            if not self._someone_waits():
+                return
             seq = queue[0]
             ahead = min(seq.length + plan.commit_ahead, plan.max_tokens)
             if self._store.admit(seq, ahead):

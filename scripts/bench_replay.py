@@ -1,0 +1,119 @@
+"""How many token-steps kv-replay simulates in a second, against a bare Python loop over tokens.
+
+    python scripts/bench_replay.py            # about a minute, one core
+    python scripts/bench_replay.py --check    # exit 1 when a case is under its least speed
+
+A token-step is one decode step of one sequence; prompts are not counted. The floor is a loop that
+adds one token's bytes and compares with a limit, measured before and after each case in the same
+process: a simulation that went from token to token could not be faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
+
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.policies import make_policy
+from vmtool.kv.sources import load
+from vmtool.kv.traces import Trace
+from vmtool.replay.plan import OnRefusal, Plan
+from vmtool.replay.run import run_replay
+from vmtool.units import GIB, KIB, MIB, format_duration, format_size
+
+MODEL = "llama-3.1-8b"
+CONTEXT = 131072
+#: Long outputs, as of a reasoning model, and a budget that is met.
+TRACE = "synthetic:requests=2000,rate=4,prompt=1024,output=1024,spread=1"
+#: The least token-steps in a second of the cases that have a limit.
+LEAST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One policy on one granule."""
+
+    policy: str
+    granule: int
+    limited: bool = True
+
+
+CASES = [
+    Case("per-tensor", 2 * MIB),
+    Case("per-tensor", 64 * KIB),
+    Case("kv-merged", 2 * MIB),
+    Case("token-major", 2 * MIB),
+    Case("head-major", 64 * KIB),
+    Case("floor-per-page", 2 * MIB),
+    Case("paged", 2 * MIB),
+    Case("paged", 64 * KIB),
+    Case("straddle-loses", 2 * MIB),
+    Case("token-major", 64 * KIB, limited=False),  # two granules for each token: no step is free
+]
+
+
+def floor_ns(tokens: int = 2_000_000) -> float:
+    """Return the nanoseconds of one turn of a bare loop over tokens."""
+    live, limit, step = 0, 1 << 62, 131072
+    start = time.perf_counter_ns()
+    for _ in range(tokens):
+        live += step
+        if live > limit:
+            break
+    return (time.perf_counter_ns() - start) / tokens
+
+
+def case_ns(case: Case, trace: str, budget: int) -> tuple[float, int]:
+    """Return the nanoseconds for each token-step, and how many there were."""
+    model = load(MODEL)
+    cost = SequenceCost.of(model, choose_formats(model.dtype, key=None, value=None))
+    policy = make_policy(case.policy, cost, case.granule, block=16, stride_tokens=CONTEXT)
+    plan = Plan(policy, budget, CONTEXT, on_refusal=OnRefusal.PREEMPT)
+    start = time.perf_counter_ns()
+    result = run_replay(Trace(trace), plan, None)
+    elapsed = time.perf_counter_ns() - start
+    return elapsed / max(result.requests.decode_steps, 1), result.requests.decode_steps
+
+
+def main() -> int:
+    """Run every case and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (3)")
+    parser.add_argument("--trace", default=TRACE, help="another trace")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a case is too slow")
+    options = parser.parse_args()
+    print(f"{MODEL}, 40 GiB, {options.trace}\n")
+    print(f"{'':<24} {'steps':>11} {'a step':>9} {'steps/s':>13} {'floor':>9} {'ratio':>8}")
+    good = True
+    for case in CASES:
+        floors, owns = [], []
+        for _ in range(options.rounds):
+            before = floor_ns()
+            own, steps = case_ns(case, options.trace, 40 * GIB)
+            floors.append((before + floor_ns()) / 2)
+            owns.append(own)
+        floor, own = statistics.median(floors), min(owns)
+        fast = own <= 1e9 / LEAST
+        good &= fast or not case.limited
+        name = f"{case.policy} {format_size(case.granule)}"
+        verdict = ("ok" if fast else "TOO SLOW") if case.limited else ""
+        print(
+            f"{name:<24} {steps:>11,} {format_duration(own):>9} {1e9 / own:>13,.0f} "
+            f"{format_duration(floor):>9} {own / floor:>6.2f} ×  {verdict}"
+        )
+    print(
+        f"\nratio: one token-step here against one turn of the bare loop. Limited cases need "
+        f"{LEAST:,} steps/s;\nbest of {options.rounds} rounds, floors the median."
+    )
+    return 1 if options.check and not good else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
