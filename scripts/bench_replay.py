@@ -24,8 +24,10 @@ from vmtool.kv.dtypes import choose_formats
 from vmtool.kv.policies import make_policy
 from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
+from vmtool.replay.account import Account
+from vmtool.replay.build import make_store
 from vmtool.replay.plan import OnRefusal, Plan
-from vmtool.replay.run import run_replay
+from vmtool.replay.simulation import Simulation
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 
 MODEL = "llama-3.1-8b"
@@ -77,9 +79,12 @@ def case_ns(case: Case, trace: str, budget: int) -> tuple[float, int]:
     policy = make_policy(case.policy, cost, case.granule, block=16, stride_tokens=CONTEXT)
     plan = Plan(policy, budget, CONTEXT, on_refusal=OnRefusal.PREEMPT)
     start = time.perf_counter_ns()
-    result = run_replay(Trace(trace), plan, None)
+    account = Account(budget, 0, None)
+    simulation = Simulation(plan, make_store(plan, account), account)
+    simulation.run(Trace(trace))
     elapsed = time.perf_counter_ns() - start
-    return elapsed / max(result.requests.decode_steps, 1), result.requests.decode_steps
+    steps = simulation.recorder.counts.decode_steps
+    return elapsed / max(steps, 1), steps
 
 
 def main() -> int:

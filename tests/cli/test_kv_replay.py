@@ -196,8 +196,8 @@ def test_an_interruption_is_130_with_a_valid_partial_document(vmtool_child):
 import os, signal
 from vmtool.replay.simulation import Simulation
 real = Simulation._arrive
-def arrive(self, request):
-    real(self, request)
+def arrive(self):
+    real(self)
     if self.recorder.counts.arrived == 5:
         os.kill(os.getpid(), signal.SIGINT)
 Simulation._arrive = arrive

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from vmtool.replay.memory import Memory
 
 _MAX_NS: Final = 1 << 62
+#: Totals whose average over time is asked for.
+_OVER_TIME: Final = (
+    *("reserved", "committed", "pooled", "owned", "sequences", "saved", "overlap"),
+)
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class Account:
         overlap: The bytes of tokens therein.
         saved_total: All bytes that were not committed for that reason, over time.
         unowned_charged: What was charged when most was not owned.
+        moments: For each total over time, the sum of its changes times when they were.
     """
 
     budget: int
@@ -53,13 +58,7 @@ class Account:
     peak_saved: int = 0
     peak_unowned: int = 0
     unowned_charged: int = 0
-    area_reserved: int = 0
-    area_committed: int = 0
-    area_pooled: int = 0
-    area_owned: int = 0
-    area_sequences: int = 0
-    area_saved: int = 0
-    area_overlap: int = 0
+    moments: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OVER_TIME, 0))
     commits: int = 0
     commit_bytes: int = 0
     releases: int = 0
@@ -74,23 +73,28 @@ class Account:
         Raises:
             CheckFailedError: If what is owned, committed, reserved and allowed contradict.
         """
-        elapsed = now - self.now
-        committed, pooled = self.committed, self.pooled
-        if not 0 <= self.owned <= committed <= self.reserved or committed + pooled > self.budget:
+        charged = self.committed + self.pooled
+        if not 0 <= self.owned <= self.committed <= self.reserved or charged > self.budget:
             raise self.breach()
-        if elapsed < 0 or now > _MAX_NS:
+        if not self.now <= now <= _MAX_NS:
             raise CheckFailedError(f"simulated time went from {self.now} to {now} ns")
+        if charged - self.owned > self.peak_unowned and now > self.now:
+            self.peak_unowned, self.unowned_charged = charged - self.owned, charged
         self.now = now
-        self.area_reserved += self.reserved * elapsed
-        self.area_committed += committed * elapsed
-        self.area_pooled += pooled * elapsed
-        self.area_owned += self.owned * elapsed
-        self.area_sequences += self.sequences * elapsed
-        self.area_saved += self.saved * elapsed
-        self.area_overlap += self.overlap * elapsed
-        unowned = committed + pooled - self.owned
-        if unowned > self.peak_unowned and elapsed:
-            self.peak_unowned, self.unowned_charged = unowned, committed + pooled
+
+    def area(self, name: str) -> int:
+        """Return the integral over time of one of :data:`_OVER_TIME` until now, exactly.
+
+        A change by *d* at *t* adds *d* for all the time after: *d* times the end less *d* times *t*.
+        So only changes cost something, and going on from moment to moment does not.
+        """
+        value: int = getattr(self, name)
+        return value * self.now - self.moments[name]
+
+    def change(self, name: str, by: int) -> None:
+        """Add *by* to one of :data:`_OVER_TIME`."""
+        setattr(self, name, getattr(self, name) + by)
+        self.moments[name] += by * self.now
 
     def breach(self) -> CheckFailedError:
         """Return the error that says that the totals contradict each other."""
@@ -109,47 +113,67 @@ class Account:
 
     def reserve(self, nbytes: int) -> None:
         """Note *nbytes* of address space."""
-        self.reserved += nbytes
+        self.change("reserved", nbytes)
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def unreserve(self, nbytes: int) -> None:
         """Note that so much address space was given back."""
-        self.reserved -= nbytes
+        self.change("reserved", -nbytes)
 
     def commit(self, nbytes: int, calls: int) -> None:
         """Note *nbytes* committed in *calls* spans, from the pool as far as it goes."""
-        reused = min(nbytes, self.pooled)
-        self.pooled -= reused
-        self.reused_bytes += reused
-        self.committed += nbytes
+        if self.pooled:
+            reused = min(self.pooled, nbytes)
+            self.change("pooled", -reused)
+            self.reused_bytes += reused
+        self.committed += nbytes  # as change() does, without its cost: this is hot
+        self.moments["committed"] += nbytes * self.now
         self.commits += calls
         self.commit_bytes += nbytes
         self.peak_committed = max(self.peak_committed, self.committed)
         self.peak_charged = max(self.peak_charged, self.committed + self.pooled)
 
+    def own(self, nbytes: int) -> None:
+        """Note that sequences have *nbytes* more of what is committed; negative for less."""
+        self.owned += nbytes
+        self.moments["owned"] += nbytes * self.now
+
     def release(self, nbytes: int, calls: int) -> None:
         """Note *nbytes* released in *calls* spans; the pool keeps what it may."""
-        self.committed -= nbytes
+        self.change("committed", -nbytes)
         self.releases += calls
         self.release_bytes += nbytes
-        self.pooled += min(nbytes, self.retain - self.pooled)
-        self.peak_pooled = max(self.peak_pooled, self.pooled)
+        if self.retain:
+            self.change("pooled", min(nbytes, self.retain - self.pooled))
+            self.peak_pooled = max(self.peak_pooled, self.pooled)
+
+    def enter(self) -> None:
+        """Note one more sequence."""
+        self.change("sequences", 1)
+        self.peak_sequences = max(self.peak_sequences, self.sequences)
+
+    def leave(self) -> None:
+        """Note one sequence less."""
+        self.change("sequences", -1)
 
     def share(self, nbytes: int, live: int) -> None:
         """Note that one more sequence uses *nbytes*, of which *live* are tokens, with others."""
-        self.saved += nbytes
-        self.overlap += live
+        if not nbytes:
+            return
+        self.change("saved", nbytes)
+        self.change("overlap", live)
         self.saved_total += nbytes
         self.peak_saved = max(self.peak_saved, self.saved)
 
     def unshare(self, nbytes: int, live: int) -> None:
         """Note that one sequence less does."""
-        self.saved -= nbytes
-        self.overlap -= live
+        if nbytes:
+            self.change("saved", -nbytes)
+            self.change("overlap", -live)
 
     def trim(self) -> None:
         """Give the pool back."""
-        self.pooled = 0
+        self.change("pooled", -self.pooled)
         if self.memory is not None:
             self.memory.trim()
 

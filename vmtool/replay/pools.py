@@ -2,111 +2,33 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.kv.traces.request import PREFIX_TOKENS
+from vmtool.replay.blocks import ClassUse, joined, runs_of
 from vmtool.replay.prefixes import Prefixes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
-    from vmtool.kv.block_classes import BlockClass, BlockPool
+    from vmtool.kv.block_classes import BlockClass
+    from vmtool.kv.growth import Run
     from vmtool.replay.account import Account
+    from vmtool.replay.blocks import Granules, PoolUse
     from vmtool.replay.memory import Piece
-    from vmtool.replay.sequence import Sequence
+    from vmtool.replay.sequence import Sequence as Growing
 
-    #: How many granules hold the first so many blocks of a size.
-    Granules: TypeAlias = Callable[[int, int], int]
-
-
-class _Uses:
-    """How many blocks in use each granule of a pool holds a part of.
-
-    Attributes:
-        pool: The pool, of which there are several alike.
-        base: Where the first of them begins in the reservation.
-        size: Bytes from one to the next.
-        new: Granules that came into use in the change that is being made.
-    """
-
-    def __init__(self, pool: BlockPool, granule: int, granules: Granules) -> None:
-        self.pool = pool
-        self.base = self.size = 0
-        self.new: list[int] = []
-        self._granule = granule
-        self._granules = granules
-        self._uses: list[int] = []
-        self._places: list[int] = []  # of blocks that lie apart
-
-    def use(self, blocks: Iterable[int]) -> None:
-        uses, new = self._uses, self.new
-        for first, last in self._where(blocks):
-            while len(uses) <= last:
-                uses.append(0)
-            for at in range(first, last + 1):
-                if not uses[at]:
-                    new.append(at)
-                uses[at] += 1
-
-    def unuse(self, blocks: Iterable[int]) -> list[int]:
-        """Return the granules that no block in use lies in any more."""
-        uses = self._uses
-        gone = []
-        for first, last in self._where(blocks):
-            for at in range(first, last + 1):
-                uses[at] -= 1
-                if not uses[at]:
-                    gone.append(at)
-        return gone
-
-    def _where(self, blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last granule of each block."""
-        if self.pool.apart:
-            for block in blocks:
-                at = self._place(block)
-                yield at, at
-            return
-        size, granule = self.pool.block_bytes, self._granule
-        for block in blocks:
-            start = block * size
-            yield start // granule, (start + size - 1) // granule
-
-    def _place(self, block: int) -> int:
-        places = self._places
-        while len(places) <= block:
-            places.append(self._granules(self.pool.block_bytes, len(places) + 1) - 1)
-        return places[block]
+#: Steps that are remembered; sequences of a million tokens take some 60,000.
+_MOST_STEPS: Final = 1 << 16
 
 
-class _Class:
-    """The free blocks of one class, and the granules of its pools."""
+class _Step(NamedTuple):
+    """How many blocks of each class a sequence lacks to grow, and where they leave it."""
 
-    def __init__(self, kind: BlockClass, granule: int, granules: Granules) -> None:
-        self.kind = kind
-        self.block_bytes = kind.block_bytes
-        self.pools = [_Uses(pool, granule, granules) for pool in kind.pools]
-        self._free: list[int] = []
-        self._next = 0
-
-    def take(self, count: int) -> list[int]:
-        """Take the lowest *count* blocks into use."""
-        free = self._free
-        blocks = [heappop(free) for _ in range(min(count, len(free)))]
-        fresh = count - len(blocks)
-        blocks.extend(range(self._next, self._next + fresh))
-        self._next += fresh
-        for pool in self.pools:
-            pool.use(blocks)
-        return blocks
-
-    def give(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            heappush(self._free, block)
-
-    @property
-    def all_free(self) -> bool:
-        return len(self._free) == self._next
+    blocks: tuple[int, ...]
+    nbytes: int
+    backed: int
+    covered: int | None
 
 
 class PoolStore:
@@ -132,11 +54,12 @@ class PoolStore:
         *,
         share: bool,
     ) -> None:
-        self._classes = [_Class(kind, granule, granules) for kind in classes]
+        self._classes = [ClassUse(kind, granule, granules) for kind in classes]
         self._granule = granule
         self._account = account
         self._share = share
         self._prefixes = Prefixes()
+        self._steps: dict[tuple[int, int], _Step] = {}
         at = 0
         for each in self._classes:
             # Blocks in use lie in committed bytes of their own, so the budget bounds their number.
@@ -153,7 +76,7 @@ class PoolStore:
         if account.memory is not None:
             account.memory.reserve(0, self.reserve_bytes)
 
-    def admit(self, seq: Sequence, tokens: int) -> bool:
+    def admit(self, seq: Growing, tokens: int) -> bool:
         """Take the blocks that *seq* needs at *tokens*; ``False`` if the budget refuses."""
         names = seq.request.prefix[: seq.request.prompt_tokens // PREFIX_TOKENS]
         path, known = self._prefixes.enter(names if self._share else ())
@@ -161,41 +84,41 @@ class PoolStore:
             path[depth].blocks = [
                 each.take(self._node_blocks(each, depth)) for each in self._classes
             ]
-        seq.blocks = [
+        own = [
             each.take(each.kind.blocks(tokens) - each.kind.whole(len(path) * PREFIX_TOKENS))
             for each in self._classes
         ]
-        if not self._commit_new(None):
-            for node in path[known:]:
-                self._undo(node.blocks)
-            self._undo(seq.blocks)
+        taken = own
+        for node in path[known:]:
+            taken = [a + b for a, b in zip(taken, node.blocks, strict=True)]
+        if not self._commit(taken, None):
             self._prefixes.leave(path)
             return False
-        account = self._account
-        account.owned += self._bytes(seq.blocks) + sum(self._bytes(n.blocks) for n in path[known:])
-        seq.path, seq.backed, seq.covered = path, tokens, self._longest(tokens)
+        self._account.own(self._bytes(taken))
+        seq.path, seq.blocks, seq.own_bytes = path, own, self._bytes(own)
+        seq.covered = self._longest(tokens)
+        seq.backed = tokens if seq.covered is None else seq.covered
         seq.shared_bytes = seq.shared_live = self._shared(len(path))
         shared = self._shared(known)
-        account.share(shared, shared)
+        self._account.share(shared, shared)
         return True
 
-    def grow(self, seq: Sequence, tokens: int, slack_ns: int) -> bool:
+    def grow(self, seq: Growing, tokens: int, slack_ns: int) -> bool:
         """Take the blocks that *seq* lacks at *tokens*; ``False`` if the budget refuses."""
-        taken = []
-        for each in self._classes:
-            more = each.kind.blocks(tokens) - each.kind.blocks(seq.backed)
-            taken.append(each.take(more) if more else [])
-        if not self._commit_new(slack_ns):
-            self._undo(taken)
-            return False
-        self._account.owned += self._bytes(taken)
-        for own, blocks in zip(seq.blocks, taken, strict=True):
-            own.extend(blocks)
-        seq.backed = tokens
-        seq.covered = self._longest(tokens)
+        step = self._steps.get((seq.backed, tokens)) or self._step(seq.backed, tokens)
+        if step.nbytes:
+            taken = [each.take(more) for each, more in zip(self._classes, step.blocks, strict=True)]
+            if not self._commit(taken, slack_ns):
+                return False
+            self._account.own(step.nbytes)
+            seq.own_bytes += step.nbytes
+            for own, runs in zip(seq.blocks, taken, strict=True):
+                own.extend(runs)
+        seq.backed = step.backed
+        seq.covered = step.covered
         return True
 
-    def drop(self, seq: Sequence) -> None:
+    def drop(self, seq: Growing) -> None:
         """Give back the blocks of *seq*, and those that it shares with nobody else."""
         account = self._account
         kept = self._prefixes.leave(seq.path)
@@ -204,27 +127,23 @@ class PoolStore:
         gone = seq.blocks
         for node in seq.path[kept:]:
             gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]
-        account.owned -= self._bytes(gone)
+        account.own(-self._bytes(gone))
         spans: list[Piece] = []
         freed = calls = 0
         for each, blocks in zip(self._classes, gone, strict=True):
-            each.give(blocks)
+            runs = joined(blocks)
+            each.give(runs)
             for pool in each.pools:
-                runs = _joined(pool.unuse(blocks))
-                freed += pool.pool.count * sum(end - first for first, end in runs)
-                calls += pool.pool.count * len(runs)
-                spans += self._spans(pool, runs)
+                empty = runs_of(pool.unuse(runs))
+                freed += pool.pool.count * sum(end - first for first, end in empty)
+                calls += pool.pool.count * len(empty)
+                spans.extend(self._spans(pool, empty))
         if freed:
             if account.memory is not None:
                 account.memory.release(0, spans)
             account.release(freed * self._granule, calls)
         seq.path, seq.blocks, seq.backed = [], [], 0
-        seq.shared_bytes = seq.shared_live = 0
-
-    def enough(self, seq: Sequence, tokens: int, live: int) -> bool:
-        """Tell whether *seq* has room for the *live* bytes of *tokens*."""
-        del tokens
-        return live <= self._bytes(seq.blocks) + seq.shared_bytes
+        seq.own_bytes = seq.shared_bytes = seq.shared_live = 0
 
     def close(self) -> None:
         """Give the pools' addresses back."""
@@ -237,51 +156,70 @@ class PoolStore:
         """Whether no prefix and no block is in use."""
         return self._prefixes.empty and all(each.all_free for each in self._classes)
 
-    def _node_blocks(self, each: _Class, depth: int) -> int:
+    def _node_blocks(self, each: ClassUse, depth: int) -> int:
         kind = each.kind
         return kind.whole((depth + 1) * PREFIX_TOKENS) - kind.whole(depth * PREFIX_TOKENS)
 
     def _shared(self, blocks: int) -> int:
         """Return the bytes of the blocks of a prefix."""
+        if not blocks:
+            return 0
         return sum(e.block_bytes * e.kind.whole(blocks * PREFIX_TOKENS) for e in self._classes)
 
-    def _bytes(self, blocks: list[list[int]]) -> int:
+    def _bytes(self, blocks: list[list[Run]]) -> int:
         return sum(
-            each.block_bytes * len(own) for each, own in zip(self._classes, blocks, strict=True)
+            each.block_bytes * sum(end - first for first, end in runs)
+            for each, runs in zip(self._classes, blocks, strict=True)
         )
 
     def _longest(self, tokens: int) -> int | None:
         lengths = (each.kind.longest(tokens) for each in self._classes)
         return min((length for length in lengths if length is not None), default=None)
 
-    def _commit_new(self, slack_ns: int | None) -> bool:
-        """Commit the granules that came into use; ``False``, and nothing done, if refused."""
+    def _step(self, backed: int, tokens: int) -> _Step:
+        """Work out, and remember, what growing from *backed* to *tokens* takes."""
+        blocks = tuple(
+            each.kind.blocks(tokens) - each.kind.blocks(backed) for each in self._classes
+        )
+        nbytes = sum(e.block_bytes * more for e, more in zip(self._classes, blocks, strict=True))
+        covered = self._longest(tokens)
+        step = _Step(blocks, nbytes, tokens if covered is None else covered, covered)
+        if len(self._steps) >= _MOST_STEPS:
+            self._steps.clear()
+        self._steps[backed, tokens] = step
+        return step
+
+    def _commit(self, taken: list[list[Run]], slack_ns: int | None) -> bool:
+        """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
         account = self._account
-        pools = [pool for each in self._classes for pool in each.pools if pool.new]
-        nbytes = sum(pool.pool.count * len(pool.new) for pool in pools) * self._granule
-        if not nbytes:
+        new: list[tuple[PoolUse, list[int]]] = []
+        granules = 0
+        for each, runs in zip(self._classes, taken, strict=True):
+            for pool in each.pools if runs else ():
+                found = pool.use(runs)
+                if found:
+                    new.append((pool, found))
+                    granules += pool.pool.count * len(found)
+        if not granules:
             return True
-        fits = account.fits(nbytes)
-        if fits:
-            runs = [_joined(pool.new) for pool in pools]
-            calls = sum(p.pool.count * len(found) for p, found in zip(pools, runs, strict=True))
-            account.commit(nbytes, calls)
-            if account.memory is not None:
-                spans: list[Piece] = []
-                for pool, found in zip(pools, runs, strict=True):
-                    spans += self._spans(pool, found)
-                account.memory.commit(0, spans, slack_ns)
-        for pool in pools:
-            pool.new.clear()
-        return fits
+        if not account.fits(granules * self._granule):
+            for each, runs in zip(self._classes, taken, strict=True):
+                each.give(runs)
+                for pool in each.pools:
+                    pool.unuse(runs)
+            return False
+        spans: list[Piece] = []
+        calls = 0
+        for pool, found in new:
+            runs = runs_of(found)
+            calls += pool.pool.count * len(runs)
+            spans.extend(self._spans(pool, runs))
+        account.commit(granules * self._granule, calls)
+        if account.memory is not None:
+            account.memory.commit(0, spans, slack_ns)
+        return True
 
-    def _undo(self, blocks: list[list[int]]) -> None:
-        for each, taken in zip(self._classes, blocks, strict=True):
-            each.give(taken)
-            for pool in each.pools:
-                pool.unuse(taken)
-
-    def _spans(self, pool: _Uses, runs: list[tuple[int, int]]) -> Iterator[Piece]:
+    def _spans(self, pool: PoolUse, runs: Sequence[Run]) -> Iterator[Piece]:
         if self._account.memory is None:
             return
         granule = self._granule
@@ -289,16 +227,3 @@ class PoolStore:
             at = pool.base + index * pool.size
             for first, end in runs:
                 yield at + first * granule, (end - first) * granule
-
-
-def _joined(granules: list[int]) -> list[tuple[int, int]]:
-    """Return *granules*, in any order, as runs."""
-    if len(granules) == 1:
-        return [(granules[0], granules[0] + 1)]
-    runs: list[tuple[int, int]] = []
-    for at in sorted(granules):
-        if runs and runs[-1][1] == at:
-            runs[-1] = (runs[-1][0], at + 1)
-        else:
-            runs.append((at, at + 1))
-    return runs

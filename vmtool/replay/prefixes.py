@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vmtool.kv.growth import Run
+
 
 class Node:
     """One block of a prefix, after all those above it.
@@ -27,7 +29,7 @@ class Node:
         self.users = 0
         self.children: dict[int, Node] = {}
         self.arena = 0
-        self.blocks: list[list[int]] = []
+        self.blocks: list[list[Run]] = []
 
 
 class Prefixes:

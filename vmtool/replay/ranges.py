@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.kv.traces.request import PREFIX_TOKENS
 from vmtool.replay.prefixes import Prefixes
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from vmtool.replay.memory import Piece
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import Sequence
+
+
+#: Steps that are remembered; sequences of a million tokens take some 60,000.
+_MOST_STEPS: Final = 1 << 16
+
+
+class _Step(NamedTuple):
+    """What a sequence commits to grow from one length to another, and where that leaves it."""
+
+    nbytes: int
+    calls: int
+    backed: int
+    covered: int | None
+    runs: tuple[tuple[Run, ...], ...]
 
 
 class RangeStore:
@@ -47,6 +61,7 @@ class RangeStore:
         self._account = account
         self._share = share
         self._prefixes = Prefixes()
+        self._steps: dict[tuple[int, int], _Step] = {}
         self._arenas = 0
         self._bases: list[
             tuple[int, int]
@@ -83,11 +98,12 @@ class RangeStore:
         seq.path, seq.shared_bytes, seq.shared_live = path, shared, live
         account.share(self._whole_of(known)[0], self._whole_of(known)[1])
         self._arenas += 1
-        seq.arena, seq.own_bytes, seq.backed = self._arenas, own, tokens
+        seq.arena, seq.own_bytes = self._arenas, own
         seq.covered = self._longest(tokens)
+        seq.backed = tokens if seq.covered is None else seq.covered
         account.reserve(self.reserve_bytes)
         account.commit(own, calls)
-        account.owned += own
+        account.own(own)
         if account.memory is not None:
             account.memory.reserve(seq.arena, self.reserve_bytes)
             account.memory.commit(seq.arena, list(self._spans(runs)), None)
@@ -96,25 +112,17 @@ class RangeStore:
     def grow(self, seq: Sequence, tokens: int, slack_ns: int) -> bool:
         """Commit what *seq* lacks at *tokens*; ``False`` if the budget refuses."""
         account = self._account
-        added: list[tuple[Run, ...]] = []
-        new = calls = 0
-        for shape in self._shapes:
-            runs = _minus(shape.runs(tokens), shape.runs(seq.backed))
-            added.append(runs)
-            for first, end in runs:
-                new += shape.count * (end - first)
-                calls += shape.count
-        new *= self._granule
-        if new:
-            if not account.fits(new):
+        step = self._steps.get((seq.backed, tokens)) or self._step(seq.backed, tokens)
+        if step.nbytes:
+            if not account.fits(step.nbytes):
                 return False
-            account.commit(new, calls)
-            account.owned += new
-            seq.own_bytes += new
+            account.commit(step.nbytes, step.calls)
+            account.own(step.nbytes)
+            seq.own_bytes += step.nbytes
             if account.memory is not None:
-                account.memory.commit(seq.arena, list(self._spans(added)), slack_ns)
-        seq.backed = tokens
-        seq.covered = self._longest(tokens)
+                account.memory.commit(seq.arena, list(self._spans(step.runs)), slack_ns)
+        seq.backed = step.backed
+        seq.covered = step.covered
         return True
 
     def drop(self, seq: Sequence) -> None:
@@ -129,7 +137,7 @@ class RangeStore:
             account.memory.release(seq.arena, list(self._spans(runs)))
             account.memory.unreserve(seq.arena)
         account.release(seq.own_bytes, calls)
-        account.owned -= seq.own_bytes
+        account.own(-seq.own_bytes)
         account.unreserve(self.reserve_bytes)
         kept = self._prefixes.leave(seq.path)
         account.unshare(*self._whole_of(kept)[:2])
@@ -137,11 +145,6 @@ class RangeStore:
             self._close_node(seq, depth)
         seq.path, seq.own_bytes, seq.backed = [], 0, 0
         seq.shared_bytes = seq.shared_live = 0
-
-    def enough(self, seq: Sequence, tokens: int, live: int) -> bool:
-        """Tell whether *seq* has room for the *live* bytes of *tokens*."""
-        del tokens
-        return live <= seq.own_bytes + seq.shared_bytes
 
     def close(self) -> None:
         """Nothing is kept beyond the sequences."""
@@ -193,7 +196,7 @@ class RangeStore:
         path[depth].arena = self._arenas
         account.reserve(nbytes)
         account.commit(nbytes, len(spans))
-        account.owned += nbytes
+        account.own(nbytes)
         if account.memory is not None:
             account.memory.reserve(path[depth].arena, nbytes)
             account.memory.commit(path[depth].arena, spans, None)
@@ -207,8 +210,27 @@ class RangeStore:
             account.memory.release(seq.path[depth].arena, spans)
             account.memory.unreserve(seq.path[depth].arena)
         account.release(nbytes, len(spans))
-        account.owned -= nbytes
+        account.own(-nbytes)
         account.unreserve(nbytes)
+
+    # ---- growth -----------------------------------------------------------------------------
+
+    def _step(self, backed: int, tokens: int) -> _Step:
+        """Work out, and remember, what growing from *backed* to *tokens* takes."""
+        runs = tuple(_minus(shape.runs(tokens), shape.runs(backed)) for shape in self._shapes)
+        granules = calls = 0
+        for shape, found in zip(self._shapes, runs, strict=True):
+            granules += shape.count * sum(end - first for first, end in found)
+            calls += shape.count * len(found)
+        covered = self._longest(tokens)
+        # From the last length that the same granules cover, sequences go on alike.
+        step = _Step(
+            granules * self._granule, calls, tokens if covered is None else covered, covered, runs
+        )
+        if len(self._steps) >= _MOST_STEPS:
+            self._steps.clear()
+        self._steps[backed, tokens] = step
+        return step
 
     # ---- places -----------------------------------------------------------------------------
 

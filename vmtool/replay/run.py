@@ -64,7 +64,7 @@ def run_replay(
         usage=_usage(account, simulation),
         operations=_operations(account),
         peak_sequences=account.peak_sequences,
-        mean_sequences=account.area_sequences / duration if duration else 0.0,
+        mean_sequences=account.area("sequences") / duration if duration else 0.0,
         waiting=summarize(recorder.waits.data()),
         timeline=recorder.points,
         real=None if memory is None else memory.result(),
@@ -109,21 +109,21 @@ def _requests(simulation: Simulation) -> Requests:
 
 def _usage(account: Account, simulation: Simulation) -> Usage:
     duration = account.now or 1
-    live = simulation.recorder.live_area - account.area_overlap
-    charged = account.area_committed + account.area_pooled
+    live = simulation.recorder.live_area - account.area("overlap")
+    charged = account.area("committed") + account.area("pooled")
 
     def level(peak: int, area: int) -> Level:
         return Level(peak, area // duration)
 
     return Usage(
         live=level(simulation.recorder.peak_live, live),
-        committed=level(account.peak_committed, account.area_committed),
-        reserved=level(account.peak_reserved, account.area_reserved),
-        pooled=level(account.peak_pooled, account.area_pooled),
+        committed=level(account.peak_committed, account.area("committed")),
+        reserved=level(account.peak_reserved, account.area("reserved")),
+        pooled=level(account.peak_pooled, account.area("pooled")),
         charged=level(account.peak_charged, charged),
-        saved=level(account.peak_saved, account.area_saved),
+        saved=level(account.peak_saved, account.area("saved")),
         waste=(charged - live) / charged if charged else 0.0,
-        fragmentation=(charged - account.area_owned) / charged if charged else 0.0,
+        fragmentation=(charged - account.area("owned")) / charged if charged else 0.0,
         peak_fragmentation=account.peak_unowned / account.unowned_charged
         if account.unowned_charged
         else 0.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vmtool.kv.growth import Run
     from vmtool.kv.traces.request import Request
     from vmtool.replay.prefixes import Node
 
@@ -55,7 +56,7 @@ class Sequence:
         self.own_bytes = self.arena = 0
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
-        self.blocks: list[list[int]] = []
+        self.blocks: list[list[Run]] = []
 
     def steps_before(self, now: int, step_ns: int) -> int:
         """Return the steps of this segment that began before *now*."""

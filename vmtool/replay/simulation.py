@@ -41,9 +41,6 @@ class Store(Protocol):
     def drop(self, seq: Sequence) -> None:
         """Take all its memory."""
 
-    def enough(self, seq: Sequence, tokens: int, live: int) -> bool:
-        """Tell whether it has room for the *live* bytes of *tokens*."""
-
     def close(self) -> None:
         """Give back what was there without sequences."""
 
@@ -108,9 +105,7 @@ class Simulation:
                 return False
             if self._stalled and len(self._stalled) == len(self._admitted):
                 self._break_deadlock()
-            elif heap and (
-                self._queue or arrival is None or heap[0][0] <= arrival.arrival_ns
-            ):
+            elif heap and (self._queue or arrival is None or heap[0][0] <= arrival.arrival_ns):
                 now, kind, order, seq = heappop(heap)
                 if seq.order != order:
                     continue  # it was preempted meanwhile
@@ -248,8 +243,7 @@ class Simulation:
         self._orders += 1
         seq.order = self._orders
         self._admitted[seq.order] = seq
-        self._account.sequences += 1
-        self._account.peak_sequences = max(self._account.peak_sequences, len(self._admitted))
+        self._account.enter()
         if seq.admitted_once:
             counts.recomputed_tokens += seq.length
         else:
@@ -273,7 +267,7 @@ class Simulation:
         complete = self._settle(seq)
         self._store.drop(seq)
         self._account.verify()
-        self._account.sequences -= 1
+        self._account.leave()
         del self._admitted[seq.order]
         self._stalled.pop(seq.order, None)
         seq.order = -1
@@ -324,7 +318,7 @@ class Simulation:
         if seq.covered is not None and seq.covered < seq.backed:
             raise CheckFailedError(f"{seq.covered} tokens are covered of {seq.backed}")
         tokens = seq.total if seq.covered is None else min(seq.covered, seq.total)
-        if not self._store.enough(seq, tokens, self._live.at(tokens)):
+        if self._live.at(tokens) > seq.own_bytes + seq.shared_bytes:
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
         self._account.verify()
 
