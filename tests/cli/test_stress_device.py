@@ -240,8 +240,29 @@ def test_ceilings_of_a_device(run_with_fakecuda):
     arguments = ["stress", "--backing", "cuda", "--method", "cold", "--json", "--find-ceiling"]
     ran = run_with_fakecuda([*arguments, "mappings"], granularity="64KiB", max_mappings=20)
     assert ran.returncode == 0, ran.stderr
-    (found,) = json.loads(ran.stdout)["methods"]
+    document = json.loads(ran.stdout)
+    (found,) = document["methods"]
     assert 20 in found.values()
+    assert document["device"] == "vmtool stand-in GPU 0 (no hardware)"
+
+
+def test_a_matrix_of_a_device_carries_its_name(run_with_fakecuda):
+    arguments = [
+        "stress",
+        "--backing",
+        "cuda",
+        "--matrix",
+        "--duration",
+        "1s",
+        "--capacity",
+        "4MiB",
+    ]
+    ran = run_with_fakecuda([*arguments, "--json"])
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(ran.stdout)
+    assert document["device"] == "vmtool stand-in GPU 0 (no hardware)"
+    assert {cell["method"] for cell in document["cells"]} == {"cold", "pooled"}
+    ran.assert_clean()
 
 
 def test_the_smallest_granule_is_a_handle(run_with_fakecuda):

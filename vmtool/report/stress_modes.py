@@ -29,7 +29,12 @@ _CASES = {
 
 def matrix_document(report: MatrixReport, command: list[str]) -> dict[str, Any]:
     """Return the matrix as a JSON document."""
-    body = {"seed": report.seed, "complete": report.complete, "cells": report.cells}
+    body = {
+        "device": report.device,
+        "seed": report.seed,
+        "complete": report.complete,
+        "cells": report.cells,
+    }
     return document(MATRIX_SCHEMA, MATRIX_VERSION, command=command, body=body)
 
 
@@ -39,6 +44,8 @@ def matrix_text(report: MatrixReport, console: Console) -> None:
     rows: dict[tuple[int, str], dict[str, MatrixCell]] = {}
     for cell in report.cells:
         rows.setdefault((cell.granule_bytes, cell.pattern), {})[cell.method] = cell
+    if report.device is not None:
+        console.print(f"on {report.device}")
     console.print("one cycle: the medians of commit, touch and release together")
     granule = None
     for (granule_bytes, pattern), cells in rows.items():
@@ -70,7 +77,7 @@ def _cell(cell: MatrixCell | None) -> str:
 
 def ceiling_document(report: CeilingReport, command: list[str]) -> dict[str, Any]:
     """Return the ceilings as a JSON document."""
-    body = {"kind": report.kind, "methods": report.methods}
+    body = {"device": report.device, "kind": report.kind, "methods": report.methods}
     return document(CEILING_SCHEMA, CEILING_VERSION, command=command, body=body)
 
 
@@ -81,6 +88,8 @@ def ceiling_text(report: CeilingReport, console: Console) -> None:
         "commit": "the largest commit in one call, untouched",
         "mappings": "memory areas of one process",
     }
+    if report.device is not None:
+        console.print(f"on {report.device}")
     console.print(f"{titles[report.kind]}, a new process for each try")
     for method in report.methods:
         console.print()

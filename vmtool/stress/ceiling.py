@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory import open_backing
+from vmtool.memory import describe_device, open_backing
 from vmtool.memory.ceiling import search_ceiling
 from vmtool.stress.probe import Answer, ask
 
@@ -42,10 +42,15 @@ class MethodCeiling:
 
 @dataclass(frozen=True, slots=True)
 class CeilingReport:
-    """How far each method got with one kind of resource."""
+    """How far each method got with one kind of resource.
+
+    Attributes:
+        device: The driver's own name of the device; ``None`` for the host.
+    """
 
     kind: str
     methods: tuple[MethodCeiling, ...]
+    device: str | None = None
 
 
 def find_ceiling(
@@ -71,7 +76,9 @@ def find_ceiling(
         return ask(kind, backing, method, number)
 
     search = _count if kind == "mappings" else _bisect
-    return CeilingReport(kind, tuple(search(backing, method, asked) for method in methods))
+    info = describe_device(backing)
+    found = tuple(search(backing, method, asked) for method in methods)
+    return CeilingReport(kind, found, device=None if info is None else info.name)
 
 
 def _count(_backing: str, method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:

@@ -60,11 +60,13 @@ class MatrixReport:
 
     Attributes:
         complete: Whether all were; an interrupt leaves the rest out.
+        device: The driver's own name of the device; ``None`` for the host.
     """
 
     cells: tuple[MatrixCell, ...]
     seed: int
     complete: bool
+    device: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -92,9 +94,9 @@ def run_matrix(
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
     """
-    granularity = open_backing(
-        request.backing, method=request.methods[0], chunk=request.chunk_bytes
-    ).granularity
+    opened = open_backing(request.backing, method=request.methods[0], chunk=request.chunk_bytes)
+    granularity, device = opened.granularity, opened.device_name
+    del opened  # a device's context takes memory
     granules = sorted({align_up(granule, granularity) for granule in GRANULES})
     runs = [(pattern, granule) for granule in granules for pattern in PATTERNS]
     each_ns = max((request.duration_ns or _DEFAULT_NS) // len(runs), 1)
@@ -122,8 +124,8 @@ def run_matrix(
         result = run_stress(settings, facts, hang_ns=hang_ns, stopping=stopping)
         cells += [_cell(settings, result, method) for method in settings.methods]
         if result.outcome is Outcome.INTERRUPTED:
-            return MatrixReport(tuple(cells), request.seed, complete=False)
-    return MatrixReport(tuple(cells), request.seed, complete=True)
+            return MatrixReport(tuple(cells), request.seed, complete=False, device=device)
+    return MatrixReport(tuple(cells), request.seed, complete=True, device=device)
 
 
 def _capacity(request: Request, granule: int) -> int:
