@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 def plain(value: Any) -> Any:
     """Return *value* as JSON has it: frozen results as objects, enums by value, tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a NamedTuple
@@ -55,6 +55,11 @@ def _decode(kind: Any, value: Any) -> Any:
         if issubclass(kind, enum.Enum):
             return kind(value)
     return value
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 @cache
