@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +58,46 @@ def test_it_is_a_set_of_offsets(operations, query, offset):
 def test_an_empty_range_is_covered_by_an_empty_map():
     assert BlockMap().covers(0, 0)
     assert not BlockMap().covers(0, 1)
+
+
+def lines_run(work):
+    """Return how many lines of Python *work* runs: what it costs, without a clock."""
+    count = 0
+
+    def trace(_frame, event, _argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def cost_of_one_block(count):
+    """Return what finding, adding and removing one block costs in the middle of *count* others."""
+    blocks = BlockMap()
+    for index in range(count):
+        blocks.add(4 * index, 4 * index + 1)
+    middle = 4 * (count // 2) + 2
+
+    def work():
+        assert blocks.overlap(middle, middle + 1) is None
+        blocks.add(middle, middle + 1)
+        assert blocks.covers(middle, middle + 1)
+        blocks.remove(middle, middle + 1)
+
+    cost = lines_run(work)
+    assert max(map(len, blocks._starts)) <= _BUCKET  # what one insertion may move
+    return cost
+
+
+def test_a_block_costs_the_same_among_a_hundred_and_among_a_hundred_thousand():
+    assert cost_of_one_block(100_000) <= cost_of_one_block(100) + 10
 
 
 def test_many_spans_stay_sorted_through_bucket_splits_and_removals():

@@ -254,12 +254,45 @@ def test_no_range_left_is_told_from_no_memory():
     assert "address space" in caught.value.cause
 
 
-def test_huge_reservations_are_aligned_and_marked():
-    backing = open_backing(huge=True, method="protect")
+def flags_at(address: int) -> set[str]:
+    """Return the VmFlags of the area that holds *address*, as /proc/self/smaps shows them."""
+    inside = False
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            first, *rest = line.split()
+            if "-" in first and not first.endswith(":"):
+                start, end = (int(part, 16) for part in first.split("-"))
+                inside = start <= address < end
+            elif inside and first == "VmFlags:":
+                return set(rest)
+    return set()
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect", "advise"])
+def test_huge_reservations_are_aligned_and_every_commit_asks_for_huge_pages(method):
+    """A new mapping by MAP_FIXED has lost the advice of the one that it replaces."""
+    backing = open_backing(huge=True, method=method)
     reservation = backing.reserve(8 << 20)
     try:
         assert reservation.base % (2 << 20) == 0
+        for _ in range(2):
+            backing.commit(reservation, 0, 4 << 20)
+            assert "hg" in flags_at(reservation.base + (2 << 20))
+            backing.release(reservation, 0, 4 << 20)
+    finally:
+        backing.unreserve(reservation)
+
+
+@pytest.mark.parametrize(("method", "escapes"), [("fixed", 0), ("protect", 0), ("advise", 1)])
+def test_only_the_advise_method_escapes_the_commit_charge(method, escapes):
+    """``nr`` is MAP_NORESERVE: with it, writable memory is not charged and never refused."""
+    backing = open_backing(method=method)
+    reservation = backing.reserve(8 << 20)
+    try:
+        assert ("nr" in flags_at(reservation.base)) == escapes
         backing.commit(reservation, 0, 4 << 20)
+        flags = flags_at(reservation.base)
+        assert ("nr" in flags, "ac" in flags) == (bool(escapes), not escapes)
     finally:
         backing.unreserve(reservation)
 
