@@ -36,6 +36,7 @@ def command(as_json: bool, path: str | None, quiet: bool, **options: Any) -> Non
     if options["list_models"]:
         _list(output)
         return
+    output.announce((options["budget"] or "").strip().lower())
     question = asked(options)
     if options["engine"]:
         from vmtool.cli.kv_engine import answer_as

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from io import StringIO
@@ -109,8 +110,9 @@ class Output:
 
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""
-        if backing.startswith("cuda"):
-            self.notice(f"opening CUDA device {backing.partition(':')[2] or 0}...")
+        if backing == "cuda" or backing.startswith("cuda:"):
+            device = backing.partition(":")[2] or os.environ.get("VMTOOL_DEVICE") or 0
+            self.notice(f"opening CUDA device {device}...")
 
     def notice(self, message: str) -> None:
         """Tell the user something that is not the result."""
