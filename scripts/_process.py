@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -97,11 +98,18 @@ def run_quietly(
     else:
         if result.returncode == 0:
             return result.stdout
-        print(*result.stdout.splitlines()[-_OUTPUT_LINES:], sep="\n", file=sys.stderr)
+        tell("\n".join(result.stdout.splitlines()[-_OUTPUT_LINES:]))
         fault = f"ended with exit code {result.returncode}; its words are above"
     message = f"could not {purpose}: {Path(command[0]).name} {fault}"
     raise SetupError(message, hint=hint, code=FAILED)
 
 
 def say(text: str) -> None:
-    print(f"vmtool: {text}", file=sys.stderr, flush=True)
+    tell(f"vmtool: {text}")
+
+
+def tell(text: str) -> None:
+    """Write *text* to stderr; where that is closed or full it is lost, and the work goes on."""
+    if sys.stderr is not None:  # print would write to stdout instead
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)

@@ -82,3 +82,19 @@ def test_ctrl_c_goes_to_both_and_the_parent_waits_for_the_childs_verdict(parent)
 def test_a_signal_to_the_parent_alone_is_passed_on(parent):
     parent.terminate()
     assert parent.wait(60) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("stream", ["closed", "full"])
+def test_what_stderr_does_not_take_goes_nowhere_else(process, capfd, monkeypatch, stream):
+    class Full:
+        def write(self, _text):
+            raise OSError(28, "No space left on device")
+
+        def flush(self):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", None if stream == "closed" else Full())
+    process.say("half a word")
+    with pytest.raises(process.SetupError):
+        process.run_quietly("work", [sys.executable, "-c", "exit('err')"], hint="try again")
+    assert capfd.readouterr() == ("", "")

@@ -5,19 +5,12 @@ from __future__ import annotations
 import click
 
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import BACKING, output_options
+from vmtool.cli.params import all_backings_option, output_options
 from vmtool.errors import CheckFailedError
 
 
 @click.command("doctor", short_help="What here would stop or slow such memory.")
-@click.option(
-    "--backing",
-    type=BACKING,
-    default="all",
-    show_default=True,
-    metavar="NAME",
-    help="all, host, cuda or cuda:N.",
-)
+@all_backings_option
 @click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
 @output_options
 def command(backing: str, strict: bool, as_json: bool, path: str | None, quiet: bool) -> None:

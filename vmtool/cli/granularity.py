@@ -5,19 +5,12 @@ from __future__ import annotations
 import click
 
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import BACKING, SIZE, output_options
+from vmtool.cli.params import SIZE, all_backings_option, output_options
 from vmtool.errors import CheckFailedError, UnavailableError
 
 
 @click.command("granularity", short_help="What this machine can map, and in what unit.")
-@click.option(
-    "--backing",
-    type=BACKING,
-    default="all",
-    show_default=True,
-    metavar="NAME",
-    help="all, host, cuda or cuda:N.",
-)
+@all_backings_option
 @click.option("--prove", is_flag=True, help="Really try g, g/2 and g+1, and show what happens.")
 @click.option(
     "--model",

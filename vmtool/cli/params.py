@@ -81,6 +81,18 @@ def output_options(function: _F) -> _F:
     return function
 
 
+def all_backings_option(function: _F) -> _F:
+    """Add ``--backing`` as commands have it that look at every kind of memory by default."""
+    return click.option(
+        "--backing",
+        type=BACKING,
+        default="all",
+        show_default=True,
+        metavar="NAME",
+        help="all, host, cuda or cuda:N.",
+    )(function)
+
+
 def backing_options(function: _F) -> _F:
     """Add ``--backing`` and ``--chunk``: which memory to use, and in what pieces."""
     function = click.option(
