@@ -216,7 +216,11 @@ def run_workers(
     try:
         for plan in plans:
             workers.append(_Worker(plan, folder, inbox))  # noqa: PERF401 - closed below if one fails
-        interrupted = _Watch(workers, inbox, hang_ns, stopping, progress).run()
+        watch = _Watch(workers, inbox, hang_ns, stopping, progress)
+        # Both sides have mapped the journals by then. Where a mapped file can be removed, nothing
+        # is left behind even if this process is killed.
+        watch.on_start = lambda: shutil.rmtree(folder, ignore_errors=True)
+        interrupted = watch.run()
         return [worker.end() for worker in workers], interrupted
     finally:
         for worker in workers:
@@ -225,7 +229,11 @@ def run_workers(
 
 
 class _Watch:
-    """The loop that follows running workers until the last has ended."""
+    """The loop that follows running workers until the last has ended.
+
+    Attributes:
+        on_start: Called when every worker is ready, before the first cycle.
+    """
 
     def __init__(
         self,
@@ -240,6 +248,7 @@ class _Watch:
         self._hang_ns = hang_ns
         self._stopping = stopping
         self._progress = progress
+        self.on_start: Callable[[], None] = lambda: None
         self._running = set(range(len(workers)))
         self._waiting = set(range(len(workers)))
         self._started = False
@@ -299,6 +308,7 @@ class _Watch:
             self._waiting.discard(worker.index)
         if kind in {"ready", "end"} and not self._waiting and not self._started:
             self._started = True
+            self.on_start()
             for other in self._workers:
                 other.moved_ns = monotonic_ns()
             # All begin together; one that died before it was ready does not hold up the others.
