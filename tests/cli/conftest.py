@@ -34,7 +34,9 @@ def vmtool(capsys):
         capsys.readouterr()
         code = run(list(arguments))
         captured = capsys.readouterr()
-        return Ran(int(code), captured.out, captured.err)
+        # Windows ends lines with two characters; a child is read so that they are one.
+        out, err = (text.replace("\r\n", "\n") for text in captured)
+        return Ran(int(code), out, err)
 
     return call
 

@@ -55,12 +55,18 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
         backing.unreserve(reservation)
         return True
 
-    good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries)
+    most = most_worth_trying()
+    good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries, most=most)
     return Ceiling(good, bad, used, None if bad is None else errors[bad])
 
 
+def most_worth_trying() -> int:
+    """Return the largest reservation that a search should try: beyond it lies only harm."""
+    return _LARGEST_ON_WINE if wine_version() else _LARGEST
+
+
 def search_ceiling(
-    works: Callable[[int], bool], *, unit: int, tries: int, most: int | None = None
+    works: Callable[[int], bool], *, unit: int, tries: int, most: int = _LARGEST
 ) -> tuple[int, int | None, int]:
     """Return the largest multiple of *unit* that works, the smallest that does not, and the tries.
 
@@ -70,10 +76,8 @@ def search_ceiling(
         works: Tells whether a size works; if one does, all smaller ones must.
         unit: What sizes are multiples of.
         tries: The most calls of *works*.
-        most: The largest size to try; by default what no address space holds, or less on Wine.
+        most: The largest size to try.
     """
-    if most is None:
-        most = _LARGEST_ON_WINE if wine_version() else _LARGEST
     good, bad, used = 0, None, 0
     size = max(GIB // unit, 1) * unit
     while used < tries and (bad is None or (good == 0 and bad > unit)) and size <= most:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory import describe_device, open_backing
-from vmtool.memory.ceiling import search_ceiling
+from vmtool.memory.ceiling import most_worth_trying, search_ceiling
 from vmtool.stress.probe import Answer, ask
 
 if TYPE_CHECKING:
@@ -97,5 +97,5 @@ def _bisect(backing: str, method: str, asked: Callable[[str, int], Answer]) -> M
         return bool(answer.works)
 
     unit = open_backing(backing, method=method).granularity
-    good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES)
+    good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES, most=most_worth_trying())
     return MethodCeiling(method, good, bad, used, None if bad is None else errors[bad])

@@ -3,12 +3,16 @@
 import ctypes
 import errno
 import signal
+import sys
 from dataclasses import dataclass
 
 import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.faults import Fault, FaultyCalls, call_names, parse_fault
+
+if sys.platform == "win32":
+    pytest.skip("the faults of Windows are in tests/windows", allow_module_level=True)
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,8 @@ def test_a_defect_in_a_thread_is_raised_and_does_not_hang(session, monkeypatch):
 
 
 def test_a_reservation_that_is_refused_leaves_nothing(session, monkeypatch):
-    begun = session(methods=host_methods()[:2], inject=("mmap:2",))
+    reserving = "VirtualAlloc2:2" if sys.platform == "win32" else "mmap:2"
+    begun = session(methods=host_methods()[:2], inject=(reserving,))
     with pytest.raises(VmtoolError):
         begun.prepare()
     assert begun.governor.ledger(Tier.HOST).used_bytes == 0

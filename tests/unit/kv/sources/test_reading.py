@@ -135,7 +135,10 @@ def test_an_unreadable_file_is_refused_by_name(write_config, monkeypatch):
 
 def test_a_dangling_link_is_refused(tmp_path):
     link = tmp_path / "config.json"
-    link.symlink_to(tmp_path / "nothing")
+    try:
+        link.symlink_to(tmp_path / "nothing")
+    except OSError as error:  # on Windows a right of its own; Wine makes none to what is missing
+        pytest.skip(f"no symbolic link can be made here: {error}")
     with pytest.raises(InputError, match="cannot be read"):
         sources.load(str(link))
 
