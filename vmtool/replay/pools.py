@@ -23,9 +23,9 @@ _MOST_STEPS: Final = 1 << 16
 
 
 class _Step(NamedTuple):
-    """How many blocks of each class a sequence lacks to grow, and where they leave it."""
+    """How many blocks of which classes a sequence lacks to grow, and where they leave it."""
 
-    blocks: tuple[int, ...]
+    lacks: tuple[tuple[int, int], ...]
     nbytes: int
     backed: int
     covered: int | None
@@ -80,6 +80,9 @@ class PoolStore:
         """Take the blocks that *seq* needs at *tokens*; ``False`` if the budget refuses."""
         names = seq.request.prefix[: seq.request.prompt_tokens // PREFIX_TOKENS]
         path, known = self._prefixes.enter(names if self._share else ())
+        if not self._may_fit(self._bytes_at(tokens) - self._shared(known)):
+            self._prefixes.leave(path)
+            return False
         for depth in range(known, len(path)):
             path[depth].blocks = [
                 each.take(self._node_blocks(each, depth)) for each in self._classes
@@ -91,7 +94,7 @@ class PoolStore:
         taken = own
         for node in path[known:]:
             taken = [a + b for a, b in zip(taken, node.blocks, strict=True)]
-        if not self._commit(taken, None):
+        if not self._commit(list(zip(self._classes, taken, strict=True)), None):
             self._prefixes.leave(path)
             return False
         self._account.own(self._bytes(taken))
@@ -107,13 +110,15 @@ class PoolStore:
         """Take the blocks that *seq* lacks at *tokens*; ``False`` if the budget refuses."""
         step = self._steps.get((seq.backed, tokens)) or self._step(seq.backed, tokens)
         if step.nbytes:
-            taken = [each.take(more) for each, more in zip(self._classes, step.blocks, strict=True)]
+            if not self._may_fit(step.nbytes):
+                return False
+            taken = [(self._classes[at], self._classes[at].take(more)) for at, more in step.lacks]
             if not self._commit(taken, slack_ns):
                 return False
             self._account.own(step.nbytes)
             seq.own_bytes += step.nbytes
-            for own, runs in zip(seq.blocks, taken, strict=True):
-                own.extend(runs)
+            for (at, _), (_, runs) in zip(step.lacks, taken, strict=True):
+                seq.blocks[at] += runs
         seq.backed = step.backed
         seq.covered = step.covered
         return True
@@ -172,38 +177,41 @@ class PoolStore:
             for each, runs in zip(self._classes, blocks, strict=True)
         )
 
+    def _bytes_at(self, tokens: int) -> int:
+        return sum(each.block_bytes * each.kind.blocks(tokens) for each in self._classes)
+
     def _longest(self, tokens: int) -> int | None:
         lengths = (each.kind.longest(tokens) for each in self._classes)
         return min((length for length in lengths if length is not None), default=None)
 
     def _step(self, backed: int, tokens: int) -> _Step:
         """Work out, and remember, what growing from *backed* to *tokens* takes."""
-        blocks = tuple(
-            each.kind.blocks(tokens) - each.kind.blocks(backed) for each in self._classes
-        )
-        nbytes = sum(e.block_bytes * more for e, more in zip(self._classes, blocks, strict=True))
+        more = [each.kind.blocks(tokens) - each.kind.blocks(backed) for each in self._classes]
+        lacks = tuple((at, count) for at, count in enumerate(more) if count)
+        nbytes = sum(self._classes[at].block_bytes * count for at, count in lacks)
         covered = self._longest(tokens)
-        step = _Step(blocks, nbytes, tokens if covered is None else covered, covered)
+        step = _Step(lacks, nbytes, tokens if covered is None else covered, covered)
         if len(self._steps) >= _MOST_STEPS:
             self._steps.clear()
         self._steps[backed, tokens] = step
         return step
 
-    def _commit(self, taken: list[list[Run]], slack_ns: int | None) -> bool:
+    def _commit(self, taken: Sequence[tuple[ClassUse, list[Run]]], slack_ns: int | None) -> bool:
         """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
         account = self._account
-        new: list[tuple[PoolUse, list[int]]] = []
+        new: list[tuple[PoolUse, Sequence[int]]] = []
         granules = 0
-        for each, runs in zip(self._classes, taken, strict=True):
+        for each, runs in taken:
+            one = len(runs) == 1 and runs[0][1] - runs[0][0] == 1
             for pool in each.pools if runs else ():
-                found = pool.use(runs)
+                found = pool.use_one(runs[0][0]) if one else pool.use(runs)
                 if found:
                     new.append((pool, found))
                     granules += pool.pool.count * len(found)
         if not granules:
             return True
         if not account.fits(granules * self._granule):
-            for each, runs in zip(self._classes, taken, strict=True):
+            for each, runs in taken:
                 each.give(runs)
                 for pool in each.pools:
                     pool.unuse(runs)
@@ -218,6 +226,10 @@ class PoolStore:
         if account.memory is not None:
             account.memory.commit(0, spans, slack_ns)
         return True
+
+    def _may_fit(self, nbytes: int) -> bool:
+        """Tell whether blocks of *nbytes* could fit if none was between those in use."""
+        return self._account.owned + nbytes <= self._account.budget
 
     def _spans(self, pool: PoolUse, runs: Sequence[Run]) -> Iterator[Piece]:
         if self._account.memory is None:
