@@ -227,6 +227,24 @@ def test_closing_or_releasing_under_a_live_view_is_refused(host_buffer, granule)
     host_buffer.shrink_to(granule)
 
 
+def test_a_live_view_does_not_hide_the_error_that_left_the_block(platform, granule, governor):
+    if platform.backing.tier is not Tier.HOST:
+        pytest.skip("device memory has no view on the CPU")
+    with (
+        pytest.raises(ZeroDivisionError) as caught,
+        VirtualBuffer(platform.backing, 4 * granule, governor=governor) as buffer,
+    ):
+        buffer.grow_to(granule)
+        base, view = buffer.base, buffer.view()
+        view[0] //= 0
+    assert "a live view shows" in caught.value.__notes__[0]
+    assert not buffer.closed
+    del view, buffer, caught
+    gc.collect()
+    assert governor.ledger(Tier.HOST).used_bytes == 0
+    assert platform.memory.faults(base)
+
+
 def test_numpy_takes_the_memory_without_a_copy(host_buffer, granule):
     numpy = pytest.importorskip("numpy")
     host_buffer.grow_to(2 * granule)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from vmtool.units import GIB, MIB
 
 #: Left to everything else on the machine when a safe amount is worked out.
-_KEEP_BYTES = 256 * MIB
+KEEP_BYTES: Final = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,4 +281,4 @@ def safe_part(available: int | None) -> int:
     """
     if available is None:
         return GIB
-    return max(min(available * 4 // 5, available - _KEEP_BYTES), 0) // MIB * MIB
+    return max(min(available * 4 // 5, available - KEEP_BYTES), 0) // MIB * MIB

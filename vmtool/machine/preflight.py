@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
-from vmtool.machine.facts import safe_part
+from vmtool.machine.facts import KEEP_BYTES, safe_part
 from vmtool.units import align_down, format_size
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ _ENTRY_BYTES: Final = 8
 # Left for the interpreter and its libraries, which also map, grow and split areas.
 _SPARE_MAPPINGS: Final = 1024
 _SPARE_SPACE: Final = 64 << 20
+#: What gives a plan more memory to commit, by what binds.
+_WIDENS: Final = {
+    "available-memory": "end what else takes RAM: `ps aux --sort=-rss | head`",
+    "cgroup-limit": "raise the limit of that control group",
+    "commit-limit": "raise the commit limit: sysctl -w vm.overcommit_ratio=95, or add swap",
+    "unknown": "commit less",
+}
 # User addresses of x86-64 and arm64 have 47 or 48 bits; not all of them are free.
 _USABLE_SPACE: Final = 1 << 46
 
@@ -132,7 +139,7 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
         f"tables; {bound}",
         safe,
-        _at_most("use", safe, "free some of it first: `ps aux --sort=-rss | head`"),
+        _at_most("use", safe, f"{_WIDENS[kind]}; {format_size(KEEP_BYTES)} of it are left alone"),
     )
 
 

@@ -260,7 +260,13 @@ class VirtualBuffer(Owner, Exporting):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except LiveViewError as refusal:
+            # The traceback itself may hold the view; what went wrong matters more.
+            if error is None:
+                raise
+            error.add_note(f"the buffer is given back with its last view: {refusal}")
 
     def __del__(self) -> None:
         # The reservation reclaims itself; the governor's ledger must hear of it.

@@ -74,6 +74,13 @@ def test_the_cgroup_binds_before_ram():
     assert "/sys/fs/cgroup/app" in finding.message
 
 
+def test_where_a_small_cgroup_leaves_nothing_the_hint_is_to_raise_it():
+    level = CgroupLevel("/sys/fs/cgroup/app", 2, limit_bytes=64 * MIB, used_bytes=MIB)
+    (finding,) = check(Demand(commit_bytes=MIB), replace(ROOMY, cgroup=CgroupFacts((level,))))
+    assert finding.safe == 0
+    assert "raise the limit of that control group; 256 MiB" in finding.remedy
+
+
 def test_the_commit_limit_binds_only_in_mode_2():
     tight = CommitFacts(2, 50, 4 * GIB, 3 * GIB)
     assert kinds(Demand(commit_bytes=GIB), replace(ROOMY, commit=tight)) == [
