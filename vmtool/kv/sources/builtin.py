@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vmtool.kv.geometry import Source
+from vmtool.kv.geometry import Provenance, Source
 from vmtool.kv.sources.hf.resolve import resolve
 from vmtool.kv.sources.models import config_of, names
+from vmtool.kv.sources.origins import ORIGINS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +24,11 @@ def known(name: str) -> bool:
 def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
     """Return the geometry of the built-in model *name*, which must be `known`."""
     key = name.lower()
-    return resolve(
+    geometry = resolve(
         config_of(key), f"built-in {key}", key, source=Source.BUILTIN, overrides=overrides
     )
+    read_in = Provenance(key, Source.BUILTIN, ORIGINS[key])
+    return replace(geometry, provenance={"model": read_in, **geometry.provenance})
 
 
 def suggestion(name: str) -> str:

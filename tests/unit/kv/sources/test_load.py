@@ -13,6 +13,7 @@ import pytest
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Role, Source, Span
+from vmtool.kv.sources.origins import ORIGINS
 
 LLAMA = {
     "model_type": "llama",
@@ -41,6 +42,12 @@ def test_there_are_at_least_forty_built_in_models_and_all_resolve():
     assert list(names) == sorted(set(names))
     for name in names:
         assert sources.load(name).layers
+
+
+def test_every_built_in_model_says_where_its_fields_were_read():
+    assert sorted(ORIGINS) == list(sources.builtin_names())
+    fact = sources.load("Gemma-4-31B").provenance["model"]
+    assert (fact.value, fact.where) == ("gemma-4-31b", ORIGINS["gemma-4-31b"])
 
 
 @pytest.mark.parametrize(
