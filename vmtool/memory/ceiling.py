@@ -70,7 +70,7 @@ def search_ceiling(
 ) -> tuple[int, int | None, int]:
     """Return the largest multiple of *unit* that works, the smallest that does not, and the tries.
 
-    Doubles (or halves) from 1 GiB until the answer changes, then bisects.
+    Doubles (or halves) from 1 GiB, or from *most*, until the answer changes, then bisects.
 
     Args:
         works: Tells whether a size works; if one does, all smaller ones must.
@@ -79,7 +79,7 @@ def search_ceiling(
         most: The largest size to try.
     """
     good, bad, used = 0, None, 0
-    size = max(GIB // unit, 1) * unit
+    size = max(min(GIB, most) // unit, 1) * unit
     while used < tries and (bad is None or (good == 0 and bad > unit)) and size <= most:
         used += 1
         if works(size):

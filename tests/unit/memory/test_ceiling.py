@@ -25,6 +25,16 @@ def test_the_exact_limit_is_found_within_64_tries(pages):
     assert tries == len(seen) <= 64
 
 
+@given(st.integers(1, 1 << 34), st.integers(1, 1 << 34))
+def test_nothing_beyond_the_largest_size_is_tried_and_something_always_is(most, limit):
+    def works(nbytes):
+        assert nbytes <= max(most, 4096)
+        return nbytes <= limit
+
+    good, _, _ = search_ceiling(works, unit=4096, tries=64, most=most)
+    assert min(most, limit) < 8192 or good >= 4096
+
+
 @given(st.integers(1, 20), st.integers(1, 1 << 46))
 def test_tries_are_never_exceeded_and_the_answer_is_true_as_far_as_it_goes(tries, limit):
     seen = []
