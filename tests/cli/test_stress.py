@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -216,9 +217,10 @@ def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
+        start_new_session=True,
     )
     _wait_for_a_worker(child.pid)
-    child.send_signal(getattr(signal, name))
+    os.killpg(child.pid, getattr(signal, name))  # as a terminal and timeout(1) do
     stdout, stderr = child.communicate(timeout=60)
     document = json.loads(stdout)
     validate(document, load_schema("vmtool.stress"))

@@ -24,7 +24,9 @@ from vmtool.stress.session import Session
 
 def main(arguments: list[str]) -> int:
     """Run the plan that stdin brings."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    # The parent says when to stop. A terminal, and timeout(1), signal the whole process group.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "win32":
         signal.signal(signal.SIGBREAK, signal.SIG_IGN)  # every process of the console gets it
     _volunteer()
