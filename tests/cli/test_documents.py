@@ -29,7 +29,7 @@ COMMANDS = {
     "sweep": (*MODEL, "--sweep", "context=1k..8k"),
     "vllm": (*MODEL, "--as", "vllm"),
     "llama.cpp": (*MODEL, "--as", "llama.cpp"),
-    "ceiling": ("stress", "--find-ceiling", "reserve", "--method", "fixed"),
+    "ceiling": ("stress", "--find-ceiling", "reserve"),
     "guards": ("stress", "--prove-faults"),
 }
 

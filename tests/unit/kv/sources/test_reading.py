@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tracemalloc
@@ -135,10 +136,10 @@ def test_an_unreadable_file_is_refused_by_name(write_config, monkeypatch):
 
 def test_a_dangling_link_is_refused(tmp_path):
     link = tmp_path / "config.json"
-    try:
+    with contextlib.suppress(OSError):  # on Windows links need a right of their own
         link.symlink_to(tmp_path / "nothing")
-    except OSError as error:  # on Windows a right of its own; Wine makes none to what is missing
-        pytest.skip(f"no symbolic link can be made here: {error}")
+    if not link.is_symlink():
+        pytest.skip("no symbolic link to what is missing can be made here")
     with pytest.raises(InputError, match="cannot be read"):
         sources.load(str(link))
 
