@@ -30,7 +30,7 @@ _TRACE: Final = (
     ),
     click.option(
         "--rate",
-        type=click.FloatRange(1e-3, 1e6),
+        type=float,
         metavar="N",
         help="Requests in a second where the trace has no times (Poisson); all at once by default.",
     ),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
 from vmtool.kv.live import LiveBytes
+from vmtool.replay.observer import Observer
 from vmtool.replay.plan import OnRefusal
 from vmtool.replay.recorder import Recorder
-from vmtool.replay.results import Point
 from vmtool.replay.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -24,29 +24,10 @@ if TYPE_CHECKING:
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
     from vmtool.replay.plan import Plan
+    from vmtool.replay.store import Store
 
 _END: Final = 0
 _STEP: Final = 1
-
-
-class Store(Protocol):
-    """The memory of sequences: :class:`RangeStore` or :class:`PoolStore`."""
-
-    def admit(self, seq: Sequence, tokens: int) -> bool:
-        """Give a new sequence memory for *tokens*; ``False``, and nothing done, if refused."""
-
-    def grow(self, seq: Sequence, tokens: int, slack_ns: int) -> bool:
-        """Give it memory for *tokens* in all; ``False``, and nothing done, if refused."""
-
-    def drop(self, seq: Sequence) -> None:
-        """Take all its memory."""
-
-    def close(self) -> None:
-        """Give back what was there without sequences."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether no sequence has anything."""
 
 
 class Simulation:
@@ -69,11 +50,14 @@ class Simulation:
         self._store = store
         self._account = account
         self._live = LiveBytes(plan.policy.cost)
+        self._admitted: dict[int, Sequence] = {}  # by order, so the youngest is the last
+        self._observer = Observer(
+            self.recorder, account, self._live, plan.step_ns, self._admitted.values()
+        )
         self._step_ns = plan.step_ns
         self._now = 0
         self._orders = 0
         self._heap: list[tuple[int, int, int, Sequence]] = []
-        self._admitted: dict[int, Sequence] = {}  # by order, so the youngest is the last
         self._stalled: dict[int, Sequence] = {}  # likewise
         # Preempted sequences, and at most one that was not admitted yet.
         self._queue: deque[Sequence] = deque()
@@ -129,33 +113,9 @@ class Simulation:
         self.events += 1
         if now == self._now:
             return
-        if self.recorder.due(now):
-            account = self._account
-            live = self._live_before(now)
-            self.recorder.add(
-                Point(now, live, account.committed, account.reserved, account.sequences)
-            )
+        self._observer.sample(now)
         self._account.advance(now)
         self._now = now
-
-    def _live_before(self, now: int) -> int:
-        """Return the bytes of tokens just before *now*, shared ones once."""
-        live, step = self._live.at, self._step_ns
-        total = -self._account.overlap
-        for seq in self._admitted.values():
-            if seq.admitted_ns < now:
-                total += live(seq.length + seq.steps_before(now, step))
-        return total
-
-    def _note_peak(self) -> None:
-        """Look at what is live before something goes: it only grows in between."""
-        account = self._account
-        if account.committed <= self.recorder.peak_live:
-            return
-        live = self._live_before(self._now)
-        if live > account.committed:
-            raise account.breach()
-        self.recorder.peak_live = max(self.recorder.peak_live, live)
 
     def _schedule(self, seq: Sequence, *, forced: bool = False) -> None:
         """Set the next event of *seq*; *forced* if memory ahead of need was refused just now."""
@@ -170,24 +130,6 @@ class Simulation:
                 heappush(self._heap, (at, _STEP, seq.order, seq))
                 return
         heappush(self._heap, (seq.decode_ns + steps * self._step_ns, _END, seq.order, seq))
-
-    def _settle(self, seq: Sequence) -> int:
-        """Add what *seq* was live in this segment until now; the steps that are complete."""
-        now, step = self._now, self._step_ns
-        begun = seq.steps_before(now, step)
-        area = self._live.at(seq.length) * (min(now, seq.decode_ns) - seq.start_ns)
-        if seq.stalled:
-            area = self._live.at(seq.length) * (now - seq.start_ns)
-            self.recorder.counts.stalled_ns += now - seq.start_ns
-        complete = begun
-        if begun:
-            last_ns = now - seq.decode_ns - (begun - 1) * step
-            complete = begun - (last_ns < step)
-            area += self._live.over(seq.length, begun - 1) * step
-            area += self._live.at(seq.length + begun) * last_ns
-        self.recorder.live_area += area
-        self.recorder.counts.decode_steps += complete
-        return complete
 
     # ---- requests ---------------------------------------------------------------------------
 
@@ -263,8 +205,8 @@ class Simulation:
 
     def _drop(self, seq: Sequence) -> int:
         """Take all memory of *seq*; the steps that it completed in this segment."""
-        self._note_peak()
-        complete = self._settle(seq)
+        self._observer.note_peak(self._now)
+        complete = self._observer.settle(seq, self._now)
         self._store.drop(seq)
         self._account.verify()
         self._account.leave()
@@ -278,7 +220,7 @@ class Simulation:
         for seq in list(self._stalled.values()):
             if not self._grow(seq, seq.length + 1):
                 return
-            self._settle(seq)
+            self._observer.settle(seq, self._now)
             del self._stalled[seq.order]
             seq.stalled = False
             seq.start_ns = seq.decode_ns = self._now
@@ -325,7 +267,7 @@ class Simulation:
     def _refuse(self, seq: Sequence, tokens: int) -> None:
         mode = self._plan.on_refusal
         if mode is OnRefusal.WAIT:
-            complete = self._settle(seq)
+            complete = self._observer.settle(seq, self._now)
             seq.length += complete
             seq.stalled = True
             seq.start_ns = seq.decode_ns = self._now

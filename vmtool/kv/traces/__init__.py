@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import InputError
+from vmtool.errors import InputError, UsageError
 from vmtool.kv.traces.formats import Format, detect
 from vmtool.kv.traces.lines import MAX_LINE_BYTES, numbered_lines
 from vmtool.kv.traces.request import (
@@ -43,7 +43,7 @@ class Trace:
         max_bad_lines: Fail when more lines than this are no requests.
 
     Raises:
-        UsageError: If the settings of a made-up trace are wrong.
+        UsageError: If the settings of a made-up trace or the rate are wrong.
         InputError: If the file cannot be read, or is of no known format.
 
     Attributes:
@@ -68,6 +68,8 @@ class Trace:
         self._limit = limit
         self._max_bad_lines = max_bad_lines
         self._first_line = 0
+        if rate is not None and not 1e-3 <= rate <= 1e6:  # not true of NaN either
+            raise UsageError(f"{rate} requests a second: it must be from 0.001 to 1000000")
         self._synthetic = parse_synthetic(name) if name.startswith(SYNTHETIC) else None
         self._lines = None if self._synthetic is not None else self._detect()
         self.format = "synthetic" if self._lines is None else self._lines.name
