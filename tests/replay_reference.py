@@ -27,9 +27,13 @@ class Seq:
 
 
 class Reference:
-    """The same rules as `vmtool.replay.simulation`, without prefixes."""
+    """The same rules as `vmtool.replay.simulation`.
 
-    def __init__(self, plan):
+    Prefixes of *names* tokens a block are shared under policies that fill ranges from the front.
+    """
+
+    def __init__(self, plan, names=512):
+        self.names = names
         self.plan, self.policy = plan, plan.policy
         self.pools = isinstance(self.policy, (Paged, StraddleLoses))
         self.now = self.order = self.pooled = 0
@@ -68,7 +72,8 @@ class Reference:
         """Return what is committed, with *extra*: pairs of a sequence and its blocks or length."""
         if not self.pools:
             lengths = {seq: seq.backed for seq in self.admitted} | dict(extra or {})
-            return sum(self.policy.committed_bytes(n) for n in lengths.values())
+            self.alone = sum(self.policy.committed_bytes(n) for n in lengths.values())
+            return self.distinct(lengths) if self.plan.share else self.alone
         held = {seq: seq.blocks for seq in self.admitted} | dict(extra or {})
         granule = self.policy.granule
         total = 0
@@ -84,6 +89,41 @@ class Reference:
                     touched |= set(range(first, last + 1))
             total += count * len(touched) * granule
         return total
+
+    def distinct(self, lengths):
+        """Return the bytes of distinct granules: those inside a common prefix exist once.
+
+        A granule is known by its place and by what it holds: the names of the blocks up to its
+        end, if the prompt has all of them, else its sequence.
+        """
+        if not any(seq.request.prefix for seq in lengths):
+            return self.alone
+        seen = {}
+        for seq, length in lengths.items():
+            names = seq.request.prefix[: seq.request.prompt_tokens // self.names]
+            for index, item in enumerate(self.policy.ranges):
+                nbytes = item.bytes_held(length, self.policy.cost.in_flight)
+                for at in range(-(-nbytes // self.policy.granule)):
+                    end = (at + 1) * self.policy.granule
+                    blocks = next(
+                        (
+                            n
+                            for n in range(1, len(names) + 1)
+                            if item.extent
+                            and item.extent.grows
+                            and not item.fixed_bytes
+                            and item.token_bytes * self.whole(item.extent, n * self.names) >= end
+                        ),
+                        None,
+                    )
+                    key = (index, at, names[:blocks] if blocks else seq)
+                    seen[key] = item.copies * self.policy.granule
+        return sum(seen.values())
+
+    @staticmethod
+    def whole(extent, tokens):
+        """Return the entries that no later token is a part of."""
+        return tokens // (extent.ratio * extent.ranks)
 
     def place(self, nbytes, block):
         """Return the granule of the usable block number *block*."""
@@ -150,6 +190,9 @@ class Reference:
         elapsed = now - self.now
         if elapsed:
             live = sum(self.policy.cost.bytes_for(seq.tokens) for seq in self.admitted)
+            if self.plan.share and not self.pools:
+                self.committed()
+                live -= self.alone - self.held  # shared granules are full of tokens
             assert live <= self.held <= self.plan.budget_bytes
             self.areas["live"] += live * elapsed
             self.areas["committed"] += self.held * elapsed
@@ -164,6 +207,7 @@ class Reference:
 
     def run(self, requests):
         requests = deque(requests)
+        self.own_ranges_only = not self.pools and not any(r.prefix for r in requests)
         while True:
             if self.admitted and all(seq.stalled for seq in self.admitted):
                 self.deadlock()

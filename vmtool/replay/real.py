@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from vmtool.encoding import plain
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
+from vmtool.machine import read_facts
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.replay.results import RealRun
@@ -129,6 +131,7 @@ class RealMemory:
             stall_ns=self._stall_ns,
             checks=self._checks,
             ledger_peak_bytes=self._governor.ledger(self._backing.tier).peak_bytes,
+            machine=plain(read_facts()),
         )
 
     def close(self) -> None:

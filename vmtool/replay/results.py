@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - the JSON Schema is made of the types
 from dataclasses import dataclass
+from typing import Any
 
-from vmtool.replay.plan import OnRefusal  # noqa: TC001 - the JSON Schema is made of the types
+from vmtool.replay.plan import OnRefusal  # noqa: TC001 - likewise
 from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
 
 
@@ -251,6 +253,7 @@ class RealRun:
         stall_ns: How long they waited, together.
         checks: Comparisons of what is really charged with the simulation; none differed.
         ledger_peak_bytes: The most that the governor leased.
+        machine: Facts about this machine.
     """
 
     backing: str
@@ -262,6 +265,7 @@ class RealRun:
     stall_ns: int
     checks: int
     ledger_peak_bytes: int
+    machine: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

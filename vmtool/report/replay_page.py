@@ -33,6 +33,7 @@ def replay_page(result: ReplayResult, *, command: Sequence[str]) -> str:
         section("Memory over simulated time", _charts(result), _levels(result)),
         section("What happened", fact_table(facts(result))),
         *([_real(result.real)] if result.real is not None else []),
+        *([section("Machine", fact_table(flat("", result.real.machine)))] if result.real else []),
         section("Rules", fact_table(flat("", plain(result.settings)))),
     )
 
