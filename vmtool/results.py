@@ -184,7 +184,8 @@ class LedgerSlope:
         points: Checkpoints it rests on.
         grown: The slope times the cycles that the points span.
         floor: Growth below this is never called a leak.
-        leaks: Whether the interval is above zero and the growth above the floor.
+        leaks: Whether the interval is above zero and the growth, also at the pace of the later half,
+            above the floor.
     """
 
     ledger: str

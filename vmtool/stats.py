@@ -248,12 +248,7 @@ def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) ->
     n = len(points)
     if n < _SLOPE_MINIMUM:
         return None
-    slopes = sorted(
-        (y2 - y1) / (x2 - x1)
-        for i, (x1, y1) in enumerate(points)
-        for x2, y2 in points[i + 1 :]
-        if x2 != x1
-    )
+    slopes = _pair_slopes(points)
     if not slopes:
         return None
     ties: dict[float, int] = {}
@@ -267,3 +262,18 @@ def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) ->
     low = slopes[max(math.floor((len(slopes) - reach) / 2), 0)]
     high = slopes[min(math.ceil((len(slopes) + reach) / 2), last)]
     return Slope(median(slopes), low, high, n, confidence)
+
+
+def median_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the Theil-Sen slope of any number of *points* alone; 0 where they have none."""
+    return median(_pair_slopes(points) or [0.0])
+
+
+def _pair_slopes(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the slopes between all pairs of *points*, ascending."""
+    return sorted(
+        (y2 - y1) / (x2 - x1)
+        for i, (x1, y1) in enumerate(points)
+        for x2, y2 in points[i + 1 :]
+        if x2 != x1
+    )

@@ -113,6 +113,10 @@ def test_every_pattern_runs_with_every_method(vmtool, pattern):
         (["--assert", "nonsense"], 2),
         (["--matrix", "--prove-faults"], 2),
         (["--find-ceiling", "everything"], 2),
+        (["--matrix", "--assert", "commit.p99<5ms"], 2),
+        (["--matrix", "--csv", "x.csv"], 2),
+        (["--find-ceiling", "commit", "--budget", "1GiB"], 2),
+        (["--prove-faults", "--inject", "mmap:3"], 2),
         (["--budget", "1MiB"], 5),
         (["--capacity", "8MiB", "--granule", "64KiB", "--budget", "64KiB", "--threads", "2"], 5),
     ],
@@ -209,7 +213,7 @@ def _wait_for_a_worker(pid):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
     program = "import sys; from vmtool.cli import run; sys.exit(run(sys.argv[1:]))"
     child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Ctrl-C, Ctrl-Break and SIGTERM as a question that a command asks between two steps, not in the middle."""
+"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP as a question that a command asks between two steps, not in the middle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 if sys.platform == "win32":
     _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
 else:  # mypy needs both branches spelled out
-    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LONG_S: Final = 3600.0
 
 
@@ -69,9 +69,17 @@ def wait_for_enter(ready: Callable[[], None]) -> None:
 
 @contextmanager
 def _handlers(handler: Any) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    before = {
+        number: signal.signal(number, handler) for number in _SIGNALS if not _under_nohup(number)
+    }
     try:
         yield
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def _under_nohup(number: int) -> bool:
+    """Tell whether *number* is a SIGHUP that whoever started vmtool wants ignored."""
+    hang_up = getattr(signal, "SIGHUP", None)
+    return number == hang_up and signal.getsignal(number) == signal.SIG_IGN

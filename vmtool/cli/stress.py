@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from vmtool import __version__
 from vmtool.cli.output import Output, command_line
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results import StressResult, StressSettings
     from vmtool.stress.plan import Request
+
+
+_USED_BY_ALL: Final = ("backing", "method", "as_json", "path", "quiet")
+#: What the runs of their own take besides.
+_USED_BY: Final = {
+    "matrix": (
+        *("chunk", "retain", "capacity", "duration", "soak", "touch", "verify", "huge"),
+        *("prefault", "threads", "workers", "seed", "inject", "hang_timeout"),
+    ),
+    "ceiling": (),
+    "prove_faults": (),
+}
 
 
 @click.command("stress", short_help="Commit and release real memory, measured and checked.")
@@ -49,6 +62,24 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
     return _run_mode(modes[0], output, options) if modes else _run(output, options)
 
 
+def _refuse_unused(mode: str) -> None:
+    """Refuse options that *mode* makes no use of: an assertion unheard would pass for ever."""
+    context = click.get_current_context()
+    used = {mode, *_USED_BY[mode], *_USED_BY_ALL}
+    names = {option.name: option.opts[0] for option in context.command.params}
+    unused = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in used
+        and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+    ]
+    if unused:
+        raise UsageError(
+            f"{names[mode]} makes no use of {', '.join(unused)}",
+            hint="leave it out, or run without that mode",
+        )
+
+
 def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
     from vmtool.cli.device import device_free
     from vmtool.cli.stress_modes import run_ceiling_mode, run_guards_mode, run_matrix_mode
@@ -56,6 +87,7 @@ def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
     from vmtool.stress.plan import method_names
 
     backing = options["backing"]
+    _refuse_unused(mode)
     output.announce(backing)
     methods = method_names(backing, options["method"] or "all")
     if mode == "ceiling":

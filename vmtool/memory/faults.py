@@ -133,7 +133,7 @@ class FaultyCalls:
     Attributes:
         faults: What was asked for.
         counts: How often each call was made.
-        struck: The faults that happened, in order.
+        struck: The faults that happened, each once, in order.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
@@ -163,7 +163,8 @@ class FaultyCalls:
             count = self.counts[name] = self.counts.get(name, 0) + 1
             for fault in self.faults:
                 if fault.call == name and fault.strikes(count):
-                    self.struck.append(fault)
+                    if fault not in self.struck:  # one that goes on must not fill memory
+                        self.struck.append(fault)
                     return fault
         return None
 

@@ -100,8 +100,16 @@ def describe_accident(
     )
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; most of those for real-time use have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _by_signal(number: int, killed: Diagnosis) -> _End:
-    name = signal.Signals(number).name
+    name = signal_name(number)
     if name == "SIGKILL":
         return "signal", name, killed.cause, killed.remedy
     cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))

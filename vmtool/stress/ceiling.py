@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vmtool.machine import read_facts
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.ceiling import most_worth_trying, search_ceiling
 from vmtool.stress.probe import Answer, ask
@@ -56,7 +57,10 @@ class CeilingReport:
 def find_ceiling(
     kind: str, backing: str, methods: Sequence[str], progress: Callable[[int], None]
 ) -> CeilingReport:
-    """Search the ceiling of *kind* for each method; nothing is touched.
+    """Search the ceiling of *kind* for each method.
+
+    Nothing is touched, but that ``advise`` has no other way to commit: it goes no further than half
+    of what is safe on this machine.
 
     Args:
         kind: One of :data:`KINDS`.
@@ -75,20 +79,33 @@ def find_ceiling(
         progress(tries)
         return ask(kind, backing, method, number)
 
-    search = _count if kind == "mappings" else _bisect
+    def search(method: str) -> MethodCeiling:
+        if kind == "mappings":
+            return _count(method, asked)
+        return _bisect(backing, method, asked, _most(kind, method))
+
     info = describe_device(backing)
-    found = tuple(search(backing, method, asked) for method in methods)
+    found = tuple(search(method) for method in methods)
     return CeilingReport(kind, found, device=None if info is None else info.name)
 
 
-def _count(_backing: str, method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:
+def _count(method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:
     """Take areas until the platform refuses: one process finds the exact number."""
     answer = asked(method, _MOST_MAPPINGS)
     refused = None if answer.works else answer.reached + 1
     return MethodCeiling(method, answer.reached, refused, 1, answer.error)
 
 
-def _bisect(backing: str, method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:
+def _most(kind: str, method: str) -> int:
+    """Return the most bytes that may be tried without taking memory that others need."""
+    if kind == "commit" and method == "advise":
+        return read_facts().safe_bytes // 2
+    return most_worth_trying()
+
+
+def _bisect(
+    backing: str, method: str, asked: Callable[[str, int], Answer], most: int
+) -> MethodCeiling:
     errors: dict[int, str | None] = {}
 
     def works(number: int) -> bool:
@@ -97,5 +114,5 @@ def _bisect(backing: str, method: str, asked: Callable[[str, int], Answer]) -> M
         return bool(answer.works)
 
     unit = open_backing(backing, method=method).granularity
-    good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES, most=most_worth_trying())
+    good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES, most=most)
     return MethodCeiling(method, good, bad, used, None if bad is None else errors[bad])

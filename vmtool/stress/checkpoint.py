@@ -44,6 +44,14 @@ class Subject:
 class Checkpoints:
     """The checkpoints of one worker.
 
+    Args:
+        worker: Which one.
+        subjects: Its buffers.
+        observer: Who counts what they hold.
+        threads: Its threads.
+        live: Granules that all buffers have committed at once at most.
+        note: Called with each checkpoint; nothing else keeps it.
+
     Attributes:
         spent_ns: Time that they took.
         differing: The first checkpoint where each ledger was not what it had to be.
@@ -59,12 +67,14 @@ class Checkpoints:
         subjects: Sequence[Subject],
         observer: Observer,
         threads: int,
+        live: int,
         note: Callable[[Checkpoint], None],
     ) -> None:
         self.spent_ns = 0
         self.compared = 0
         self.differing: dict[str, Checkpoint] = {}
         self._worker = worker
+        self._live = live
         self._subjects = subjects
         self.observer = observer
         self._spacing = _SPACING * threads
@@ -118,7 +128,7 @@ class Checkpoints:
     def slopes(self) -> tuple[LedgerSlope, ...]:
         """Return the growth of each ledger of the process beyond its buffers."""
         with self._lock:
-            return leak_slopes(self._points.points(), self._worker)
+            return leak_slopes(self._points.points(), self._worker, self._live)
 
     def _checkpoint(
         self,

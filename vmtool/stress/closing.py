@@ -12,6 +12,7 @@ from vmtool.memory.governor import BudgetError, Tier
 from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES, CallFailure, MethodResult, Verdict
 from vmtool.stress.journal import OPERATION, UNRESERVE
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
+from vmtool.stress.plan import worker_budget
 from vmtool.stress.recorder import join_phases
 from vmtool.stress.verify import CorruptionError
 from vmtool.units import format_size
@@ -81,7 +82,7 @@ def _report(
         checkpoints=(),
         checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
         busy_ns=session.busy_ns * session.settings.threads,
-        slopes=checkpoints.slopes() if checkpoints and complete else (),
+        slopes=checkpoints.slopes() if checkpoints and phases else (),
         verdicts=(),
         device=session.ground.device,
         failures=tuple(
@@ -223,7 +224,7 @@ def _leases(session: Session) -> Verdict:
 
 def _budget(session: Session) -> Verdict:
     """The governor let nobody over the limit, and refuses the first byte beyond it (V2)."""
-    governor, limit = session.governor, session.settings.budget_bytes
+    governor, limit = session.governor, worker_budget(session.settings)
     peak = max(governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
     refused = 0
     for tier in (Tier.HOST, Tier.DEVICE):

@@ -15,7 +15,7 @@ from vmtool.results import CallResult, UnmapResult
 from vmtool.stats import Histogram, summarize
 from vmtool.stress.device_contents import DeviceContents
 from vmtool.stress.device_ledgers import DeviceObserver
-from vmtool.stress.plan import live_limit
+from vmtool.stress.plan import live_limit, worker_budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ class DeviceGround:
             if (pool := self._pool(index)) is not None:
                 pool.trim()
         ledger = self._governor.ledger(Tier.DEVICE)
-        free = self._settings.budget_bytes - ledger.used_bytes
+        free = worker_budget(self._settings) - ledger.used_bytes
         found = measure_unmapping(
             self._settings.backing, chunk=self._settings.chunk_bytes, budget_bytes=free
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
 from vmtool.memory import device_ordinal, open_backing
+from vmtool.stress.accidents import signal_name
 from vmtool.stress.probe import GUARDED, WRITES, ask
 
 if TYPE_CHECKING:
@@ -89,4 +90,4 @@ def prove_guards(backing: str, methods: Sequence[str]) -> GuardReport:
 
 
 def _name(number: int) -> str:
-    return "access violation" if number == _ACCESS_VIOLATION else signal.Signals(number).name
+    return "access violation" if number == _ACCESS_VIOLATION else signal_name(number)

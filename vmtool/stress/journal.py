@@ -56,7 +56,9 @@ class Journal:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
         try:
             if os.fstat(descriptor).st_size < nbytes:
-                os.ftruncate(descriptor, nbytes)
+                # Written and not only made longer: where memory is full, this fails, and a hole
+                # would be a SIGBUS for whoever looks into it.
+                os.write(descriptor, bytes(nbytes))
             self._map = mmap.mmap(descriptor, nbytes)
         finally:
             os.close(descriptor)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results import LEDGERS, LedgerReading, LedgerSlope
-from vmtool.stats import slope
+from vmtool.stats import median_slope, slope
 from vmtool.units import MIB, align_down, align_up
 
 if TYPE_CHECKING:
@@ -35,18 +35,22 @@ if TYPE_CHECKING:
     from vmtool.results import StressSettings
 
 _NEVER_OVERCOMMIT: Final = 2
+_HEAP_LEDGERS: Final = ("address_space", "charge", "resident")
 #: Methods of Windows that put each granule of the backing as a mapping of its own.
 _PER_GRANULE: Final = ("view", "private")
 _DEFAULT_PMD: Final = 2 * MIB
 #: Growth of the whole process below this is the interpreter's, not a leak: its heap takes memory
-#: in arenas of up to 1 MiB. Bytes; mappings are counted.
+#: in arenas of 1 MiB, and a few of them while it warms up. Bytes; mappings are counted.
 LEAK_FLOORS: Final = {
-    "address_space": 2 * MIB,
-    "charge": 2 * MIB,
-    "resident": MIB,
-    "mappings": 8,
+    "address_space": 6 * MIB,
+    "charge": 6 * MIB,
+    "resident": 4 * MIB,
+    "mappings": 16,
     "device_memory": 8 * MIB,
 }
+#: What vmtool itself notes about a granule while it is committed, rounded up (some 300 bytes of
+#: Python's integers, tuples and tables). It is taken when more are committed than ever before.
+NOTES_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +180,18 @@ def outside(process: Ledgers, ranges: Iterable[Ledgers]) -> dict[str, int | None
 
 
 def leak_slopes(
-    points: Sequence[tuple[int, Mapping[str, int | None]]], worker: int
+    points: Sequence[tuple[int, Mapping[str, int | None]]], worker: int, live: int = 0
 ) -> tuple[LedgerSlope, ...]:
-    """Return the growth per cycle of each ledger that *points* of (cycle, counts) tell."""
+    """Return the growth per cycle of each ledger that *points* of (cycle, counts) tell.
+
+    A leak goes on, while a heap that warms up grows ever less: so growth must also exceed the floor
+    at the pace of the later half of the points.
+
+    Args:
+        points: In order.
+        worker: Whose they are.
+        live: Granules that are committed at once at most; notes about them are no leak.
+    """
     found = []
     for name in LEAK_FLOORS:
         series = [
@@ -187,7 +200,10 @@ def leak_slopes(
         line = slope(series)
         if line is None:
             continue
-        grown = round(line.per_step * (series[-1][0] - series[0][0]))
+        span = series[-1][0] - series[0][0]
+        grown = round(line.per_step * span)
+        lately = median_slope(series[len(series) // 2 :]) * span
+        floor = LEAK_FLOORS[name] + (live * NOTES_BYTES if name in _HEAP_LEDGERS else 0)
         found.append(
             LedgerSlope(
                 ledger=name,
@@ -198,8 +214,8 @@ def leak_slopes(
                 confidence=line.confidence,
                 points=line.points,
                 grown=grown,
-                floor=LEAK_FLOORS[name],
-                leaks=line.rises and grown > LEAK_FLOORS[name],
+                floor=floor,
+                leaks=line.rises and min(grown, lately) > floor,
             )
         )
     return tuple(found)

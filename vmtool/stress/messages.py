@@ -24,7 +24,7 @@ class WorkerPlan:
     """What one worker is to do.
 
     Attributes:
-        settings: Of the whole run; ``budget_bytes`` is this worker's share.
+        settings: Of the whole run; :func:`vmtool.stress.plan.worker_budget` is this worker's share.
         worker: Which worker it is.
         checks: Whether to take checkpoints of the ledgers.
     """

@@ -120,9 +120,14 @@ def make_settings(request: Request, backing: VirtualBacking) -> StressSettings:
     )
 
 
+def worker_budget(settings: StressSettings) -> int:
+    """Return what one worker may commit, in bytes."""
+    return settings.budget_bytes // settings.workers
+
+
 def live_limit(settings: StressSettings) -> int:
     """Return how many granules one thread has committed at once, at most."""
-    share = settings.budget_bytes // (settings.workers * settings.threads)
+    share = worker_budget(settings) // settings.threads
     granule = settings.granule_bytes
     return live_granules(settings.pattern, settings.capacity_bytes // granule, share // granule)
 

@@ -4,7 +4,7 @@
 
 =============  ==========================================================================
 reserve        reserve NUMBER bytes
-commit         commit NUMBER bytes at once, untouched
+commit         commit NUMBER bytes at once, untouched (``advise`` faults them in)
 mappings       commit every second granule, untouched, until refused or NUMBER areas are reached
 committed      write to memory that is committed
 never          write to memory that is reserved and was never committed
@@ -28,7 +28,7 @@ from vmtool.memory import open_backing
 from vmtool.memory.fill import window
 from vmtool.memory.governor import Tier
 from vmtool.memory.pressure import count_mappings, read_pressure
-from vmtool.stress.child import child_command, child_environment
+from vmtool.stress.child import child_command, child_environment, volunteer
 from vmtool.units import align_up
 
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
@@ -79,6 +79,7 @@ def ask(question: str, backing: str, method: str, number: int = 0) -> Answer:
 def main(arguments: list[str]) -> int:
     """Answer one question."""
     question, kind, method, number = arguments
+    volunteer()
     try:
         backing = open_backing(kind, method=method)
         if question == "mappings":

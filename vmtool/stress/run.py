@@ -80,8 +80,7 @@ def run_stress(
     if settings.workers * settings.threads > 1:
         plan = WorkerPlan(_shorter(alone(settings)), 0, checks=False)
         single, interrupted = run_workers([plan], hang_ns=hang_ns, stopping=stopping, progress=tell)
-    share = replace(settings, budget_bytes=settings.budget_bytes // settings.workers)
-    plans = [WorkerPlan(share, worker, checks) for worker in range(settings.workers)]
+    plans = [WorkerPlan(settings, worker, checks) for worker in range(settings.workers)]
     endings: list[Ending] = []
     if not interrupted:
         endings, interrupted = run_workers(plans, hang_ns=hang_ns, stopping=stopping, progress=tell)

@@ -18,7 +18,7 @@ from vmtool.stress.ground import open_ground
 from vmtool.stress.journal import CHECKPOINT, METHOD, OPERATION, RESERVE
 from vmtool.stress.lane import Lane
 from vmtool.stress.overhead import measure_overhead
-from vmtool.stress.plan import live_limit
+from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.schedule import Schedule
 from vmtool.stress.workloads import PATTERNS, Quota
 
@@ -92,7 +92,7 @@ class Session:
         self.base_addresses: tuple[int, ...] = ()
         self.resident_before: int | None = None
         self.governor = Governor(
-            dict.fromkeys((Tier.HOST, Tier.DEVICE), self.settings.budget_bytes)
+            dict.fromkeys((Tier.HOST, Tier.DEVICE), worker_budget(self.settings))
         )
         self.ground: Ground
         self.observer: Observer
@@ -141,8 +141,10 @@ class Session:
         subjects = [seat.subject for seat in everything]
         self.observer = ground.observer(subjects)
         if self.plan.checks:
+            # Each buffer keeps the tables of the most that it ever had committed.
+            live = live_limit(settings) * len(subjects)
             self.checkpoints = Checkpoints(
-                self.plan.worker, subjects, self.observer, settings.threads, self._note
+                self.plan.worker, subjects, self.observer, settings.threads, live, self._note
             )
 
     def _reserve(self, thread: int, index: int) -> Seat:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import shutil
-import subprocess
-import tempfile
 import threading
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import monotonic_ns
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -21,19 +16,19 @@ from vmtool.machine import read_facts
 from vmtool.machine.kills import diagnose_kill
 from vmtool.results import PHASES, Checkpoint, PhaseResult
 from vmtool.stress.accidents import describe_accident
-from vmtool.stress.child import child_command, child_environment
-from vmtool.stress.journal import Entry, Journal
+from vmtool.stress.child import start_child
+from vmtool.stress.folder import JournalFolder
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerReport, encode
 from vmtool.stress.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from vmtool.results import Accident
+    from vmtool.stress.journal import Entry, Journal
     from vmtool.stress.messages import WorkerPlan
 
-# Memory that is never written back to a disk, where there is such a place.
-_SHARED: Final = "/dev/shm"  # noqa: S108 - for a private folder in it
 _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
 #: A worker that was told to stop has this long to give everything back before it is killed.
@@ -68,22 +63,14 @@ class Ending:
 class _Worker:
     """One child process and its three channels."""
 
-    def __init__(self, plan: WorkerPlan, folder: Path, inbox: queue.SimpleQueue[Any]) -> None:
+    def __init__(
+        self, plan: WorkerPlan, path: Path, journal: Journal, inbox: queue.SimpleQueue[Any]
+    ) -> None:
         self.plan = plan
         self.index = plan.worker
-        threads = plan.settings.threads
-        path = folder / f"journal-{self.index}"
-        self.journal = Journal(path, threads)
+        self.journal = journal
         self._before = read_facts()
-        self.process = subprocess.Popen(
-            child_command("vmtool.stress.worker", str(path)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env=child_environment(),
-        )
+        self.process = start_child("vmtool.stress.worker", str(path))
         stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
         if stdin is None or stdout is None or stderr is None:  # narrows: all three are pipes
             raise RuntimeError("a worker was started without pipes")
@@ -173,11 +160,14 @@ class _Worker:
         for stream in self._streams:
             with contextlib.suppress(OSError):  # the unsent rest for a dead reader
                 stream.close()
-        self.journal.close()
 
     def _read_messages(self, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
         for line in stream:
-            inbox.put((self, json.loads(line)))
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # the half of one that was being written when it was killed
+            inbox.put((self, message))
         inbox.put((self, {"message": "end"}))
 
     def _read_errors(self, stream: IO[str]) -> None:
@@ -209,30 +199,30 @@ def run_workers(
     Raises:
         VmtoolError: If a worker cannot start with its plan.
     """
-    shared = _SHARED if os.access(_SHARED, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="vmtool-", dir=shared))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers: list[_Worker] = []
-    try:
-        for plan in plans:
-            workers.append(_Worker(plan, folder, inbox))  # noqa: PERF401 - closed below if one fails
-        watch = _Watch(workers, inbox, hang_ns, stopping, progress)
-        # Both sides have mapped the journals by then. Where a mapped file can be removed, nothing
-        # is left behind even if this process is killed.
-        watch.on_start = lambda: shutil.rmtree(folder, ignore_errors=True)
-        interrupted = watch.run()
-        return [worker.end() for worker in workers], interrupted
-    finally:
-        for worker in workers:
-            worker.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with JournalFolder([plan.settings.threads for plan in plans]) as folder:
+        try:
+            for plan, path, journal in zip(plans, folder.paths, folder.journals, strict=True):
+                workers.append(_Worker(plan, path, journal, inbox))
+            watch = _Watch(workers, inbox, hang_ns, stopping, progress, begun=folder.hide)
+            interrupted = watch.run()
+            return [worker.end() for worker in workers], interrupted
+        finally:
+            for worker in workers:
+                worker.close()
 
 
 class _Watch:
     """The loop that follows running workers until the last has ended.
 
-    Attributes:
-        on_start: Called when every worker is ready, before the first cycle.
+    Args:
+        workers: Whom to follow.
+        inbox: Where their messages arrive.
+        hang_ns: A worker that does not move for this long is killed.
+        stopping: Asked whether to end early.
+        progress: Called with the cycles done.
+        begun: Called when every worker is ready, before the first cycle.
     """
 
     def __init__(
@@ -242,13 +232,15 @@ class _Watch:
         hang_ns: int,
         stopping: Callable[[], bool],
         progress: Callable[[int], None],
+        *,
+        begun: Callable[[], None],
     ) -> None:
         self._workers = workers
         self._inbox = inbox
         self._hang_ns = hang_ns
         self._stopping = stopping
         self._progress = progress
-        self.on_start: Callable[[], None] = lambda: None
+        self._begun = begun
         self._running = set(range(len(workers)))
         self._waiting = set(range(len(workers)))
         self._started = False
@@ -308,7 +300,7 @@ class _Watch:
             self._waiting.discard(worker.index)
         if kind in {"ready", "end"} and not self._waiting and not self._started:
             self._started = True
-            self.on_start()
+            self._begun()
             for other in self._workers:
                 other.moved_ns = monotonic_ns()
             # All begin together; one that died before it was ready does not hold up the others.

@@ -16,6 +16,7 @@ from typing import Any
 
 from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
+from vmtool.stress.child import volunteer
 from vmtool.stress.closing import close_session, snapshot
 from vmtool.stress.journal import Journal
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "win32":
         signal.signal(signal.SIGBREAK, signal.SIG_IGN)  # every process of the console gets it
-    _volunteer()
+    volunteer()
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
     with Journal(Path(arguments[0]), plan.settings.threads) as journal:
@@ -60,14 +61,6 @@ def main(arguments: list[str]) -> int:
         session.run()
         _send("report", close_session(session, journal))
     return 0
-
-
-def _volunteer() -> None:
-    """Offer this process to the OOM killer before anything that matters (Linux)."""
-    try:
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    except OSError:
-        return  # another platform, or a sandbox that forbids it
 
 
 def _listen(session: Session) -> None:

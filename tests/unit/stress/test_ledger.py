@@ -142,6 +142,23 @@ def test_growth_below_the_floor_is_not_a_leak():
     assert set(LEAK_FLOORS) == {*LEDGERS, "device_memory"}
 
 
+def test_a_heap_that_warms_up_is_no_leak():
+    points = [
+        (cycle, dict.fromkeys(("charge", "resident"), 32 * MIB - round(32 * MIB * 0.99**step)))
+        for step, cycle in enumerate(range(0, 60_000, 100))
+    ]
+    slopes = leak_slopes(points, 0)
+    assert all(slope.low > 0 and slope.grown > slope.floor for slope in slopes)
+    assert not any(slope.leaks for slope in slopes)
+
+
+def test_notes_about_granules_are_no_leak():
+    points = [(cycle, dict.fromkeys(LEDGERS, 300 * cycle)) for cycle in range(0, 50_000, 1000)]
+    notes = {"address_space", "charge", "resident"}
+    assert {s.ledger for s in leak_slopes(points, 0) if s.leaks} == set(LEDGERS)
+    assert {s.ledger for s in leak_slopes(points, 0, 50_000) if s.leaks} == set(LEDGERS) - notes
+
+
 def test_a_ledger_that_is_not_told_has_no_slope():
     points = [(cycle, {**dict.fromkeys(LEDGERS, 0), "charge": None}) for cycle in range(50)]
     assert [slope.ledger for slope in leak_slopes(points, 0)] == [

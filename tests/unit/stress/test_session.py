@@ -193,3 +193,13 @@ def test_a_reservation_that_is_refused_leaves_nothing(session, monkeypatch):
         begun.prepare()
     assert begun.governor.ledger(Tier.HOST).used_bytes == 0
     assert begun.faults.struck
+
+
+def test_a_run_that_is_interrupted_still_tells_its_slopes(session):
+    begun = session()
+    begun.prepare()
+    begun.run()
+    for cycle in range(8):
+        begun.checkpoints.take_all(cycle, settled=True)
+    begun.interrupted = True
+    assert close_session(begun, begun.journal).slopes

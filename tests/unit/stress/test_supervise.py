@@ -1,18 +1,23 @@
 """Whatever ends a worker becomes a result that names the operation in flight."""
 
+import errno
+import io
 import os
+import queue
 import signal
 import sys
 import time
 
 import pytest
 
+from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
 from vmtool.results import Outcome
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.run import run_stress
-from vmtool.stress.supervise import WorkerRefusedError, run_workers
+from vmtool.stress.supervise import WorkerRefusedError, _Worker, run_workers
+from vmtool.units import MIB
 
 SECOND = 10**9
 posix = pytest.mark.skipif(sys.platform == "win32", reason="the faults name POSIX calls")
@@ -157,7 +162,7 @@ def test_a_worker_that_cannot_start_says_why_with_its_exit_code(stress):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
 def test_no_process_and_no_file_is_left(stress, tmp_path, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.supervise._SHARED", str(tmp_path))
+    monkeypatch.setattr("vmtool.stress.folder._SHARED", str(tmp_path))
     stress(inject=("mmap:4=SIGKILL",), methods=("fixed",))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ChildProcessError):
@@ -180,6 +185,29 @@ def test_a_worker_does_not_outlive_its_parent():
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     assert _wait_for(lambda: _zombie(child[0]))
+
+
+def test_each_worker_commits_its_whole_share_of_the_budget(stress):
+    result = stress(workers=2, budget_bytes=2 * MIB, cycles=64)
+    (budget,) = (verdict for verdict in result.verdicts if verdict.check == "budget")
+    assert budget.detail.startswith("at most 1 MiB of 1 MiB were committed at once")
+
+
+def test_half_a_message_does_not_keep_its_reader_from_the_end():
+    inbox = queue.SimpleQueue()
+    told = io.StringIO('{"message":"ready","value":null}\n{"message":"pha')
+    _Worker._read_messages("worker", told, inbox)
+    assert [inbox.get_nowait()[1]["message"] for _ in range(2)] == ["ready", "end"]
+
+
+def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("vmtool.stress.child.subprocess.Popen", refuse)
+    with pytest.raises(VmtoolError, match="cannot be started: Resource") as caught:
+        stress()
+    assert "ulimit" in caught.value.hint
 
 
 def _journal_is_removed(pid):

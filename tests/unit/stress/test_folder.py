@@ -1,0 +1,50 @@
+"""The journals find a place, and their bytes are there before anyone looks at them."""
+
+import errno
+import os
+import tempfile
+
+import pytest
+
+from vmtool.errors import VmtoolError
+from vmtool.stress.folder import JournalFolder
+
+
+@pytest.fixture
+def full(monkeypatch, tmp_path):
+    """Return a function that makes the next *writes* fail as on a full file system."""
+
+    def fill(writes):
+        left = [writes]
+        write = os.write
+
+        def refuse(descriptor, data):
+            if left[0]:
+                left[0] -= 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(descriptor, data)
+
+        monkeypatch.setattr("vmtool.stress.journal.os.write", refuse)
+
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setattr("vmtool.stress.folder._SHARED", str(shared))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return fill
+
+
+def test_a_full_shared_memory_makes_it_another_folder(full, tmp_path):
+    full(1)
+    with JournalFolder([1, 2]) as folder:
+        assert [path.parent.parent for path in folder.paths] == [tmp_path] * 2
+        assert [journal.threads for journal in folder.journals] == [1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["shm"]
+    assert list((tmp_path / "shm").iterdir()) == []
+
+
+def test_no_place_at_all_is_an_error_with_a_hint_and_leaves_nothing(full, tmp_path):
+    full(2)
+    with pytest.raises(VmtoolError, match="No space left") as caught:
+        JournalFolder([1])
+    assert "TMPDIR" in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["shm"]

@@ -1,0 +1,83 @@
+"""Where the journals of a run's workers are: in memory if there is room, and never left behind."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from vmtool.errors import VmtoolError
+from vmtool.stress.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+# Memory that is never written back to a disk, where there is such a place.
+_SHARED: Final = "/dev/shm"  # noqa: S108 - for a private folder in it
+
+
+class JournalFolder:
+    """One journal for each worker, in a private folder.
+
+    Args:
+        threads: Of each worker.
+
+    Attributes:
+        paths: For the workers to open.
+        journals: The same, open in this process.
+
+    Raises:
+        VmtoolError: If there is no place for them.
+    """
+
+    def __init__(self, threads: Sequence[int]) -> None:
+        refusal: OSError | None = None
+        for place in (_SHARED, None):  # a container's /dev/shm is small, and may be full
+            try:
+                self._make(place, threads)
+            except OSError as error:
+                refusal = error
+            else:
+                return
+        raise VmtoolError(
+            f"there is no place for the workers' journals: {refusal}",
+            hint="set TMPDIR to a folder that can be written to and is not full",
+        ) from refusal
+
+    def _make(self, place: str | None, threads: Sequence[int]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="vmtool-", dir=place))
+        self.paths = [self._folder / f"journal-{index}" for index in range(len(threads))]
+        self.journals: list[Journal] = []
+        try:
+            for path, count in zip(self.paths, threads, strict=True):
+                self.journals.append(Journal(path, count))
+        except BaseException:
+            self.close()
+            raise
+
+    def hide(self) -> None:
+        """Remove the names, once every worker has its journal open.
+
+        Nothing is then left even when this process is killed. On Windows open files cannot be
+        removed; they are when the run ends.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the journals and remove them."""
+        for journal in self.journals:
+            journal.close()
+        self.hide()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
