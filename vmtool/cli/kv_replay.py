@@ -12,7 +12,7 @@ from vmtool.cli.replay_options import replay_options
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vmtool.cli.replay_plan import Rules
     from vmtool.kv.traces import Trace
@@ -37,7 +37,8 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.kv_question import load_model
-    from vmtool.cli.replay_compare import answer_compare, read_axes
+    from vmtool.cli.progress import progress_line
+    from vmtool.cli.replay_compare import answer_compare, read_axes, replay_rows
     from vmtool.cli.replay_memory import choose_budget, open_chosen
     from vmtool.cli.replay_plan import read_rules, read_trace
     from vmtool.report.files import claim
@@ -51,19 +52,21 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
     backing = open_chosen(options)
     budget = choose_budget(options, backing)
     granule = None if backing is None else backing.granularity
-    with watch_signals() as interruption:
+    with watch_signals() as interruption, progress_line(quiet=quiet) as show:
 
-        def once(rules: Rules) -> ReplayResult:
-            return _replay(trace, rules, backing, lambda: interruption.requested)
+        def stop() -> bool:
+            show(lambda: f"{trace.reading.requests:,} requests")
+            return interruption.requested
 
-        if axes:
-            return answer_compare(
-                options,
-                read_axes(axes),
-                lambda changed: once(read_rules(changed, model, budget, granule)),
-                output,
-            )
-        result = once(read_rules(options, model, budget, granule))
+        def once(changed: Mapping[str, Any]) -> ReplayResult:
+            return _replay(trace, read_rules(changed, model, budget, granule), backing, stop)
+
+        if not axes:
+            result = once(options)
+        else:
+            rows, complete = replay_rows(options, read_axes(axes), once)
+    if axes:
+        return answer_compare(rows, options, output, complete=complete)
     return _answer(result, options, output)
 
 

@@ -7,14 +7,16 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.cli.kv_question import read_granule
-from vmtool.cli.output import Output, command_line
-from vmtool.errors import ExitCode, UsageError
+from vmtool.cli.output import command_line
+from vmtool.errors import ExitCode, InputError, UsageError
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from vmtool.cli.output import Output
     from vmtool.replay.results import ReplayResult
+    from vmtool.report.replay_table import ComparedReplay
 
 
 def _policy(text: str) -> str:
@@ -82,46 +84,57 @@ def read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
     return values
 
 
-def answer_compare(
+def replay_rows(
     options: Mapping[str, Any],
     axes: Mapping[str, Sequence[str]],
     replay: Callable[[Mapping[str, Any]], ReplayResult],
-    output: Output,
-) -> int:
-    """Print one table of every combination.
+) -> tuple[list[ComparedReplay], bool]:
+    """Replay every combination.
 
     Args:
         options: As click has them.
         axes: The values on each axis.
         replay: Replays the trace under changed options.
-        output: Where the table goes.
+
+    Returns:
+        The rows, and whether they are all there: an interrupted replay is no row.
 
     Raises:
         UsageError: If a value on an axis is unknown.
     """
-    from vmtool.report.replay_table import (
-        ComparedReplay,
-        compare_csv,
-        compare_document,
-        compare_lines,
-    )
+    from vmtool.report.replay_table import ComparedReplay
 
     rows: list[ComparedReplay] = []
-    complete = True
     for labels, changed in _combinations(options, axes):
         try:
             result = replay(changed)
-        except UsageError as error:  # what one combination cannot do is a result
+        except UsageError as error:
+            if isinstance(error, InputError):
+                raise  # the trace is bad, and so in every row
             rows.append(ComparedReplay(labels, None, str(error)))
             continue
         if not result.complete:
-            complete = False
-            break
+            return rows, False
         rows.append(ComparedReplay(labels, result, ""))
+    return rows, True
+
+
+def answer_compare(
+    rows: Sequence[ComparedReplay], options: Mapping[str, Any], output: Output, *, complete: bool
+) -> int:
+    """Print one table of *rows*, and write the files that *options* ask for."""
+    from vmtool.report.files import save
+    from vmtool.report.replay_table import compare_csv, compare_document, compare_lines
+
     output.emit_lines(
         lambda: compare_document(rows, command_line()), lambda width: compare_lines(rows, width)
     )
-    _write_files(options, rows, compare_csv)
+    if options["html"]:
+        from vmtool.report.replay_page import compare_page
+
+        save(options["html"], compare_page(rows, command=command_line()))
+    if options["csv"]:
+        save(options["csv"], compare_csv(rows))
     if complete:
         return ExitCode.DONE
     output.notice(f"interrupted after {len(rows)} rows; everything is released")
@@ -152,14 +165,3 @@ def _read(axis: str, value: str) -> Any:
     if axis == "block" and not found:
         raise UsageError("--compare block: a block has at least one token")
     return found
-
-
-def _write_files(options: Mapping[str, Any], rows: Sequence[Any], as_csv: Any) -> None:
-    from vmtool.report.files import save
-
-    if options["html"]:
-        from vmtool.report.replay_page import compare_page
-
-        save(options["html"], compare_page(rows, command=command_line()))
-    if options["csv"]:
-        save(options["csv"], as_csv(rows))

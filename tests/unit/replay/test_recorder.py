@@ -1,0 +1,83 @@
+"""The timeline stays small, the plot shows it, and what waits stays in the trace."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmtool.kv.policies import make_policy
+from vmtool.kv.traces import Request
+from vmtool.replay.account import Account
+from vmtool.replay.build import host_demand, make_store
+from vmtool.replay.plan import Plan
+from vmtool.replay.recorder import MOST_POINTS, Recorder
+from vmtool.replay.results import Point
+from vmtool.replay.simulation import Simulation
+from vmtool.report.plot import plot_lines
+
+
+def point(at, live=1, committed=2):
+    return Point(at, live, committed, committed, 1)
+
+
+@given(st.integers(1, 10**7), st.integers(1000, 4000))
+def test_a_timeline_of_any_length_keeps_few_points_over_all_of_it(gap, count):
+    recorder = Recorder()
+    for index in range(count):
+        if recorder.due(index * gap):
+            recorder.add(point(index * gap))
+    points = recorder.points
+    assert len(points) < MOST_POINTS
+    assert points[0].at_ns == 0
+    assert points[-1].at_ns >= count * gap * 9 // 10 - 10**7
+    assert [p.at_ns for p in points] == sorted({p.at_ns for p in points})
+
+
+def test_the_plot_tells_live_and_committed_apart():
+    points = [point(0, 0, 8), point(50, 4, 8), point(100, 8, 8)]
+    lines = list(plot_lines(points, 40))
+    assert len(lines) == 9
+    assert max(map(len, lines)) <= 40
+    assert lines[0].startswith("8 B ░")
+    assert lines[7].startswith("0 B ")
+    assert lines[0].count("█") < lines[6].count("█")
+    assert lines[8].endswith("100 ns")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 60), st.integers(0, 1 << 60)), min_size=2, max_size=50),
+    st.integers(10, 200),
+)
+def test_any_timeline_fits_the_terminal(values, width):
+    points = [point(i * 7, min(a, b), max(a, b)) for i, (a, b) in enumerate(values)]
+    lines = list(plot_lines(points, width))
+    assert max(map(len, lines)) <= max(width, 30)
+
+
+def plan_of(cost, policy="token-major", budget=1 << 20, **changes):
+    made = make_policy(policy, cost, 4096, block=16, stride_tokens=512)
+    return Plan(made, budget, 512, step_ns=1000, **changes)
+
+
+def test_what_waits_behind_the_head_of_the_queue_is_not_read(dense_cost):
+    plan = plan_of(dense_cost(), max_sequences=1)
+    read = 0
+
+    def endless():
+        nonlocal read
+        while True:
+            read += 1
+            yield Request(0, 10, 10)
+
+    account = Account(plan.budget_bytes, 0, None)
+    simulation = Simulation(plan, make_store(plan, account), account)
+    assert not simulation.run(endless(), lambda: simulation.recorder.counts.finished == 50)
+    assert read < 60
+
+
+def test_the_demand_covers_what_a_replay_reserves_and_commits(dense_cost):
+    cost = dense_cost()
+    demand = host_demand(plan_of(cost, max_sequences=3))
+    one = plan_of(cost).policy.committed_bytes(512)
+    assert (demand.commit_bytes, demand.reserve_bytes, demand.mappings) == (1 << 20, 3 * one, 6)
+    paged = host_demand(plan_of(cost, "paged"))
+    assert paged.mappings == 2 * (1 << 20) // 4096
+    assert paged.reserve_bytes >= 1 << 20
