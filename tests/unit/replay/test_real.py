@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -105,6 +106,7 @@ def test_an_interruption_leaves_nothing(dense_cost):
     assert result.operations.commit_bytes == result.operations.release_bytes > 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the fault names a POSIX call")
 def test_a_refusal_by_the_platform_leaves_nothing(dense_cost):
     from vmtool.errors import CallError
     from vmtool.memory.faults import FaultyCalls, parse_fault
