@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 PROGRAM = [sys.executable, "-m", "vmtool"]
-COMMANDS = ["granularity", "granularity --json", "reserve 1GiB", "grow --to 1MiB", "doctor"]
+CSV = "kv-estimate gpt2 --budget 1GiB --sweep context=1..8 --csv -"
+COMMANDS = ["granularity", "granularity --json", "reserve 1GiB", "grow --to 1MiB", "doctor", CSV]
 REFUSED = "grow --to 100TiB"  # exit code 5 on every machine
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from vmtool.cli.kv_question import load_model, read_granule
-from vmtool.cli.output import Output, command_line
+from vmtool.cli.output import Output, command_line, opened
 from vmtool.errors import UsageError
 from vmtool.units import parse_count
 
@@ -144,14 +142,8 @@ def _wrote_csv_only(path: str | None, rows: list[Row]) -> bool:
     from vmtool.report.codepage import UTF_8
     from vmtool.report.kv_table import write_csv
 
-    encoding, errors = UTF_8
-    try:
-        with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
-            write_csv(rows, file)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    with opened(path, UTF_8) as file:
+        write_csv(rows, file)
     return path == "-"
 
 

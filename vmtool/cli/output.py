@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from vmtool.errors import UsageError
 from vmtool.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console
 
@@ -24,6 +25,31 @@ if TYPE_CHECKING:
 def command_line() -> list[str]:
     """Return the command line of the running command, as results record it."""
     return ["vmtool", *click.get_current_context().meta[ARGUMENTS]]
+
+
+@contextmanager
+def opened(path: str, encoding: tuple[str, str]) -> Iterator[IO[str]]:
+    """Open *path* for a result; ``-`` is stdout.
+
+    Args:
+        path: The file.
+        encoding: Its encoding, and what happens to characters that it does not have.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
+    if path == "-" and sys.stdout is None:
+        raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
+    name, errors = encoding
+    try:
+        with click.open_file(path, "w", encoding=name, errors=errors) as file:
+            yield file
+            file.flush()  # a command that goes on, such as one that holds, must be heard
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = "stdout" if path == "-" else path
+        raise UsageError(f"cannot write {where}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +116,13 @@ class Output:
         from vmtool.report.codepage import UTF_8, result_encoding
 
         path = "-" if self.path is None else self.path
-        if path == "-" and sys.stdout is None:
-            raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
-        encoding, errors = UTF_8 if self.as_json or path != "-" else result_encoding()
-        try:
-            with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
-                if self.as_json:
-                    from vmtool.report.document import dump
+        with opened(path, UTF_8 if self.as_json or path != "-" else result_encoding()) as file:
+            if self.as_json:
+                from vmtool.report.document import dump
 
-                    dump(document(), file)
-                else:
-                    text(file)
-                file.flush()  # a command that goes on, such as one that holds, must be heard
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            name = "stdout" if path == "-" else path
-            raise UsageError(f"cannot write {name}: {error.strerror}") from error
+                dump(document(), file)
+            else:
+                text(file)
 
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""
