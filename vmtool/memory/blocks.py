@@ -25,15 +25,16 @@ class BlockMap:
 
     Attributes:
         total: How many bytes the spans hold together.
+        end: Where the last span ends; equal to *total* when there is no hole below.
     """
 
-    __slots__ = ("_at", "_bucket", "_ends", "_firsts", "_limit", "_sought", "_starts", "total")
+    __slots__ = ("_at", "_bucket", "_ends", "_firsts", "_sought", "_starts", "end", "total")
 
     def __init__(self) -> None:
         self._starts: list[array[int]] = []  # no bucket is empty
         self._ends: list[array[int]] = []
         self._firsts: list[int] = []  # the first start of each bucket
-        self._limit = 0  # the end of the last span
+        self.end = 0
         # The last search, remembered until the map changes: a check and the change that it allows
         # look for the same place.
         self._sought = -1
@@ -50,7 +51,7 @@ class BlockMap:
 
     def overlap(self, start: int, end: int) -> Span | None:
         """Return a span that shares a byte with ``start..end``, or ``None``."""
-        if start >= self._limit:
+        if start >= self.end:
             return None
         before, after = self._neighbours(start)
         if before is not None and before[1] > start:
@@ -61,9 +62,9 @@ class BlockMap:
 
     def covers(self, start: int, end: int) -> bool:
         """Tell whether every byte of ``start..end`` is in the map."""
-        if end > self._limit:
+        if end > self.end:
             return False
-        if start >= end:
+        if start >= end or start >= self._starts[-1][-1]:
             return True
         self._seek(start)
         return self._at >= 0 and self._ends[self._bucket][self._at] >= end
@@ -95,8 +96,9 @@ class BlockMap:
     def add(self, start: int, end: int) -> None:
         """Add ``start..end``, which must be free and not empty; it joins the spans it touches."""
         self.total += end - start
-        if start >= self._limit and self._starts:
-            self._append(start, end)
+        if start == self.end and self._starts:
+            self._ends[-1][-1] = self.end = end
+            self._sought = -1
             return
         before, after = self._neighbours(start)
         bucket, at = self._bucket, self._at
@@ -108,11 +110,15 @@ class BlockMap:
             self._ends[bucket][at] = end
         else:
             self._insert(bucket, at + 1, start, end)
-        self._limit = max(self._limit, end)
+        self.end = max(self.end, end)
 
     def remove(self, start: int, end: int) -> None:
         """Remove ``start..end``, which must be covered and not empty; a span may split in two."""
         self.total -= end - start
+        if end == self.end and start > self._starts[-1][-1]:
+            self._ends[-1][-1] = self.end = start
+            self._sought = -1
+            return
         self._seek(start)
         bucket, at = self._bucket, self._at
         self._sought = -1
@@ -128,8 +134,8 @@ class BlockMap:
                 self._firsts[bucket] = end
         else:
             self._delete(bucket, at)
-        if end == self._limit:
-            self._limit = self._ends[-1][-1] if self._ends else 0
+        if end == self.end:
+            self.end = self._ends[-1][-1] if self._ends else 0
 
     def _seek(self, offset: int) -> None:
         """Point ``_bucket`` and ``_at`` to the last span that starts at or before *offset*.
@@ -160,15 +166,6 @@ class BlockMap:
         if bucket < len(self._starts) and at + 1 < len(self._starts[bucket]):
             return bucket, at + 1
         return min(bucket + 1, len(self._starts)), 0
-
-    def _append(self, start: int, end: int) -> None:
-        if start == self._limit:
-            self._ends[-1][-1] = end
-        else:
-            bucket = len(self._starts) - 1
-            self._insert(bucket, len(self._starts[bucket]), start, end)
-        self._limit = end
-        self._sought = -1
 
     def _insert(self, bucket: int, at: int, start: int, end: int) -> None:
         if not self._starts:

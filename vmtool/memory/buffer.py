@@ -149,7 +149,7 @@ class VirtualBuffer(Owner, Exporting):
             return
         end = -(-nbytes // self._granule) * self._granule
         total = self._blocks.total
-        if self._blocks.covers(0, total):  # no holes: the common case
+        if total == self._blocks.end:  # no holes: the common case
             if end > total:
                 self.commit(total, end - total)
         else:
@@ -169,7 +169,7 @@ class VirtualBuffer(Owner, Exporting):
             return
         keep = -(-nbytes // self._granule) * self._granule
         total = self._blocks.total
-        if self._blocks.covers(0, total):  # no holes: the common case
+        if total == self._blocks.end:  # no holes: the common case
             if total > keep:
                 self.release(keep, total - keep)
         else:
