@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -80,6 +81,8 @@ def test_unlike_machines_and_settings_are_warned_of_on_stderr(capsys, tmp_path, 
     [
         (["--fail-on", "commit.p99>5ms"], "not a change in percent"),
         (["--threshold", "-1"], "--threshold"),
+        (["--threshold", "nan"], "--threshold"),
+        (["--confidence", "nan"], "--confidence"),
         (["--confidence", "100"], "--confidence"),
     ],
 )
@@ -129,6 +132,18 @@ def test_an_uncertain_verdict_carries_its_explanation():
     assert "unchanged?" in text or "slower?" in text
     assert "a change may be hidden" in " ".join(text.split())
     assert "a change may be hidden" not in render(80)
+
+
+def test_the_explanation_is_left_out_where_only_what_is_not_shown_is_uncertain():
+    certain = compare(
+        run(method(commit=gaussian(1, 9e5, 3000))), run(method(commit=gaussian(1, 9e5, 3000)))
+    )
+    hidden = [replace(change, certain=change.statistic != "p90") for change in certain.changes]
+    file = io.StringIO()
+    labels = ComparedRuns(RunLabel("a.json", (), "1"), RunLabel("b.json", (), "1"))
+    told = replace(certain, changes=tuple(hidden))
+    print_comparison(labels, told, Console(file=file, width=80, markup=False))
+    assert "a change may be hidden" not in file.getvalue()
 
 
 def test_help_has_examples():

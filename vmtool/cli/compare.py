@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from typing import Any
 
 import click
 
 from vmtool.cli.params import output_options
+
+
+class _Percent(click.FloatRange):
+    """A number in a range, which that which is no number would pass: it compares with nothing."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
 
 
 @click.command()
@@ -21,7 +35,7 @@ from vmtool.cli.params import output_options
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 1000),
+    type=_Percent(0, 1000),
     default=5,
     show_default=True,
     metavar="PERCENT",
@@ -29,7 +43,7 @@ from vmtool.cli.params import output_options
 )
 @click.option(
     "--confidence",
-    type=click.FloatRange(50, 99.99),
+    type=_Percent(50, 99.99),
     default=95,
     show_default=True,
     metavar="PERCENT",

@@ -8,7 +8,7 @@ import sys
 from typing import Final
 
 # What the reports use beyond ASCII: units, bars, pictures.
-_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±", "u###==--.+..~")
+_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\N{EN DASH}", "u###==--.+..~-")
 _ERRORS: Final = "vmtool.nearest"
 #: UTF-8 has no code for half a surrogate pair, which stands for a byte that is no text, such as one
 #: in the name of a file. As ``\\udcff`` it is legal in JSON and readable elsewhere.

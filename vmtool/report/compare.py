@@ -92,7 +92,7 @@ def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Consol
         for rate in comparison.rates:
             if method_text(rate) == name:
                 console.print(_rate_line(rate) + "\n")
-    for line in footnotes(comparison):
+    for line in footnotes(comparison, shown):
         console.print(line)
     for gate in comparison.gates:
         console.print(
@@ -101,9 +101,9 @@ def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Consol
         )
 
 
-def footnotes(comparison: Comparison) -> Iterator[str]:
-    """Yield what a reader must know about the verdicts."""
-    if any(not change.certain for change in comparison.changes):
+def footnotes(comparison: Comparison, shown: Sequence[Change]) -> Iterator[str]:
+    """Yield what a reader must know about the verdicts on what is *shown*."""
+    if any(not change.certain for change in shown):
         yield (
             f"? the interval reaches beyond ±{percent(comparison.threshold)}, so a change may be "
             "hidden: more cycles, or a quieter machine, would tell"
