@@ -118,20 +118,27 @@ class PolicyAnswer(NamedTuple):
         floor_bytes: What a sequence of one token commits.
         reserved_bytes: The address space of a sequence that may grow to the length asked about.
         waste: The waste at that length.
-        waste_ends: The length from which waste stays below the threshold, or ``None``.
         one: The longest single sequence that the budget holds, whatever the model's context.
         many: How many sequences of the length asked about it holds.
         longest: The longest length for the number of sequences asked about.
+        policy: The policy itself.
+        waste_threshold: The share of waste that was asked about.
     """
 
     name: str
     floor_bytes: int
     reserved_bytes: int
     waste: Waste
-    waste_ends: int | None
     one: Capacity
     many: Capacity
     longest: Capacity
+    policy: Policy
+    waste_threshold: Fraction
+
+    @property
+    def waste_ends(self) -> int | None:
+        """The length from which waste stays below the threshold, or ``None``; it can take seconds."""
+        return waste_ends(self.policy, self.waste_threshold)
 
     @property
     def tokens_at_once(self) -> int | None:
@@ -215,7 +222,6 @@ class Estimate:
             floor_bytes=policy.committed_bytes(1),
             reserved_bytes=policy.reserved_bytes(asked.length),
             waste=waste_at(policy, asked.length),
-            waste_ends=waste_ends(policy, asked.waste_threshold),
             one=longest_sequence(policy, available),
             many=most_sequences(policy, available, asked.length),
             longest=longest_sequence(
@@ -224,4 +230,6 @@ class Estimate:
                 sequences=asked.sequences,
                 context=asked.geometry.context_tokens,
             ),
+            policy=policy,
+            waste_threshold=asked.waste_threshold,
         )
