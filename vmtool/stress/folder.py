@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.stress.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 # Memory that is never written back to a disk, where there is such a place.
 _SHARED: Final = "/dev/shm"  # noqa: S108 - for a private folder in it
@@ -70,14 +69,3 @@ class JournalFolder:
         for journal in self.journals:
             journal.close()
         self.hide()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -80,6 +80,7 @@ class _Worker:
         self.final = False
         self.timeline = Timeline()
         self.phases: dict[tuple[int, str], PhaseSoFar] = {}
+        self.arriving: dict[tuple[int, str], PhaseSoFar] = {}
         self.hung = False
         self.stderr = ""
         self.moved_ns = monotonic_ns()
@@ -201,7 +202,8 @@ def run_workers(
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers: list[_Worker] = []
-    with JournalFolder([plan.settings.threads for plan in plans]) as folder:
+    made = JournalFolder([plan.settings.threads for plan in plans])
+    with contextlib.closing(made) as folder:
         try:
             for plan, path, journal in zip(plans, folder.paths, folder.journals, strict=True):
                 workers.append(_Worker(plan, path, journal, inbox))
@@ -289,11 +291,13 @@ class _Watch:
             self._waiting.discard(worker.index)
         elif kind == "phase":
             part = decode(PhaseSoFar, message["value"])
-            worker.phases[part.method_index, part.phase.phase] = part
+            worker.arriving[part.method_index, part.phase.phase] = part
         elif kind == "checkpoint":
             worker.timeline.add(decode(Checkpoint, message["value"]))
         elif kind in {"snapshot", "report"}:
             worker.report = decode(WorkerReport, message["value"])
+            # Only now, so that what is kept of a killed worker is of one moment.
+            worker.phases = dict(worker.arriving)
             worker.final = kind == "report"
         elif kind == "end":
             self._running.discard(worker.index)

@@ -3,6 +3,7 @@
 import errno
 import os
 import tempfile
+from contextlib import closing
 
 import pytest
 
@@ -35,7 +36,7 @@ def full(monkeypatch, tmp_path):
 
 def test_a_full_shared_memory_makes_it_another_folder(full, tmp_path):
     full(1)
-    with JournalFolder([1, 2]) as folder:
+    with closing(JournalFolder([1, 2])) as folder:
         assert [path.parent.parent for path in folder.paths] == [tmp_path] * 2
         assert [journal.threads for journal in folder.journals] == [1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["shm"]

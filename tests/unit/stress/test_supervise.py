@@ -10,11 +10,12 @@ import time
 
 import pytest
 
+from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
-from vmtool.results import Outcome
-from vmtool.stress.messages import WorkerPlan
+from vmtool.results import Checkpoint, Outcome
+from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.run import run_stress
 from vmtool.stress.supervise import WorkerRefusedError, _Worker, run_workers
 from vmtool.units import MIB
@@ -57,7 +58,7 @@ def test_a_signal_names_the_operation_in_flight(stress, name):
 
 @posix
 def test_a_hang_is_ended_and_named(stress):
-    result = stress(inject=("mmap:5=HANG",), methods=("fixed",), hang_ns=SECOND)
+    result = stress(inject=("mmap:5=HANG",), methods=("fixed",), hang_ns=3 * SECOND)
     assert result.outcome is Outcome.HUNG
     (accident,) = result.accidents
     assert (accident.kind, accident.operation, accident.granule) == ("hang", "commit", 3)
@@ -65,7 +66,7 @@ def test_a_hang_is_ended_and_named(stress):
 
 @posix
 def test_a_hang_while_closing_is_named_as_such(stress):
-    result = stress(inject=("munmap:1=HANG",), methods=("protect",), hang_ns=SECOND)
+    result = stress(inject=("munmap:1=HANG",), methods=("protect",), hang_ns=3 * SECOND)
     assert result.outcome is Outcome.HUNG
     assert result.accidents[0].operation == "unreserve"
 
@@ -94,17 +95,21 @@ def test_one_worker_may_die_while_another_goes_on(make):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
-def test_what_a_killed_worker_told_before_is_kept(make):
-    measured, killed = [], []
+def test_what_a_killed_worker_told_before_is_kept(make, monkeypatch):
+    told, killed = set(), []
 
-    def kill(progress):
-        if progress.cycles > 200:  # past the warm-up
-            measured.append(progress.elapsed_ns)
-        # A worker tells once a second, between rounds of at most one.
-        if measured and progress.elapsed_ns > measured[0] + 5 * SECOND and not killed:
+    def decode_and_note(kind, value):
+        found = decode(kind, value)
+        if kind is Checkpoint or (kind is WorkerReport and found.methods[0].cycles):
+            told.add(kind)
+        return found
+
+    def kill(_progress):
+        if told == {Checkpoint, WorkerReport} and not killed:
             killed.extend(_children(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
+    monkeypatch.setattr("vmtool.stress.supervise.decode", decode_and_note)
     result = run_stress(
         make(duration_ns=600 * SECOND), read_facts(), hang_ns=60 * SECOND, progress=kill
     )
