@@ -156,7 +156,7 @@ def read_process_ledgers() -> Ledgers:
     """
     resident, charge = _read_counters()
     space, allocations = 0, set()
-    for region in _regions(0, _UNTOLD):
+    for region in read_regions(0, _UNTOLD):
         space += region.end - region.start
         allocations.add(region.allocation)
     return Ledgers(space, charge, resident, len(allocations))
@@ -170,7 +170,7 @@ def read_range_ledgers(start: int, end: int) -> Ledgers:
     space = charge = resident = 0
     told = True
     allocations = set()
-    for region in _regions(start, end):
+    for region in read_regions(start, end):
         size = region.end - region.start
         space += size
         allocations.add(region.allocation)
@@ -197,7 +197,7 @@ def _read_counters() -> tuple[int | None, int | None]:
     return info.working_set, info.private_usage + info.shared_commit
 
 
-def _regions(start: int, end: int) -> Iterator[Region]:
+def read_regions(start: int, end: int) -> Iterator[Region]:
     """Yield what is not free in ``start..end``, clipped to it, ascending."""
     info = _MemoryBasicInformation()
     pointer, size = ctypes.byref(info), ctypes.sizeof(info)

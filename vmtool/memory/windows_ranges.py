@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CallError
 from vmtool.memory.backing import QuarantineError
+from vmtool.memory.blocks import BlockMap
 from vmtool.memory.windows_calls import (
     MEM_COALESCE_PLACEHOLDERS,
     MEM_COMMIT,
@@ -41,9 +42,10 @@ from vmtool.memory.windows_calls import (
     WindowsCalls,
     call_error,
 )
+from vmtool.memory.windows_counters import read_regions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from vmtool.memory.backing import Reservation
     from vmtool.memory.blocks import Span
@@ -128,9 +130,56 @@ class PlaceholderRange:
         self._fill = self._map_view if views else self._allocate
         # Offsets inside free gaps where two placeholders still meet: empty but for failures.
         self._seams: set[int] = set()
+        self._torn = False  # whether a call began and an exception such as Ctrl-C cut it short
 
     def commit(self, offset: int, nbytes: int) -> None:
         """Split off unit after unit and fill it; see :class:`WindowsRange`."""
+        self._whole(self._commit, offset, nbytes)
+
+    def release(self, offset: int, nbytes: int) -> None:
+        """Empty unit after unit and coalesce what is free; see :class:`WindowsRange`.
+
+        A unit that Windows does not give back is quarantined, unless it is the first: then
+        nothing has changed, and the others are left alone.
+        """
+        self._whole(self._release, offset, nbytes)
+
+    def close(self) -> None:
+        """Empty every unit, make all one placeholder and release it; see :class:`WindowsRange`."""
+        self._whole(self._close)
+
+    def _whole(self, change: Callable[..., None], *span: int) -> None:
+        """Make a change, after mending what one that was cut short has left."""
+        if self._torn:
+            self._mend()
+        self._torn = True
+        try:
+            change(*span)
+        except (CallError, QuarantineError):  # it was undone, or booked
+            self._torn = False
+            raise
+        self._torn = False
+
+    def _mend(self) -> None:
+        """Ask Windows what is committed, empty what nobody owns, and note every seam."""
+        held = BlockMap()
+        for region in read_regions(self._base, self._base + self._capacity):
+            start, end = region.start - self._base, region.end - self._base
+            self._seams |= {start, end}
+            if region.committed:
+                held.add(start, end)
+        for book in (self._blocks, self._quarantined):
+            for start, end in list(book):
+                for gap in list(held.gaps(start, end)):
+                    book.remove(*gap)
+            for start, end in book:
+                held.remove(start, end)
+        for start, end in held:
+            units = range(start, end, self._unit)
+            self._seams.update(units)
+            self._quarantine(at for at in units if not self._empty(at))
+
+    def _commit(self, offset: int, nbytes: int) -> None:
         unit, base, split = self._unit, self._base, self._calls.VirtualFree
         start, end = self._gap(offset)
         if not self._join(start, end):
@@ -153,12 +202,7 @@ class PlaceholderRange:
             raise
         self._blocks.add(offset, offset + nbytes)
 
-    def release(self, offset: int, nbytes: int) -> None:
-        """Empty unit after unit and coalesce what is free; see :class:`WindowsRange`.
-
-        A unit that Windows does not give back is quarantined, unless it is the first: then
-        nothing has changed, and the others are left alone.
-        """
+    def _release(self, offset: int, nbytes: int) -> None:
         unit, end = self._unit, offset + nbytes
         error: CallError | None = None
         stuck: list[int] = []
@@ -176,12 +220,11 @@ class PlaceholderRange:
         if error is not None:
             self._report_stuck(offset, end, error)
 
-    def close(self) -> None:
-        """Empty every unit, make all one placeholder and release it; see :class:`WindowsRange`."""
+    def _close(self) -> None:
         error: CallError | None = None
         for start, end in list(self._blocks):
             try:
-                self.release(start, end - start)
+                self._release(start, end - start)
             except CallError as refused:
                 error = error or refused
             except QuarantineError:
@@ -212,9 +255,14 @@ class PlaceholderRange:
         section = calls.CreateFileMappingW(PAGE_FILE, 0, protect, unit >> 32, unit & 0xFFFF_FFFF, 0)
         if not section:
             raise call_error("CreateFileMappingW", unit, protect)
-        if not calls.MapViewOfFile3(
-            section, PROCESS, address, 0, unit, MEM_REPLACE_PLACEHOLDER, PAGE_READWRITE, 0, 0
-        ):
+        try:
+            view = calls.MapViewOfFile3(
+                section, PROCESS, address, 0, unit, MEM_REPLACE_PLACEHOLDER, PAGE_READWRITE, 0, 0
+            )
+        except BaseException:
+            calls.CloseHandle(section)
+            raise
+        if not view:
             error = call_error("MapViewOfFile3", address, unit, MEM_REPLACE_PLACEHOLDER)
             if not calls.CloseHandle(section):
                 error.add_note(f"CloseHandle failed too: {unit} bytes stay charged until exit")
