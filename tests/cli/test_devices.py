@@ -96,6 +96,31 @@ def test_a_device_without_virtual_memory_management_is_a_problem(run_with_fakecu
     assert "no virtual memory management" in ran.stdout
 
 
+def test_a_device_that_cannot_be_used_is_described_all_the_same(run_with_fakecuda):
+    ran = run_with_fakecuda(["granularity", "--backing", "cuda:0"], vmm=0)
+    assert ran.returncode == 4
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert ["virtual", "memory", "management", "no"] in rows
+    assert ["memory", "1", "GiB,", "unknown", "free"] in rows
+    assert ["host", "NUMA", "node", "none"] in rows
+    assert "cuda:0: not available" in ran.stdout
+
+
+def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run_with_fakecuda):
+    fault = "cuDevicePrimaryCtxRetain:1=2"
+    ran = run_with_fakecuda(["granularity", "--json"], devices=2, fail=fault)
+    assert ran.returncode == 0, ran.stderr
+    _, first, second = json.loads(ran.stdout)["backings"]
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in first["absent"]
+    assert first["device"]["total_bytes"] == GIB
+    assert second["absent"] is None
+    ran = run_with_fakecuda(["doctor", "--json"], devices=2, fail=fault)
+    checks = [each["check"] for each in json.loads(ran.stdout)["checks"]]
+    words = [check["finding"] for check in checks if check["kind"] in {"cuda", "device"}]
+    assert "cuDevicePrimaryCtxRetain" in words[0]
+    assert words[1].startswith("cuda:1")
+
+
 INFO = DeviceInfo(
     ordinal=0,
     name="GPU",

@@ -57,6 +57,16 @@ def buffer(platform, governor):
     buffer.close()
 
 
+def test_no_byte_has_no_address(platform, governor):
+    with VirtualBuffer(platform.backing, platform.backing.granularity, governor=governor) as empty:
+        tensor = consume(empty.__dlpack__())
+        assert (tensor.data, tensor.shape[0]) == (None, 0)
+        tensor.deleter(ctypes.addressof(tensor))
+        if platform.backing.tier is Tier.DEVICE:
+            assert empty.__cuda_array_interface__["data"] == (0, False)
+            assert empty.__cuda_array_interface__["shape"] == (0,)
+
+
 def test_a_consumed_capsule_describes_the_bytes_and_keeps_them(buffer, platform):
     capsule = buffer.__dlpack__()
     tensor = consume(capsule)

@@ -115,7 +115,8 @@ class Exporting:
         device = self.__dlpack_device__()
         if copy or dl_device not in {None, device}:
             raise BufferError("a buffer is exported in place: no copy, no other device")
-        return dlpack.capsule(self._export(), self.reservation.base, device)
+        export = self._export()
+        return dlpack.capsule(export, self._data(export.nbytes), device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device as DLPack counts them: ``(1, 0)`` is the CPU, ``(2, N)`` a CUDA device."""
@@ -139,7 +140,7 @@ class Exporting:
             raise AttributeError("__cuda_array_interface__")
         nbytes = self._export().nbytes
         self._exports.lent_bytes = max(self._exports.lent_bytes, nbytes)
-        return _cuda_array_interface(self.reservation.base, nbytes)
+        return _cuda_array_interface(self._data(nbytes), nbytes)
 
     @property
     def backing(self) -> VirtualBacking:
@@ -153,6 +154,10 @@ class Exporting:
 
     def __len__(self) -> int:
         raise NotImplementedError
+
+    def _data(self, nbytes: int) -> int:
+        """Return the address to tell: both protocols want 0 where there is no byte."""
+        return self.reservation.base if nbytes else 0
 
     def _export(self) -> Export:
         if not self.reservation.blocks.covers(0, len(self)):

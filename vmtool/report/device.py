@@ -59,6 +59,9 @@ def _facts(survey: BackingSurvey, device: DeviceInfo) -> list[tuple[str, str]]:
     for key, label in _OFFERS.items():
         value = device.attributes[key]
         rows.append((label, _WORDS[None if value is None else bool(value)]))
+    node = device.attributes["host_numa_id"]
+    if node is not None:
+        rows.append(("host NUMA node", str(node) if node >= 0 else "none"))
     return rows
 
 

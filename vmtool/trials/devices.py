@@ -17,12 +17,19 @@ def examine_devices() -> tuple[Check, ...]:
     from vmtool.memory.cuda.devices import devices, free_bytes
 
     try:
-        found = [(info, free_bytes(info.ordinal)) for info in devices()]
+        found = devices()
     except UnavailableError as error:
         return (note("no-cuda", error.cause or str(error), error.hint or "use --backing host"),)
     except VmtoolError as error:
         return (problem("cuda", str(error), error.hint or "nvidia-smi"),)
-    return tuple(check for info, free in found for check in check_device(info, free))
+    checks: list[Check] = []
+    for info in found:
+        try:
+            checks += check_device(info, free_bytes(info.ordinal))
+        except VmtoolError as error:  # such as no room for a context: the others are rated still
+            words = f"cuda:{info.ordinal}, {info.name}: {error}"
+            checks.append(problem("cuda", words, error.hint or "nvidia-smi"))
+    return tuple(checks)
 
 
 def examine_device(ordinal: int) -> tuple[Check, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
-from vmtool.memory import open_backing
+from vmtool.memory import describe_device, open_backing
 from vmtool.memory.ceiling import Ceiling, largest_reservation
 from vmtool.memory.governor import Tier
 from vmtool.memory.proof import Proof, prove_granularity
@@ -30,13 +30,13 @@ class BackingSurvey:
 
     Attributes:
         name: What the user calls it: ``host``, ``cuda:0``.
-        absent: Why it can't be used; everything below is then unknown.
+        absent: Why it can't be used; all below but ``hint`` and ``device`` is then unknown.
         hint: What to do about that.
         method: How it commits.
         granularity: Its units.
         ceiling: The largest single reservation.
         proofs: What was tried to prove the granularity, if asked for.
-        device: What the driver says of the device; ``None`` for the host.
+        device: What the driver says of the device, also where it can't be used; ``None`` for the host.
         free_bytes: The device's free memory, beside this process's own context.
         allocations: The granularity of each kind of allocation on the device.
     """
@@ -76,7 +76,7 @@ def survey_all(
         try:
             found.append(survey(name, prove=prove))
         except VmtoolError as error:
-            found.append(BackingSurvey(name, absent=str(error), hint=error.hint))
+            found.append(_absent(name, error))
     return tuple(found)
 
 
@@ -94,7 +94,7 @@ def survey(name: str, *, prove: bool = False) -> BackingSurvey:
     try:
         backing = open_backing(name)
     except UnavailableError as error:
-        return BackingSurvey(name, absent=str(error), hint=error.hint)
+        return _absent(name, error)
     return BackingSurvey(
         name=backing.name,
         method=backing.method,
@@ -105,6 +105,15 @@ def survey(name: str, *, prove: bool = False) -> BackingSurvey:
         proofs=prove_granularity(backing) if prove else (),
         **_device(backing),
     )
+
+
+def _absent(name: str, error: VmtoolError) -> BackingSurvey:
+    """Return the survey of what cannot be used, with what its driver says: that takes no context."""
+    try:
+        info = describe_device(name)
+    except VmtoolError:  # the driver itself is missing or fails: *error* says so
+        info = None
+    return BackingSurvey(name, absent=str(error), hint=error.hint, device=info)
 
 
 def _device(backing: VirtualBacking) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
+from vmtool.memory.cuda.errors import DeviceLostError
 
 GRANULES = 16
 STEPS = [
@@ -94,3 +95,16 @@ def test_a_failing_call_changes_nothing_and_can_be_tried_again(fakecuda, call):
         backing.context.close()
         fakecuda.assert_clean()
     assert nth > 1, f"{call} was never reached"
+
+
+def test_a_device_lost_in_an_unmap_is_told_as_such_and_not_as_a_quarantine(fakecuda):
+    backing = CudaBacking(DeviceContext(0))
+    reservation = backing.reserve(2 * backing.granularity)
+    backing.commit(reservation, 0, 2 * backing.granularity)
+    fakecuda.fail("cuMemUnmap:1=700")
+    with pytest.raises(DeviceLostError, match="cuMemUnmap"):
+        backing.release(reservation, 0, backing.granularity)
+    assert reservation.quarantined.total == 0
+    backing.unreserve(reservation)  # the driver has let go of it by itself: nothing is called
+    assert reservation.closed
+    fakecuda.reset()  # what a lost device held is no leak

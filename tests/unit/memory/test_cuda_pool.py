@@ -158,6 +158,18 @@ def test_a_share_that_fails_changes_nothing(make, fakecuda):
             device.backing.share(reader.reservation, 0, owner.reservation, 3 * CHUNK, 2 * CHUNK)
 
 
+def test_memory_in_other_chunks_is_not_shared(make):
+    device = make()
+    cold = CudaBacking(device.context, chunk=4 * CHUNK)
+    other = cold.reserve(8 * CHUNK)
+    cold.commit(other, 4 * CHUNK, 4 * CHUNK)
+    with device.buffer() as buffer:
+        with pytest.raises(UsageError, match="chunks"):
+            device.backing.share(buffer.reservation, 0, other, 4 * CHUNK, 4 * CHUNK)
+        assert buffer.committed == 0
+    cold.unreserve(other)
+
+
 def test_only_pooled_memory_is_shared(make):
     device = make()
     cold = CudaBacking(device.context, chunk=CHUNK)

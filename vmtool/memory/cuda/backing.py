@@ -163,6 +163,12 @@ class CudaBacking:
             raise UsageError(
                 "only memory of a pool can be shared", hint="open the backing with a pool"
             )
+        if source.granularity != self.granularity:
+            raise UsageError(
+                f"memory in chunks of {source.granularity} bytes cannot be shared into chunks of "
+                f"{self.granularity}",
+                hint="use two reservations of one pool",
+            )
         reservation.check_commit(offset, nbytes)
         source.check_release(source_offset, nbytes)
         first = source_offset // self.granularity

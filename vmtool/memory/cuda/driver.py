@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.memory.cuda import absence
 from vmtool.memory.cuda.errors import (
+    INVALID_VALUE,
     NOT_INITIALIZED,
+    NOT_SUPPORTED,
     OUT_OF_MEMORY,
     STICKY_CODES,
     CudaError,
@@ -155,7 +157,7 @@ class Driver:
         try:
             value: int = self.call("cuDeviceGetAttribute", number, ordinal)
         except CudaError as exc:
-            if exc.code != 1:  # CUDA_ERROR_INVALID_VALUE: newer than this driver
+            if exc.code not in {INVALID_VALUE, NOT_SUPPORTED}:  # else newer than this driver
                 raise
             return None
         return value

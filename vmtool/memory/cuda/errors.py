@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from vmtool.errors import CallError, ExitCode
 
+INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
 NOT_SUPPORTED: Final = 801

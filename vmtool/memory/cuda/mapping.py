@@ -91,7 +91,7 @@ class MappedRange:
             wait: False only where nothing that was submitted can touch the range.
 
         Raises:
-            CudaError: If the driver refuses; everything is still mapped.
+            CudaError: If the driver refuses; everything is still mapped, or the device is lost.
             QuarantineError: If it cannot be told whether it is, or a handle was not taken back.
         """
         call = self._context.call
@@ -100,7 +100,9 @@ class MappedRange:
         try:
             call("cuMemUnmap", self.base + start, end - start)
         except CudaError as error:
-            if self._is_mapped(start) and self._is_mapped(end - self.chunk):
+            # A lost device answers nothing any more; its end is told, not a doubt about one span.
+            known = self._is_mapped(start) and self._is_mapped(end - self.chunk)
+            if self._context.lost or known:
                 raise
             raise QuarantineError((start, end), error) from error
         chunks = range(start // self.chunk, end // self.chunk)

@@ -178,8 +178,9 @@ def test_devices_are_listed_without_a_context(fakecuda):
 def test_an_attribute_that_the_driver_does_not_know_is_none(fakecuda):
     cuda = driver.load()
     assert cuda.attribute("NO_SUCH_ATTRIBUTE", 0) is None
-    fakecuda.fail("cuDeviceGetAttribute:1=1")
-    assert cuda.attribute("INTEGRATED", 0) is None
+    for refusal in ("cuDeviceGetAttribute:1=1", "cuDeviceGetAttribute:1=801"):
+        fakecuda.fail(refusal)
+        assert cuda.attribute("INTEGRATED", 0) is None
     fakecuda.fail("cuDeviceGetAttribute:1=2")
     with pytest.raises(CudaOutOfMemoryError):
         cuda.attribute("INTEGRATED", 0)
