@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from vmtool.errors import CallError, VmtoolError
+from vmtool.errors import CallError, UsageError, VmtoolError
 from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
@@ -108,3 +108,16 @@ def test_a_device_lost_in_an_unmap_is_told_as_such_and_not_as_a_quarantine(fakec
     backing.unreserve(reservation)  # the driver has let go of it by itself: nothing is called
     assert reservation.closed
     fakecuda.reset()  # what a lost device held is no leak
+
+
+def test_a_backing_is_not_closed_under_an_open_reservation(fakecuda):
+    backing = CudaBacking(DeviceContext(0))
+    reservation = backing.reserve(backing.granularity)
+    backing.commit(reservation, 0, backing.granularity)
+    with pytest.raises(UsageError, match="1 reservations of cuda:0 are still open"):
+        backing.close()
+    backing.unreserve(reservation)  # the context is there still, which unmapping needs
+    forgotten = backing.reserve(backing.granularity)
+    del forgotten
+    backing.close()
+    fakecuda.assert_clean()

@@ -95,6 +95,7 @@ class CudaBacking:
         self.accounting = PhysicalMemoryAccounting(self.source.authority)
         self._access = [context.driver.access(ordinal)]
         self._read_only = [context.driver.access(ordinal, cu.ACCESS_READ)]
+        self._ranges: weakref.WeakSet[MappedRange] = weakref.WeakSet()
 
     def reserve(self, nbytes: int) -> CudaReservation:
         """Reserve *nbytes* of device addresses; see :class:`VirtualBacking`."""
@@ -110,10 +111,11 @@ class CudaBacking:
             base = self.context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
         except CudaError as error:
             raise explain(error, self.context, nbytes, 0) from error
-        span = (base, nbytes)
-        return CudaReservation(
-            MappedRange(self.context, self.source, self._access, span, self.granularity)
+        mapped = MappedRange(
+            self.context, self.source, self._access, (base, nbytes), self.granularity
         )
+        self._ranges.add(mapped)
+        return CudaReservation(mapped)
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Put memory behind a span; see :class:`VirtualBacking`."""
@@ -204,9 +206,15 @@ class CudaBacking:
         """Give back what the pool keeps, then the context; the reservations are closed before.
 
         Raises:
-            UsageError: If memory of the pool is still mapped; nothing has changed.
+            UsageError: If a reservation is open, or memory of the pool is still mapped elsewhere;
+                nothing has changed.
             CudaError: If the driver does not take a handle back.
         """
+        held = sum(not mapped.freed for mapped in self._ranges)
+        if held and not self.context.lost:  # without the context nothing could be unmapped any more
+            raise UsageError(
+                f"{held} reservations of {self.name} are still open", hint="close its buffers"
+            )
         if isinstance(self.source, HandlePool):
             self.source.close()
         self.context.close()

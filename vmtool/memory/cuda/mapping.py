@@ -30,7 +30,17 @@ class MappedRange:
         freed: Whether the addresses were given back.
     """
 
-    __slots__ = ("_access", "_context", "_source", "base", "chunk", "freed", "handles", "nbytes")
+    __slots__ = (
+        "__weakref__",
+        "_access",
+        "_context",
+        "_source",
+        "base",
+        "chunk",
+        "freed",
+        "handles",
+        "nbytes",
+    )
 
     def __init__(
         self,
