@@ -67,7 +67,7 @@ def test_an_example_prints_what_the_readme_shows(command, output, tmp_path):
     assert done.returncode == ExitCode.DONE, done.stderr
     if shlex.split(command)[1] in EXACT:
         assert [line.rstrip() for line in done.stdout.splitlines()] == output.splitlines()
-    else:
+    elif sys.platform == "linux":  # on other systems there are other limits to name
         assert set(labels(output)) - set(labels(done.stdout)) == set()
 
 

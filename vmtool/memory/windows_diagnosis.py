@@ -10,6 +10,7 @@ from vmtool.units import format_size
 if TYPE_CHECKING:
     from vmtool.memory.pressure import Pressure
 
+_TOO_MANY_OPEN_FILES: Final = 4
 _NOT_ENOUGH_MEMORY: Final = 8
 _OUTOFMEMORY: Final = 14
 _INVALID_PARAMETER: Final = 87
@@ -22,6 +23,7 @@ _NOT_ENOUGH_QUOTA: Final = 1816
 
 # winerror.h: the codes that the memory calls are known to give.
 _SYMBOLS: Final = {
+    _TOO_MANY_OPEN_FILES: "ERROR_TOO_MANY_OPEN_FILES",
     5: "ERROR_ACCESS_DENIED",
     6: "ERROR_INVALID_HANDLE",
     _NOT_ENOUGH_MEMORY: "ERROR_NOT_ENOUGH_MEMORY",
@@ -122,6 +124,12 @@ def _commitment_limit(nbytes: int, p: Pressure) -> Diagnosis:
 
 
 _REFUSALS: Final = {
+    _TOO_MANY_OPEN_FILES: Diagnosis(
+        "too-many-sections",
+        "no more sections can be had; Wine keeps an open file for each, which is one a granule "
+        "under --method view",
+        "use --method private or decommit, or raise ulimit -n before Wine starts",
+    ),
     _INVALID_ADDRESS: Diagnosis(
         "not-a-placeholder",
         "the addresses are not what the call needs: one placeholder that fits exactly, or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Memory that is never written back to a disk, where there is such a place.
-_SHARED: Final = "/dev/shm"  # noqa: S108 - for a private folder in it
+_SHARED: Final = "/dev/shm" if sys.platform == "linux" else None  # noqa: S108 - a private folder in it
 
 
 class JournalFolder:

@@ -71,6 +71,7 @@ def test_not_enough_memory_for_a_commit_is_not_the_commit_limit():
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
+        (4, "too-many-sections"),
         (87, "refused-arguments"),
         (127, "old-windows"),
         (487, "not-a-placeholder"),
