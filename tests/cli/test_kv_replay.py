@@ -9,17 +9,26 @@ import pytest
 from stored_runs import closed
 
 from vmtool.cli import kv_replay as module
+from vmtool.cli.replay_compare import replay_rows
 from vmtool.cli.replay_plan import read_rules
+from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
 from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
 from vmtool.memory.wine import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report.replay import to_lines
-from vmtool.report.replay_table import ComparedReplay, compare_lines
+from vmtool.report.replay_table import ComparedReplay, compare_document, compare_lines
 from vmtool.report.schema import load_schema
 
 SMALL = ("synthetic:requests=40,rate=20", "--model", "qwen3-0.6b", "--budget", "1GiB")
+
+
+def replayed():
+    """Return the result of SMALL."""
+    options = module.command.make_context("kv-replay", [*SMALL]).params
+    rules = read_rules(options, load("qwen3-0.6b"), Budget(1 << 30, "as given"), None)
+    return run_replay(Trace(SMALL[0]), rules.plan, rules.settings)
 
 
 def test_the_text_says_what_happened(vmtool):
@@ -63,7 +72,7 @@ def test_bad_lines_are_told_by_number(vmtool, tmp_path):
     path.write_text('{"prompt_len": 5, "output_len": 5}\n{"prompt_len": -5, "output_len": 5}\n')
     ran = vmtool("kv-replay", str(path), *SMALL[1:])
     assert ran.code == 0
-    assert "1 lines are no requests: line 2 prompt_len -5 is not from 0" in " ".join(
+    assert "1 line is no request: line 2 prompt_len -5 is not from 0" in " ".join(
         ran.stdout.split()
     )
     assert vmtool("kv-replay", str(path), *SMALL[1:], "--max-bad-lines", "0").code == 2
@@ -157,6 +166,46 @@ def test_a_comparison_marks_the_best_and_says_what_is_not_possible(vmtool, tmp_p
     assert (tmp_path / "t.html").read_text(encoding="utf-8").count("<svg") == 2
 
 
+def test_a_comparison_on_real_memory_tells_rows_that_are_not_possible(vmtool, tmp_path):
+    files = ("--csv", str(tmp_path / "t.csv"), "--html", str(tmp_path / "t.html"))
+    ran = vmtool(
+        *("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", *files),
+        *("--compare", "granule=3,64KiB"),
+    )
+    assert ran.code == 0
+    assert "3: a granule of 3 bytes is not a multiple of" in ran.stdout
+    assert next(line for line in ran.stdout.splitlines() if line.startswith("64KiB"))[-4:] == "best"
+
+
+def test_one_row_that_is_refused_takes_no_other_with_it():
+    result = replayed()
+
+    def once(changed):
+        if changed["granule"] == 4096:
+            raise RefusedError("too many memory areas")
+        return result
+
+    rows, complete = replay_rows({}, {"granule": ["4KiB", "2MiB"]}, once)
+    assert complete
+    assert [row.result for row in rows] == [None, result]
+    assert rows[0].impossible == "too many memory areas"
+    with pytest.raises(RefusedError, match="memory areas"):
+        replay_rows({}, {"granule": ["4KiB"]}, once)
+
+
+def test_an_interrupted_comparison_says_so():
+    rows = [ComparedReplay({"policy": "paged"}, replayed(), "")]
+    assert compare_document(rows, [], complete=False)["complete"] is False
+    assert compare_document(rows, [], complete=True)["complete"] is True
+
+
+def test_a_replay_that_committed_nothing_has_no_plot(vmtool):
+    ran = vmtool("kv-replay", *SMALL[:-1], "10MiB")
+    assert ran.code == 0
+    assert "40 too large for the budget" in ran.stdout
+    assert "over simulated time" not in ran.stdout
+
+
 def test_the_page_needs_nothing_but_itself_and_is_escaped(vmtool, tmp_path):
     trace = tmp_path / "a&b.jsonl"
     trace.write_text('{"prompt_len": 600, "output_len": 50}\n' * 5 + "<script>\n")
@@ -181,9 +230,7 @@ def test_the_page_needs_nothing_but_itself_and_is_escaped(vmtool, tmp_path):
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
-    options = module.command.make_context("kv-replay", [*SMALL]).params
-    rules = read_rules(options, load("qwen3-0.6b"), Budget(1 << 30, "as given"), None)
-    result = run_replay(Trace(SMALL[0]), rules.plan, rules.settings)
+    result = replayed()
     lines = list(to_lines(result, width))
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.cli.kv_question import read_granule
 from vmtool.cli.output import command_line
-from vmtool.errors import ExitCode, InputError, UsageError
+from vmtool.errors import ExitCode, InputError, RefusedError, UsageError
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
@@ -100,22 +100,27 @@ def replay_rows(
         The rows, and whether they are all there: an interrupted replay is no row.
 
     Raises:
-        UsageError: If a value on an axis is unknown.
+        UsageError: If a value on an axis is unknown, or no combination is possible.
+        RefusedError: If no combination is safe on this machine.
     """
     from vmtool.report.replay_table import ComparedReplay
 
     rows: list[ComparedReplay] = []
+    refusal: UsageError | RefusedError | None = None
     for labels, changed in _combinations(options, axes):
         try:
             result = replay(changed)
-        except UsageError as error:
+        except (UsageError, RefusedError) as error:
             if isinstance(error, InputError):
                 raise  # the trace is bad, and so in every row
             rows.append(ComparedReplay(labels, None, str(error)))
+            refusal = refusal or error
             continue
         if not result.complete:
             return rows, False
         rows.append(ComparedReplay(labels, result, ""))
+    if refusal is not None and all(row.result is None for row in rows):
+        raise refusal
     return rows, True
 
 
@@ -127,7 +132,8 @@ def answer_compare(
     from vmtool.report.replay_table import compare_csv, compare_document, compare_lines
 
     output.emit_lines(
-        lambda: compare_document(rows, command_line()), lambda width: compare_lines(rows, width)
+        lambda: compare_document(rows, command_line(), complete=complete),
+        lambda width: compare_lines(rows, width),
     )
     if options["html"]:
         from vmtool.report.replay_page import compare_page

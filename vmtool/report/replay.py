@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vmtool.report.columns import pairs, paragraph, table
 from vmtool.report.document import document
-from vmtool.report.kv import percent
+from vmtool.report.kv import count_of, percent
 from vmtool.report.plot import LIVE, ROUNDING, plot_lines
 from vmtool.units import format_duration, format_size
 
@@ -35,7 +35,7 @@ def to_lines(result: ReplayResult, width: int) -> Iterator[str]:
     if result.real is not None:
         yield ""
         yield from real_lines(result.real, width)
-    if len(result.timeline) > 1:
+    if len(result.timeline) > 1 and result.usage.committed.peak_bytes:
         yield ""
         yield from paragraph(
             f"Live {LIVE} and committed {ROUNDING} memory over simulated time", width
@@ -63,14 +63,19 @@ def trace_text(result: ReplayResult) -> str:
     trace = result.trace
     state = "replayed" if result.complete else "replayed before the interruption"
     text = (
-        f"{trace.requests:,} requests of {trace.name} ({trace.format}) {state} in"
+        f"{count_of(result.requests.arrived, 'request')} of {trace.name} ({trace.format}) {state} in"
         f" {format_duration(result.duration_ns)} of simulated time."
     )
     if trace.late:
-        text += f" {trace.late:,} were out of order and count as arriving with the one before."
+        verbs = ("was", "counts") if trace.late == 1 else ("were", "count")
+        text += " {:,} {} out of order and {} as arriving with the one before.".format(
+            trace.late, *verbs
+        )
     if trace.bad:
         listed = "; ".join(f"line {bad.line} {bad.problem}" for bad in trace.bad_lines)
-        text += f" {trace.bad:,} lines are no requests: {listed}."
+        what = "1 line is no request" if trace.bad == 1 else f"{trace.bad:,} lines are no requests"
+        more = trace.bad - len(trace.bad_lines)
+        text += f" {what}: {listed}{f'; and {more:,} more' if more else ''}."
     return text
 
 

@@ -46,7 +46,7 @@ def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str]) -> s
     cells = [
         [
             join(", ".join(row.labels.values()), " (best)" if index in best else ""),
-            *_padded(row_cells(row), width),
+            *row_cells(row, width),
         ]
         for index, row in enumerate(rows)
     ]
@@ -80,10 +80,6 @@ def _page(command: Sequence[str], *body: str) -> str:
         *body,
         tag("p", f"made by vmtool {__version__}", class_="soft"),
     )
-
-
-def _padded(cells: list[str], width: int) -> list[str]:
-    return [*cells, *[""] * (width - len(cells))]
 
 
 def _charts(result: ReplayResult) -> Markup:

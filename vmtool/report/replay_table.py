@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vmtool.replay.results import ReplayResult  # noqa: TC001 - likewise
 from vmtool.report.columns import paragraph, table
 from vmtool.report.document import document
-from vmtool.report.kv import percent
+from vmtool.report.kv import count_of, percent
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -38,10 +38,12 @@ class ReplayComparison:
     """Replays of one trace under several rules.
 
     Attributes:
+        complete: Whether every combination was replayed; false after an interruption.
         rows: One for each combination.
         best: Which rows finished most requests and, of those, wasted least; from 0.
     """
 
+    complete: bool
     rows: tuple[ComparedReplay, ...]
     best: tuple[int, ...]
 
@@ -56,9 +58,11 @@ def best_rows(rows: Sequence[ComparedReplay]) -> tuple[int, ...]:
     return tuple(i for i, rank in enumerate(ranks) if rank == top and rank[0] >= 0)
 
 
-def compare_document(rows: Sequence[ComparedReplay], command: list[str]) -> dict[str, Any]:
+def compare_document(
+    rows: Sequence[ComparedReplay], command: list[str], *, complete: bool
+) -> dict[str, Any]:
     """Return the JSON document of a comparison."""
-    body = {"rows": tuple(rows), "best": best_rows(rows)}
+    body = {"complete": complete, "rows": tuple(rows), "best": best_rows(rows)}
     return document("vmtool.kv-replay.compare", 1, command=command, body=body)
 
 
@@ -68,7 +72,7 @@ def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
     if first is not None:
         trace = first.trace
         yield from paragraph(
-            f"{trace.requests:,} requests of {trace.name} ({trace.format}),"
+            f"{count_of(trace.requests, 'request')} of {trace.name} ({trace.format}),"
             f" {first.settings.model}, {format_size(first.settings.budget_bytes)} of KV memory;"
             " best: most requests finished, then least waste",
             width,
@@ -76,11 +80,12 @@ def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
         yield ""
     axes = list(rows[0].labels) if rows else []
     best = best_rows(rows)
+    names = headings(rows)
     cells = [
-        [*row.labels.values(), *row_cells(row), "best" if index in best else ""]
+        [*row.labels.values(), *row_cells(row, len(names)), "best" if index in best else ""]
         for index, row in enumerate(rows)
     ]
-    yield from table([*axes, *headings(rows), ""], cells, width, left=len(axes))
+    yield from table([*axes, *names, ""], cells, width, left=len(axes), label=len(axes))
     for row in rows:
         if row.impossible:
             yield from paragraph(f"{', '.join(row.labels.values())}: {row.impossible}", width)
@@ -95,11 +100,11 @@ def headings(rows: Sequence[ComparedReplay]) -> list[str]:
     return [*names, "step p99", "stalled"] if _any_real(rows) else names
 
 
-def row_cells(row: ComparedReplay) -> list[str]:
-    """Return the figures of one row."""
+def row_cells(row: ComparedReplay, count: int) -> list[str]:
+    """Return the figures of one row in *count* cells, as many as there are headings."""
     result = row.result
     if result is None:
-        return ["not possible", *[""] * 8]
+        return ["not possible", *[""] * (count - 1)]
     usage = result.usage
     wait = result.waiting.p99_ns
     cells = [

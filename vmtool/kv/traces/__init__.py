@@ -30,6 +30,13 @@ __all__ = ["PREFIX_TOKENS", "Reading", "Request", "Trace"]
 
 #: Bad lines that a trace may have unless more are allowed.
 DEFAULT_MAX_BAD_LINES: Final = 100
+#: What traces are published or saved as besides plain text, by their first bytes.
+_OTHERS: Final = {
+    b"\x1f\x8b": "compressed (gzip)",
+    b"\x28\xb5\x2f\xfd": "compressed (zstd)",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 class Trace:
@@ -82,7 +89,8 @@ class Trace:
             if self.reading.requests == self._limit:
                 return
         if not self.reading.requests:
-            raise InputError(self.name, f"has no requests in {self.reading.lines} lines")
+            why = "".join(f"; line {line} {words}" for line, words in self.reading.bad_lines[:1])
+            raise InputError(self.name, f"has no requests in {self.reading.lines} lines{why}")
 
     def _all(self) -> Iterable[Request]:
         if self._synthetic is not None:
@@ -159,4 +167,5 @@ def _decoded(raw: bytes | None) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise LineError("is not UTF-8 text") from None
+        kind = next((name for magic, name in _OTHERS.items() if raw.startswith(magic)), None)
+        raise LineError(f"is {kind}, not UTF-8 text" if kind else "is not UTF-8 text") from None

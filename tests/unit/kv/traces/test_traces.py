@@ -1,5 +1,6 @@
 """Request traces: every format by its content, bad lines with their numbers, hostile files."""
 
+import gzip
 import json
 import os
 
@@ -147,7 +148,9 @@ def test_hostile_times_are_bad_lines(trace, value):
         (b"", "is empty"),
         (b"\n \n", "is empty"),
         (b"\x7fELF\0\0\0\n", "line 1: is binary"),
-        (b"\xff\xfe,a\n", "line 1: is not UTF-8"),
+        (b"a,\xff\xfe\n", "line 1: is not UTF-8"),
+        ("TIMESTAMP,ContextTokens\n".encode("utf-16"), "line 1: is UTF-16, not UTF-8"),
+        (gzip.compress(AZURE.encode()), r"line 1: is compressed \(gzip\), not UTF-8"),
         (b"a,b,c\n1,2,3\n", "no known trace has"),
         (b"[{}]\n", "one JSON array"),
         (b"{\n", "line 1: is not JSON"),
@@ -163,6 +166,8 @@ def test_what_is_no_trace_is_refused_at_once(trace, content, words):
 def test_a_trace_without_requests_is_an_error(trace):
     with pytest.raises(InputError, match="has no requests in 1 lines"):
         list(trace("TIMESTAMP,ContextTokens,GeneratedTokens\n"))
+    with pytest.raises(InputError, match=r"in 2 lines; line 2 has 1 columns instead of 3"):
+        list(trace("TIMESTAMP,ContextTokens,GeneratedTokens\nx\n"))
 
 
 def test_a_giant_line_is_one_bad_line_and_never_in_memory(trace):
