@@ -42,6 +42,7 @@ INTEGERS: dict[str, tuple[int | None, int]] = {
     "StressResult.base_addresses": (0, (1 << 64) - 1),
     "HistogramData.sum_ns": (0, (1 << 96) - 1),
     "HistogramData.sum_squares": (0, (1 << 160) - 1),
+    "DeviceInfo.attributes": (-1, _INT64),  # HOST_NUMA_ID where the machine has no NUMA
     "Difference.before": (None, _INT64),
     "Difference.after": (None, _INT64),
 }

@@ -2,9 +2,11 @@
 
 import json
 
+import jsonschema
 import pytest
 
 from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.report.schema import load_schema
 from vmtool.trials.devices import check_device
 from vmtool.units import GIB, MIB
 
@@ -119,6 +121,23 @@ def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run
     words = [check["finding"] for check in checks if check["kind"] in {"cuda", "device"}]
     assert "cuDevicePrimaryCtxRetain" in words[0]
     assert words[1].startswith("cuda:1")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "granularity",
+        "doctor",
+        "reserve 64MiB --backing cuda",
+        "grow --to 8MiB --backing cuda",
+        "stress --method all --capacity 8MiB --cycles 9 --backing cuda",
+        "kv-estimate llama-3.1-8b --budget cuda:0",
+    ],
+)
+def test_what_is_said_of_a_device_is_as_the_schema_says(run_with_fakecuda, command):
+    ran = run_with_fakecuda([*command.split(), "--json"])
+    assert ran.returncode == 0, ran.stderr
+    jsonschema.validate(json.loads(ran.stdout), load_schema(command.split()[0]))
 
 
 INFO = DeviceInfo(
