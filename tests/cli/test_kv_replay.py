@@ -18,6 +18,7 @@ from vmtool.kv.traces import Trace
 from vmtool.memory.wine import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report.replay import to_lines
+from vmtool.report.replay_page import compare_page
 from vmtool.report.replay_table import ComparedReplay, compare_document, compare_lines
 from vmtool.report.schema import load_schema
 
@@ -197,6 +198,10 @@ def test_an_interrupted_comparison_says_so():
     rows = [ComparedReplay({"policy": "paged"}, replayed(), "")]
     assert compare_document(rows, [], complete=False)["complete"] is False
     assert compare_document(rows, [], complete=True)["complete"] is True
+    assert "interrupted" in compare_page(rows, command=[], complete=False)
+    assert "interrupted" not in compare_page(rows, command=[], complete=True)
+    assert list(compare_lines([], 80)) == ["no combination was replayed to its end"]
+    compare_page([], command=[], complete=False)
 
 
 def test_a_replay_that_committed_nothing_has_no_plot(vmtool):

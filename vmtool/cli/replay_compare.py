@@ -138,7 +138,7 @@ def answer_compare(
     if options["html"]:
         from vmtool.report.replay_page import compare_page
 
-        save(options["html"], compare_page(rows, command=command_line()))
+        save(options["html"], compare_page(rows, command=command_line(), complete=complete))
     if options["csv"]:
         save(options["csv"], compare_csv(rows))
     if complete:

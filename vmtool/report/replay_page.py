@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 def replay_page(result: ReplayResult, *, command: Sequence[str]) -> str:
     """Return the page of one replay that *command* made."""
-    state = "complete" if result.complete else "interrupted: everything was released"
     return _page(
         command,
-        tag("p", state, class_=f"state {'good' if result.complete else 'bad'}"),
+        _state(complete=result.complete),
         tag("p", settings_text(result.settings)),
         tag("p", trace_text(result)),
         section("Memory over simulated time", _charts(result), _levels(result)),
@@ -38,7 +37,7 @@ def replay_page(result: ReplayResult, *, command: Sequence[str]) -> str:
     )
 
 
-def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str]) -> str:
+def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str], complete: bool) -> str:
     """Return the page of a comparison that *command* made."""
     axes = list(rows[0].labels) if rows else []
     best = best_rows(rows)
@@ -62,6 +61,7 @@ def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str]) -> s
     ]
     return _page(
         command,
+        _state(complete=complete),
         section(
             "Comparison",
             tag("p", "Best: most requests finished, then least waste.", class_="soft"),
@@ -70,6 +70,11 @@ def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str]) -> s
         ),
         section("Live and committed over simulated time", _key(), grid(charts)),
     )
+
+
+def _state(*, complete: bool) -> Markup:
+    state = "complete" if complete else "interrupted: everything was released"
+    return tag("p", state, class_=f"state {'good' if complete else 'bad'}")
 
 
 def _page(command: Sequence[str], *body: str) -> str:

@@ -68,6 +68,9 @@ def compare_document(
 
 def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
     """Yield the comparison as lines of plain text; the best rows are marked."""
+    if not rows:
+        yield "no combination was replayed to its end"
+        return
     first = next((row.result for row in rows if row.result is not None), None)
     if first is not None:
         trace = first.trace
@@ -78,7 +81,7 @@ def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
             width,
         )
         yield ""
-    axes = list(rows[0].labels) if rows else []
+    axes = list(rows[0].labels)
     best = best_rows(rows)
     names = headings(rows)
     cells = [
