@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.counters import read_process
+from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.results import DEVICE_LEDGERS, LEDGERS, LedgerReading
-from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.stress.checkpoint import Subject
 
-_MEMORY_SLACK: Final = 64 * MIB
 #: Asking costs a microsecond for each handle; larger buffers are not counted.
 _MOST_CHUNKS: Final = 1 << 16
 _BUDGETED: Final = ("wddm", "wsl")
@@ -79,8 +78,8 @@ class DeviceObserver:
             "device_memory",
             believed,
             None if grown is None else max(grown, 0),
-            max(believed - _MEMORY_SLACK, 0),
-            believed + _MEMORY_SLACK,
+            max(believed - DEVICE_TOLERANCE_BYTES, 0),
+            believed + DEVICE_TOLERANCE_BYTES,
         )
         process = read_process()
         beyond: dict[str, int | None] = {
@@ -93,7 +92,10 @@ class DeviceObserver:
     def still_held(self) -> int:
         """Return how many buffers are not closed, or all if the device has not got back its memory."""
         used = self._used()
-        if used is not None and used - self._used_before - self._pooled_bytes() > _MEMORY_SLACK:
+        if (
+            used is not None
+            and used - self._used_before - self._pooled_bytes() > DEVICE_TOLERANCE_BYTES
+        ):
             return len(self._subjects)
         return sum(not subject.reservation.closed for subject in self._subjects)
 

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
 from vmtool.memory.cuda import absence, driver
+from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+#: What the use of a device may move by without us: its driver keeps tables of its own, and counts
+#: whoever else uses the device.
+DEVICE_TOLERANCE_BYTES: Final = 64 * MIB
 
 # CU_DEVICE_ATTRIBUTE_..., by the name that results use.
 ATTRIBUTES: Final[dict[str, str]] = {
