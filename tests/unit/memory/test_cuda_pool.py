@@ -170,6 +170,14 @@ def test_memory_in_other_chunks_is_not_shared(make):
     cold.unreserve(other)
 
 
+def test_a_pool_is_not_trimmed_below_nothing(make):
+    device = make()
+    device.pool.fill(3 * CHUNK)
+    with pytest.raises(UsageError, match="-1 bytes"):
+        device.pool.trim(-1)
+    assert device.pool.snapshot().pooled == 3
+
+
 def test_only_pooled_memory_is_shared(make):
     device = make()
     cold = CudaBacking(device.context, chunk=CHUNK)

@@ -169,8 +169,11 @@ class HandlePool:
         """Release unmapped handles until at most *keep_bytes* are kept; the bytes given back.
 
         Raises:
+            UsageError: If *keep_bytes* is negative.
             CudaError: If the driver does not take one; the others are released all the same.
         """
+        if keep_bytes < 0:
+            raise UsageError(f"a pool cannot keep {keep_bytes} bytes")
         keep = keep_bytes // self.nbytes
         with self._lock:
             surplus = self._free[keep:]
