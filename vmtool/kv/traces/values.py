@@ -7,14 +7,15 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from vmtool.kv.traces.request import MAX_SECONDS, MAX_TOKENS, LineError
+from vmtool.kv.traces.request import MAX_TOKENS, LineError
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - only differences count
 _DATE: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(?:Z|[+-]00:?00)?", re.ASCII
 )
-# A date is some 56 years after the epoch; only the distance to the first one must be small.
-_MAX_DATE_SECONDS: Final = 1 << 38
+# A date is some 56 years after the epoch, and numbers may count from there as well; only the
+# distance to the first one must be small.
+_MAX_SINCE_EPOCH: Final = 1 << 38
 
 
 def tokens(value: Any, name: str) -> int:
@@ -42,13 +43,13 @@ def decimal_ns(value: Any, name: str, unit_ns: int) -> int:
     """Return *value*, a number of units of *unit_ns*, in whole nanoseconds.
 
     Raises:
-        LineError: If it is no finite number from 0 to some 31 years.
+        LineError: If it is no finite number from 0 to some 8,700 years.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise LineError(f"{name} {_shown(value)} is not a time")
     if isinstance(value, str) and len(value) > 40:
         raise LineError(f"{name} {_shown(value)} is not a time")
-    limit = MAX_SECONDS * 10**9 // unit_ns
+    limit = _MAX_SINCE_EPOCH * 10**9 // unit_ns
     if isinstance(value, int):
         if not 0 <= value <= limit:
             raise LineError(f"{name} {_shown(value)} is not from 0 to {limit}")
@@ -78,7 +79,7 @@ def date_ns(text: str, name: str) -> int:
     except ValueError:
         raise LineError(f"{name} {_shown(text)} is not a date and time") from None
     whole = since.days * 86400 + since.seconds
-    if not 0 <= whole < _MAX_DATE_SECONDS:
+    if not 0 <= whole < _MAX_SINCE_EPOCH:
         raise LineError(f"{name} {_shown(text)} is not after 1970")
     return whole * 10**9 + int((fraction or "").ljust(9, "0"))
 

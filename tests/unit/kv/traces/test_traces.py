@@ -96,6 +96,16 @@ def test_seconds_of_json_are_exact(trace):
     assert [request.arrival_ns for request in found] == [0, 999_900_000_001]
 
 
+@pytest.mark.parametrize("unit", [1, 1000])
+def test_times_may_count_from_1970(trace, unit):
+    key = "timestamp" if unit == 1 else "timestamp_ms"
+    at = [1_700_000_000 * unit, 1_700_000_002 * unit]
+    lines = [{key: each, "prompt_len": 1, "output_len": 1} for each in at]
+    found = trace("\n".join(map(json.dumps, lines)))
+    assert [request.arrival_ns for request in found] == [0, 2_000_000_000]
+    assert not found.reading.bad
+
+
 def test_an_arrival_that_goes_back_counts_with_the_one_before(trace):
     found = trace(BURSTGPT + "44,GPT-4,1,1,2,API log\n50,GPT-4,1,1,2,API log\n")
     assert [request.arrival_ns for request in found] == [
