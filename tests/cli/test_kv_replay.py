@@ -204,6 +204,13 @@ def test_an_interrupted_comparison_says_so():
     compare_page([], command=[], complete=False)
 
 
+@pytest.mark.parametrize("given", ["--commit-ahead=1048577", "--compare=commit-ahead=1048577"])
+def test_the_most_that_is_committed_ahead_holds_for_an_axis_too(vmtool, given):
+    ran = vmtool("kv-replay", *SMALL, given)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "1048576 at most" in ran.stderr
+
+
 def test_a_replay_that_committed_nothing_has_no_plot(vmtool):
     ran = vmtool("kv-replay", *SMALL[:-1], "10MiB")
     assert ran.code == 0

@@ -95,7 +95,7 @@ _PACKING: Final = (
     click.option("--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."),
     click.option(
         "--commit-ahead",
-        type=click.IntRange(0, 1 << 20),
+        type=click.IntRange(0),
         default=0,
         show_default=True,
         metavar="TOKENS",

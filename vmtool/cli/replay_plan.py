@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: The granule of a simulation: that of CUDA.
 _SIMULATED_GRANULE: Final = 2 << 20
 _LARGEST_COUNT: Final = 1 << 40
+_MOST_AHEAD: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +129,7 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("context", "in_flight", "block", "max_sequences"):
         if (options[name] or 0) > _LARGEST_COUNT:
             raise UsageError(f"--{name.replace('_', '-')} {options[name]}: absurdly large")
+    if options["commit_ahead"] > _MOST_AHEAD:  # also of an axis of --compare, hence not in click
+        raise UsageError(f"--commit-ahead {options['commit_ahead']}: {_MOST_AHEAD} at most")
     if (options["granule"] or 1) > 1 << 40:
         raise UsageError(f"a granule of {options['granule']} B: it must be from 1 B to 1 TiB")
