@@ -34,6 +34,8 @@ def main() -> int:
         arguments.remove("--no-checks")
     else:
         checks = _process.run_child([python, str(root / "scripts" / "check")])
+    if not arguments:  # all tests: a process for each core, and a file's tests in one of them
+        arguments = ["--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder"]
     tests = _process.run_child([python, "-m", "pytest", *arguments], cwd=root)
     if checks:
         print("vmtool: error: a check failed: see above the tests", file=sys.stderr)

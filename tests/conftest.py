@@ -14,6 +14,11 @@ pytest_plugins = ["fakecuda.plugin"]
 _MARKERS = ("gpu", "wine", "browser", "cc")
 
 
+def pytest_collection_modifyitems(items):
+    """Put the one long test first, so that the others fill the time beside it."""
+    items.sort(key=lambda item: item.get_closest_marker("wine") is None)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Count the tests not run here, by what they would have needed, with the reason.
 
