@@ -30,6 +30,8 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "win32":
         signal.signal(signal.SIGBREAK, signal.SIG_IGN)  # every process of the console gets it
+    else:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     volunteer()
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
