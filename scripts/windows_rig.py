@@ -11,6 +11,7 @@ The rig is ``.cache/windows-rig`` in the checkout, or ``VMTOOL_RIG``: 1.6 GB, ma
 passed on Wine: it says nothing about the speed, the memory pressure or the commit limit of Windows.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -32,6 +33,7 @@ PACKAGES = {
     "patchelf": "patchelf",
 }
 _PROCESS_BYTES = 4 << 30  # a process under Wine may not take more memory than this
+_SECTIONS = 1 << 16  # views of 64 KiB that a process under Wine may have: 4 GiB
 TIMED_OUT = 124  # as timeout(1) says it
 
 _SCRIPTS = Path(__file__).resolve().parent
@@ -76,7 +78,7 @@ class Rig:
             # Not beside the sources, where the caches of this Python are.
             "PYTHONPYCACHEPREFIX": _windows_python.windows_path(self.directory / "pycache"),
         }
-        _limit_memory()
+        _set_limits()
         python = self.directory / "python" / "python.exe"
         process = subprocess.Popen([str(self.loader), str(python), *arguments], env=env)
         try:
@@ -151,16 +153,21 @@ def _require_packages() -> None:
         )
 
 
-def _limit_memory() -> None:
-    """Limit what each process from here on may take.
+def _set_limits() -> None:
+    """Limit the memory that each process from here on may take, and let it have many sections.
 
     Wine keeps a byte a page of whatever is reserved: without a limit one reservation of 64 TiB
-    takes all memory of the machine. With one it fails, as it may on Windows.
+    takes all memory of the machine. With one it fails, as it may on Windows. Each section is an
+    open file of Wine's server, whereas Windows has no limit of them to speak of.
     """
     if sys.platform == "linux":
         import resource  # noqa: PLC0415 - exists only on POSIX
 
         resource.setrlimit(resource.RLIMIT_DATA, (_PROCESS_BYTES, _PROCESS_BYTES))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        wanted = max(hard, _SECTIONS)
+        with contextlib.suppress(OSError, ValueError):  # only root may raise the hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
 
 
 def _digest(path: Path) -> str:

@@ -83,6 +83,24 @@ def test_wines_environment_is_free_of_this_pythons(load_script, monkeypatch, tmp
     assert not {"DISPLAY", "PYTHONPATH", "PYTEST_ADDOPTS", "VMTOOL_WINE", "WINEPATH"} & {*variables}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+def test_a_refused_limit_of_open_files_is_no_fault(load_script, monkeypatch):
+    """Only root may raise the hard limit, to which Wine raises its own."""
+    import resource
+
+    limits = {}
+
+    def set_limit(which, pair):
+        if which == resource.RLIMIT_NOFILE:
+            assert pair[0] == pair[1] >= 1 << 16
+            raise ValueError("not allowed to raise maximum limit")
+        limits[which] = pair
+
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    load_script("windows_rig")._set_limits()
+    assert limits == {resource.RLIMIT_DATA: (4 << 30, 4 << 30)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "stdout", "stderr"),
     [

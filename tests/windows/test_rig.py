@@ -18,7 +18,7 @@ ELSEWHERE = ("browser", "fakecuda", "scripts", "unit/kv", "unit/report")
 
 pytestmark = [
     pytest.mark.wine,
-    pytest.mark.timeout(800),  # the first run builds the rig
+    pytest.mark.timeout(1020),  # the first run builds the rig
     pytest.mark.skipif(os.environ.get("VMTOOL_WINE") != "1", reason="set VMTOOL_WINE=1 to run"),
 ]
 
@@ -29,11 +29,11 @@ def winpy(*arguments):
         [sys.executable, str(ROOT / "scripts" / "windows_rig.py"), "run", *arguments],
         check=False,
         cwd=ROOT,
-        env={**os.environ, "VMTOOL_RIG_TIMEOUT": "600"},
+        env={**os.environ, "VMTOOL_RIG_TIMEOUT": "900"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=780,
+        timeout=1000,
     )
     return result.returncode, result.stdout
 
