@@ -32,7 +32,8 @@ def winpy(*arguments):
         env={**os.environ, "VMTOOL_RIG_TIMEOUT": "900"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="replace",  # its console writes in a Windows code page
         timeout=1000,
     )
     return result.returncode, result.stdout
