@@ -215,7 +215,11 @@ def _wait_for_a_worker(pid):
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
-    program = "import sys; from vmtool.cli import run; sys.exit(run(sys.argv[1:]))"
+    # Whoever runs the tests may ignore the signal, as nohup does, and children inherit that.
+    program = (
+        f"import signal, sys; signal.signal(signal.{name}, signal.default_int_handler)\n"
+        "from vmtool.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", program, "stress", *SMALL, "--duration", "10m", "--json"],
         stdout=subprocess.PIPE,
@@ -223,9 +227,12 @@ def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
         encoding="utf-8",
         start_new_session=True,
     )
-    _wait_for_a_worker(child.pid)
-    os.killpg(child.pid, getattr(signal, name))  # as a terminal and timeout(1) do
-    stdout, stderr = child.communicate(timeout=60)
+    try:
+        _wait_for_a_worker(child.pid)
+        os.killpg(child.pid, getattr(signal, name))  # as a terminal and timeout(1) do
+        stdout, stderr = child.communicate(timeout=60)
+    finally:
+        child.kill()
     document = json.loads(stdout)
     validate(document, load_schema("vmtool.stress"))
     assert child.returncode == 130
