@@ -153,7 +153,10 @@ def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group)
 def test_findings_fold_and_are_not_cut(width):
     checks = (Check("mapping-limit", Rating.PROBLEM, "65529 of 65530 areas " * 6, "sysctl " * 12),)
     out = io.StringIO()
-    to_text((("this machine", checks),), Console(file=out, width=width, highlight=False))
+    to_text(
+        (("this machine", checks),),
+        Console(file=out, width=width, highlight=False, legacy_windows=False),
+    )
     assert "…" not in out.getvalue()
     assert out.getvalue().count("65529") == 6
     assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= width

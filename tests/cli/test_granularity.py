@@ -161,7 +161,7 @@ def test_no_digit_is_cut_at_any_width(width):
     gpu = BackingSurvey("cuda:0", absent="no driver", hint="install one")
     report = GranularityReport(read_facts(), (host, gpu), (("k", 2048),))
     out = io.StringIO()
-    to_text(report, Console(file=out, width=width, highlight=False))
+    to_text(report, Console(file=out, width=width, highlight=False, legacy_windows=False))
     text = out.getvalue()
     assert "…" not in text
     assert "94007818645504" in text

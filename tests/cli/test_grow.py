@@ -192,7 +192,7 @@ def test_no_digit_is_cut_at_any_width(width):
     plan = GrowPlan(tuple(lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True)
     result = run_growth(open_backing(), plan)
     out = io.StringIO()
-    to_text(result, Console(file=out, width=width, highlight=False))
+    to_text(result, Console(file=out, width=width, highlight=False, legacy_windows=False))
     assert "…" not in out.getvalue()
     words = out.getvalue().split()
     assert f"{result.base:#x}" in words

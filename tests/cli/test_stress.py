@@ -291,7 +291,7 @@ def test_no_digit_is_cut_at_any_width(width):
     phases = dict.fromkeys(("commit", "touch", "verify", "release"), samples)
     result = run(method("fixed", **phases))
     out = io.StringIO()
-    to_text(result, Console(file=out, width=width, highlight=False))
+    to_text(result, Console(file=out, width=width, highlight=False, legacy_windows=False))
     text = out.getvalue()
     assert "…" not in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
