@@ -72,10 +72,14 @@ def test_the_process_and_several_ranges_are_told_together():
 def test_areas_are_counted_as_the_ledger_counts_them():
     backing = open_backing("host", method="private")
     reservation = backing.reserve(4 * backing.granularity)
-    before = count_mappings()
-    backing.commit(reservation, backing.granularity, backing.granularity)
-    assert count_mappings() == before + 2
+    found = []
+    for _ in range(5):  # the interpreter's own heap may change in between, once in a while
+        before = count_mappings()
+        backing.commit(reservation, backing.granularity, backing.granularity)
+        found.append(count_mappings() - before)
+        backing.release(reservation, backing.granularity, backing.granularity)
     backing.unreserve(reservation)
+    assert sorted(found)[2] == 2
 
 
 def test_the_charge_of_the_process_is_whole_or_not_told():
