@@ -113,6 +113,8 @@ def format_size(nbytes: int) -> str:
     if nbytes % unit == 0:
         return f"{nbytes // unit} {_BINARY[exponent]}"
     value = nbytes / unit
+    if value >= 1023.5 and exponent + 1 < len(_BINARY):
+        return f"1 {_BINARY[exponent + 1]}"  # it would be rounded to 1024, which is that
     digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 10 else 3
     text = f"{value:.{digits}f}"
     if "." in text:

@@ -102,7 +102,9 @@ def test_an_unknown_unit_lists_the_known_ones():
         (2 << 20, "2 MiB"),
         (1000 << 20, "1000 MiB"),
         (1023 << 20, "1023 MiB"),
-        ((1 << 30) - 1, "1024 MiB"),
+        ((1 << 30) - 1, "1 GiB"),
+        ((1 << 20) - 512, "1 MiB"),
+        ((1 << 20) - 513, "1023 KiB"),
         (3 << 60, "3 EiB"),
         (-4096, "-4 KiB"),
     ],
@@ -116,6 +118,7 @@ def test_format_size_shows_four_digits_of_the_truth(nbytes):
     number, unit = format_size(nbytes).split()
     factor = 1 << (10 * ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit))
     assert abs(float(number) * factor - nbytes) <= nbytes * 0.0006
+    assert float(number) < 1024
 
 
 @given(st.integers(1, 1023), st.sampled_from([0, 10, 20, 30, 40, 50]))
