@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vmtool.cli.params import output_options
+from vmtool.cli.params import html_option, output_options
 
 
 class _Percent(click.FloatRange):
@@ -49,13 +49,7 @@ class _Percent(click.FloatRange):
     metavar="PERCENT",
     help="The least confidence of every interval.",
 )
-@click.option(
-    "--html",
-    "html_path",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Also write one self-contained page.",
-)
+@html_option
 @output_options
 def command(
     before: str,
@@ -63,7 +57,7 @@ def command(
     conditions: tuple[str, ...],
     threshold: float,
     confidence: float,
-    html_path: str | None,
+    html: str | None,
     as_json: bool,
     path: str | None,
     quiet: bool,
@@ -107,11 +101,11 @@ def command(
         output.notice(differences("warning: the settings differ", comparison.settings))
     if comparison.unmatched:
         output.notice(f"warning: not compared: {'; '.join(comparison.unmatched)}")
-    if html_path is not None:
+    if html is not None:
         from vmtool.report.compare_page import compare_page
         from vmtool.report.files import save
 
-        save(html_path, compare_page(old, new, comparison))
+        save(html, compare_page(old, new, comparison))
     output.emit(
         lambda: compare_document(runs, comparison, command=command_line()),
         lambda console: print_comparison(runs, comparison, console),

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from vmtool.cli.params import COUNT, SIZE, SIZE_OR_ZERO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_F = TypeVar("_F", bound="Callable[..., Any]")
-
+from vmtool.cli.params import COUNT, SIZE, SIZE_OR_ZERO, option_group
 
 #: Which model, in which format, on which rank: of every command about a model's KV cache.
 MODEL_OPTIONS: Final = (
@@ -31,7 +25,28 @@ MODEL_OPTIONS: Final = (
     click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
 )
 
-_OPTIONS: Final = (
+#: How a budget becomes tokens: of every command that packs sequences.
+RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too.")
+IN_FLIGHT: Final = click.option(
+    "--in-flight",
+    type=COUNT,
+    metavar="TOKENS",
+    help="Tokens that one step may add before a sliding window drops old ones.",
+)
+POLICY: Final = click.option(
+    "--policy",
+    default="per-tensor",
+    show_default=True,
+    metavar="NAME",
+    help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or"
+    " straddle-loses.",
+)
+BLOCK: Final = click.option(
+    "--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."
+)
+
+#: Every option of the command but those that other commands share.
+estimate_options: Final = option_group(
     click.argument("model", required=False),
     click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
     *MODEL_OPTIONS,
@@ -48,17 +63,12 @@ _OPTIONS: Final = (
         metavar="SIZE|FILE",
         help="Subtract the weights: a size, or their file, divided evenly among the ranks.",
     ),
-    click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too."),
+    RESERVE,
     click.option("--context", type=COUNT, help="Tokens of a sequence; the model's own by default."),
     click.option(
         "--sequences", type=COUNT, default=1, help="Ask how long this many can be at once."
     ),
-    click.option(
-        "--in-flight",
-        type=COUNT,
-        metavar="TOKENS",
-        help="Tokens that one step may add before a sliding window drops old ones.",
-    ),
+    IN_FLIGHT,
     click.option(
         "--granule",
         "granules",
@@ -66,14 +76,8 @@ _OPTIONS: Final = (
         multiple=True,
         help="Granule of packing, 2MiB by default; more are added to the table.",
     ),
-    click.option(
-        "--policy",
-        default="per-tensor",
-        show_default=True,
-        help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or"
-        " straddle-loses.",
-    ),
-    click.option("--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."),
+    POLICY,
+    BLOCK,
     click.option(
         "--waste",
         default="10%",
@@ -116,10 +120,3 @@ _OPTIONS: Final = (
         help="For --as llama.cpp: all sequences share one buffer of --context tokens.",
     ),
 )
-
-
-def estimate_options(function: _F) -> _F:
-    """Add the options of ``vmtool kv-estimate``."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function

@@ -63,45 +63,65 @@ COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
 DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
 
 
-def output_options(function: _F) -> _F:
-    """Add ``--json``, ``-o`` and ``-q``; pass them to :class:`vmtool.cli.output.Output`."""
-    for option in (
-        click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
-        click.option(
-            "-o",
-            "--output",
-            "path",
-            type=click.Path(dir_okay=False, allow_dash=True),
-            metavar="FILE",
-            help="Write the result to FILE instead of stdout.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-    ):
-        function = option(function)
-    return function
+def option_group(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Return a decorator that adds *options*; help shows them in this order."""
+
+    def add(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
-def all_backings_option(function: _F) -> _F:
-    """Add ``--backing`` as commands have it that look at every kind of memory by default."""
+#: ``-o``: pass it to :class:`vmtool.cli.output.Output`.
+output_file_option: Final = click.option(
+    "-o",
+    "--output",
+    "path",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Write the result to FILE instead of stdout.",
+)
+
+#: ``--json``, ``-o`` and ``-q``: pass them to :class:`vmtool.cli.output.Output`.
+output_options: Final = option_group(
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    output_file_option,
+    click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
+)
+
+html_option: Final = click.option(
+    "--html",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Also write one self-contained page.",
+)
+
+
+def csv_option(content: str) -> Callable[[_F], _F]:
+    """Return ``--csv`` of a command that writes *content* beside its result."""
     return click.option(
-        "--backing",
-        type=BACKING,
-        default="all",
-        show_default=True,
-        metavar="NAME",
-        help="all, host, cuda or cuda:N.",
-    )(function)
+        "--csv",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help=f"Also write {content}.",
+    )
 
 
-def backing_options(function: _F) -> _F:
-    """Add ``--backing`` and ``--chunk``: which memory to use, and in what pieces."""
-    function = click.option(
-        "--chunk",
-        type=SIZE,
-        metavar="SIZE",
-        help="Bytes of one physical handle of a device; what its driver recommends by default.",
-    )(function)
-    return click.option(
+#: ``--backing`` of commands that look at every kind of memory by default.
+all_backings_option: Final = click.option(
+    "--backing",
+    type=BACKING,
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="all, host, cuda or cuda:N.",
+)
+
+#: ``--backing`` and ``--chunk``: which memory to use, and in what pieces.
+backing_options: Final = option_group(
+    click.option(
         "--backing",
         type=BACKING,
         default="host",
@@ -110,4 +130,11 @@ def backing_options(function: _F) -> _F:
         show_envvar=True,
         metavar="NAME",
         help="host, cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
-    )(function)
+    ),
+    click.option(
+        "--chunk",
+        type=SIZE,
+        metavar="SIZE",
+        help="Bytes of one physical handle of a device; what its driver recommends by default.",
+    ),
+)

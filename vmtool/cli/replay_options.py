@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from vmtool.cli.kv_options import MODEL_OPTIONS
-from vmtool.cli.params import COUNT, SIZE, SIZE_OR_ZERO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_F = TypeVar("_F", bound="Callable[..., Any]")
-
-
-def replay_options(function: _F) -> _F:
-    """Add every option but those that other commands share."""
-    groups = (*_TRACE, *_MODEL, *_PACKING, *_CLOCK, *_REAL, *_FILES)
-    for option in reversed(groups):
-        function = option(function)
-    return function
-
+from vmtool.cli.kv_options import BLOCK, IN_FLIGHT, MODEL_OPTIONS, POLICY, RESERVE
+from vmtool.cli.params import COUNT, SIZE, SIZE_OR_ZERO, csv_option, html_option, option_group
 
 _TRACE: Final = (
     click.argument("trace", nargs=-1),
@@ -65,34 +51,22 @@ _PACKING: Final = (
         "what this machine has available; in a real run what is safe]",
     ),
     click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
-    click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too."),
+    RESERVE,
     click.option(
         "--context",
         type=COUNT,
         metavar="TOKENS",
         help="The longest sequence; the model's own by default. Longer requests are rejected.",
     ),
-    click.option(
-        "--in-flight",
-        type=COUNT,
-        metavar="TOKENS",
-        help="Tokens that one step may add before a sliding window drops old ones.",
-    ),
-    click.option(
-        "--policy",
-        default="per-tensor",
-        show_default=True,
-        metavar="NAME",
-        help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or "
-        "straddle-loses.",
-    ),
+    IN_FLIGHT,
+    POLICY,
     click.option(
         "--granule",
         type=SIZE,
         metavar="SIZE",
         help="The unit of commits.  [default: the backing's; 2MiB in a simulation]",
     ),
-    click.option("--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."),
+    BLOCK,
     click.option(
         "--commit-ahead",
         type=click.IntRange(0),
@@ -169,16 +143,9 @@ _FILES: Final = (
         help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; more "
         "axes may follow.",
     ),
-    click.option(
-        "--html",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Also write one self-contained page.",
-    ),
-    click.option(
-        "--csv",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Also write the totals over time, or the table of --compare, as CSV.",
-    ),
+    html_option,
+    csv_option("the totals over time, or the table of --compare, as CSV"),
 )
+
+#: Every option of the command but those that other commands share.
+replay_options: Final = option_group(*_TRACE, *_MODEL, *_PACKING, *_CLOCK, *_REAL, *_FILES)

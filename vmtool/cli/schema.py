@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import click
 
+from vmtool.cli.params import output_file_option
+
 
 @click.command()
 @click.argument("name", required=False)
-@click.option(
-    "-o",
-    "--output",
-    "path",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Write the result to FILE instead of stdout.",
-)
+@output_file_option
 def command(name: str | None, path: str | None) -> None:
     """Print the JSON Schema (draft 2020-12) of a document, or list the documents.
 

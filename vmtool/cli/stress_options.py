@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from vmtool.cli.params import COUNT, DURATION, SIZE, SIZE_OR_ZERO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_F = TypeVar("_F", bound="Callable[..., Any]")
+from vmtool.cli.params import (
+    COUNT,
+    DURATION,
+    SIZE,
+    SIZE_OR_ZERO,
+    csv_option,
+    html_option,
+    option_group,
+)
 
 PATTERNS: Final = ("tail", "random", "hole-punch", "sawtooth", "block-grow-partial-shrink")
-
-
-def stress_options(function: _F) -> _F:
-    """Add every option but those that other commands share."""
-    for option in reversed((*_MEMORY, *_WORK, *_CHECKS, *_FILES, *_MODES)):
-        function = option(function)
-    return function
 
 
 _MEMORY: Final = (
@@ -130,18 +126,8 @@ _CHECKS: Final = (
 )
 
 _FILES: Final = (
-    click.option(
-        "--html",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Also write one self-contained page.",
-    ),
-    click.option(
-        "--csv",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Also write percentiles, histograms and the ledgers over time as a table.",
-    ),
+    html_option,
+    csv_option("percentiles, histograms and the ledgers over time as a table"),
 )
 
 _MODES: Final = (
@@ -160,3 +146,6 @@ _MODES: Final = (
         help="Show in child processes that memory which is not committed faults.",
     ),
 )
+
+#: Every option of the command but those that other commands share.
+stress_options: Final = option_group(*_MEMORY, *_WORK, *_CHECKS, *_FILES, *_MODES)
