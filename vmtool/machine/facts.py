@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from vmtool.memory.pressure import ProcessFacts
 from vmtool.units import GIB, MIB
 
 #: Left to everything else on the machine when a safe amount is worked out.
@@ -188,29 +189,6 @@ class CgroupFacts:
     def available_bytes(self) -> int | None:
         """What the tightest level leaves; ``None`` is unlimited."""
         return None if self.tightest is None else self.tightest.available_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
-    """What this process uses of what it may; a limit of ``None`` is unlimited.
-
-    Attributes:
-        mappings: Memory areas in use.
-        max_mappings: ``vm.max_map_count``.
-        address_space_bytes: Address space in use.
-        address_space_limit_bytes: ``RLIMIT_AS``.
-        data_bytes: Private writable memory.
-        data_limit_bytes: ``RLIMIT_DATA``.
-        memlock_limit_bytes: ``RLIMIT_MEMLOCK``.
-    """
-
-    mappings: int | None = None
-    max_mappings: int | None = None
-    address_space_bytes: int | None = None
-    address_space_limit_bytes: int | None = None
-    data_bytes: int | None = None
-    data_limit_bytes: int | None = None
-    memlock_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

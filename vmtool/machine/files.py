@@ -50,16 +50,6 @@ def parse_int(text: str | None) -> int | None:
         return None
 
 
-def parse_kib(text: str | None) -> dict[str, int]:
-    """Return the ``Name:  123 kB`` lines of a ``/proc`` file, in bytes."""
-    values: dict[str, int] = {}
-    for line in (text or "").splitlines():
-        fields = line.split()
-        if len(fields) == 3 and fields[2] == "kB" and fields[1].isdecimal():
-            values[fields[0].rstrip(":")] = int(fields[1]) << 10
-    return values
-
-
 def parse_pairs(text: str | None) -> dict[str, int]:
     """Return the ``name 123`` lines of a statistics file."""
     pairs = (line.split() for line in (text or "").splitlines())

@@ -15,11 +15,10 @@ from vmtool.machine.facts import (
     HugeSize,
     MachineFacts,
     MemoryFacts,
-    ProcessFacts,
 )
-from vmtool.machine.files import KernelFiles, parse_choice, parse_int, parse_kib, parse_pairs
+from vmtool.machine.files import KernelFiles, parse_choice, parse_int, parse_pairs
 from vmtool.machine.system import read_system
-from vmtool.memory.pressure import read_pressure
+from vmtool.memory.pressure import parse_kib, read_process_facts
 
 if TYPE_CHECKING:
     from vmtool.machine.files import Files
@@ -56,7 +55,7 @@ def read_linux_facts(files: Files | None = None) -> MachineFacts:
             charge_bytes=meminfo.get("Committed_AS"),
         ),
         cgroup=read_cgroups(source),
-        process=_read_process(),
+        process=read_process_facts(),
         environment=read_environment(source),
     )
 
@@ -97,16 +96,3 @@ def _sized(files: Files, directory: str) -> list[tuple[int, str]]:
     """Return the sizes and directories of ``hugepages-64kB`` and its like, ascending."""
     matches = (_SIZED.fullmatch(name) for name in files.names(directory))
     return sorted((int(m[1]) << 10, f"{directory}/{m[0]}") for m in matches if m is not None)
-
-
-def _read_process() -> ProcessFacts:
-    pressure = read_pressure()
-    return ProcessFacts(
-        mappings=pressure.mappings,
-        max_mappings=pressure.max_mappings,
-        address_space_bytes=pressure.address_space_bytes,
-        address_space_limit_bytes=pressure.address_space_limit_bytes,
-        data_bytes=pressure.data_bytes,
-        data_limit_bytes=pressure.data_limit_bytes,
-        memlock_limit_bytes=pressure.memlock_limit_bytes,
-    )

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import mmap
 
-from vmtool.machine.facts import MachineFacts, MemoryFacts, ProcessFacts
+from vmtool.machine.facts import MachineFacts, MemoryFacts
 from vmtool.machine.system import read_system
-from vmtool.memory.pressure import read_pressure
+from vmtool.memory.pressure import read_process_facts
 
 
 def read_other_facts() -> MachineFacts:
     """Return the facts of this machine."""
-    pressure = read_pressure()
     return MachineFacts(
         system=read_system(None),
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=_read_memory(),
-        process=ProcessFacts(
-            address_space_limit_bytes=pressure.address_space_limit_bytes,
-            data_limit_bytes=pressure.data_limit_bytes,
-            memlock_limit_bytes=pressure.memlock_limit_bytes,
-        ),
+        process=read_process_facts(),
     )
 
 

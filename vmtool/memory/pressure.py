@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from vmtool.units import format_size
@@ -22,22 +22,17 @@ _KEPT_BACK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
-    """Limits and use of memory by this process and machine; ``None`` is unknown or unlimited.
+class ProcessFacts:
+    """What this process uses of what it may; ``None`` is unknown, and of a limit unlimited.
 
     Attributes:
-        mappings: Memory areas of this process (lines of ``/proc/self/maps``).
+        mappings: Memory areas in use (lines of ``/proc/self/maps``).
         max_mappings: ``vm.max_map_count``.
-        address_space_bytes: Size of the address space in use (``VmSize``).
+        address_space_bytes: Address space in use (``VmSize``).
         address_space_limit_bytes: ``RLIMIT_AS``.
         data_bytes: Private writable memory (``VmData``).
         data_limit_bytes: ``RLIMIT_DATA``.
         memlock_limit_bytes: ``RLIMIT_MEMLOCK``.
-        overcommit_mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
-        charge_bytes: Commit charge of the machine (``Committed_AS``).
-        charge_limit_bytes: ``CommitLimit``; on Linux it binds only in mode 2.
-        available_bytes: What the machine can still give without swapping (``MemAvailable``).
-        total_bytes: RAM and swap: what the heuristic mode compares one request with.
     """
 
     mappings: int | None = None
@@ -47,6 +42,20 @@ class Pressure:
     data_bytes: int | None = None
     data_limit_bytes: int | None = None
     memlock_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure(ProcessFacts):
+    """Limits and use of memory by this process and its machine.
+
+    Attributes:
+        overcommit_mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
+        charge_bytes: Commit charge of the machine (``Committed_AS``).
+        charge_limit_bytes: ``CommitLimit``; on Linux it binds only in mode 2.
+        available_bytes: What the machine can still give without swapping (``MemAvailable``).
+        total_bytes: RAM and swap: what the heuristic mode compares one request with.
+    """
+
     overcommit_mode: int | None = None
     charge_bytes: int | None = None
     charge_limit_bytes: int | None = None
@@ -84,6 +93,24 @@ def read_pressure() -> Pressure:
             available_bytes=counters.available_bytes,
         )
     else:  # mypy needs both branches spelled out
+        meminfo = _read_kib("/proc/meminfo")
+        swap = meminfo.get("SwapTotal", 0)
+        total = meminfo.get("MemTotal")
+        return Pressure(
+            **asdict(read_process_facts()),
+            overcommit_mode=_read_int("/proc/sys/vm/overcommit_memory"),
+            charge_bytes=meminfo.get("Committed_AS"),
+            charge_limit_bytes=meminfo.get("CommitLimit"),
+            available_bytes=meminfo.get("MemAvailable"),
+            total_bytes=None if total is None else total + swap,
+        )
+
+
+def read_process_facts() -> ProcessFacts:
+    """Return what this process uses of what it may; Windows limits no process."""
+    if sys.platform == "win32":
+        return ProcessFacts()
+    else:  # mypy needs both branches spelled out
         import resource  # absent on Windows
 
         def limit(which: int) -> int | None:
@@ -91,10 +118,7 @@ def read_pressure() -> Pressure:
             return None if soft == resource.RLIM_INFINITY else soft
 
         status = _read_kib("/proc/self/status")
-        meminfo = _read_kib("/proc/meminfo")
-        swap = meminfo.get("SwapTotal", 0)
-        total = meminfo.get("MemTotal")
-        return Pressure(
+        return ProcessFacts(
             mappings=count_mappings(),
             max_mappings=_read_int("/proc/sys/vm/max_map_count"),
             address_space_bytes=status.get("VmSize"),
@@ -102,12 +126,17 @@ def read_pressure() -> Pressure:
             data_bytes=status.get("VmData"),
             data_limit_bytes=limit(resource.RLIMIT_DATA),
             memlock_limit_bytes=limit(resource.RLIMIT_MEMLOCK),
-            overcommit_mode=_read_int("/proc/sys/vm/overcommit_memory"),
-            charge_bytes=meminfo.get("Committed_AS"),
-            charge_limit_bytes=meminfo.get("CommitLimit"),
-            available_bytes=meminfo.get("MemAvailable"),
-            total_bytes=None if total is None else total + swap,
         )
+
+
+def parse_kib(text: str | None) -> dict[str, int]:
+    """Return the ``Name:  123 kB`` lines of a ``/proc`` file, in bytes."""
+    values: dict[str, int] = {}
+    for line in (text or "").splitlines():
+        fields = line.split()
+        if len(fields) == 3 and fields[2] == "kB" and fields[1].isdecimal():
+            values[fields[0].rstrip(":")] = int(fields[1]) << 10
+    return values
 
 
 def count_mappings() -> int | None:
@@ -241,14 +270,8 @@ def _read_int(path: str) -> int | None:
 
 
 def _read_kib(path: str) -> dict[str, int]:
-    """Return the ``Name:  123 kB`` lines of a ``/proc`` file in bytes."""
-    values: dict[str, int] = {}
     try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                fields = line.split()
-                if len(fields) == 3 and fields[2] == "kB":
-                    values[fields[0].rstrip(":")] = int(fields[1]) << 10
-    except (OSError, ValueError):
-        return values
-    return values
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return parse_kib(file.read())
+    except OSError:
+        return {}

@@ -14,9 +14,9 @@ from vmtool.machine.facts import (
     HugePool,
     MachineFacts,
     MemoryFacts,
-    ProcessFacts,
     SystemFacts,
 )
+from vmtool.memory.pressure import ProcessFacts
 from vmtool.units import GIB, KIB, MIB
 
 HEALTHY = MachineFacts(

@@ -6,8 +6,9 @@ import pytest
 
 from vmtool.machine import read_facts
 from vmtool.machine.facts import CommitFacts, HugePageFacts, HugePool, HugeSize, safe_part
-from vmtool.machine.files import parse_choice, parse_int, parse_kib
+from vmtool.machine.files import parse_choice, parse_int
 from vmtool.machine.linux import parse_cpu_model, read_huge_pages, read_linux_facts
+from vmtool.memory.pressure import parse_kib
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"

@@ -14,10 +14,10 @@ from vmtool.machine.facts import (
     CommitFacts,
     MachineFacts,
     MemoryFacts,
-    ProcessFacts,
     SystemFacts,
 )
 from vmtool.machine.preflight import Demand, Verdict, check, page_table_bytes, refuse_unsafe
+from vmtool.memory.pressure import ProcessFacts
 from vmtool.units import GIB, KIB, MIB, TIB
 
 ROOMY = MachineFacts(
