@@ -272,7 +272,7 @@ DOCUMENTS: dict[str, Document] = {
         1,
         "A buffer that vmtool grow grew and shrank",
         ((_GROW, growing.GrowResult),),
-        without=frozenset({"lengths_bytes", "committed_bytes", "elapsed_ns"}),
+        without=frozenset({"lengths_bytes", "committed_bytes", "elapsed_ns", "error"}),
     ),
     "vmtool.stress": Document(
         1, "A run of vmtool stress", ((results.StressResult,),), bounded=True

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 from rich.console import Console
+from stored_runs import closed
 
 from vmtool.cli import grow as module
 from vmtool.memory.counters import read_process
@@ -131,6 +133,59 @@ def test_a_broken_promise_is_exit_3_and_names_it(vmtool, monkeypatch):
     assert ran.code == 3
     assert "FAILED" in ran.stdout
     assert "new memory is zero: the byte at offset 4096 is not zero" in ran.stderr
+
+
+def test_a_call_that_fails_has_its_exit_code_and_a_partial_result(vmtool, monkeypatch):
+    from vmtool.errors import CallError
+    from vmtool.memory.buffer import VirtualBuffer
+    from vmtool.report.schema import load_schema
+
+    real = VirtualBuffer.grow_to
+
+    def grow_to(self, nbytes):
+        if nbytes > 2 * MIB:
+            raise CallError("mmap", "4096", code=12, symbol="ENOMEM", cause="full", hint="less")
+        real(self, nbytes)
+
+    monkeypatch.setattr(VirtualBuffer, "grow_to", grow_to)
+    ran = vmtool("grow", "--to", "4MiB", "--step", "1MiB", "--json")
+    assert ran.code == 1
+    assert "error: mmap(4096) failed: ENOMEM (12)\n  cause: full\n  hint: less" in ran.stderr
+    document = ran.document
+    jsonschema.validate(document, closed(load_schema("grow")))
+    assert document["steps"]["length_bytes"] == [MIB, 2 * MIB]
+    assert not document["complete"]
+    assert document["ended_by"] == {
+        "operation": "grow",
+        "step": 3,
+        "length_bytes": 3 * MIB,
+        "call": "mmap",
+        "symbol": "ENOMEM",
+        "message": "mmap(4096) failed: ENOMEM (12)",
+        "cause": "full",
+        "hint": "less",
+    }
+    text = vmtool("grow", "--to", "4MiB", "--step", "1MiB").stdout
+    assert "stopped after 2 steps" in text
+    words = "failed in grow of step 3, to 3 MiB: mmap(4096) failed: ENOMEM (12)"
+    assert f"{words}\ncause: full\nhint: less\n" in text
+
+
+def test_a_refused_lease_has_its_exit_code_and_a_partial_result(vmtool, monkeypatch):
+    from vmtool.memory.governor import BudgetError, Lease, Tier
+
+    real = Lease.grow
+
+    def grow(self, nbytes):
+        if self.nbytes:
+            raise BudgetError(Tier.HOST, nbytes, self.nbytes, self.nbytes)
+        real(self, nbytes)
+
+    monkeypatch.setattr(Lease, "grow", grow)
+    ran = vmtool("grow", "--to", "2MiB", "--step", "1MiB", "--json")
+    assert ran.code == 5
+    assert ran.document["ended_by"]["symbol"] == "BudgetError"
+    assert ran.document["steps"]["length_bytes"] == [MIB]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")

@@ -196,6 +196,8 @@ def _copy_too(to: int, against: str | None, facts: MachineFacts, output: Output)
 
 
 def _verdict(result: GrowResult, output: Output) -> int:
+    if result.error is not None:
+        raise result.error
     failure = result.failure
     if failure is not None:
         raise CheckFailedError(

@@ -140,6 +140,12 @@ class QuarantineError(VmtoolError):
         self.span = span
 
 
+def failed_call(error: BaseException) -> CallError | None:
+    """Return the call whose failure *error* tells of, if it is one's."""
+    found = error.__cause__ if isinstance(error, QuarantineError) else error
+    return found if isinstance(found, CallError) else None
+
+
 class Reservation(Owner):
     """One reserved range of addresses and what is committed in it.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.stats import Summary
     from vmtool.trials.copying import CopyResult
-    from vmtool.trials.growing import GrowPlan, GrowResult
+    from vmtool.trials.growing import GrowFailure, GrowPlan, GrowResult
 
 SCHEMA: Final = "vmtool.grow"
 VERSION: Final = 1
@@ -55,6 +55,7 @@ def to_document(
         "shrinking": result.shrinking,
         "checks": result.checks,
         "copying": result.copying,
+        "ended_by": result.ended_by,
     }
     return document(SCHEMA, VERSION, command=command, body=body)
 
@@ -73,6 +74,8 @@ def to_text(result: GrowResult, console: Console) -> None:
     if result.copying is not None:
         _print_copying(result.copying, console)
     _print_checks(result, console)
+    if result.ended_by is not None:
+        _print_failure(result.ended_by, console)
 
 
 def picked_rows(count: int) -> list[int]:
@@ -149,3 +152,13 @@ def _print_checks(result: GrowResult, console: Console) -> None:
             verdict = Text("not checked")
         table.add_row(check.check, str(check.looked_at), verdict)
     console.print(table)
+
+
+def _print_failure(failure: GrowFailure, console: Console) -> None:
+    where = f"{failure.operation} of step {failure.step}, to {format_size(failure.length_bytes)}"
+    if failure.operation == "unreserve":
+        where = "unreserve at the end"
+    console.print(Text(f"\nfailed in {where}: {failure.message}", style="bold red"))
+    for label, words in (("cause", failure.cause), ("hint", failure.hint)):
+        if words:
+            console.print(Text(f"{label}: {words}"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import CallError, VmtoolError
-from vmtool.memory.backing import QuarantineError
+from vmtool.errors import VmtoolError
+from vmtool.memory.backing import failed_call
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError, Tier
 from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES, CallFailure, MethodResult, Verdict
@@ -120,8 +120,7 @@ def _method(session: Session, index: int, phases: Sequence[str]) -> MethodResult
 
 def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailure:
     error = problem.error
-    cause = error.__cause__ if isinstance(error, QuarantineError) else error
-    call = cause if isinstance(cause, CallError) else None
+    call = failed_call(error)
     entry = journal.read(problem.thread)
     struck = {(fault.call, fault.effect) for fault in session.faults.struck}
     return CallFailure(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from vmtool.errors import VmtoolError
+from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor
 from vmtool.stats import Summary, summarize_samples
@@ -57,11 +59,36 @@ class GrowCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowFailure:
+    """What ended a growth before its time.
+
+    Attributes:
+        operation: ``grow``, ``shrink``, ``check`` (of what a step did) or ``unreserve`` (at the end).
+        step: The step it was in, counted from 1; that of the last one for ``unreserve``.
+        length_bytes: The length that this step makes.
+        call: The call that failed; empty if none did, as when the budget refused a lease.
+        symbol: Its symbolic code, or the kind of error.
+        cause: The likely cause on this machine, or ``None``.
+        hint: What to do about it, or ``None``.
+    """
+
+    operation: str
+    step: int
+    length_bytes: int
+    call: str
+    symbol: str
+    message: str
+    cause: str | None
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class GrowResult:
     """What happened.
 
     Attributes:
-        complete: Whether the plan was done; ``False`` after an interruption or a failed check.
+        complete: Whether the plan was done; ``False`` after an interruption, a failed check or a
+            failed call.
         interrupted: Whether the user stopped it.
         base: The first address.
         capacity_bytes: The reservation.
@@ -74,6 +101,8 @@ class GrowResult:
         checks: The promises.
         copying: The comparison, or ``None`` if it was not made.
         device: The driver's own name of the device; ``None`` for the host.
+        ended_by: What ended it, if it was not the plan, the user or a check.
+        error: The same, to be raised when the result is out.
     """
 
     backing: str
@@ -91,6 +120,8 @@ class GrowResult:
     checks: tuple[GrowCheck, ...]
     copying: CopyResult | None = None
     device: str | None = None
+    ended_by: GrowFailure | None = None
+    error: VmtoolError | OSError | MemoryError | None = None
 
     @property
     def failure(self) -> GrowCheck | None:
@@ -150,42 +181,73 @@ def run_growth(
         stop: Asked between two steps; what was done until then is returned.
         progress: Told after each step how many are done.
 
+    A step that is refused or fails is in the result, with all that was measured before it.
+
     Raises:
-        BudgetError: If the budget does not allow the plan.
-        CallError: If the platform refuses a step.
+        CallError: If the platform refuses the reservation.
     """
     governor = governor or Governor()
     governor.set_limit(backing.tier, plan.budget_bytes)
     capacity = align_up(plan.peak_bytes, backing.granularity)
-    with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
-        trial = _Trial(buffer, capacity)
-        for length in plan.lengths:
-            if stop() or trial.promises.broken:
-                break
-            trial.step(length)
-            progress(len(trial.elapsed))
-        base = trial.base
-    complete = len(trial.elapsed) == len(plan.lengths) and not trial.promises.broken
+    trial: _Trial | None = None
+    error: VmtoolError | OSError | MemoryError | None = None
+    interrupted = False
+    try:
+        with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
+            trial = _Trial(buffer, capacity)
+            for length in plan.lengths:
+                if stop() or trial.promises.broken:
+                    break
+                trial.step(length)
+                progress(len(trial.elapsed))
+            trial.operation = "unreserve"
+    except (VmtoolError, OSError, MemoryError) as failure:
+        if trial is None:
+            raise
+        error = failure
+    except KeyboardInterrupt:  # a user who does not wait for the end of a long step
+        if trial is None:
+            raise
+        interrupted = True
+    done = len(trial.committed)
+    elapsed = trial.elapsed[:done]
+    complete = done == len(plan.lengths) and not trial.promises.broken and error is None
     copying = None
-    if plan.against_copying and complete:
-        copying = compare_copying(plan.lengths, trial.elapsed, stop=stop)
-    steps = list(zip(trial.grows, trial.elapsed, strict=True))
+    if plan.against_copying and complete and not interrupted:
+        copying = compare_copying(plan.lengths, elapsed, stop=stop)
+    steps = list(zip(trial.grows, elapsed, strict=False))
     return GrowResult(
         backing=backing.name,
         device=backing.device_name,
         method=backing.method,
         complete=complete,
-        interrupted=stop(),
-        base=base,
+        interrupted=interrupted or stop(),
+        base=trial.base,
         capacity_bytes=capacity,
         granule_bytes=backing.granularity,
-        lengths_bytes=tuple(plan.lengths[: len(trial.elapsed)]),
+        lengths_bytes=tuple(plan.lengths[:done]),
         committed_bytes=tuple(trial.committed),
-        elapsed_ns=tuple(trial.elapsed),
+        elapsed_ns=tuple(elapsed),
         growing=summarize_samples([ns for up, ns in steps if up]),
         shrinking=summarize_samples([ns for up, ns in steps if not up]),
         checks=trial.promises.results(),
         copying=copying,
+        ended_by=None if error is None else _failure(trial, error),
+        error=error,
+    )
+
+
+def _failure(trial: _Trial, error: VmtoolError | OSError | MemoryError) -> GrowFailure:
+    call = failed_call(error)
+    return GrowFailure(
+        operation=trial.operation,
+        step=trial.begun,
+        length_bytes=trial.length,
+        call=call.call if call else "",
+        symbol=call.symbol if call else type(error).__name__,
+        message=str(error) or "this process cannot have more memory",
+        cause=getattr(error, "cause", None),
+        hint=getattr(error, "hint", None),
     )
 
 
@@ -198,6 +260,8 @@ class _Trial:
         self.committed = array("Q")
         self.grows: list[bool] = []
         self.base = buffer.base
+        self.operation = "grow"
+        self.begun = self.length = 0
         self._buffer = buffer
         self._granule = buffer.backing.granularity
         self._zeroes = buffer.backing.zeroes
@@ -208,14 +272,17 @@ class _Trial:
         before = len(buffer)
         grow = length > before
         turn = bool(self.grows) and grow != self.grows[-1]
+        self.begun, self.length, self.operation = self.begun + 1, length, "check"
         if turn:
             self._check_contents(before, everything=True)
+        self.operation = "grow" if grow else "shrink"
         change = buffer.grow_to if grow else buffer.shrink_to
         start = perf_counter_ns()
         change(length)
         self.elapsed.append(perf_counter_ns() - start)
         self.grows.append(grow)
         self.committed.append(buffer.committed)
+        self.operation = "check"
         self._check_step(before, length)
 
     def _check_step(self, before: int, length: int) -> None:

@@ -61,8 +61,108 @@ def test_an_interruption_leaves_a_valid_partial_result():
 
 
 def test_the_budget_is_never_exceeded():
-    with pytest.raises(BudgetError):
-        run_growth(open_backing(), plan_for(budget=MIB))
+    result = run_growth(open_backing(), plan_for(budget=MIB))
+    assert isinstance(result.error, BudgetError)
+    assert max(result.committed_bytes) <= MIB
+    assert not result.complete
+    ended = result.ended_by
+    assert (ended.operation, ended.call, ended.symbol) == ("grow", "", "BudgetError")
+    assert ended.length_bytes > MIB
+
+
+class Failing:
+    """A backing of which one call of a kind fails."""
+
+    def __init__(self, real, call, number, error):
+        self._real = real
+        self._call = call
+        self._left = number
+        self._error = error
+
+    def __getattr__(self, name):
+        found = getattr(self._real, name)
+        if name != self._call:
+            return found
+        self._left -= 1
+        if self._left:
+            return found
+
+        def fail(*arguments):
+            if name == "unreserve":
+                found(*arguments)  # it would stay reserved until the end of these tests
+            raise self._error
+
+        return fail
+
+
+ENOMEM = CallError("mmap", "4096", code=12, symbol="ENOMEM", cause="full", hint="less")
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "operation", "step", "length"),
+    [("commit", 3, "grow", 3, 3 * MIB), ("release", 2, "shrink", 6, 2 * MIB)],
+)
+def test_a_call_that_fails_leaves_what_was_measured_before(call, number, operation, step, length):
+    plan = plan_for(to=4 * MIB, step=MIB, copying=True)
+    result = run_growth(Failing(open_backing(), call, number, ENOMEM), plan)
+    assert result.error is ENOMEM
+    ended = result.ended_by
+    assert (ended.operation, ended.step, ended.length_bytes) == (operation, step, length)
+    assert (ended.call, ended.symbol, ended.cause, ended.hint) == ("mmap", "ENOMEM", "full", "less")
+    assert ended.message == str(ENOMEM)
+    assert result.lengths_bytes == plan.lengths[: step - 1]
+    assert len(result.elapsed_ns) == len(result.committed_bytes) == step - 1
+    assert result.growing.samples + result.shrinking.samples == step - 1
+    assert not result.complete
+    assert not result.interrupted
+    assert result.copying is None
+
+
+def test_what_cannot_be_given_back_at_the_end_is_a_failure_with_every_step():
+    plan = plan_for(to=2 * MIB, step=MIB)
+    result = run_growth(Failing(open_backing(), "unreserve", 1, ENOMEM), plan)
+    assert (result.ended_by.operation, result.ended_by.step) == ("unreserve", 4)
+    assert result.lengths_bytes == plan.lengths
+    assert not result.complete
+
+
+@pytest.mark.parametrize(
+    ("error", "symbol", "words"),
+    [
+        (OSError(24, "Too many open files"), "OSError", "Too many open files"),
+        (MemoryError(), "MemoryError", "cannot have more memory"),
+    ],
+)
+def test_a_limit_that_ends_a_check_leaves_what_was_measured_before(
+    monkeypatch, error, symbol, words
+):
+    from vmtool.trials.stamps import Stamps
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(Stamps, "not_zero", fail)
+    result = run_growth(open_backing(), plan_for(to=2 * MIB, step=MIB))
+    assert result.error is error
+    ended = result.ended_by
+    assert (ended.operation, ended.step, ended.call, ended.symbol) == ("check", 1, "", symbol)
+    assert words in ended.message
+    assert result.lengths_bytes == (MIB,)
+
+
+def test_a_refused_reservation_is_an_error_and_no_result():
+    with pytest.raises(CallError) as caught:
+        run_growth(Failing(open_backing(), "reserve", 1, ENOMEM), plan_for())
+    assert caught.value is ENOMEM
+
+
+def test_a_second_ctrl_c_in_a_step_leaves_what_was_measured_before():
+    backing = Failing(open_backing(), "commit", 3, KeyboardInterrupt())
+    result = run_growth(backing, plan_for(to=4 * MIB, step=MIB, copying=True))
+    assert result.interrupted
+    assert not result.complete
+    assert result.lengths_bytes == (MIB, 2 * MIB)
+    assert (result.ended_by, result.copying) == (None, None)
 
 
 def test_copying_goes_through_the_growing_steps_only():
