@@ -11,6 +11,10 @@ def entry() -> None:
         enter()
     except KeyboardInterrupt:
         sys.exit(130)  # vmtool.errors.ExitCode.INTERRUPTED, which may not be loaded yet
+    finally:
+        # CPython ends by SIGINT, whatever the exit code, if an interruption left the last exec() of
+        # a string; every dataclass is made with one.
+        exec("")  # noqa: S102 - it runs nothing
 
 
 if __name__ == "__main__":

@@ -44,6 +44,24 @@ runpy.run_module("vmtool", run_name="__main__")
     assert (child.returncode, child.stderr) == (130, b"")
 
 
+def test_an_interruption_in_the_making_of_a_dataclass_has_the_same_code():
+    program = """
+import vmtool.__main__, vmtool.cli
+def enter():
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        sys.exit(130)
+import sys
+vmtool.cli.entry = enter
+vmtool.__main__.entry()
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, timeout=60
+    )
+    assert (child.returncode, child.stderr) == (130, b"")
+
+
 def test_help_loads_nothing_that_only_a_command_needs():
     result = subprocess.run(
         [sys.executable, "-c", _PROBE],

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import vmtool
 from vmtool.errors import VmtoolError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def child_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs *module* of vmtool."""
-    return [sys.executable, "-m", module, *arguments]
+if sys.platform == "win32":
+    # A console of its own, without a window: Ctrl-C and Ctrl-Break reach a whole console.
+    _FLAGS: Final = subprocess.CREATE_NO_WINDOW
+else:
+    _FLAGS: Final = 0
 
 
 def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
     """Start *module* of vmtool with pipes for all that it reads and writes.
 
+    It never hears what stops vmtool. A terminal, and timeout(1), signal a whole process group, and
+    it is this process that decides when its children stop.
+
     Raises:
         VmtoolError: If the platform allows no more processes, files or memory.
     """
     try:
-        return subprocess.Popen(
-            child_command(module, *arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="backslashreplace",  # what a library of another code page prints ends no reader
-            env=child_environment(),
-        )
+        with _signals_held():
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="backslashreplace",  # another code page in a library's words ends no reader
+                env=_environment(),
+                creationflags=_FLAGS,
+            )
     except OSError as error:
         raise VmtoolError(
             f"a worker process cannot be started: {error.strerror}",
@@ -47,7 +59,22 @@ def volunteer() -> None:
         return  # another platform, or a sandbox that forbids it
 
 
-def child_environment() -> dict[str, str]:
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold back what stops vmtool; a child that starts meanwhile is born with it held back."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _environment() -> dict[str, str]:
     """Return an environment in which a child finds the vmtool that runs here, installed or not."""
     root = str(Path(vmtool.__file__).parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

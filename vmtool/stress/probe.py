@@ -28,7 +28,7 @@ from vmtool.memory import open_backing
 from vmtool.memory.fill import window
 from vmtool.memory.governor import Tier
 from vmtool.memory.pressure import count_mappings, read_pressure
-from vmtool.stress.child import child_command, child_environment, volunteer
+from vmtool.stress.child import start_child, volunteer
 from vmtool.units import align_up
 
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
@@ -57,21 +57,16 @@ class Answer:
 
 def ask(question: str, backing: str, method: str, number: int = 0) -> Answer:
     """Ask *question* in a new process and return its answer."""
-    try:
-        child = subprocess.run(
-            child_command("vmtool.stress.probe", question, backing, method, str(number)),
-            check=False,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            env=child_environment(),
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
+    with start_child("vmtool.stress.probe", question, backing, method, str(number)) as child:
+        try:
+            stdout, stderr = child.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
+        finally:
+            child.kill()  # nothing if it has ended
     if child.returncode == 0:
-        return decode(Answer, json.loads(child.stdout))
-    last = child.stderr.strip().splitlines()[-1:]
+        return decode(Answer, json.loads(stdout))
+    last = stderr.strip().splitlines()[-1:]
     code = child.returncode
     return Answer(None, 0, last[0] if last else None, -code if code < 0 else code)
 

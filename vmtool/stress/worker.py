@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -25,13 +24,6 @@ from vmtool.stress.session import Session
 
 def main(arguments: list[str]) -> int:
     """Run the plan that stdin brings."""
-    # The parent says when to stop. A terminal, and timeout(1), signal the whole process group.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "win32":
-        signal.signal(signal.SIGBREAK, signal.SIG_IGN)  # every process of the console gets it
-    else:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     volunteer()
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
