@@ -1,5 +1,6 @@
 """The commands for the host on a CUDA device: here the stand-in driver, which is no hardware."""
 
+import dataclasses
 import json
 
 import jsonschema
@@ -70,8 +71,84 @@ def test_growing_on_a_device_checks_what_the_cpu_can_see(run_with_fakecuda):
     assert looked["base stays"] == len(document["steps"]["length_bytes"])
     assert looked["contents survive"] > 0
     assert looked["new memory is zero"] == 0  # nothing is promised about it
+    assert looked["all is released"] == 1
     assert document["copying"] is None
     ran.assert_clean()
+
+
+@pytest.mark.parametrize("method", ["cold", "pooled"])
+@pytest.mark.parametrize(("size", "looked_at"), [("32MiB", 1), ("256MiB", 1), ("16MiB", 0)])
+def test_growing_on_a_device_checks_that_all_is_released(
+    run_with_fakecuda, method, size, looked_at
+):
+    arguments = ["--backing", "cuda:0", "--method", method, "--json"]
+    ran = run_with_fakecuda(["grow", "--to", size, *arguments])
+    assert ran.returncode == 0, ran.stderr
+    released = json.loads(ran.stdout)["checks"][-1]
+    assert released == {"check": "all is released", "looked_at": looked_at, "failure": None}
+    ran.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("fault", "left"),
+    [
+        ("cuMemRelease:1+=SKIP", 64),
+        ("cuMemUnmap:1+=SKIP", 64),
+        ("cuMemRelease:9+=SKIP", 48),
+        ("cuMemRelease:17+=SKIP", None),  # half of it may be others'
+    ],
+)
+def test_memory_that_a_device_does_not_get_back_is_found(python_with_fakecuda, fault, left):
+    program = (
+        "from vmtool.memory import open_device\n"
+        "from vmtool.memory.faults import FaultyCalls, parse_fault\n"
+        "from vmtool.trials.growing import GrowPlan, run_growth\n"
+        f"faults = FaultyCalls([parse_fault({fault!r})])\n"
+        f"backing = open_device('cuda', faults=faults)\n"
+        "plan = GrowPlan((32 << 20, 64 << 20, 0), 64 << 20, against_copying=False)\n"
+        "result = run_growth(backing, plan)\n"
+        "print(result.failure and result.failure.failure)\n"
+    )
+    ran = python_with_fakecuda(program, granularity="2MiB")
+    words = (
+        None if left is None else f"{left << 20} bytes are still in use on the device at length 0"
+    )
+    assert ran.stdout.strip() == str(words), ran.stderr
+
+
+def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
+    from vmtool.memory import open_device
+    from vmtool.memory.cuda.pool import HandlePool
+    from vmtool.memory.governor import Governor
+    from vmtool.trials.growing import GrowPlan, run_growth
+
+    fakecuda.reset()
+    governor = Governor()
+    backing = open_device("cuda", method="pooled", governor=governor)
+    monkeypatch.setattr(HandlePool, "give", lambda *_: None)
+    plan = GrowPlan((64 << 20, 0), 64 << 20, against_copying=False)
+    failure = run_growth(backing, plan, governor=governor).failure
+    assert (failure.check, failure.failure) == (
+        "all is released",
+        "67108864 bytes are still in use on the device at length 0",
+    )
+    monkeypatch.undo()
+    for handle in list(backing.source._users):
+        backing.source.give(handle)
+    backing.close()
+
+
+@pytest.mark.parametrize("driver_model", ["wddm", "wsl"])
+def test_where_free_memory_is_a_budget_it_is_not_told_what_is_released(fakecuda, driver_model):
+    from vmtool.memory import open_device
+    from vmtool.trials.growing import GrowPlan, run_growth
+
+    fakecuda.reset()
+    backing = open_device("cuda")
+    backing.context.info = dataclasses.replace(backing.context.info, driver_model=driver_model)
+    plan = GrowPlan((64 << 20, 0), 64 << 20, against_copying=False)
+    assert run_growth(backing, plan).checks[-1].looked_at == 0
+    backing.close()
 
 
 def test_more_than_the_device_has_free_is_refused(run_with_fakecuda):

@@ -202,7 +202,9 @@ def _verdict(result: GrowResult, output: Output) -> int:
     if failure is not None:
         raise CheckFailedError(
             f"{failure.check}: {failure.failure}",
-            hint="run again with another --method; if both fail, test the RAM",
+            hint="run again with another --method; if both fail, test the RAM"
+            if result.device is None
+            else "run again while nobody else uses the device, with another --method",
         )
     if result.interrupted:
         output.notice(f"interrupted after {len(result.elapsed_ns)} steps; all was given back")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 #: Asking costs a microsecond for each handle; larger buffers are not counted.
 _MOST_CHUNKS: Final = 1 << 16
-_BUDGETED: Final = ("wddm", "wsl")
 
 
 class DeviceObserver:
@@ -58,7 +57,7 @@ class DeviceObserver:
         self._context = context
         self._subjects = subjects
         self._pooled_bytes = pooled_bytes
-        self._tells_memory = alone and context.info.driver_model not in _BUDGETED
+        self._alone = alone
         self._threads = threads
         # The location is a part of the description and dangles without it.
         self._access = context.driver.access(context.info.ordinal)
@@ -133,10 +132,4 @@ class DeviceObserver:
         return bool(access)
 
     def _used(self) -> int | None:
-        if not self._tells_memory or self._context.lost:
-            return None
-        try:
-            free, total = self._context.free_bytes()
-        except CudaError:
-            return None
-        return total - free
+        return self._context.used_bytes() if self._alone else None

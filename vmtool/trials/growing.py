@@ -49,7 +49,8 @@ class GrowCheck:
     Attributes:
         check: ``base stays``, ``committed follows length``, ``contents survive``,
             ``new memory is zero`` or ``all is released``.
-        looked_at: Comparisons made; 0 where it can't be checked here.
+        looked_at: Comparisons made; 0 where it can't be checked here, such as whether a device got
+            back less than 32 MiB: its driver counts all that is in use.
         failure: What was found instead, or ``None``.
     """
 
@@ -319,5 +320,5 @@ class _Trial:
     def _check_released(self) -> None:
         left = self._marks.left_bytes()
         if left is not None:
-            words = f"{left} bytes are still resident at length 0" if left else None
+            words = f"{left} bytes are still {self._marks.left} at length 0" if left else None
             self.promises.hold("all is released", words)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vmtool.memory.counters import read_range
+from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
 from vmtool.trials.stamps import Stamps
-from vmtool.units import KIB
+from vmtool.units import KIB, MIB
 
 if TYPE_CHECKING:
     from vmtool.memory.buffer import VirtualBuffer
@@ -19,6 +20,8 @@ _SALT: Final = 0x5EED_0000_0000_0001
 #: Stamps compared in each step; the whole is compared at every turn.
 _SAMPLE: Final = 256
 _PIECE: Final = 4 * KIB
+#: On a device, less than this is not told from what the driver takes for tables of its own.
+_LEAST_TOLD: Final = 32 * MIB
 
 
 class Marks(Protocol):
@@ -26,9 +29,11 @@ class Marks(Protocol):
 
     Attributes:
         checked: How many stamps were compared so far.
+        left: What :meth:`left_bytes` counts.
     """
 
     checked: int
+    left: str
 
     def write(self, before: int) -> None:
         """Stamp what lies between the length *before* and that of the buffer."""
@@ -40,7 +45,7 @@ class Marks(Protocol):
         """Return the offset of a byte that is not zero from *start* on, or ``None``."""
 
     def left_bytes(self) -> int | None:
-        """Return what is still resident of the reservation; ``None`` where it is not told."""
+        """Return what was not given back of all that was committed; ``None`` where it is not told."""
 
 
 def marks_for(buffer: VirtualBuffer, capacity: int) -> Marks:
@@ -50,11 +55,13 @@ def marks_for(buffer: VirtualBuffer, capacity: int) -> Marks:
     from vmtool.memory.cuda.copies import DeviceCopies
 
     backing = cast("CudaBacking", buffer.backing)  # the only one with memory of a device
-    return DeviceMarks(buffer, DeviceCopies(backing.context))
+    return DeviceMarks(buffer, backing, DeviceCopies(backing.context), capacity)
 
 
 class HostMarks:
     """Stamps every 4 KiB, through a view."""
+
+    left = "resident"
 
     def __init__(self, buffer: VirtualBuffer, capacity: int) -> None:
         self._buffer = buffer
@@ -88,8 +95,15 @@ class HostMarks:
 class DeviceMarks:
     """One stamp at the start of each granule, by copies: a device's memory is not for the CPU."""
 
-    def __init__(self, buffer: VirtualBuffer, copies: DeviceCopies) -> None:
+    left = "in use on the device"
+
+    def __init__(
+        self, buffer: VirtualBuffer, backing: CudaBacking, copies: DeviceCopies, capacity: int
+    ) -> None:
         self._buffer = buffer
+        self._backing = backing
+        self._capacity = capacity
+        self._used_before = self._used()
         self._copies = copies
         self._granule = buffer.backing.granularity
         self._turn = 0
@@ -124,9 +138,23 @@ class DeviceMarks:
                     return at + next(i for i, byte in enumerate(found) if byte)
         return None
 
-    def left_bytes(self) -> None:
-        """A driver does not tell what is behind a range."""
-        return
+    def left_bytes(self) -> int | None:
+        """See :class:`Marks`; by what the driver counts of the whole device, which moves a little."""
+        used, before = self._used(), self._used_before
+        if used is None or before is None or self._capacity < _LEAST_TOLD:
+            return None
+        left = used - before
+        return left if left > min(DEVICE_TOLERANCE_BYTES, self._capacity // 2) else 0
+
+    def _used(self) -> int | None:
+        """Return what is in use on the device beyond what a pool keeps unmapped."""
+        from vmtool.memory.cuda.pool import HandlePool
+
+        used, source = self._backing.context.used_bytes(), self._backing.source
+        if used is None or not isinstance(source, HandlePool):
+            return used
+        pool = source.snapshot()
+        return used - pool.pooled * pool.handle_bytes
 
     def _count(self, length: int) -> int:
         """Return how many stamps fit whole into *length* bytes."""

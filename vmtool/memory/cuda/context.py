@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.cuda import calls, driver
 from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vmtool.memory.faults import FaultyCalls
+
+#: Driver models under which free memory is a budget, and no count.
+_BUDGETED: Final = ("wddm", "wsl")
 
 
 class DeviceContext:
@@ -88,6 +91,16 @@ class DeviceContext:
         with self.current():
             free, total = self.call("cuMemGetInfo")
         return free, total
+
+    def used_bytes(self) -> int | None:
+        """Return what is in use on the device; ``None`` where the driver does not tell it."""
+        if self.lost or self.info.driver_model in _BUDGETED:
+            return None
+        try:
+            free, total = self.free_bytes()
+        except CudaError:
+            return None
+        return total - free
 
 
 def _release(loaded: driver.Driver, ordinal: int) -> None:
