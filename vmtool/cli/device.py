@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 def device_free(backing: VirtualBacking) -> int | None:
     """Return what is free on the device of *backing*, or ``None`` for the host."""
-    from vmtool.memory.governor import Tier
+    from vmtool.memory import device_ordinal
 
-    if backing.tier is not Tier.DEVICE:
+    ordinal = device_ordinal(backing.name)
+    if ordinal is None:
         return None
     from vmtool.memory.cuda.devices import free_bytes
 
-    return free_bytes(int(backing.name.partition(":")[2]))
+    return free_bytes(ordinal)

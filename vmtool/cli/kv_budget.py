@@ -81,7 +81,7 @@ def _device_free(name: str) -> tuple[int, str]:
     name = BACKING.convert(name, None, None)
     context = DeviceContext(device_ordinal(name) or 0)
     try:
-        return context.free_bytes()[0], f"free on {name}, {context.info.name}"
+        return context.free_and_total_bytes()[0], f"free on {name}, {context.info.name}"
     finally:
         context.close()
 

@@ -63,12 +63,13 @@ def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
         UsageError: If the granule is not legal there.
         UnavailableError: If released memory cannot be kept there.
     """
+    from vmtool.cli.device import device_free
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import Demand, check, refuse_unsafe
     from vmtool.replay.build import host_demand
     from vmtool.replay.real import open_memory
 
-    free = _device_free(backing)
+    free = device_free(backing)
     if free is None:
         demand = host_demand(plan)
     else:
@@ -78,25 +79,15 @@ def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
 
 
 def _safe(backing: VirtualBacking) -> int:
+    from vmtool.cli.device import device_free
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import page_table_bytes, safe_device_part
     from vmtool.units import MIB
 
-    free = _device_free(backing)
+    free = device_free(backing)
     if free is not None:
         return safe_device_part(free)
     facts = read_facts()
     # The preflight counts the page tables too, and memory may become less until it looks.
     safe = facts.safe_bytes - page_table_bytes(facts.safe_bytes, facts.page_bytes)
     return safe * 9 // 10 // MIB * MIB
-
-
-def _device_free(backing: VirtualBacking) -> int | None:
-    """Return what is free on the device of *backing*, or ``None`` for the host."""
-    from vmtool.memory.governor import Tier
-
-    if backing.tier is not Tier.DEVICE:
-        return None
-    from vmtool.memory.cuda.devices import free_bytes
-
-    return free_bytes(int(backing.name.partition(":")[2]))

@@ -86,8 +86,8 @@ class DeviceContext:
         with self.current():
             self.call("cuCtxSynchronize")
 
-    def free_bytes(self) -> tuple[int, int]:
-        """Return free and total memory of the device, in bytes."""
+    def free_and_total_bytes(self) -> tuple[int, int]:
+        """Return how much memory of the device is free, and how much it has."""
         with self.current():
             free, total = self.call("cuMemGetInfo")
         return free, total
@@ -97,7 +97,7 @@ class DeviceContext:
         if self.lost or self.info.driver_model in _BUDGETED:
             return None
         try:
-            free, total = self.free_bytes()
+            free, total = self.free_and_total_bytes()
         except CudaError:
             return None
         return total - free

@@ -66,7 +66,7 @@ def explain(error: CudaError, context: DeviceContext, nbytes: int, mappings: int
     if not isinstance(error, CudaOutOfMemoryError):
         return error
     try:
-        free: int | None = context.free_bytes()[0]
+        free: int | None = context.free_and_total_bytes()[0]
     except CudaError:
         free = None
     model = context.info.driver_model
