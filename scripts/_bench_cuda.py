@@ -131,7 +131,7 @@ def _device_name() -> str:
 
 
 def _floor_ns(program: Path) -> float:
-    arguments = [str(program), str(build.library()), str(GRANULE), str(CYCLES)]
+    arguments = [str(program), str(build.driver()), str(GRANULE), str(CYCLES)]
     environment = {"FAKECUDA_GRANULARITY": str(GRANULE)}
     done = subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment)
     return float(done.stdout)

@@ -61,8 +61,8 @@ def _cached(name: str, flags: tuple[str, ...], more: tuple[Path, ...] = ()) -> P
 
 
 @functools.cache
-def library() -> Path:
-    """Return the path of ``libcuda.so.1``, built if it is not there yet.
+def driver() -> Path:
+    """Return the path of the stand-in ``libcuda.so.1``, built if it is not there yet.
 
     Raises:
         CannotBuildError: If there is no C compiler.

@@ -39,7 +39,7 @@ class FakeCuda:
     """The stand-in, loaded into this process ahead of the bindings' first call."""
 
     def __init__(self) -> None:
-        self._library = ctypes.CDLL(str(build.library()))
+        self._library = ctypes.CDLL(str(build.driver()))
         self._library.fakecuda_report.restype = ctypes.c_size_t
         self._library.fakecuda_report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         for name in ("fakecuda_reset", "fakecuda_fail"):
@@ -113,7 +113,7 @@ def environment(reports: Path, **settings: object) -> dict[str, str]:
     kept.pop("CUDA_VISIBLE_DEVICES", None)
     given = {f"FAKECUDA_{name}": value for name, value in setting_lines(settings).items()}
     paths = {
-        "LD_LIBRARY_PATH": str(build.library().parent),
+        "LD_LIBRARY_PATH": str(build.driver().parent),
         "PYTHONPATH": os.pathsep.join((str(_ROOT), str(_ROOT / "tests"))),
         "FAKECUDA_REPORT": str(reports / "%p.json"),
     }

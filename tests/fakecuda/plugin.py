@@ -29,7 +29,7 @@ def fakecuda_lib():
     if os.name != "posix" or os.uname().sysname != "Linux":
         pytest.skip("the stand-in driver needs Linux (memfd)")
     try:
-        return build.library()
+        return build.driver()
     except build.CannotBuildError as exc:
         pytest.skip(str(exc))
 
