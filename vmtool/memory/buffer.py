@@ -13,8 +13,6 @@ from vmtool.memory.owner import Owner
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from vmtool.memory.backing import Reservation, VirtualBacking
     from vmtool.memory.governor import Governor, Lease
 
@@ -254,12 +252,7 @@ class VirtualBuffer(Owner, Exporting):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self.close()
         except LiveViewError as refusal:

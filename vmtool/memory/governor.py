@@ -13,7 +13,6 @@ from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 # Totals are compared with counters that platforms keep in 64 signed bits.
 _MAX_TOTAL: Final = (1 << 63) - 1
@@ -148,12 +147,7 @@ class Lease(Owner):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

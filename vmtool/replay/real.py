@@ -19,7 +19,6 @@ from vmtool.replay.stopwatch import Stopwatch, now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.pool import HandlePool
@@ -144,12 +143,7 @@ class RealMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_buffer(self, arena: int) -> None:

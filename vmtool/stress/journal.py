@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 #: The operations, by the number that stands in the journal.
 OPERATIONS: Final = (
@@ -85,10 +84,5 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
