@@ -13,6 +13,9 @@ CSV = "kv-estimate gpt2 --budget 1GiB --sweep context=1..8 --csv -"
 COMMANDS = ["granularity", "granularity --json", "reserve 1GiB", "grow --to 1MiB", "doctor", CSV]
 REFUSED = "grow --to 100TiB"  # exit code 5 on every machine
 
+TRACE = "synthetic:requests=9,output=64 --model qwen3-0.6b --budget 1GiB"
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 
 
@@ -47,13 +50,146 @@ def test_a_closed_stdout_does_not_matter_to_a_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [*((command, 2) for command in COMMANDS), ("--help", 1), ("--version", 1), ("grow -h", 1)],
+    [*((command, 1) for command in COMMANDS), ("--help", 1), ("--version", 1), ("grow -h", 1)],
 )
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
-def test_a_full_disk_is_an_error(command, code):
+@FULL
+def test_a_full_disk_is_an_error(command, code, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     ran = shell(command, ">/dev/full")
     assert ran.returncode == code
     assert "No space left on device" in ran.stderr
+
+
+def test_a_closed_stdout_is_told_before_the_run():
+    ran = shell("stress --duration 1h", ">&-")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "cannot write stdout: it is closed" in ran.stderr
+
+
+@FULL
+@pytest.mark.parametrize(
+    ("command", "suffix", "begins"),
+    [
+        ("grow --to 1MiB --json", ".json", '{\n  "schema": "vmtool.grow",'),
+        ("grow --to 1MiB", ".txt", "1 MiB reserved at 0x"),
+        ("doctor", ".txt", "this machine"),
+        (CSV, ".csv", "model,format_k"),
+    ],
+)
+def test_what_a_full_stdout_does_not_take_is_in_a_new_file(
+    command, suffix, begins, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ran = shell(command, ">/dev/full")
+    assert ran.returncode == 1
+    (saved,) = tmp_path.iterdir()
+    assert ran.stderr.splitlines()[-2:] == [
+        "vmtool: error: cannot write stdout: No space left on device",
+        f"  hint: the whole is in {saved} instead",
+    ]
+    assert saved.suffix == suffix
+    text = saved.read_text(encoding="utf-8")
+    assert text.startswith(begins)
+    assert suffix != ".json" or json.loads(text)["complete"]
+
+
+@FULL
+def test_a_result_that_nothing_takes_is_told_to_be_lost(monkeypatch, tmp_path):
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(tmp_path))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))"
+    program = f"{limit}\nfrom vmtool.cli import entry\nentry()"
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", [sys.executable, "-c", program])
+    ran = shell("grow --to 1MiB", ">/dev/full")
+    assert ran.returncode == 1
+    assert f"  hint: it is lost, as {tmp_path} did not take it (File too large)" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@FULL
+def test_a_result_that_a_file_does_not_take_is_on_stdout():
+    ran = shell("grow --to 1MiB --json -o /dev/full", "")
+    assert ran.returncode == 1
+    assert json.loads(ran.stdout)["complete"]
+    assert ran.stderr == (
+        "vmtool: error: cannot write /dev/full: No space left on device\n"
+        "  hint: the whole is on stdout instead\n"
+    )
+
+
+@FULL
+def test_neither_file_nor_stdout_take_a_result(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ran = shell("grow --to 1MiB --json -o /dev/full", ">/dev/full")
+    assert ran.returncode == 1
+    (saved,) = tmp_path.iterdir()
+    assert json.loads(saved.read_text(encoding="utf-8"))["complete"]
+
+
+@FULL
+def test_each_file_that_cannot_be_written_is_told_and_the_verdict_as_well(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    files = "-o /dev/full --html /dev/full --csv /dev/full"
+    ran = shell(f"stress --cycles 100 --seed 1 --assert cycles_per_s<1 --json {files}", "")
+    assert ran.returncode == 1  # though a check has failed, which alone would be 3
+    assert ran.stderr.count("cannot write /dev/full") == 3
+    assert "assert.cycles_per_s<1 failed" in ran.stderr
+    assert json.loads(ran.stdout)["schema"] == "vmtool.stress"
+    pages = sorted(path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+    assert pages[0].startswith("<!doctype html>")
+    assert pages[1].startswith("record,")
+
+
+@pytest.mark.parametrize(
+    ("option", "command"),
+    [
+        *(("-o", command) for command in ("grow --to 1MiB", "doctor", "reserve 1MiB", "schema")),
+        *((option, "stress --duration 1h") for option in ("-o", "--html", "--csv")),
+        *((option, f"kv-replay {TRACE}") for option in ("-o", "--html", "--csv")),
+        ("--csv", "kv-estimate gpt2 --budget 1GiB --sweep context=1..8"),
+        ("-o", "kv-estimate gpt2"),
+        ("-o", "granularity"),
+    ],
+)
+def test_a_file_in_no_folder_is_told_before_anything_starts(option, command, tmp_path):
+    ran = shell(f"{command} {option} {tmp_path}/none/x", "")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        f"vmtool: error: cannot write '{tmp_path}/none/x': No such file or directory\n"
+        "  hint: make its folder first\n"
+    )
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="where not even root writes: Linux")
+def test_a_folder_that_nobody_writes_to_is_told_before_anything_starts():
+    ran = shell("stress --duration 1h -o /sys/kernel/x", "")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "cannot write '/sys/kernel/x': " in ran.stderr
+
+
+def test_a_run_that_is_refused_leaves_no_files(tmp_path):
+    options = ["--json", "-o", "a", "--html", "b", "--csv", "c"]
+    ran = subprocess.run(
+        [*PROGRAM, "stress", "--capacity", "1EiB", "--budget", "1EiB", *options],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        timeout=60,
+    )
+    assert ran.returncode in {2, 5}, ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_with_a_name_gets_the_whole_result(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        try:
+            assert shell(f"reserve 1MiB --json -o {pipe}", "").returncode == 0
+            assert json.loads(reader.communicate(timeout=60)[0])["schema"] == "vmtool.reserve"
+        finally:
+            reader.kill()
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "--help", "--version", "grow --help"])

@@ -106,8 +106,15 @@ def main() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; errors are told on stderr."""
+    unwritten: list[str] = []
+    code = _run(arguments, unwritten)
+    return ExitCode.CALL_FAILED if unwritten else code
+
+
+def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
+    """Run the command line; files that its result could not be written to are added to a list."""
     try:
-        code = main.main(args=arguments, prog_name="vmtool", standalone_mode=False)
+        code = main.main(args=arguments, prog_name="vmtool", standalone_mode=False, obj=unwritten)
     except VmtoolError as error:
         _tell(error)
         return error.exit_code

@@ -59,7 +59,7 @@ def command(
     confidence: float,
     html: str | None,
     as_json: bool,
-    path: str | None,
+    path: str,
     quiet: bool,
 ) -> int:
     """Say what got faster or slower between two runs of stress, and how certain that is.
@@ -101,13 +101,15 @@ def command(
         output.notice(differences("warning: the settings differ", comparison.settings))
     if comparison.unmatched:
         output.notice(f"warning: not compared: {'; '.join(comparison.unmatched)}")
-    if html is not None:
-        from vmtool.report.compare_page import compare_page
-        from vmtool.report.files import save
-
-        save(html, compare_page(old, new, comparison))
     output.emit(
         lambda: compare_document(runs, comparison, command=command_line()),
         lambda console: print_comparison(runs, comparison, console),
     )
+
+    def page() -> str:
+        from vmtool.report.compare_page import compare_page
+
+        return compare_page(old, new, comparison)
+
+    output.save(html, page)
     return ExitCode.DONE if comparison.passed else ExitCode.CHECK_FAILED

@@ -13,7 +13,7 @@ from vmtool.errors import CheckFailedError
 @all_backings_option
 @click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
 @output_options
-def command(backing: str, strict: bool, as_json: bool, path: str | None, quiet: bool) -> None:
+def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -> None:
     """Check everything on this machine that would stop or slow such memory.
 
     \b

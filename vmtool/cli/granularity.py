@@ -30,7 +30,7 @@ def command(
     model: str | None,
     bytes_per_token: int | None,
     as_json: bool,
-    path: str | None,
+    path: str,
     quiet: bool,
 ) -> None:
     """Show what this machine can map, in what unit, and what limits it.

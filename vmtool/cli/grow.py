@@ -75,7 +75,7 @@ def command(
     method: str | None,
     huge: bool,
     as_json: bool,
-    path: str | None,
+    path: str,
     quiet: bool,
 ) -> int:
     """Grow a buffer to a size and shrink it again, and check every step of it.

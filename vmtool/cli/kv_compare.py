@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.cli.kv_question import load_model, read_granule
-from vmtool.cli.output import Output, command_line, opened
+from vmtool.cli.output import Output, command_line, opened, put
 from vmtool.errors import UsageError
 from vmtool.units import parse_count
 
@@ -142,8 +142,11 @@ def _wrote_csv_only(path: str | None, rows: list[Row]) -> bool:
     from vmtool.report.codepage import UTF_8
     from vmtool.report.kv_table import write_csv
 
-    with opened(path, UTF_8) as file:
-        write_csv(rows, file)
+    def write(place: str) -> None:
+        with opened(place, UTF_8) as file:
+            write_csv(rows, file)
+
+    put(path, write, ".csv")
     return path == "-"
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("kv-estimate", short_help="What a model's KV cache costs, and how many tokens fit.")
 @estimate_options
 @output_options
-def command(as_json: bool, path: str | None, quiet: bool, **options: Any) -> None:
+def command(as_json: bool, path: str, quiet: bool, **options: Any) -> None:
     """Say how many tokens of a model fit into memory, exactly, and what granules change.
 
     \b
@@ -31,7 +31,7 @@ def command(as_json: bool, path: str | None, quiet: bool, **options: Any) -> Non
     from vmtool.cli.kv_question import asked
 
     output = Output(as_json, path, quiet)
-    if options["csv"] == "-" and (as_json or path not in {None, "-"}):
+    if options["csv"] == "-" and (as_json or path != "-"):
         raise UsageError("--csv - is the whole result: it goes with neither --json nor --output")
     if options["list_models"]:
         _list(output)

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from vmtool.cli.params import COUNT, SIZE, SIZE_OR_ZERO, option_group
+from vmtool.cli.params import COUNT, FILE_OR_STDOUT, SIZE, SIZE_OR_ZERO, option_group
 
 #: Which model, in which format, on which rank: of every command about a model's KV cache.
 MODEL_OPTIONS: Final = (
@@ -99,6 +99,7 @@ estimate_options: Final = option_group(
     ),
     click.option(
         "--csv",
+        type=FILE_OR_STDOUT,
         metavar="FILE",
         help="Write the table of --compare or --sweep as CSV; - is stdout, and no table.",
     ),

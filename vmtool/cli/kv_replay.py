@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("kv-replay", short_help="What a request trace does to KV memory, real or simulated.")
 @replay_options
 @output_options
-def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> int:
+def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Replay a trace of requests as sequences that grow token by token, and account every byte.
 
     \b
@@ -41,12 +41,9 @@ def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> 
     from vmtool.cli.replay_compare import answer_compare, read_axes, replay_rows
     from vmtool.cli.replay_memory import choose_budget, open_chosen
     from vmtool.cli.replay_plan import read_rules, read_trace
-    from vmtool.report.files import claim
 
     output = Output(as_json, path, quiet)
     name, axes = _split(options["trace"], options["compare"])
-    for file in filter(None, (options["html"], options["csv"])):
-        claim(file)
     trace = read_trace(options, name)
     model = load_model({**options, "compare": ()})
     backing = open_chosen(options)
@@ -97,20 +94,24 @@ def _replay(
 
 
 def _answer(result: ReplayResult, options: dict[str, Any], output: Output) -> int:
-    from vmtool.report.files import save
     from vmtool.report.replay import to_document, to_lines
 
     output.emit_lines(
         lambda: to_document(result, command_line()), lambda width: to_lines(result, width)
     )
-    if options["html"]:
+
+    def page() -> str:
         from vmtool.report.replay_page import replay_page
 
-        save(options["html"], replay_page(result, command=command_line()))
-    if options["csv"]:
+        return replay_page(result, command=command_line())
+
+    def table() -> str:
         from vmtool.report.replay_csv import timeline_csv
 
-        save(options["csv"], timeline_csv(result))
+        return timeline_csv(result)
+
+    output.save(options["html"], page)
+    output.save(options["csv"], table)
     if result.complete:
         return ExitCode.DONE
     output.notice("interrupted; everything is released, the result is partial")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from vmtool.cli import ARGUMENTS
 from vmtool.cli.stderr import tell
-from vmtool.errors import UsageError
 from vmtool.printable import printable
 
 if TYPE_CHECKING:
@@ -34,22 +34,55 @@ def opened(path: str, encoding: tuple[str, str]) -> Iterator[IO[str]]:
     Args:
         path: The file.
         encoding: Its encoding, and what happens to characters that it does not have.
-
-    Raises:
-        UsageError: If it cannot be written.
     """
-    if path == "-" and sys.stdout is None:
-        raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
     name, errors = encoding
+    with click.open_file(path, "w", encoding=name, errors=errors) as file:
+        yield file
+        file.flush()  # a command that goes on, such as one that holds, must be heard
+
+
+def put(path: str, write: Callable[[str], None], suffix: str, *, or_stdout: bool = False) -> None:
+    """Write what the work came to; if that fails, tell it and write it where it is not lost.
+
+    The command goes on, so that all it has to say is said. Its exit code is then 1.
+
+    Args:
+        path: The file; ``-`` is stdout.
+        write: Writes it to the file of that name.
+        suffix: Of a file that it is put into instead.
+        or_stdout: Whether it may be put on stdout instead.
+    """
     try:
-        with click.open_file(path, "w", encoding=name, errors=errors) as file:
-            yield file
-            file.flush()  # a command that goes on, such as one that holds, must be heard
+        write(path)
     except BrokenPipeError:
         raise
     except OSError as error:
+        click.get_current_context().ensure_object(list).append(path)
         where = "stdout" if path == "-" else path
-        raise UsageError(f"cannot write {where}: {error.strerror}") from error
+        tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
+        tell(f"  hint: {_put_elsewhere(write, suffix, or_stdout=or_stdout and path != '-')}")
+
+
+def _put_elsewhere(write: Callable[[str], None], suffix: str, *, or_stdout: bool) -> str:
+    """Write to stdout or else to a new file in the folder for such; return where it is."""
+    if or_stdout and sys.stdout is not None:
+        with suppress(OSError):
+            write("-")
+            return "the whole is on stdout instead"
+    import tempfile
+
+    try:
+        number, place = tempfile.mkstemp(suffix, "vmtool-")
+        os.close(number)
+        try:
+            write(place)
+        except OSError:
+            Path(place).unlink()
+            raise
+    except OSError as error:
+        where = tempfile.tempdir or "a folder for such files"
+        return f"it is lost, as {where} did not take it ({error.strerror or error}): run it again"
+    return f"the whole is in {place} instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +91,12 @@ class Output:
 
     Attributes:
         as_json: Print one JSON document instead of text.
-        path: A file for the result; ``None`` or ``-`` is stdout.
+        path: A file for the result; ``-`` is stdout.
         quiet: No notices on stderr.
     """
 
     as_json: bool = False
-    path: str | None = None
+    path: str = "-"
     quiet: bool = False
 
     def emit(
@@ -71,11 +104,7 @@ class Output:
         document: Callable[[], dict[str, Any]],
         text: Callable[[Console], None],
     ) -> None:
-        """Write the result; only the form that was asked for is made.
-
-        Raises:
-            UsageError: If the file cannot be written.
-        """
+        """Write the result; only the form that was asked for is made."""
 
         def rich_text(file: IO[str]) -> None:
             from vmtool.report.console import result_console
@@ -98,9 +127,6 @@ class Output:
         Args:
             document: Makes the JSON document.
             lines: Makes the text for a width in columns.
-
-        Raises:
-            UsageError: If the file cannot be written.
         """
 
         def plain_text(file: IO[str]) -> None:
@@ -115,14 +141,28 @@ class Output:
     ) -> None:
         from vmtool.report.codepage import UTF_8, result_encoding
 
-        path = "-" if self.path is None else self.path
-        with opened(path, UTF_8 if self.as_json or path != "-" else result_encoding()) as file:
-            if self.as_json:
-                from vmtool.report.document import dump
+        # Made before the file is opened: what fails here leaves an earlier result alone.
+        body = document() if self.as_json else {}
 
-                dump(document(), file)
-            else:
-                text(file)
+        def write(path: str) -> None:
+            with opened(path, UTF_8 if self.as_json or path != "-" else result_encoding()) as file:
+                if self.as_json:
+                    from vmtool.report.document import dump
+
+                    dump(body, file)
+                else:
+                    text(file)
+
+        put(self.path, write, ".json" if self.as_json else ".txt", or_stdout=True)
+
+    def save(self, path: str | None, make: Callable[[], str]) -> None:
+        """Write a file beside the result, if it was asked for."""
+        if path is None:
+            return
+        from vmtool.report.files import save
+
+        text = make()
+        put(path, lambda place: save(place, text), Path(path).suffix)
 
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from vmtool import units
+from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,24 @@ class _BackingName(click.ParamType[str]):
         return f"cuda:{device}"
 
 
+class _ResultFile(click.Path):
+    """A file to write when the work is done. That it can be written is made sure of before."""
+
+    def __init__(self, *, or_stdout: bool = False) -> None:
+        super().__init__(dir_okay=False, allow_dash=or_stdout)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if self.allow_dash and path == "-":
+            if sys.stdout is None:
+                raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
+        else:
+            from vmtool.report.files import claim
+
+            claim(str(path))
+        return path
+
+
 #: ``host``, ``cuda`` or ``cuda:N``.
 BACKING: Final = _BackingName()
 #: A positive number of bytes, such as ``64KiB``.
@@ -61,6 +81,10 @@ SIZE_OR_ZERO: Final = _Quantity("size", units.parse_size, minimum=0)
 COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
 #: A positive duration in nanoseconds, such as ``10s``.
 DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
+#: A file beside the result.
+FILE: Final = _ResultFile()
+#: A file, or ``-`` for stdout.
+FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
 
 
 def option_group(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
@@ -79,7 +103,8 @@ output_file_option: Final = click.option(
     "-o",
     "--output",
     "path",
-    type=click.Path(dir_okay=False, allow_dash=True),
+    type=FILE_OR_STDOUT,
+    default="-",
     metavar="FILE",
     help="Write the result to FILE instead of stdout.",
 )
@@ -93,7 +118,7 @@ output_options: Final = option_group(
 
 html_option: Final = click.option(
     "--html",
-    type=click.Path(dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Also write one self-contained page.",
 )
@@ -103,7 +128,7 @@ def csv_option(content: str) -> Callable[[_F], _F]:
     """Return ``--csv`` of a command that writes *content* beside its result."""
     return click.option(
         "--csv",
-        type=click.Path(dir_okay=False),
+        type=FILE,
         metavar="FILE",
         help=f"Also write {content}.",
     )

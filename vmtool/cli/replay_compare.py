@@ -128,19 +128,20 @@ def answer_compare(
     rows: Sequence[ComparedReplay], options: Mapping[str, Any], output: Output, *, complete: bool
 ) -> int:
     """Print one table of *rows*, and write the files that *options* ask for."""
-    from vmtool.report.files import save
     from vmtool.report.replay_table import compare_csv, compare_document, compare_lines
 
     output.emit_lines(
         lambda: compare_document(rows, command_line(), complete=complete),
         lambda width: compare_lines(rows, width),
     )
-    if options["html"]:
+
+    def page() -> str:
         from vmtool.report.replay_page import compare_page
 
-        save(options["html"], compare_page(rows, command=command_line(), complete=complete))
-    if options["csv"]:
-        save(options["csv"], compare_csv(rows))
+        return compare_page(rows, command=command_line(), complete=complete)
+
+    output.save(options["html"], page)
+    output.save(options["csv"], lambda: compare_csv(rows))
     if complete:
         return ExitCode.DONE
     output.notice(f"interrupted after {len(rows)} rows; everything is released")

@@ -26,7 +26,7 @@ def command(
     huge: bool,
     hold: bool,
     as_json: bool,
-    path: str | None,
+    path: str,
     quiet: bool,
 ) -> int:
     """Reserve SIZE bytes of addresses and show that no memory is taken for them.

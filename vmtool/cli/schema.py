@@ -10,7 +10,7 @@ from vmtool.cli.params import output_file_option
 @click.command()
 @click.argument("name", required=False)
 @output_file_option
-def command(name: str | None, path: str | None) -> None:
+def command(name: str | None, path: str) -> None:
     """Print the JSON Schema (draft 2020-12) of a document, or list the documents.
 
     \b

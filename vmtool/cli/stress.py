@@ -40,7 +40,7 @@ _USED_BY: Final = {
 @backing_options
 @stress_options
 @output_options
-def command(*, as_json: bool, path: str | None, quiet: bool, **options: Any) -> int:
+def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Commit, touch and release real memory over and over: how fast, and is it done right.
 
     \b
@@ -105,14 +105,11 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import stress_progress
     from vmtool.machine import read_facts
-    from vmtool.report.files import claim
     from vmtool.report.stress import to_document, to_text
     from vmtool.stress.plan import make_settings, method_names
     from vmtool.stress.run import run_stress, with_verdicts
 
     conditions = [parse_assertion(text) for text in options["assertions"]]
-    for path in filter(None, (options["html"], options["csv"])):
-        claim(path)
     output.announce(options["backing"])
     facts = read_facts()
     methods = method_names(options["backing"], options["method"])
@@ -133,24 +130,27 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     output.emit(
         lambda: to_document(result, command_line()), lambda console: to_text(result, console)
     )
-    _write_files(options, result)
+    _write_files(output, options, result)
     for warning in result.warnings:
         output.notice(f"warning: {warning.message}\n  {warning.hint}")
     return _exit_code(output, result)
 
 
-def _write_files(options: dict[str, Any], result: StressResult) -> None:
+def _write_files(output: Output, options: dict[str, Any], result: StressResult) -> None:
     """Write the result as the files that were asked for beside it."""
-    from vmtool.report.files import save
 
-    if options["html"]:
+    def page() -> str:
         from vmtool.report.stress_page import stress_page
 
-        save(options["html"], stress_page(result, command=command_line(), version=__version__))
-    if options["csv"]:
+        return stress_page(result, command=command_line(), version=__version__)
+
+    def table() -> str:
         from vmtool.report.csv import stress_csv
 
-        save(options["csv"], stress_csv(result))
+        return stress_csv(result)
+
+    output.save(options["html"], page)
+    output.save(options["csv"], table)
 
 
 def _backings(options: dict[str, Any], methods: tuple[str, ...]) -> list[VirtualBacking]:

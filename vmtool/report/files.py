@@ -1,38 +1,53 @@
-"""Reports in files of their own, beside the result on stdout."""
+"""Files that are written when the work is done: made sure of before it."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Final
 
-from vmtool.errors import UsageError
+from vmtool.errors import UsageError, VmtoolError
+
+#: What is wrong with a name, and not with what the platform has or allows.
+_WRONG_NAMES: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+)
 
 
 def claim(path: str) -> None:
     """Make sure that *path* can be written, before work that would be lost otherwise.
 
+    What is in the file stays, and one that is not there is not left behind.
+
     Raises:
-        UsageError: If it cannot.
+        UsageError: If it can name no file, such as one in a folder that does not exist.
+        VmtoolError: If the platform refuses to write it.
     """
     try:
-        with open(path, "a", encoding="utf-8"):
-            pass
+        file = Path(path)
+        if not file.exists():
+            file = Path(os.path.realpath(path))  # a link to what is not there stays
+            file.open("xb").close()
+            file.unlink()
+        elif file.is_file() or file.is_dir():
+            file.open("ab").close()
+        # Else it is a pipe or a device. A pipe's reader would take closing it for the end.
     except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from error
+        # A ValueError is a NUL in the path.
+        code = getattr(error, "errno", errno.EINVAL)
+        message = f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
+        if code not in _WRONG_NAMES:
+            raise VmtoolError(message, hint="write elsewhere, or make that possible") from error
+        hint = "make its folder first" if code == errno.ENOENT else "give another file"
+        raise UsageError(message, hint=hint) from error
 
 
 def save(path: str, text: str) -> None:
     """Write *text* to *path*, in place of what was there.
 
     Raises:
-        UsageError: If the file cannot be written.
+        OSError: If the file cannot be written.
     """
-    try:
-        Path(path).write_text(text, encoding="utf-8", newline="\n")
-    except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: str, error: OSError | ValueError) -> UsageError:
-    # A ValueError is a NUL in the path, or half a character in the text.
-    reason = getattr(error, "strerror", None) or str(error)
-    return UsageError(f"cannot write {path!r}: {reason}")
+    # Half a character, as in the name of a file that is no text, has no code in UTF-8.
+    Path(path).write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")

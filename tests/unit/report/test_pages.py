@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from stored_runs import checkpoint, eventful, method, phase, run
 
 from vmtool.compare import compare
-from vmtool.errors import UsageError
+from vmtool.errors import UsageError, VmtoolError
 from vmtool.report.charts import Series, histogram_chart, interval_chart, timeline_chart
 from vmtool.report.compare_page import compare_page
 from vmtool.report.files import claim, save
@@ -130,11 +131,50 @@ def test_a_ledger_that_differs_is_drawn_apart_from_the_belief():
     assert float(lines["second"]) == 16  # at the top
 
 
-@pytest.mark.parametrize("act", [claim, lambda path: save(path, "x")])
-def test_a_file_that_cannot_be_written_is_wrong_usage(tmp_path, act):
-    for path in (tmp_path / "none" / "a.html", tmp_path):
-        with pytest.raises(UsageError, match="cannot write"):
-            act(str(path))
+NO_FILES = ["none/a.html", ".", "a\0b", "x" * 300, "file/a.html"]
+
+
+@pytest.mark.parametrize("name", NO_FILES)
+def test_a_name_that_no_file_can_have_is_wrong_usage(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot write") as caught:
+        claim(f"{tmp_path}/{name}")
+    assert caught.value.hint
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="where not even root writes: Linux")
+def test_a_file_that_the_platform_refuses_is_a_failed_call():
+    with pytest.raises(VmtoolError, match="cannot write") as caught:
+        claim("/sys/kernel/vmtool.html")
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["none/a.html", "."])
+def test_a_file_that_cannot_be_saved_is_an_os_error(tmp_path, name):
+    with pytest.raises(OSError, match=r"No such file|directory|denied"):
+        save(str(tmp_path / name), "x")
+
+
+def test_claiming_a_file_that_is_not_there_leaves_none(tmp_path):
+    claim(str(tmp_path / "a.html"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_claiming_a_link_to_a_file_that_is_not_there_leaves_the_link(tmp_path):
+    link = tmp_path / "link"
+    try:
+        link.symlink_to("target")
+    except OSError as error:
+        pytest.skip(f"links cannot be made here: {error}")
+    claim(str(link))
+    assert list(tmp_path.iterdir()) == [link]
+
+
+def test_half_a_character_is_saved_escaped(tmp_path):
+    path = tmp_path / "a.html"
+    save(str(path), "a\udcff")
+    assert path.read_bytes() == b"a\\udcff"
 
 
 def test_claiming_a_file_keeps_what_is_in_it(tmp_path):
