@@ -292,6 +292,7 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --as vlm", "did you mean vllm"),
         ("llama-3.1-8b --compare dtypes=bf16", "did you mean dtype"),
         ("llama-3.1-8b --compare dtype=", "no values"),
+        ("llama-3.1-8b --compare dtype=bf16 --compare dtype=", "no values"),
         ("llama-3.1-8b --compare granule=0", "from 1 B to 1 TiB"),
         ("llama-3.1-8b --compare granule=2XB", "unknown unit"),
         ("llama-3.1-8b --compare dtype=bf16 --as vllm", "give one of"),

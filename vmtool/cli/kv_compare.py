@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.cli.axes import read_axes
 from vmtool.cli.kv_question import load_model, read_granule
 from vmtool.cli.output import Output, command_line, opened, put
 from vmtool.errors import UsageError
@@ -31,7 +32,8 @@ def answer_compare(asked: Asked, axes: Sequence[str], csv: str | None, output: O
     from vmtool.kv.estimate import Estimate
     from vmtool.report.kv_table import Row, compare_body, compare_lines
 
-    values = _read_axes(asked, axes)
+    named = asked.options["model"]
+    values = read_axes(axes, _AXES, _MOST_ROWS, first={"model": [named] if named else []})
     rows = []
     for combination in itertools.product(*values.values()):
         labels = dict(zip(values, combination, strict=True))
@@ -97,33 +99,6 @@ def read_sweep(text: str) -> list[int]:
     if (high - low) // step >= _MOST_ROWS:
         raise UsageError(f"--sweep {text!r}: more than {_MOST_ROWS} rows")
     return [*range(low, high, step), high]
-
-
-def _read_axes(asked: Asked, axes: Sequence[str]) -> dict[str, list[str]]:
-    values: dict[str, list[str]] = {}
-    for text in axes:
-        axis, _, given = text.partition("=")
-        if axis not in _AXES:
-            from difflib import get_close_matches
-
-            close = get_close_matches(axis, _AXES, n=1)
-            raise UsageError(
-                f"--compare {text!r}: unknown axis {axis!r}",
-                hint=f"did you mean {close[0]}?" if close else f"use {', '.join(_AXES)}",
-            )
-        values.setdefault(axis, []).extend(v.strip() for v in given.split(",") if v.strip())
-        if not values[axis]:
-            raise UsageError(f"--compare {text!r}: no values", hint=f"write {axis}=A,B")
-    named = asked.options["model"]
-    if "model" in values and named:
-        values["model"].insert(0, named)
-    values = {axis: list(dict.fromkeys(found)) for axis, found in values.items()}
-    count = 1
-    for found in values.values():
-        count *= len(found)
-    if count > _MOST_ROWS:
-        raise UsageError(f"--compare: {count} combinations are more than {_MOST_ROWS}")
-    return values
 
 
 def _question(asked: Asked, labels: dict[str, str]) -> Question:

@@ -38,7 +38,7 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.kv_question import load_model
     from vmtool.cli.progress import progress_line
-    from vmtool.cli.replay_compare import answer_compare, read_axes, replay_rows
+    from vmtool.cli.replay_compare import answer_compare, replay_axes, replay_rows
     from vmtool.cli.replay_memory import choose_budget, open_chosen
     from vmtool.cli.replay_plan import read_rules, read_trace
 
@@ -61,7 +61,7 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
         if not axes:
             result = once(options)
         else:
-            rows, complete = replay_rows(options, read_axes(axes), once)
+            rows, complete = replay_rows(options, replay_axes(axes), once)
     if axes:
         return answer_compare(rows, options, output, complete=complete)
     return _answer(result, options, output)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.cli.axes import read_axes
 from vmtool.cli.kv_question import read_granule
 from vmtool.cli.output import command_line
 from vmtool.errors import ExitCode, InputError, RefusedError, UsageError
@@ -57,31 +57,9 @@ def is_axis(text: str) -> bool:
     return text.partition("=")[0] in _READERS and "=" in text
 
 
-def read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values on each axis.
-
-    Raises:
-        UsageError: If an axis is unknown or has no values, or there are too many combinations.
-    """
-    values: dict[str, list[str]] = {}
-    count = 1
-    for text in axes:
-        axis, _, given = text.partition("=")
-        if axis not in _READERS:
-            close = get_close_matches(axis, _READERS, n=1)
-            raise UsageError(
-                f"--compare {text!r}: unknown axis {axis!r}",
-                hint=f"did you mean {close[0]}?" if close else f"use {', '.join(_READERS)}",
-            )
-        found = [value.strip() for value in given.split(",") if value.strip()]
-        if not found:
-            raise UsageError(f"--compare {text!r}: no values", hint=f"write {axis}=A,B")
-        values[axis] = list(dict.fromkeys([*values.get(axis, ()), *found]))
-    for found in values.values():
-        count *= len(found)
-    if count > _MOST_ROWS:
-        raise UsageError(f"--compare: {count} combinations are more than {_MOST_ROWS}")
-    return values
+def replay_axes(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values on each axis; see :func:`vmtool.cli.axes.read_axes`."""
+    return read_axes(texts, _READERS, _MOST_ROWS)
 
 
 def replay_rows(
