@@ -213,16 +213,15 @@ def _wait_for_a_worker(pid):
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
+def _signalled(name, *arguments):
+    """Run a command, send it a signal when it has a child; return its code, document and words."""
     # Whoever runs the tests may ignore the signal, as nohup does, and children inherit that.
     program = (
         f"import signal, sys; signal.signal(signal.{name}, signal.default_int_handler)\n"
         "from vmtool.cli import run; sys.exit(run(sys.argv[1:]))"
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", program, "stress", *SMALL, "--duration", "10m", "--json"],
+        [sys.executable, "-c", program, *arguments, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -235,11 +234,49 @@ def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
     finally:
         child.kill()
     document = json.loads(stdout)
-    validate(document, load_schema("vmtool.stress"))
-    assert child.returncode == 130
+    validate(document, load_schema(document["schema"]))
+    return child.returncode, document, stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
+    code, document, stderr = _signalled(name, "stress", *SMALL, "--duration", "10m")
+    assert document["schema"] == "vmtool.stress"
+    assert code == 130
     assert document["outcome"] == "interrupted"
     assert not [v for v in document["verdicts"] if v["passed"] is False]
     assert "interrupted" in stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("mode", [("--find-ceiling", "reserve"), ("--prove-faults",)])
+def test_a_signal_leaves_a_partial_result_of_other_modes_as_well(name, mode):
+    code, document, stderr = _signalled(name, "stress", *mode)
+    assert code == 130
+    assert not document["complete"]
+    assert "interrupted" in stderr
+
+
+def _text(show, report):
+    out = io.StringIO()
+    show(report, Console(file=out, width=80, highlight=False, legacy_windows=False))
+    return out.getvalue()
+
+
+def test_the_text_of_what_was_interrupted_says_so():
+    from vmtool.report.stress_modes import ceiling_text, guards_text
+    from vmtool.stress.ceiling import CeilingReport, MethodCeiling
+    from vmtool.stress.guards import GuardReport
+
+    found = MethodCeiling("fixed", 1 << 40, None, 11, None, complete=False)
+    text = _text(ceiling_text, CeilingReport("reserve", (found,), complete=False))
+    assert "nothing was refused so far" in text
+    assert "within the bounds" not in text
+    assert "interrupted" in text
+    assert "interrupted" in _text(guards_text, GuardReport((), complete=False))
+    assert "interrupted" not in _text(guards_text, GuardReport(()))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the host's guards are tried as signals")

@@ -52,28 +52,41 @@ def run_matrix_mode(output: Output, request: Request, hang_ns: int) -> int:
 
 def run_ceiling_mode(output: Output, kind: str, backing: str, methods: tuple[str, ...]) -> int:
     """Search how far one resource goes."""
+    from vmtool.cli.interrupt import watch_signals
     from vmtool.report.stress_modes import ceiling_document, ceiling_text
     from vmtool.stress.ceiling import find_ceiling
 
-    report = find_ceiling(kind, backing, methods, lambda tries: _show(output, f"try {tries}"))
+    def show(tries: int) -> None:
+        _show(output, f"try {tries}")
+
+    with watch_signals() as interruption:
+        report = find_ceiling(kind, backing, methods, show, stopping=lambda: interruption.requested)
     _show(output, "")
     output.emit(
         lambda: ceiling_document(report, command_line()),
         lambda console: ceiling_text(report, console),
     )
+    if not report.complete:
+        output.notice("interrupted; everything is released, the search is not at its end")
+        return ExitCode.INTERRUPTED
     return ExitCode.DONE
 
 
 def run_guards_mode(output: Output, backing: str, methods: tuple[str, ...]) -> int:
     """Show that memory which is not committed faults."""
+    from vmtool.cli.interrupt import watch_signals
     from vmtool.report.stress_modes import guards_document, guards_text
     from vmtool.stress.guards import prove_guards
 
-    report = prove_guards(backing, methods)
+    with watch_signals() as interruption:
+        report = prove_guards(backing, methods, stopping=lambda: interruption.requested)
     output.emit(
         lambda: guards_document(report, command_line()),
         lambda console: guards_text(report, console),
     )
+    if not report.complete:
+        output.notice("interrupted; the rest was not tried")
+        return ExitCode.INTERRUPTED
     wrong = [proof for proof in report.proofs if not proof.passed]
     if wrong:
         raise CheckFailedError(

@@ -66,14 +66,15 @@ def most_worth_trying() -> int:
 
 
 def search_ceiling(
-    works: Callable[[int], bool], *, unit: int, tries: int, most: int = _LARGEST
+    works: Callable[[int], bool | None], *, unit: int, tries: int, most: int = _LARGEST
 ) -> tuple[int, int | None, int]:
     """Return the largest multiple of *unit* that works, the smallest that does not, and the tries.
 
     Doubles (or halves) from 1 GiB, or from *most*, until the answer changes, then bisects.
 
     Args:
-        works: Tells whether a size works; if one does, all smaller ones must.
+        works: Tells whether a size works; if one does, all smaller ones must. ``None`` ends the
+            search where it is.
         unit: What sizes are multiples of.
         tries: The most calls of *works*.
         most: The largest size to try.
@@ -81,8 +82,11 @@ def search_ceiling(
     good, bad, used = 0, None, 0
     size = max(min(GIB, most) // unit, 1) * unit
     while used < tries and (bad is None or (good == 0 and bad > unit)) and size <= most:
+        worked = works(size)
+        if worked is None:
+            return good, bad, used
         used += 1
-        if works(size):
+        if worked:
             good = size
             size *= 2
         else:
@@ -90,8 +94,11 @@ def search_ceiling(
             size = max(size // 2 // unit, 1) * unit
     while used < tries and bad is not None and bad - good > unit:
         middle = (good + bad) // 2 // unit * unit
+        worked = works(middle)
+        if worked is None:
+            return good, bad, used
         used += 1
-        if works(middle):
+        if worked:
             good = middle
         else:
             bad = middle

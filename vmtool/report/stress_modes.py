@@ -77,7 +77,12 @@ def _cell(cell: MatrixCell | None) -> str:
 
 def ceiling_document(report: CeilingReport, command: list[str]) -> dict[str, Any]:
     """Return the ceilings as a JSON document."""
-    body = {"device": report.device, "kind": report.kind, "methods": report.methods}
+    body = {
+        "device": report.device,
+        "kind": report.kind,
+        "complete": report.complete,
+        "methods": report.methods,
+    }
     return document(CEILING_SCHEMA, CEILING_VERSION, command=command, body=body)
 
 
@@ -95,10 +100,14 @@ def ceiling_text(report: CeilingReport, console: Console) -> None:
         console.print()
         reached = _amount(report.kind, method.reached)
         console.print(f"{method.method}: {reached} works ({method.tries} tries)")
-        if method.refused is None:
+        if method.refused is not None:
+            console.print(f"  {_amount(report.kind, method.refused)} is refused: {method.error}")
+        elif method.complete:
             console.print("  nothing was refused within the bounds of the search")
         else:
-            console.print(f"  {_amount(report.kind, method.refused)} is refused: {method.error}")
+            console.print("  nothing was refused so far")
+    if not report.complete:
+        console.print("\ninterrupted: no search goes on, and what was not tried is left out")
 
 
 def _amount(kind: str, number: int) -> str:
@@ -107,7 +116,7 @@ def _amount(kind: str, number: int) -> str:
 
 def guards_document(report: GuardReport, command: list[str]) -> dict[str, Any]:
     """Return the proofs as a JSON document."""
-    body = {"passed": report.passed, "proofs": report.proofs}
+    body = {"passed": report.passed, "complete": report.complete, "proofs": report.proofs}
     return document(GUARDS_SCHEMA, GUARDS_VERSION, command=command, body=body)
 
 
@@ -121,3 +130,5 @@ def guards_text(report: GuardReport, console: Console) -> None:
             words += " (this method has no guards)"
         table.add_row(proof.method, _CASES[proof.case].removeprefix("write to "), words)
     console.print(table)
+    if not report.complete:
+        console.print("interrupted: what was not tried is left out")

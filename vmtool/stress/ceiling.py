@@ -32,6 +32,8 @@ class MethodCeiling:
         refused: The least that was refused; ``None`` if nothing was, within the bounds.
         tries: How many processes it took.
         error: What the platform said to the least refused.
+        complete: Whether the search came to its end; else it goes on between *reached* and
+            *refused*.
     """
 
     method: str
@@ -39,6 +41,7 @@ class MethodCeiling:
     refused: int | None
     tries: int
     error: str | None
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +49,24 @@ class CeilingReport:
     """How far each method got with one kind of resource.
 
     Attributes:
+        methods: Those that were tried at all.
         device: The driver's own name of the device; ``None`` for the host.
+        complete: Whether every search came to its end; an interrupt leaves the rest out.
     """
 
     kind: str
     methods: tuple[MethodCeiling, ...]
     device: str | None = None
+    complete: bool = True
 
 
 def find_ceiling(
-    kind: str, backing: str, methods: Sequence[str], progress: Callable[[int], None]
+    kind: str,
+    backing: str,
+    methods: Sequence[str],
+    progress: Callable[[int], None],
+    *,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> CeilingReport:
     """Search the ceiling of *kind* for each method.
 
@@ -67,31 +78,35 @@ def find_ceiling(
         backing: Which memory.
         methods: Which commit methods.
         progress: Called with the number of tries so far.
+        stopping: Asked about ten times a second whether to end early.
 
     Raises:
         VmtoolError: If *backing* is not available.
     """
     tries = 0
 
-    def asked(method: str, number: int) -> Answer:
+    def asked(method: str, number: int) -> Answer | None:
         nonlocal tries
         tries += 1
         progress(tries)
-        return ask(kind, backing, method, number)
+        return ask(kind, backing, method, number, stopping=stopping)
 
-    def search(method: str) -> MethodCeiling:
+    def search(method: str) -> MethodCeiling | None:
         if kind == "mappings":
             return _count(method, asked)
         return _bisect(backing, method, asked, _most(kind, method))
 
     info = describe_device(backing)
-    found = tuple(search(method) for method in methods)
-    return CeilingReport(kind, found, device=None if info is None else info.name)
+    found = tuple(ceiling for method in methods if (ceiling := search(method)) is not None)
+    complete = len(found) == len(methods) and all(ceiling.complete for ceiling in found)
+    return CeilingReport(kind, found, None if info is None else info.name, complete)
 
 
-def _count(method: str, asked: Callable[[str, int], Answer]) -> MethodCeiling:
+def _count(method: str, asked: Callable[[str, int], Answer | None]) -> MethodCeiling | None:
     """Take areas until the platform refuses: one process finds the exact number."""
     answer = asked(method, _MOST_MAPPINGS)
+    if answer is None:
+        return None
     refused = None if answer.works else answer.reached + 1
     return MethodCeiling(method, answer.reached, refused, 1, answer.error)
 
@@ -104,15 +119,23 @@ def _most(kind: str, method: str) -> int:
 
 
 def _bisect(
-    backing: str, method: str, asked: Callable[[str, int], Answer], most: int
-) -> MethodCeiling:
+    backing: str, method: str, asked: Callable[[str, int], Answer | None], most: int
+) -> MethodCeiling | None:
     errors: dict[int, str | None] = {}
+    complete = True
 
-    def works(number: int) -> bool:
+    def works(number: int) -> bool | None:
+        nonlocal complete
         answer = asked(method, number)
+        if answer is None:
+            complete = False
+            return None
         errors[number] = answer.error
         return bool(answer.works)
 
     unit = open_backing(backing, method=method).granularity
     good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES, most=most)
-    return MethodCeiling(method, good, bad, used, None if bad is None else errors[bad])
+    if not used:
+        return None
+    error = None if bad is None else errors[bad]
+    return MethodCeiling(method, good, bad, used, error, complete)

@@ -12,7 +12,7 @@ from vmtool.stress.accidents import signal_name
 from vmtool.stress.probe import GUARDED, WRITES, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 GUARDS_SCHEMA: Final = "vmtool.stress-guards"
 GUARDS_VERSION: Final = 1
@@ -51,18 +51,30 @@ class GuardProof:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """Every write that was tried."""
+    """Every write that was tried.
+
+    Attributes:
+        complete: Whether all were; an interrupt leaves the rest out.
+    """
 
     proofs: tuple[GuardProof, ...]
+    complete: bool = True
 
     @property
     def passed(self) -> bool:
-        """Whether all went as they had to."""
+        """Whether all that were tried went as they had to."""
         return all(proof.passed for proof in self.proofs)
 
 
-def prove_guards(backing: str, methods: Sequence[str]) -> GuardReport:
+def prove_guards(
+    backing: str, methods: Sequence[str], *, stopping: Callable[[], bool] = lambda: False
+) -> GuardReport:
     """Write to committed, never committed and released memory, one child process for each.
+
+    Args:
+        backing: Which memory.
+        methods: Which commit methods.
+        stopping: Asked about ten times a second whether to end early.
 
     Raises:
         UnavailableError: If *backing* is a device, whose memory the CPU must not touch.
@@ -73,11 +85,13 @@ def prove_guards(backing: str, methods: Sequence[str]) -> GuardReport:
             "the CPU cannot write to a device's memory, so its guards cannot be proved so",
             hint="vmtool granularity --prove asks its driver",
         )
-    proofs = []
+    proofs: list[GuardProof] = []
     for method in methods:
         guards = open_backing(backing, method=method).guards
         for case in WRITES:
-            answer = ask(case, backing, method)
+            answer = ask(case, backing, method, stopping=stopping)
+            if answer is None:
+                return GuardReport(tuple(proofs), complete=False)
             faulted = answer.works is None and answer.signal_number in _FAULTS
             if faulted:
                 detail = _name(answer.signal_number or 0)

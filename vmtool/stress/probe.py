@@ -20,7 +20,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
@@ -31,10 +31,14 @@ from vmtool.memory.pressure import count_mappings, read_pressure
 from vmtool.stress.child import start_child, volunteer
 from vmtool.units import align_up
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")
 GUARDED: Final = ("never", "released")
 _TIMEOUT_S: Final = 60
+_TURN_S: Final = 0.1
 _HEADROOM: Final = 64
 
 
@@ -55,13 +59,36 @@ class Answer:
     signal_number: int | None = None
 
 
-def ask(question: str, backing: str, method: str, number: int = 0) -> Answer:
-    """Ask *question* in a new process and return its answer."""
+def ask(
+    question: str,
+    backing: str,
+    method: str,
+    number: int = 0,
+    *,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Answer | None:
+    """Ask *question* in a new process and return its answer, or ``None`` if there was no time.
+
+    Args:
+        question: See above.
+        backing: Which memory.
+        method: Which commit method.
+        number: What the question is about.
+        stopping: Asked about ten times a second whether to end without an answer.
+    """
+    if stopping():
+        return None
     with start_child("vmtool.stress.probe", question, backing, method, str(number)) as child:
         try:
-            stdout, stderr = child.communicate(timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
+            for _ in range(round(_TIMEOUT_S / _TURN_S)):
+                try:
+                    stdout, stderr = child.communicate(timeout=_TURN_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if stopping():
+                        return None
+            else:
+                return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
         finally:
             child.kill()  # nothing if it has ended
     if child.returncode == 0:

@@ -68,3 +68,21 @@ def test_the_host_really_grants_what_was_found_or_nearly():
     # Half of it leaves room for what else was mapped meanwhile.
     half = found.works_bytes // 2 // backing.granularity * backing.granularity
     backing.unreserve(backing.reserve(half))
+
+
+def test_a_search_that_is_ended_says_how_far_it_came():
+    def works(limit, last):
+        seen = []
+
+        def answer(nbytes):
+            if len(seen) == last:
+                return None
+            seen.append(nbytes)
+            return nbytes <= limit
+
+        return answer
+
+    assert search_ceiling(works(6 * GIB, 0), unit=4096, tries=64) == (0, None, 0)
+    assert search_ceiling(works(6 * GIB, 2), unit=4096, tries=64) == (2 * GIB, None, 2)
+    # 1, 2 and 4 work, 8 does not, 6 works.
+    assert search_ceiling(works(6 * GIB, 5), unit=4096, tries=64) == (6 * GIB, 8 * GIB, 5)
