@@ -23,12 +23,13 @@ from vmtool.stress.advice import recommend, warn
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.plan import alone
 from vmtool.stress.recorder import join_calls, join_phases
-from vmtool.stress.supervise import Ending, run_workers
+from vmtool.stress.supervise import run_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.machine.facts import MachineFacts
+    from vmtool.stress.running import Ending
 
 #: The run with one worker and one thread, for scaling, takes a quarter of the time, 2 s at most.
 _SINGLE_PART: Final = 4

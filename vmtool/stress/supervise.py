@@ -1,32 +1,22 @@
-"""The parent's side of the workers: start them, watch their journals, collect what they tell."""
+"""All workers of a run: started together, followed, and ended when they hang or the user stops."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
-import threading
-from dataclasses import dataclass, replace
 from time import monotonic_ns
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.encoding import decode
 from vmtool.errors import ExitCode, VmtoolError
-from vmtool.machine import read_facts
-from vmtool.machine.kills import diagnose_kill
-from vmtool.results import PHASES, Checkpoint, PhaseResult
-from vmtool.stress.accidents import describe_accident
-from vmtool.stress.child import start_child
+from vmtool.results import Checkpoint
 from vmtool.stress.folder import JournalFolder
-from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerReport, encode
-from vmtool.stress.timeline import Timeline
+from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerReport
+from vmtool.stress.running import Ending, RunningWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-    from vmtool.results import Accident
-    from vmtool.stress.journal import Entry, Journal
     from vmtool.stress.messages import WorkerPlan
 
 _POLL_S: Final = 0.1
@@ -35,8 +25,6 @@ _POLL_NS: Final = 10**8
 _GRACE_NS: Final = 10 * 10**9
 #: Loading Python on a busy machine is no hang, whatever the user's timeout for operations is.
 _START_NS: Final = 60 * 10**9
-#: The last bytes of a worker's stderr are kept for the error message.
-_STDERR_KEPT: Final = 4000
 
 
 class WorkerRefusedError(VmtoolError):
@@ -45,135 +33,6 @@ class WorkerRefusedError(VmtoolError):
     def __init__(self, error: WorkerError) -> None:
         super().__init__(error.message, cause=error.cause, hint=error.hint)
         self.exit_code = ExitCode(error.exit_code)  # type: ignore[misc]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How one worker ended.
-
-    Attributes:
-        report: Its final report, or the last one before it died; ``None`` if there was none.
-        accident: What killed it, if it did not end by itself.
-    """
-
-    report: WorkerReport | None
-    accident: Accident | None
-
-
-class _Worker:
-    """One child process and its three channels."""
-
-    def __init__(
-        self, plan: WorkerPlan, path: Path, journal: Journal, inbox: queue.SimpleQueue[Any]
-    ) -> None:
-        self.plan = plan
-        self.index = plan.worker
-        self.journal = journal
-        self._before = read_facts()
-        self.process = start_child("vmtool.stress.worker", str(path))
-        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
-        if stdin is None or stdout is None or stderr is None:  # narrows: all three are pipes
-            raise RuntimeError("a worker was started without pipes")
-        self._stdin = stdin
-        self._streams = (stdin, stdout, stderr)
-        self.report: WorkerReport | None = None
-        self.final = False
-        self.timeline = Timeline()
-        self.phases: dict[tuple[int, str], PhaseSoFar] = {}
-        self.arriving: dict[tuple[int, str], PhaseSoFar] = {}
-        self.hung = False
-        self.stderr = ""
-        self.moved_ns = monotonic_ns()
-        self._seen: list[Entry] = []
-        self._readers = [
-            threading.Thread(target=self._read_messages, args=(stdout, inbox), daemon=True),
-            threading.Thread(target=self._read_errors, args=(stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
-        self.tell(encode("plan", plan))
-
-    def tell(self, line: str) -> None:
-        """Write one line to the worker; one that is dead is noticed elsewhere."""
-        try:
-            self._stdin.write(line)
-            self._stdin.flush()
-        except (BrokenPipeError, OSError):
-            return
-
-    def entries(self) -> list[Entry]:
-        """Return what each of its threads is doing."""
-        return [self.journal.read(thread) for thread in range(self.plan.settings.threads)]
-
-    def stalled_ns(self) -> int:
-        """Return for how long none of its threads has moved."""
-        entries = self.entries()
-        now = monotonic_ns()
-        if entries != self._seen:
-            self._seen, self.moved_ns = entries, now
-        return now - self.moved_ns
-
-    def kill(self) -> None:
-        """End it now."""
-        self.process.kill()
-
-    def end(self) -> Ending:
-        """Wait for it and return how it ended."""
-        code = self.process.wait()
-        for reader in self._readers:
-            reader.join()
-        accident = None
-        if not self.final:
-            accident = describe_accident(
-                self.entries(),
-                self.plan,
-                code,
-                killed=diagnose_kill(self._before, read_facts()),
-                hung=self.hung,
-                stderr=self.stderr,
-            )
-        return Ending(self._whole_report(), accident)
-
-    def _whole_report(self) -> WorkerReport | None:
-        """Return the last report with everything that was told apart from it."""
-        report = self.report
-        if report is None:
-            return None
-        methods = report.methods
-        if not self.final:
-            methods = tuple(
-                replace(method, phases=self._phases_of(index))
-                for index, method in enumerate(methods)
-            )
-        return replace(report, methods=methods, checkpoints=self.timeline.kept())
-
-    def _phases_of(self, index: int) -> tuple[PhaseResult, ...]:
-        told = (self.phases.get((index, phase)) for phase in PHASES)
-        return tuple(t.phase for t in told if t is not None and t.phase.summary.samples)
-
-    def close(self) -> None:
-        """Kill what is left of it and close every channel."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for reader in self._readers:
-            reader.join()
-        for stream in self._streams:
-            with contextlib.suppress(OSError):  # the unsent rest for a dead reader
-                stream.close()
-
-    def _read_messages(self, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
-        for line in stream:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # the half of one that was being written when it was killed
-            inbox.put((self, message))
-        inbox.put((self, {"message": "end"}))
-
-    def _read_errors(self, stream: IO[str]) -> None:
-        for line in stream:
-            self.stderr = (self.stderr + line)[-_STDERR_KEPT:]
 
 
 def run_workers(
@@ -201,12 +60,12 @@ def run_workers(
         VmtoolError: If a worker cannot start with its plan.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    workers: list[_Worker] = []
+    workers: list[RunningWorker] = []
     made = JournalFolder([plan.settings.threads for plan in plans])
     with contextlib.closing(made) as folder:
         try:
             for plan, path, journal in zip(plans, folder.paths, folder.journals, strict=True):
-                workers.append(_Worker(plan, path, journal, inbox))
+                workers.append(RunningWorker(plan, path, journal, inbox))
             watch = _Watch(workers, inbox, hang_ns, stopping, progress, begun=folder.hide)
             interrupted = watch.run()
             return [worker.end() for worker in workers], interrupted
@@ -229,7 +88,7 @@ class _Watch:
 
     def __init__(
         self,
-        workers: Sequence[_Worker],
+        workers: Sequence[RunningWorker],
         inbox: queue.SimpleQueue[Any],
         hang_ns: int,
         stopping: Callable[[], bool],
@@ -283,7 +142,7 @@ class _Watch:
                 worker.hung = True
                 worker.kill()
 
-    def _take(self, worker: _Worker, message: dict[str, Any]) -> None:
+    def _take(self, worker: RunningWorker, message: dict[str, Any]) -> None:
         kind = message["message"]
         if kind == "error":
             raise WorkerRefusedError(decode(WorkerError, message["value"]))

@@ -17,7 +17,8 @@ from vmtool.memory import host_methods
 from vmtool.results import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.run import run_stress
-from vmtool.stress.supervise import WorkerRefusedError, _Worker, run_workers
+from vmtool.stress.running import RunningWorker
+from vmtool.stress.supervise import WorkerRefusedError, run_workers
 from vmtool.units import MIB
 
 SECOND = 10**9
@@ -201,7 +202,7 @@ def test_each_worker_commits_its_whole_share_of_the_budget(stress):
 def test_half_a_message_does_not_keep_its_reader_from_the_end():
     inbox = queue.SimpleQueue()
     told = io.StringIO('{"message":"ready","value":null}\n{"message":"pha')
-    _Worker._read_messages("worker", told, inbox)
+    RunningWorker._read_messages("worker", told, inbox)
     assert [inbox.get_nowait()[1]["message"] for _ in range(2)] == ["ready", "end"]
 
 
