@@ -6,23 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.backing import failed_call
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError, Tier
-from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES, CallFailure, MethodResult, Verdict
+from vmtool.results import DEVICE_LEDGERS, LEDGERS, Verdict
 from vmtool.stress.journal import OPERATION, UNRESERVE
-from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import worker_budget
-from vmtool.stress.recorder import join_phases
+from vmtool.stress.reporting import report_of
 from vmtool.stress.verify import CorruptionError
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from vmtool.results import LedgerSlope, PhaseResult, UnmapResult
+    from vmtool.results import LedgerSlope, UnmapResult
     from vmtool.stress.journal import Journal
-    from vmtool.stress.session import Problem, Seat, Session
+    from vmtool.stress.messages import WorkerReport
+    from vmtool.stress.session import Seat, Session
 
 # One retry tells a refusal that passes from one that stays.
 _CLOSE_TRIES: Final = 2
@@ -33,7 +30,7 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
     if session.checkpoints is not None:
         session.checkpoints.take_all(session.cycles(), settled=not session.problems)
     # Made before anything is closed: a closed buffer no longer tells what it held.
-    report = _report(session, journal, complete=not session.problems and not session.interrupted)
+    report = report_of(session, journal, complete=not session.problems and not session.interrupted)
     verdicts = [_contents(session), _zero(session), _base(session), _leases(session)]
     verdicts.append(_budget(session))
     for thread in range(session.settings.threads):
@@ -48,92 +45,6 @@ def close_session(session: Session, journal: Journal) -> WorkerReport:
         verdicts=tuple(verdicts),
         unmapping=_unmapping(session, complete=report.complete),
         resident_after_bytes=read_process().resident_bytes,
-    )
-
-
-def snapshot(session: Session, journal: Journal) -> Iterator[PhaseSoFar | WorkerReport]:
-    """Yield what *session* found so far: phase by phase, and then the rest.
-
-    One large message would make the heap grow a little with each new bucket, which a soak would
-    find, rightly, and call a leak.
-    """
-    for index in range(len(session.settings.methods)):
-        for phase in PHASES:
-            yield PhaseSoFar(index, _phase(session, index, phase))
-    yield _report(session, journal, phases=False)
-
-
-def _report(
-    session: Session, journal: Journal, *, phases: bool = True, complete: bool = False
-) -> WorkerReport:
-    checkpoints = session.checkpoints
-    return WorkerReport(
-        worker=session.plan.worker,
-        complete=complete,
-        interrupted=session.interrupted,
-        overhead_ns=session.overhead_ns,
-        base_addresses=session.base_addresses,
-        resident_before_bytes=session.resident_before,
-        resident_after_bytes=None,
-        methods=tuple(
-            _method(session, index, PHASES if phases else ())
-            for index in range(len(session.settings.methods))
-        ),
-        checkpoints=(),
-        checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
-        busy_ns=session.busy_ns * session.settings.threads,
-        slopes=checkpoints.slopes() if checkpoints and phases else (),
-        verdicts=(),
-        device=session.ground.device,
-        failures=tuple(
-            _failure(session, problem, journal)
-            for problem in session.problems
-            if not isinstance(problem.error, CorruptionError)
-        ),
-    )
-
-
-def _phase(session: Session, index: int, phase: str) -> PhaseResult:
-    seats = (seats[index] for seats in session.seats)
-    return join_phases(phase, [seat.lane.recorders[phase].result(phase) for seat in seats])
-
-
-def _method(session: Session, index: int, phases: Sequence[str]) -> MethodResult:
-    seats = [seats[index] for seats in session.seats]
-    found = [_phase(session, index, phase) for phase in phases]
-    cycles = sum(seat.lane.cycles for seat in seats)
-    wall_ns = session.wall_ns[index]
-    per_second = 10**9 / wall_ns if wall_ns else 0.0
-    committed = sum(seat.lane.recorders["commit"].total_bytes for seat in seats)
-    return MethodResult(
-        method=session.settings.methods[index],
-        cycles=cycles,
-        wall_ns=wall_ns,
-        cycles_per_s=cycles * per_second,
-        bytes_per_s=committed * per_second,
-        degraded_bytes=sum(seat.subject.reservation.degraded.total for seat in seats),
-        quarantined_bytes=sum(seat.subject.reservation.quarantined.total for seat in seats),
-        phases=tuple(phase for phase in found if phase.summary.samples),
-        calls=session.ground.calls(index),
-    )
-
-
-def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailure:
-    error = problem.error
-    call = failed_call(error)
-    entry = journal.read(problem.thread)
-    struck = {(fault.call, fault.effect) for fault in session.faults.struck}
-    return CallFailure(
-        call=call.call if call else "",
-        symbol=call.symbol if call else type(error).__name__,
-        message=str(error),
-        operation=entry.operation,
-        granule=entry.granule,
-        cycle=entry.cycle,
-        worker=session.plan.worker,
-        injected=call is not None and (call.call, call.symbol) in struck,
-        cause=error.cause,
-        hint=error.hint,
     )
 
 

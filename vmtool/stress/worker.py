@@ -16,9 +16,10 @@ from typing import Any
 from vmtool.encoding import decode
 from vmtool.errors import VmtoolError
 from vmtool.stress.child import volunteer
-from vmtool.stress.closing import close_session, snapshot
+from vmtool.stress.closing import close_session
 from vmtool.stress.journal import Journal
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
+from vmtool.stress.reporting import snapshot
 from vmtool.stress.session import Session
 
 
