@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -15,31 +16,74 @@ if sys.platform != "win32":
 import signal
 
 from vmtool.cli.interrupt import watch_signals
+from vmtool.report.schema import load_schema
+from vmtool.report.validate import validate
+
+# Waits for a worker of the process *pid*, or until *told* holds anything.
+WAIT = """
+import signal, subprocess, sys, threading, time
+import psutil
+def wait(pid, told):
+    deadline = time.monotonic() + 60
+    while not told and time.monotonic() < deadline:
+        for child in psutil.Process(pid).children(recursive=True):
+            try:
+                if "vmtool.stress.worker" in child.cmdline():
+                    return
+            except (psutil.Error, OSError):
+                pass  # it has ended, or has no command line to read yet
+        time.sleep(0.05)
+"""
 
 # A console of its own, so that the event reaches no other process; only a process that is
-# attached to a console gets one.
-CONSOLE = """
-import ctypes, signal, subprocess, sys
+# attached to a console gets one. The event is sent once vmtool says something or has a worker.
+CONSOLE = (
+    WAIT
+    + """
+import ctypes
 kernel32 = ctypes.WinDLL("kernel32")
 kernel32.FreeConsole()
 if not kernel32.AllocConsole():
     sys.exit(99)
-signal.signal(signal.SIGINT, lambda *_: None)
+kernel32.SetConsoleCtrlHandler(None, False)  # whoever runs the tests may have switched Ctrl-C off
+for number in (signal.SIGINT, signal.SIGBREAK):
+    signal.signal(number, lambda *_: None)
 child = subprocess.Popen(
-    [sys.executable, "-m", "vmtool", *sys.argv[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    [sys.executable, "-m", "vmtool", *sys.argv[2:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE
 )
-told = child.stderr.readline()
-kernel32.GenerateConsoleCtrlEvent(signal.CTRL_C_EVENT, 0)
-while True:
-    try:
-        out, err = child.communicate(timeout=60)
-        break
-    except KeyboardInterrupt:
-        continue
-sys.stdout.buffer.write(out)
-sys.stderr.buffer.write(told + err)
-sys.exit(child.returncode)
+told = []
+reader = threading.Thread(target=lambda: told.extend(iter(child.stderr.readline, b"")))
+reader.start()
+wait(child.pid, told)
+kernel32.GenerateConsoleCtrlEvent(getattr(signal, sys.argv[1]), 0)
+sys.stdout.buffer.write(child.stdout.read())
+reader.join()
+sys.stderr.buffer.writelines(told)
+sys.exit(child.wait())
 """
+)
+
+# The C library of Windows raises SIGBREAK in a thread of its own when the event comes.
+BREAK = (
+    WAIT
+    + """
+import os
+from vmtool.cli import run
+def press():
+    wait(os.getpid(), [])
+    signal.raise_signal(signal.SIGBREAK)
+threading.Thread(target=press).start()
+sys.exit(run(sys.argv[1:]))
+"""
+)
+
+LONG_RUN = ("stress", "--capacity", "1MiB", "--granule", "64KiB", "--duration", "1m", "--json")
+
+
+@pytest.fixture
+def on_windows():
+    if hasattr(ctypes.WinDLL("ntdll"), "wine_get_version"):
+        pytest.skip("Wine ends every process of a console at Ctrl-Break, whatever its handlers")
 
 
 def run(*arguments, program=("-m", "vmtool")):
@@ -53,13 +97,41 @@ def run(*arguments, program=("-m", "vmtool")):
     return child.returncode, child.stdout, child.stderr
 
 
-def test_ctrl_c_ends_a_run_that_holds_and_gives_back_the_reservation():
-    code, out, err = run("reserve", "64MiB", "--hold", "--json", program=("-c", CONSOLE))
+def check_partial(code, out, err):
+    assert code == 130, err
+    document = json.loads(out)
+    validate(document, load_schema("vmtool.stress"))
+    assert document["outcome"] == "interrupted"
+    assert document["accidents"] == []
+    assert all(verdict["passed"] is not False for verdict in document["verdicts"])
+    assert b"interrupted; everything is released" in err
+
+
+def run_in_console(event, *arguments):
+    code, out, err = run(event, *arguments, program=("-c", CONSOLE))
     if code == 99:
         pytest.skip("no console can be had here")
+    return code, out, err
+
+
+def test_ctrl_c_ends_a_run_that_holds_and_gives_back_the_reservation():
+    code, out, err = run_in_console("CTRL_C_EVENT", "reserve", "64MiB", "--hold", "--json")
     assert code == 130
     assert json.loads(out)["capacity_bytes"] == 64 << 20
     assert b"interrupted" in err
+
+
+def test_ctrl_c_ends_a_stress_run_and_no_worker():
+    check_partial(*run_in_console("CTRL_C_EVENT", *LONG_RUN))
+
+
+@pytest.mark.usefixtures("on_windows")
+def test_ctrl_break_ends_a_stress_run_and_no_worker():
+    check_partial(*run_in_console("CTRL_BREAK_EVENT", *LONG_RUN))
+
+
+def test_sigbreak_ends_a_stress_run():
+    check_partial(*run(*LONG_RUN, program=("-c", BREAK)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGBREAK])

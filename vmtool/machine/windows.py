@@ -7,6 +7,7 @@ import sys
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
 import mmap
+import winreg
 
 from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
 from vmtool.machine.system import read_system
@@ -19,13 +20,23 @@ def read_windows_facts() -> MachineFacts:
     """Return the facts of this machine; Windows has neither limits of a process nor huge pages."""
     counters = read_system_memory()
     return MachineFacts(
-        system=read_system(None),
+        system=read_system(_read_cpu_model()),
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=MemoryFacts() if counters is None else _memory(counters),
         huge_pages=HugePageFacts(large_bytes=large_page_bytes(), large_privilege=may_lock_memory()),
         commit=CommitFacts() if counters is None else _commit(counters),
     )
+
+
+def _read_cpu_model() -> str | None:
+    try:
+        with winreg.OpenKey(
+            winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+        ) as key:
+            return str(winreg.QueryValueEx(key, "ProcessorNameString")[0]).strip() or None
+    except OSError:
+        return None
 
 
 def _memory(counters: SystemMemory) -> MemoryFacts:
