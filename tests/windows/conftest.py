@@ -71,12 +71,14 @@ class Recorder:
     Attributes:
         made: The name of each call, in order.
         fails: Tells from a call's index and name whether it is not made but fails.
+        failed: Whether one was made to fail.
         code: The error that it fails with.
     """
 
     def __init__(self):
         self.made = []
         self.fails = lambda _index, _name: False
+        self.failed = False
         self.code = 1455
 
     def wrap(self, calls):
@@ -90,6 +92,7 @@ class Recorder:
             self.made.append(name)
             if not self.fails(len(self.made) - 1, name):
                 return call(*arguments)
+            self.failed = True
             ctypes.set_last_error(self.code)
             return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -12,6 +13,7 @@ if sys.platform != "win32":
     pytest.skip("the Windows backing needs Windows, or Wine", allow_module_level=True)
 
 from vmtool.errors import CallError, UsageError
+from vmtool.memory import windows_ranges
 from vmtool.memory.backing import OutOfMemoryError, QuarantineError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
@@ -120,6 +122,35 @@ def test_every_call_fails_and_so_does_the_first_undo(method, kernel, new_recorde
         recorder = new_recorder()
         recorder.fails = lambda index, _name, nth=nth: index in {nth, nth + 1}
         run(method, recorder, kernel)
+
+
+def test_a_refusal_without_memory_to_explain_it_leaves_the_books_true(
+    method, kernel, new_recorder, monkeypatch
+):
+    def explain(*_arguments, **_more):
+        raise MemoryError
+
+    monkeypatch.setattr(windows_ranges, "call_error", explain)
+    flawless = new_recorder()
+    run(method, flawless, kernel)
+    for nth in range(1, len(flawless.made)):
+        recorder = new_recorder()
+        recorder.fails = lambda index, _name, nth=nth: index == nth
+        subject = Subject(method, recorder, kernel)
+        for operation, first, count in STEPS:
+            before = subject.belief()
+            try:
+                subject.do(operation, first, count)
+            except MemoryError:
+                # Of a release, what Windows had taken by then is free.
+                assert operation == "release" or subject.belief()[0] == before[0]
+            except UsageError:
+                assert recorder.failed  # the step follows one that was refused
+            subject.check()
+        with contextlib.suppress(MemoryError):
+            subject.close()
+        if not subject.reservation.closed:
+            subject.close()
 
 
 @pytest.mark.parametrize("method", ["view", "private"])

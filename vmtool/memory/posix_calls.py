@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from vmtool.errors import CallError
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.pressure import Pressure, diagnose_host, read_pressure
+from vmtool.memory.pressure import diagnose_host, read_pressure
 from vmtool.memory.refusals import diagnose_refusal
 
 PROT_NONE: Final = 0
@@ -127,10 +127,7 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     code = last_errno()
     symbol = errno.errorcode.get(code, "UNKNOWN")
     text = describe(call, arguments)
-    try:
-        pressure = read_pressure()
-    except MemoryError:  # the failure being explained leaves nothing to explain it with
-        pressure = Pressure()
+    pressure = read_pressure()
     diagnosis = diagnose_refusal(
         call,
         code,

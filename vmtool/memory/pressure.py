@@ -80,7 +80,17 @@ class Diagnosis:
 
 
 def read_pressure() -> Pressure:
-    """Return the counters of this moment; what the platform does not tell is ``None``."""
+    """Return the counters of this moment; what the platform does not tell is ``None``.
+
+    So is everything where the failure that is being explained leaves no memory to explain it with.
+    """
+    try:
+        return _read_counters()
+    except MemoryError:
+        return Pressure()
+
+
+def _read_counters() -> Pressure:
     if sys.platform == "win32":
         from vmtool.memory.windows_counters import read_system_memory
 

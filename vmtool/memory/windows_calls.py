@@ -185,7 +185,7 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
         purpose: ``reserve`` when only address space was asked for.
     """
     code = ctypes.get_last_error()
-    nbytes = arguments[-2] if len(arguments) > 1 else 0
+    nbytes = 0 if call in {"UnmapViewOfFile2", "CloseHandle"} else arguments[-2]
     diagnosis = diagnose_windows(code, purpose or call, nbytes, read_pressure())
     ran_out = code in OUT_OF_MEMORY or diagnosis.kind == NO_ADDRESS_RANGE
     kind = OutOfMemoryError if ran_out else CallError

@@ -106,7 +106,8 @@ def _commitment_limit(nbytes: int, p: Pressure) -> Diagnosis:
         return Diagnosis(
             "job-limit",
             f"{format_size(used)} of the machine's commit limit of {format_size(limit)} is "
-            "charged, so the limit of a job object (a container or a launcher) stopped it",
+            "charged, which leaves room for it: likely it was the limit of a job object (a "
+            "container or a launcher)",
             "raise the memory limit of the container or job, or commit less",
         )
     numbers = (

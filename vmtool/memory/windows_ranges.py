@@ -22,6 +22,7 @@ import sys
 
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
+import ctypes
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CallError
@@ -87,12 +88,16 @@ class DecommitRange:
         """Commit in one call; see :class:`WindowsRange`."""
         address = self._base + offset
         if not self._calls.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
-            error = call_error("VirtualAlloc", address, nbytes, MEM_COMMIT)
+            code = ctypes.get_last_error()
             # Nothing says that a refused call committed no page. Decommitting a page that is not
-            # committed is allowed.
-            if not self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT):
-                span = (offset, offset + nbytes)
+            # committed is allowed. It comes before the error is made, which takes memory.
+            undone = self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT)
+            span = (offset, offset + nbytes)
+            if not undone:
                 self._quarantined.add(*span)
+            ctypes.set_last_error(code)
+            error = call_error("VirtualAlloc", address, nbytes, MEM_COMMIT)
+            if not undone:
                 raise QuarantineError(span, error) from error
             raise error
         self._blocks.add(offset, offset + nbytes)
@@ -156,6 +161,10 @@ class PlaceholderRange:
         try:
             change(*span)
         except (CallError, QuarantineError):  # it was undone, or booked
+            self._torn = False
+            raise
+        except MemoryError:  # explaining what Windows refuses takes memory, too
+            self._mend()
             self._torn = False
             raise
         self._torn = False
@@ -259,19 +268,19 @@ class PlaceholderRange:
             view = calls.MapViewOfFile3(
                 section, PROCESS, address, 0, unit, MEM_REPLACE_PLACEHOLDER, PAGE_READWRITE, 0, 0
             )
-        except BaseException:
-            calls.CloseHandle(section)
-            raise
+            code = ctypes.get_last_error()
+        finally:
+            closed = calls.CloseHandle(section)
         if not view:
+            ctypes.set_last_error(code)
             error = call_error("MapViewOfFile3", address, unit, MEM_REPLACE_PLACEHOLDER)
-            if not calls.CloseHandle(section):
+            if not closed:
                 error.add_note(f"CloseHandle failed too: {unit} bytes stay charged until exit")
             raise error
-        if not calls.CloseHandle(section):
+        if not closed:
             # Unmapping would not return the charge now, so the unit keeps it and is counted.
-            error = call_error("CloseHandle", section)
             self._quarantined.add(at, at + unit)
-            raise error
+            raise call_error("CloseHandle", section)
 
     def _allocate(self, at: int) -> None:
         """Replace the placeholder of one unit by private memory."""
