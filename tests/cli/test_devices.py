@@ -354,6 +354,16 @@ def test_a_chunk_that_no_handle_can_have_is_wrong_usage(run_with_fakecuda, chunk
     ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda", "--chunk", chunk])
     assert ran.returncode == 2
     assert "use a power of two that is at least 2097152" in ran.stderr
+    legal = ran.stderr.rpartition("such as ")[2].strip()
+    assert legal == {"3MiB": "4194304", "64KiB": "2097152"}[chunk]
+    ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda", "--chunk", legal])
+    assert ran.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["reserve", "grow", "stress"])
+def test_help_says_what_a_chunk_can_be(vmtool, command):
+    words = " ".join(vmtool(command, "--help").stdout.split())
+    assert "Bytes of one physical handle of a device, a power of two;" in words
 
 
 def test_a_chunk_is_not_for_the_host(vmtool):

@@ -160,6 +160,7 @@ backing_options: Final = option_group(
         "--chunk",
         type=SIZE,
         metavar="SIZE",
-        help="Bytes of one physical handle of a device; what its driver recommends by default.",
+        help="Bytes of one physical handle of a device, a power of two; what its driver recommends "
+        "by default.",
     ),
 )

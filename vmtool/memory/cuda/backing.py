@@ -85,7 +85,8 @@ class CudaBacking:
         if self.granularity <= 0 or self.granularity & (self.granularity - 1 | minimum - 1):
             raise UsageError(
                 f"a chunk of {chunk} bytes is not legal on {self.name}",
-                hint=f"use a power of two that is at least {minimum}",
+                hint=f"use a power of two that is at least {minimum}, such as "
+                f"{max(minimum, 1 << (self.granularity - 1).bit_length())}",
             )
         self.units = Granularity(None, minimum, self.granularity)
         self.source = source or ColdHandles(context, self.granularity, self.properties)
