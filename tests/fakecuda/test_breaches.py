@@ -1,8 +1,7 @@
 """Each rule of README.md broken on purpose: refused with INVALID_VALUE and reported by its name."""
 
 import pytest
-from cuda.bindings import driver
-from fakecuda.rig import GRANULE, GRANULES
+from fakecuda.rig import GRANULE, GRANULES, driver
 
 INVALID_VALUE = 1
 NOWHERE = 1 << 46

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from cuda.bindings import driver
+from fakecuda.rig import driver
 
 INVALID_CONTEXT, DESTROYED, INVALID_HANDLE = 201, 709, 400
 

@@ -1,8 +1,7 @@
 """Failures on the stand-in: lost devices, injected faults, limits, and what a process leaves (E1)."""
 
 import pytest
-from cuda.bindings import driver
-from fakecuda.rig import GRANULE
+from fakecuda.rig import GRANULE, driver
 
 
 def test_a_bad_copy_can_lose_the_device(fakecuda):

@@ -4,8 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from cuda.bindings import driver
-from fakecuda.rig import GRANULE, GRANULES
+from fakecuda.rig import GRANULE, GRANULES, driver
 
 INVALID_VALUE = 1
 NOWHERE = 1 << 46
