@@ -84,14 +84,16 @@ def variables(loader: Path, prefix: Path) -> dict[str, str]:
 
 def make_prefix(loader: Path, prefix: Path) -> None:
     """Make the directory that holds the registry and the C: drive."""
-    _process.run_quietly(
-        "make a Wine prefix",
-        [str(loader), "wineboot.exe", "--init"],
-        env=variables(loader, prefix),
-        hint="run scripts/windows_rig.py stop, remove the rig's directory and try again",
-        timeout=180,
-    )
-    stop(loader, prefix)
+    try:
+        _process.run_quietly(
+            "make a Wine prefix",
+            [str(loader), "wineboot.exe", "--init"],
+            env=variables(loader, prefix),
+            hint="run scripts/windows_rig.py stop, remove the rig's directory and try again",
+            timeout=180,
+        )
+    finally:
+        stop(loader, prefix)
 
 
 def stop(loader: Path, prefix: Path) -> None:
