@@ -30,7 +30,9 @@ def claim(path: str) -> None:
             file = Path(os.path.realpath(path))  # a link to what is not there stays
             file.open("xb").close()
             file.unlink()
-        elif file.is_file() or file.is_dir():
+        elif file.is_dir():  # Windows would say that it is denied
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif file.is_file():
             file.open("ab").close()
         # Else it is a pipe or a device. A pipe's reader would take closing it for the end.
     except (OSError, ValueError) as error:

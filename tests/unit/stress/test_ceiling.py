@@ -1,11 +1,11 @@
 """The search for a ceiling is bounded in memory where each try takes memory."""
 
+import subprocess
 import sys
 
 import pytest
 
 from vmtool.machine import read_facts
-from vmtool.memory import host_methods
 from vmtool.stress.ceiling import find_ceiling
 from vmtool.stress.probe import Answer, ask
 from vmtool.units import GIB
@@ -71,6 +71,11 @@ def test_a_search_that_never_began_is_left_out(tried):
     assert (report.methods, report.complete, tried) == ((), False, [])
 
 
-def test_a_probe_that_takes_long_is_ended_when_the_user_stops():
-    asked = iter([False, False, True])  # the third time while the interpreter still starts
-    assert ask("reserve", "host", host_methods()[0], GIB, stopping=lambda: next(asked)) is None
+def test_a_probe_that_takes_long_is_ended_when_the_user_stops(monkeypatch):
+    pipe = subprocess.PIPE
+    program = [sys.executable, "-c", "import time; time.sleep(100)"]
+    child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
+    monkeypatch.setattr("vmtool.stress.probe.start_child", lambda *_: child)
+    asked = iter([False, False, True])
+    assert ask("reserve", "host", "fixed", GIB, stopping=lambda: next(asked)) is None
+    assert child.returncode
