@@ -42,6 +42,17 @@ def vmtool(capsys):
 
 
 @pytest.fixture
+def help_examples():
+    """Return a function that gives the arguments of each example in a command's help."""
+
+    def read(command):
+        lines = (line.strip() for line in command.help.splitlines())
+        return [line.split()[1:] for line in lines if line.startswith("vmtool ")]
+
+    return read
+
+
+@pytest.fixture
 def vmtool_child():
     """Return a function that runs ``vmtool ARGUMENTS`` in a new process, after *before*."""
 

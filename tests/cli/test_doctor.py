@@ -162,12 +162,8 @@ def test_findings_fold_and_are_not_cut(width):
     assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= width
 
 
-def test_help_examples_work(vmtool):
-    examples = [
-        line.strip().split()[1:]
-        for line in module.command.help.splitlines()
-        if line.strip().startswith("vmtool ")
-    ]
+def test_help_examples_work(vmtool, help_examples):
+    examples = help_examples(module.command)
     assert len(examples) == 2
     for example in examples:
         assert vmtool(*example).code == 0

@@ -168,14 +168,10 @@ def test_no_digit_is_cut_at_any_width(width):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
 
 
-def test_help_opens_with_a_sentence_and_two_examples_that_work(vmtool):
+def test_help_opens_with_a_sentence_and_two_examples_that_work(vmtool, help_examples):
     text = vmtool("granularity", "-h").stdout
     assert text.index("Show what this machine can map") < text.index("vmtool granularity\n")
-    examples = [
-        line.strip().split()[1:]
-        for line in module.command.help.splitlines()
-        if line.strip().startswith("vmtool ")
-    ]
+    examples = help_examples(module.command)
     assert len(examples) == 2
     for example in examples:
         assert vmtool(*example).code == 0

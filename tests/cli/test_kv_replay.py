@@ -79,16 +79,11 @@ def test_bad_lines_are_told_by_number(vmtool, tmp_path):
     assert vmtool("kv-replay", str(path), *SMALL[1:], "--max-bad-lines", "0").code == 2
 
 
-def examples():
-    """Return the arguments of the examples in the help."""
-    lines = (line.strip() for line in module.command.help.splitlines())
-    return [line.split()[1:] for line in lines if line.startswith("vmtool ")]
-
-
 @pytest.mark.skipif(wine_version() is not None, reason="Wine keeps a file for each granule")
-def test_help_examples_work(vmtool):
-    assert len(examples()) == 2
-    for example in examples():
+def test_help_examples_work(vmtool, help_examples):
+    examples = help_examples(module.command)
+    assert len(examples) == 2
+    for example in examples:
         assert vmtool(*example).code == 0
 
 

@@ -173,11 +173,7 @@ def cpu_ticks(pid):
     return (times.user + times.system) * os.sysconf("SC_CLK_TCK")
 
 
-def test_help_examples_are_two_and_the_first_works(vmtool):
-    examples = [
-        line.strip().split()[1:]
-        for line in module.command.help.splitlines()
-        if line.strip().startswith("vmtool ") and "stress" not in line
-    ]
+def test_help_examples_are_two_and_the_first_works(vmtool, help_examples):
+    examples = help_examples(module.command)
     assert examples == [["reserve", "1TiB"], ["reserve", "64GiB", "--hold", "--json"]]
     assert vmtool(*examples[0]).code == 0
