@@ -5,10 +5,12 @@ Results are Wine's, and are labelled so; they are not results of Windows.
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +26,13 @@ pytestmark = [
 ]
 
 
+RUN = (sys.executable, str(ROOT / "scripts" / "windows_rig.py"), "run")
+
+
 def winpy(*arguments):
     """Run the rig's Python; return its exit code and what it printed on stdout."""
     result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "windows_rig.py"), "run", *arguments],
+        [*RUN, *arguments],
         check=False,
         cwd=ROOT,
         env={**os.environ, "VMTOOL_RIG_TIMEOUT": "900"},
@@ -58,6 +63,30 @@ def test_the_rig_is_a_windows_python_under_wine(wine):
     name, _, python = wine.partition(", ")
     assert name.startswith("Wine ")
     assert python == "win32 {}.{}".format(*sys.version_info)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_wine_and_all_its_services(number):
+    program = "import os, time; print(os.environ['WINEPREFIX'], flush=True); time.sleep(600)"
+    with subprocess.Popen([*RUN, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as rig:
+        try:
+            prefix = rig.stdout.readline().strip()
+            rig.send_signal(number)
+            code = rig.wait(timeout=60)
+        finally:
+            rig.kill()
+    assert prefix
+    assert code == 128 + number
+    left = [process for process in psutil.process_iter() if prefix_of(process) == prefix]
+    assert left == []
+
+
+def prefix_of(process):
+    """The directory that *process* has its Windows from, if it is one of Wine."""
+    try:
+        return process.environ().get("WINEPREFIX")
+    except psutil.Error:
+        return None
 
 
 def test_the_tests_pass_on_wine(wine, record_property):

@@ -24,18 +24,25 @@ _WIDTH: Final = 39
 
 
 @contextmanager
-def progress_line(*, quiet: bool) -> Iterator[Callable[[Callable[[], str]], None]]:
-    """Yield a function that shows a text, which it makes only when it is time for a new one."""
+def progress_line(
+    *, quiet: bool, every_ns: int = _EVERY_NS
+) -> Iterator[Callable[[Callable[[], str]], None]]:
+    """Yield a function that shows a text, which it makes only when it is time for a new one.
+
+    Args:
+        quiet: Show none.
+        every_ns: The time from one to the next; 0 shows each, for a run with few.
+    """
     if quiet or not on_terminal(sys.stderr):
         yield lambda _make_text: None
         return
-    due = monotonic_ns() + _EVERY_NS  # what is done at once needs no progress
+    due = monotonic_ns() + every_ns  # what is done at once needs no progress
 
     def show(make_text: Callable[[], str]) -> None:
         nonlocal due
         now = monotonic_ns()
         if now >= due:
-            due = now + _EVERY_NS
+            due = now + every_ns
             _overwrite(make_text())
 
     try:

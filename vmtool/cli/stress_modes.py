@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-import click
-
 from vmtool.cli.output import command_line
-from vmtool.cli.streams import on_terminal
 from vmtool.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
@@ -19,22 +15,19 @@ if TYPE_CHECKING:
 def run_matrix_mode(output: Output, request: Request, hang_ns: int) -> int:
     """Run every pattern with every method and granule."""
     from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.report.stress_modes import matrix_document, matrix_text
     from vmtool.stress.matrix import run_matrix
 
-    def show(done: int, total: int) -> None:
-        _show(output, f"run {done + 1} of {total}")
-
-    with watch_signals() as interruption:
+    with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
         report = run_matrix(
             request,
             read_facts(),
             hang_ns=hang_ns,
             stopping=lambda: interruption.requested,
-            progress=show,
+            progress=lambda done, total: show(lambda: f"run {done + 1} of {total}"),
         )
-    _show(output, "")
     output.emit(
         lambda: matrix_document(report, command_line()),
         lambda console: matrix_text(report, console),
@@ -53,15 +46,18 @@ def run_matrix_mode(output: Output, request: Request, hang_ns: int) -> int:
 def run_ceiling_mode(output: Output, kind: str, backing: str, methods: tuple[str, ...]) -> int:
     """Search how far one resource goes."""
     from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
     from vmtool.report.stress_modes import ceiling_document, ceiling_text
     from vmtool.stress.ceiling import find_ceiling
 
-    def show(tries: int) -> None:
-        _show(output, f"try {tries}")
-
-    with watch_signals() as interruption:
-        report = find_ceiling(kind, backing, methods, show, stopping=lambda: interruption.requested)
-    _show(output, "")
+    with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
+        report = find_ceiling(
+            kind,
+            backing,
+            methods,
+            lambda tries: show(lambda: f"try {tries}"),
+            stopping=lambda: interruption.requested,
+        )
     output.emit(
         lambda: ceiling_document(report, command_line()),
         lambda console: ceiling_text(report, console),
@@ -94,9 +90,3 @@ def run_guards_mode(output: Output, backing: str, methods: tuple[str, ...]) -> i
             hint="report this with --json; nothing else that vmtool says about it can be trusted",
         )
     return ExitCode.DONE
-
-
-def _show(output: Output, text: str) -> None:
-    """Overwrite the one line of progress, on a terminal only; an empty text removes it."""
-    if not output.quiet and on_terminal(sys.stderr):
-        click.echo(f"\r{text:<39}" + ("" if text else "\r"), nl=False, err=True)
