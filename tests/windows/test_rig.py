@@ -68,7 +68,9 @@ def test_the_rig_is_a_windows_python_under_wine(wine):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_wine_and_all_its_services(number):
     program = "import os, time; print(os.environ['WINEPREFIX'], flush=True); time.sleep(600)"
-    with subprocess.Popen([*RUN, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as rig:
+    with subprocess.Popen(
+        [*RUN, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as rig:
         try:
             prefix = rig.stdout.readline().strip()
             rig.send_signal(number)
