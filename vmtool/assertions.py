@@ -1,4 +1,4 @@
-"""Conditions on one run or on a change, written as ``commit.p99<5ms`` or ``commit.p99>+20%``."""
+"""Conditions on one run or on a change, and whether they hold: ``commit.p99<5ms``, ``>+20%``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.results import MethodResult, StressResult
 
 #: Statistics of a phase, by the names that a condition may use.
@@ -85,6 +87,20 @@ class Condition:
         }[self.operator]
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition of ``--fail-on`` and what became of it.
+
+    Attributes:
+        failed: Whether the condition came true, or could not be told.
+        detail: The figures.
+    """
+
+    condition: str
+    failed: bool
+    detail: str
+
+
 def parse_assertion(text: str) -> Condition:
     """Return the condition that one run must meet: ``commit.p99<5ms``, ``cycles_per_s>10000``.
 
@@ -135,6 +151,33 @@ def evaluate(condition: Condition, result: StressResult) -> Verdict:
     ]
     passed = all(isinstance(v, Fraction) and condition.holds(v) for _, v in values)
     return _verdict(condition, passed=passed, detail="; ".join(details))
+
+
+def judge_change(condition: Condition, pairs: Sequence[tuple[MethodResult, MethodResult]]) -> Gate:
+    """Return what became of *condition*; what cannot be told has failed.
+
+    Args:
+        condition: On a change.
+        pairs: Each method before and after.
+    """
+    metric = condition.metric
+    chosen = [pair for pair in pairs if metric.method in (None, pair[0].method, pair[1].method)]
+    if not chosen:
+        return Gate(condition.text, failed=True, detail="no method is in both runs to tell it by")
+    failed, details = False, []
+    for old, new in chosen:
+        before, after = measured(metric, old), measured(metric, new)
+        if isinstance(before, str) or isinstance(after, str):
+            failed = True
+            details.append(before if isinstance(before, str) else str(after))
+            continue
+        change = max(after, Fraction(1)) / max(before, Fraction(1)) - 1
+        failed |= condition.holds(change)
+        details.append(
+            f"{old.method}: {metric.show(before)} to {metric.show(after)}, "
+            f"{round(float(change) * 100, 1) + 0.0:+,.1f} %"  # no -0.0
+        )
+    return Gate(condition.text, failed=failed, detail="; ".join(details))
 
 
 def measured(metric: Metric, method: MethodResult) -> Fraction | str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from vmtool.assertions import measured
+from vmtool.assertions import Gate, judge_change
 from vmtool.differences import Difference, machine_differences, settings_differences
 from vmtool.intervals import (
     Interval,
@@ -102,20 +102,6 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """A condition of ``--fail-on`` and what became of it.
-
-    Attributes:
-        failed: Whether the condition came true, or could not be told.
-        detail: The figures.
-    """
-
-    condition: str
-    failed: bool
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two runs held against each other.
 
@@ -173,7 +159,7 @@ def compare(
         machine=tuple(machine_differences(before.machine, after.machine)),
         settings=tuple(settings_differences(before.settings, after.settings)),
         unmatched=tuple(unmatched),
-        gates=tuple(_gate(condition, pairs) for condition in fail_on),
+        gates=tuple(judge_change(condition, pairs) for condition in fail_on),
     )
 
 
@@ -291,25 +277,3 @@ def _rate(old: MethodResult, new: MethodResult) -> Rate:
         before_bytes_per_s=old.bytes_per_s,
         after_bytes_per_s=new.bytes_per_s,
     )
-
-
-def _gate(condition: Condition, pairs: Sequence[_Pair]) -> Gate:
-    """Judge one condition by the measured change; what cannot be told counts as failed."""
-    metric = condition.metric
-    chosen = [pair for pair in pairs if metric.method in (None, pair[0].method, pair[1].method)]
-    if not chosen:
-        return Gate(condition.text, failed=True, detail="no method is in both runs to tell it by")
-    failed, details = False, []
-    for old, new in chosen:
-        before, after = measured(metric, old), measured(metric, new)
-        if isinstance(before, str) or isinstance(after, str):
-            failed = True
-            details.append(before if isinstance(before, str) else str(after))
-            continue
-        change = max(after, Fraction(1)) / max(before, Fraction(1)) - 1
-        failed |= condition.holds(change)
-        details.append(
-            f"{old.method}: {metric.show(before)} to {metric.show(after)}, "
-            f"{round(float(change) * 100, 1) + 0.0:+,.1f} %"  # no -0.0
-        )
-    return Gate(condition.text, failed=failed, detail="; ".join(details))
