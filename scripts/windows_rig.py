@@ -129,8 +129,9 @@ def main() -> int:
             _wine.stop(rig.loader, rig.prefix)
         return 0
     rig.directory.mkdir(parents=True, exist_ok=True)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # Wine's services outlive a sudden end
-        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+    if sys.platform != "win32":  # for mypy: what follows is not reached there
+        for number in (signal.SIGTERM, signal.SIGHUP):  # Wine's services outlive a sudden end
+            signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     with _environment.locked(rig.directory / "lock"):  # one at a time: each stops the server
         rig.build()
         return 0 if command == "build" else rig.run(arguments, _timeout_s())

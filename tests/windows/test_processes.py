@@ -167,6 +167,16 @@ def test_writing_to_what_is_not_committed_is_an_access_violation():
         assert found[method, "never"] == found[method, "released"] == "access violation"
 
 
+def test_a_child_that_may_die_shows_no_error_box():
+    program = (
+        "from vmtool.stress.child import volunteer; volunteer()\n"
+        "import ctypes; print(ctypes.WinDLL('kernel32').GetErrorMode())"
+    )
+    code, out, err = run(program=("-c", program))
+    assert (code, err) == (0, b"")
+    assert int(out) & 0b11 == 0b11  # SEM_FAILCRITICALERRORS, SEM_NOGPFAULTERRORBOX
+
+
 def test_a_refused_commit_in_a_worker_is_a_result():
     code, out, err = run(
         *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import vmtool
 from vmtool.errors import VmtoolError
+from vmtool.memory.error_mode import show_no_error_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,8 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def volunteer() -> None:
-    """Offer this process to the OOM killer before anything that matters (Linux)."""
+    """Offer this process to the OOM killer before any other (Linux); let it die at once (Windows)."""
+    show_no_error_box()
     try:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     except OSError:
