@@ -65,8 +65,9 @@ def test_the_rig_is_a_windows_python_under_wine(wine):
     assert python == "win32 {}.{}".format(*sys.version_info)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_wine_and_all_its_services(number):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_ends_wine_and_all_its_services(name):
+    number = getattr(signal, name)  # Windows, where this is skipped, has no SIGHUP
     program = "import os, time; print(os.environ['WINEPREFIX'], flush=True); time.sleep(600)"
     with subprocess.Popen(
         [*RUN, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
