@@ -16,8 +16,12 @@ from vmtool.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# Nothing in the output of these depends on the machine or the moment.
+# Nothing in the output of these depends on the machine or the moment, but for the page size.
 EXACT = {"kv-estimate", "kv-replay"}
+WITH_PAGES_OF_4_KIB = (
+    "import mmap, runpy, sys; mmap.PAGESIZE = 4096; sys.argv[:1] = [];"
+    "runpy.run_module('vmtool', run_name='__main__', alter_sys=True)"
+)
 
 
 def sessions():
@@ -39,8 +43,9 @@ def shell_commands():
 def run(command, cwd):
     words = shlex.split(command)
     assert words[0] == "vmtool"
+    how = ["-c", WITH_PAGES_OF_4_KIB] if words[1] in EXACT else ["-m"]
     return subprocess.run(
-        [sys.executable, "-m", "vmtool", *words[1:]],
+        [sys.executable, *how, *words],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -80,7 +80,7 @@ def test_anything_else_is_wrong_usage(text):
 def test_an_unknown_call_is_refused_and_the_known_are_named():
     table, _ = _table()
     with pytest.raises(UsageError, match="cuMemMap") as caught:
-        FaultyCalls([parse_fault("cuMemMap:1")]).wrap(table)
+        FaultyCalls([Fault("cuMemMap", 1, False, "CUDA_ERROR_OUT_OF_MEMORY")]).wrap(table)
     assert caught.value.hint == "use one of mmap, munmap"
     assert call_names(table) == ("mmap", "munmap")
 

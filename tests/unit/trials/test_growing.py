@@ -26,7 +26,8 @@ def plan_for(pattern="linear", to=2 * MIB, step=100 * KIB, *, budget=64 * MIB, c
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_promise_holds_for_every_method_and_pattern(method, pattern):
     plan = plan_for(pattern)
-    result = run_growth(open_backing(method=method), plan)
+    backing = open_backing(method=method)
+    result = run_growth(backing, plan)
     assert result.complete
     assert result.failure is None
     assert result.lengths_bytes == plan.lengths
@@ -38,8 +39,8 @@ def test_every_promise_holds_for_every_method_and_pattern(method, pattern):
     looked = {check.check: check.looked_at for check in result.checks}
     assert looked["base stays"] == len(plan.lengths)
     assert looked["contents survive"] > 0
-    # Recommitted memory is promised to be zero by all of these.
-    assert looked["new memory is zero"] == result.growing.samples
+    promised = result.growing.samples if backing.zeroes else 0  # macOS's protect and advise don't
+    assert looked["new memory is zero"] == promised
 
 
 def test_nothing_stays_mapped():
