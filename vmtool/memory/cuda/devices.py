@@ -1,4 +1,4 @@
-"""The CUDA devices of this machine and what they offer, found without creating a context."""
+"""The CUDA devices of this machine and what they offer; only ``free_bytes`` makes a context."""
 
 from __future__ import annotations
 
