@@ -7,6 +7,9 @@ fixed      ``mmap(MAP_FIXED, RW)``         ``mmap(MAP_FIXED, NONE)``      reside
 protect    ``mprotect(RW)``                ``MADV_DONTNEED``, ``NONE``    residency
 advise     ``MADV_POPULATE_WRITE``         ``MADV_DONTNEED``              residency; no guard
 =========  ==============================  =============================  ====================
+
+On macOS there is no charge, ``advise`` commits nothing, and ``MADV_FREE_REUSABLE`` stands for
+``MADV_DONTNEED``: it gives back footprint at once, the pages when memory is short.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ class PosixBacking:
     """Reserve, commit and release parts of the process's own address space.
 
     A release that the kernel refuses at its limit of memory areas still gives back the pages
-    (``MADV_DONTNEED`` needs no new area); the span is then *degraded*: released, zero when
+    (the advice needs no new area); the span is then *degraded*: released, zero when
     committed again, but still charged and perhaps without a guard. ``Reservation.degraded``
     counts it.
 
@@ -236,13 +239,18 @@ class PosixBacking:
 
     def _release_fixed(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         address = reservation.base + offset
+        # macOS keeps the pages of a part that was replaced for as long as another part of the same
+        # mapping lives, unless they were given up while the part was writable.
+        discarded = MADV_FREE_REUSABLE is not None and not self._calls.madvise(
+            address, nbytes, MADV_FREE_REUSABLE
+        )
         if self._mmap(address, nbytes, PROT_NONE, _REPLACE, -1, 0) != FAILED:
             if self._label:
                 self._set_label(address, nbytes)
             return
         refused = last_errno() == errno.ENOMEM
         error = call_error("mmap", address, nbytes, PROT_NONE, _REPLACE)
-        if refused and not self._calls.madvise(address, nbytes, MADV_DONTNEED):
+        if discarded or (refused and not self._calls.madvise(address, nbytes, _DISCARD)):
             # A whole area can still be guarded; it stays charged all the same.
             self._calls.mprotect(address, nbytes, PROT_NONE)
             reservation.degraded.add(offset, offset + nbytes)

@@ -11,7 +11,7 @@ if sys.platform == "win32":
 
 # Loads the backing as macOS would, on pages of 16 KiB, over calls that only record.
 PROGRAM = """
-import ctypes, dataclasses, json, mmap, os, sys, weakref
+import ctypes, dataclasses, errno, json, mmap, os, sys, weakref
 sys.platform = "darwin"
 mmap.PAGESIZE = 16384
 from vmtool.errors import UnavailableError
@@ -46,6 +46,28 @@ for method in ("fixed", "protect", "advise"):
     backing.release(reservation, backing.granularity, backing.granularity)
     told[method] = {
         "granule": backing.granularity, "zeroes": backing.zeroes, "calls": list(made)
+    }
+    reservation.finalizer.detach()
+
+def refuse(name, code):
+    def call(*arguments):
+        made.append([name, *arguments])
+        ctypes.set_errno(code)
+        return -1
+    return call
+
+for refused in ("mmap", "madvise"):
+    backing = PosixBacking(calls=calls)
+    reservation = backing.reserve(8 * backing.granularity)
+    backing.commit(reservation, 0, 4 * backing.granularity)
+    made.clear()
+    failing = {refused: refuse(refused, errno.EAGAIN if refused == "mmap" else errno.EINVAL)}
+    backing._calls = dataclasses.replace(calls, **failing)
+    backing._mmap = backing._calls.mmap
+    backing.release(reservation, 0, backing.granularity)
+    told["refused " + refused] = {
+        "calls": list(made), "degraded": list(reservation.degraded),
+        "committed": list(reservation.blocks),
     }
     reservation.finalizer.detach()
 print(json.dumps(told))
@@ -88,11 +110,26 @@ def test_advise_does_so_without_guards(told):
     ]
 
 
-def test_fixed_replaces_the_mapping_with_the_flags_of_macos(told):
+def test_fixed_gives_pages_up_and_replaces_the_mapping_with_the_flags_of_macos(told):
     assert told["fixed"]["calls"] == [
         ["mmap", BASE, 4 * PAGE, 3, MAP_ANON_PRIVATE_FIXED, -1, 0],
+        ["madvise", BASE + PAGE, PAGE, MADV_FREE_REUSABLE],
         ["mmap", BASE + PAGE, PAGE, 0, MAP_ANON_PRIVATE_FIXED, -1, 0],
     ]
+
+
+def test_pages_that_were_given_up_are_released_although_the_mapping_stays(told):
+    refused = told["refused mmap"]
+    assert [call[0] for call in refused["calls"]] == ["madvise", "mmap", "mprotect"]
+    assert refused["degraded"] == [[0, PAGE]]
+    assert refused["committed"] == [[PAGE, 4 * PAGE]]
+
+
+def test_advice_that_is_refused_stops_no_release(told):
+    refused = told["refused madvise"]
+    assert [call[0] for call in refused["calls"]] == ["madvise", "mmap"]
+    assert refused["degraded"] == []
+    assert refused["committed"] == [[PAGE, 4 * PAGE]]
 
 
 def test_only_new_mappings_promise_zeroes(told):
