@@ -33,7 +33,8 @@ class Ledgers:
     Attributes:
         address_space_bytes: Addresses taken, with or without memory behind them.
         charge_bytes: What the kernel's commit accounting holds against the process.
-        resident_bytes: Memory that is in RAM now.
+        resident_bytes: Memory that is in RAM now; on macOS the footprint, which counts
+            compressed and swapped memory too.
         mappings: Memory areas (VMAs), of which a process may have only so many.
     """
 
@@ -73,7 +74,7 @@ def read_process() -> Ledgers:
 
     On Linux one pass over ``smaps`` gives all four exactly; its cost grows with the number of
     areas (milliseconds for a few hundred, seconds at the limit of 65,530). macOS has no charge,
-    and counts areas for nobody.
+    and its areas are not counted.
     """
     if sys.platform == "win32":
         from vmtool.memory.windows_counters import read_process_ledgers

@@ -9,20 +9,38 @@ from typing import Final
 
 from vmtool.memory.counters import Ledgers
 
+# Flavors, and the structures that they fill in: bsd/sys/proc_info.h, bsd/sys/resource.h in xnu.
 _PROC_PIDTASKINFO: Final = 4
-_TASK_INFO_BYTES: Final = 96  # sizeof(struct proc_taskinfo) of bsd/sys/proc_info.h in xnu
-_SIZES: Final = struct.Struct("=QQ")  # its first members: pti_virtual_size, pti_resident_size
+_TASK_INFO_BYTES: Final = 96  # sizeof(struct proc_taskinfo)
+_VIRTUAL_SIZE: Final = struct.Struct("=Q")  # its first member, pti_virtual_size
+_RUSAGE_INFO_V0: Final = 0
+_RUSAGE_BYTES: Final = 96  # sizeof(struct rusage_info_v0)
+_FOOTPRINT: Final = struct.Struct("=16s7QQ")  # ri_uuid, seven numbers, ri_phys_footprint
 
 
 def read_task_ledgers() -> Ledgers:
-    """Return address space and residency of this process; all ``None`` if macOS refuses.
+    """Return address space and footprint of this process; ``None`` what macOS refuses.
 
-    There is no commit charge on macOS. The address space includes the shared cache of system
-    libraries.
+    The footprint stands for the resident memory: ``MADV_FREE_REUSABLE`` lowers it at once, while
+    the pages stay in RAM, and in ``pti_resident_size``, until memory is short. It counts compressed
+    and swapped pages, and no pages of files. There is no commit charge on macOS. The address space
+    includes the shared cache of system libraries.
     """
-    libproc = ctypes.CDLL("/usr/lib/libproc.dylib")
-    libproc.proc_pidinfo.restype = ctypes.c_int
-    libproc.proc_pidinfo.argtypes = [
+    return Ledgers(
+        address_space_bytes=parse_virtual_size(_read_task_info()),
+        resident_bytes=parse_footprint(_read_usage()),
+    )
+
+
+def read_virtual_size() -> int | None:
+    """Return the address space in use, which macOS holds against ``RLIMIT_AS``."""
+    return parse_virtual_size(_read_task_info())
+
+
+def _read_task_info() -> bytes:
+    call = ctypes.CDLL(None).proc_pidinfo
+    call.restype = ctypes.c_int
+    call.argtypes = [
         ctypes.c_int,
         ctypes.c_int,
         ctypes.c_uint64,
@@ -30,13 +48,29 @@ def read_task_ledgers() -> Ledgers:
         ctypes.c_int,
     ]
     buffer = ctypes.create_string_buffer(_TASK_INFO_BYTES)
-    got: int = libproc.proc_pidinfo(os.getpid(), _PROC_PIDTASKINFO, 0, buffer, _TASK_INFO_BYTES)
-    return parse_task_info(buffer.raw[: max(got, 0)])
+    got: int = call(os.getpid(), _PROC_PIDTASKINFO, 0, buffer, _TASK_INFO_BYTES)
+    return buffer.raw[: max(got, 0)]
 
 
-def parse_task_info(data: bytes) -> Ledgers:
-    """Return the ledgers in a ``struct proc_taskinfo``, or unknown ones if it is cut short."""
-    if len(data) < _SIZES.size:
-        return Ledgers()
-    space, resident = _SIZES.unpack_from(data)
-    return Ledgers(address_space_bytes=space, resident_bytes=resident)
+def _read_usage() -> bytes:
+    call = ctypes.CDLL(None).proc_pid_rusage
+    call.restype = ctypes.c_int
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    buffer = ctypes.create_string_buffer(_RUSAGE_BYTES)
+    return b"" if call(os.getpid(), _RUSAGE_INFO_V0, buffer) else buffer.raw
+
+
+def parse_virtual_size(data: bytes) -> int | None:
+    """Return the size in a ``struct proc_taskinfo``; ``None`` if it is cut short."""
+    if len(data) < _VIRTUAL_SIZE.size:
+        return None
+    size: int = _VIRTUAL_SIZE.unpack_from(data)[0]
+    return size
+
+
+def parse_footprint(data: bytes) -> int | None:
+    """Return the footprint in a ``struct rusage_info_v0``; ``None`` if it is cut short."""
+    if len(data) < _FOOTPRINT.size:
+        return None
+    footprint: int = _FOOTPRINT.unpack_from(data)[-1]
+    return footprint

@@ -28,7 +28,7 @@ class ProcessFacts:
     Attributes:
         mappings: Memory areas in use (lines of ``/proc/self/maps``).
         max_mappings: ``vm.max_map_count``.
-        address_space_bytes: Address space in use (``VmSize``).
+        address_space_bytes: Address space in use (``VmSize``; macOS: ``pti_virtual_size``).
         address_space_limit_bytes: ``RLIMIT_AS``.
         data_bytes: Private writable memory (``VmData``).
         data_limit_bytes: ``RLIMIT_DATA``.
@@ -128,10 +128,15 @@ def read_process_facts() -> ProcessFacts:
             return None if soft == resource.RLIM_INFINITY else soft
 
         status = _read_kib("/proc/self/status")
+        space = status.get("VmSize")
+        if sys.platform == "darwin":
+            from vmtool.memory.darwin_counters import read_virtual_size
+
+            space = read_virtual_size()
         return ProcessFacts(
             mappings=count_mappings(),
             max_mappings=_read_int("/proc/sys/vm/max_map_count"),
-            address_space_bytes=status.get("VmSize"),
+            address_space_bytes=space,
             address_space_limit_bytes=limit(resource.RLIMIT_AS),
             data_bytes=status.get("VmData"),
             data_limit_bytes=limit(resource.RLIMIT_DATA),

@@ -11,13 +11,15 @@ if sys.platform == "win32":
 
 # Loads the backing as macOS would, on pages of 16 KiB, over calls that only record.
 PROGRAM = """
-import ctypes, dataclasses, errno, json, mmap, os, sys, weakref
+import ctypes, dataclasses, errno, json, mmap, os, resource, sys, weakref
 sys.platform = "darwin"
 mmap.PAGESIZE = 16384
-from vmtool.errors import UnavailableError
+from vmtool.errors import CallError, UnavailableError
+from vmtool.memory import darwin_counters
 from vmtool.memory.posix import PosixBacking
 from vmtool.memory.posix_calls import CALLS, PosixCalls
 
+darwin_counters.read_virtual_size = lambda: 400 << 30  # as with the shared cache
 made = []
 def record(name, result):
     def call(*arguments):
@@ -70,6 +72,12 @@ for refused in ("mmap", "madvise"):
         "committed": list(reservation.blocks),
     }
     reservation.finalizer.detach()
+
+resource.getrlimit = lambda which: (401 << 30 if which == resource.RLIMIT_AS else -1, -1)
+try:
+    PosixBacking(calls=dataclasses.replace(calls, mmap=refuse("mmap", errno.ENOMEM))).reserve(2 << 30)
+except CallError as error:
+    told["limited"] = error.cause
 print(json.dumps(told))
 """
 BASE, PAGE = 1 << 40, 16384
@@ -130,6 +138,13 @@ def test_advice_that_is_refused_stops_no_release(told):
     assert [call[0] for call in refused["calls"]] == ["madvise", "mmap"]
     assert refused["degraded"] == []
     assert refused["committed"] == [[PAGE, 4 * PAGE]]
+
+
+def test_a_reservation_over_the_limit_on_addresses_is_blamed_on_it(told):
+    assert told["limited"] == (
+        "RLIMIT_AS is 401 GiB and the process uses 400 GiB; "
+        "reservations count although they hold no memory"
+    )
 
 
 def test_only_new_mappings_promise_zeroes(told):

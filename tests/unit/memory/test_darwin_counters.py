@@ -1,36 +1,69 @@
-"""macOS's counters from recorded input; nothing here was run on macOS."""
+"""macOS's counters from records made by hand after xnu's headers; nothing was run on macOS."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import struct
 
+import pytest
+
 from vmtool.memory.counters import Ledgers
-from vmtool.memory.darwin_counters import parse_task_info
+from vmtool.memory.darwin_counters import (
+    parse_footprint,
+    parse_virtual_size,
+    read_task_ledgers,
+    read_virtual_size,
+)
 
 # struct proc_taskinfo (bsd/sys/proc_info.h): two sizes, four times, twelve integers.
-RECORD = struct.pack(
+TASK_INFO = struct.pack(
     "=6Q12i",
     *(421_117_640_704, 9_535_488, 30_000_000, 12_000_000, 0, 0),
     *(1, 2_700, 12, 90, 40, 30, 3_000, 900, 120, 1, 1, 31),
 )
+# struct rusage_info_v0 (bsd/sys/resource.h): a UUID, two times, three counts, wired and resident
+# size, footprint, two times.
+USAGE = struct.pack("=16s10Q", bytes(range(16)), 30, 12, 4, 9, 0, 0, 9_535_488, 5_423_104, 777, 0)
 
 
-def test_the_record_has_the_size_that_the_kernel_fills_in():
-    assert len(RECORD) == 96
+class Libc:
+    """Answers both calls as macOS would, or refuses them."""
+
+    def __init__(self, *, refuse=False):
+        def proc_pidinfo(pid, flavor, argument, buffer, size):
+            assert (pid, flavor, argument, size) == (os.getpid(), 4, 0, len(TASK_INFO))
+            if refuse:
+                return 0
+            ctypes.memmove(buffer, TASK_INFO, len(TASK_INFO))
+            return len(TASK_INFO)
+
+        def proc_pid_rusage(pid, flavor, buffer):
+            assert (pid, flavor, len(buffer)) == (os.getpid(), 0, len(USAGE))
+            if refuse:
+                return -1
+            ctypes.memmove(buffer, USAGE, len(USAGE))
+            return 0
+
+        self.proc_pidinfo = proc_pidinfo
+        self.proc_pid_rusage = proc_pid_rusage
 
 
-def test_address_space_and_residency_are_the_first_two_numbers():
-    assert parse_task_info(RECORD) == Ledgers(
-        address_space_bytes=421_117_640_704, resident_bytes=9_535_488
+def test_address_space_and_footprint_are_told_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc())
+    assert read_task_ledgers() == Ledgers(
+        address_space_bytes=421_117_640_704, resident_bytes=5_423_104
     )
+    assert read_virtual_size() == 421_117_640_704
 
 
-def test_there_is_no_charge_and_no_count_of_areas():
-    ledgers = parse_task_info(RECORD)
-    assert ledgers.charge_bytes is None
-    assert ledgers.mappings is None
+def test_a_refused_call_tells_nothing(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc(refuse=True))
+    assert read_task_ledgers() == Ledgers()
+    assert read_virtual_size() is None
 
 
-def test_a_refused_or_short_answer_is_not_told():
-    assert parse_task_info(b"") == Ledgers()
-    assert parse_task_info(RECORD[:15]) == Ledgers()
+@pytest.mark.parametrize("parse", [parse_virtual_size, parse_footprint])
+def test_a_short_answer_is_not_told(parse):
+    assert parse(b"") is None
+    assert parse(USAGE[:7]) is None
