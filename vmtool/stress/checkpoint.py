@@ -56,7 +56,8 @@ class Checkpoints:
         spent_ns: Time that they took.
         differing: The first checkpoint where each ledger was not what it had to be.
         compared: How many were made.
-        told: The ledgers that the platform tells.
+        told: The ledgers that the platform tells of the buffers.
+        counted: The ledgers that it tells of the process.
         observer: Who counts what the buffers hold.
         note: Called with each checkpoint; nothing else keeps it.
     """
@@ -84,6 +85,7 @@ class Checkpoints:
         self._began = 0
         self._points = SlopePoints()
         self.told: set[str] = set()
+        self.counted: set[str] = set()
         self.note = note
 
     def start(self) -> None:
@@ -153,6 +155,7 @@ class Checkpoints:
                 self.told.add(reading.ledger)
             if not reading.agrees:
                 self.differing.setdefault(reading.ledger, checkpoint)
+        self.counted.update(n for n, count in checkpoint.process.items() if count is not None)
         self._points.add(checkpoint.cycle, checkpoint.process)
         self.compared += 1
         self.note(checkpoint)

@@ -55,8 +55,8 @@ class Observer(Protocol):
             The readings, and what the process has beyond its buffers, by ledger.
         """
 
-    def still_held(self) -> int:
-        """Return how many of the buffers' ranges are still there, after they were closed."""
+    def still_held(self) -> int | None:
+        """Return how many buffers' ranges are still there after closing; ``None`` if not told."""
 
 
 class Ground(Protocol):

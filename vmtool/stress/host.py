@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from vmtool.machine import read_facts
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_split
 from vmtool.results import LEDGERS
-from vmtool.stress.ledger import believe, make_rules, observe, outside
+from vmtool.stress.ledger import assume, believe, make_rules, observe, outside
 from vmtool.stress.verify import Contents, Palette
 
 if TYPE_CHECKING:
@@ -107,11 +108,15 @@ class HostObserver:
             believe(s.reservation, s.ever, self._granule, self._rules[s.method], settled=settled)
             for s in chosen
         ]
+        if sys.platform == "darwin":  # then the process must do without the ranges
+            parts = tuple(assume(s.reservation, self._rules[s.method]) for s in self._subjects)
         return observe(beliefs, counts), outside(process, parts)
 
-    def still_held(self) -> int:
-        """Return how many whole ranges are still mapped."""
+    def still_held(self) -> int | None:
+        """Return how many whole ranges are still mapped; ``None`` if that is not told."""
         _, parts = read_split(self._ranges)
+        if any(part.address_space_bytes is None for part in parts):
+            return None
         # Something else may have been mapped into a freed range since; a whole one is still there.
         return sum(
             part.address_space_bytes == end - start

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vmtool.memory.counters import Ledgers
 from vmtool.results import LEDGERS, LedgerReading, LedgerSlope
 from vmtool.stats import median_slope, slope
 from vmtool.units import MIB, align_down, align_up
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import Reservation
     from vmtool.memory.blocks import BlockMap, Span
-    from vmtool.memory.counters import Ledgers
     from vmtool.results import StressSettings
 
 _NEVER_OVERCOMMIT: Final = 2
@@ -177,6 +177,19 @@ def outside(process: Ledgers, ranges: Iterable[Ledgers]) -> dict[str, int | None
         known = [count for count in counts if count is not None]
         rest[name] = known[0] - sum(known[1:]) if len(known) == len(counts) else None
     return rest
+
+
+def assume(reservation: Reservation, rules: Rules) -> Ledgers:
+    """Return what macOS, which tells nothing of a range, is believed to count of a buffer.
+
+    ``protect`` and ``advise`` may keep their pages there, so that only ``fixed`` has a footprint
+    that follows what is committed.
+    """
+    populated = reservation.blocks.total if rules.populated else 0
+    return Ledgers(
+        address_space_bytes=reservation.capacity,
+        resident_bytes=populated if rules.method == "fixed" else None,
+    )
 
 
 def leak_slopes(
