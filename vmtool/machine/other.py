@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mmap
 
-from vmtool.machine.facts import MachineFacts, MemoryFacts
+from vmtool.machine.facts import EnvironmentFacts, MachineFacts, MemoryFacts
 from vmtool.machine.system import read_system
-from vmtool.memory.darwin_sysctl import read_text
+from vmtool.memory.darwin_sysctl import read_integer, read_text
 from vmtool.memory.pressure import read_process_facts
 
 
@@ -18,6 +18,10 @@ def read_other_facts() -> MachineFacts:
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=_read_memory(),
         process=read_process_facts(),
+        # macOS says that there is one, not which.
+        environment=EnvironmentFacts(
+            hypervisor="unknown" if read_integer("kern.hv_vmm_present") else None
+        ),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Final
 
 _TEXT_BYTES: Final = 256
+_NUMBER_BYTES: Final = 8
 
 
 def read_text(name: str) -> str | None:
@@ -14,11 +16,22 @@ def read_text(name: str) -> str | None:
     Args:
         name: Of a text, such as ``machdep.cpu.brand_string``.
     """
+    text = _read(name, _TEXT_BYTES)
+    return text.partition(b"\0")[0].decode("utf-8", errors="replace") or None
+
+
+def read_integer(name: str) -> int | None:
+    """Return the number called *name*, such as ``kern.hv_vmm_present``; ``None`` if there is none."""
+    number = _read(name, _NUMBER_BYTES)
+    return int.from_bytes(number, sys.byteorder) if number else None
+
+
+def _read(name: str, most: int) -> bytes:
     sysctl = getattr(ctypes.CDLL(None), "sysctlbyname", None)
     if sysctl is None:
-        return None
-    text = ctypes.create_string_buffer(_TEXT_BYTES)
-    size = ctypes.c_size_t(_TEXT_BYTES)
-    if sysctl(name.encode("ascii"), text, ctypes.byref(size), None, ctypes.c_size_t(0)):
-        return None
-    return text.value.decode("utf-8", errors="replace") or None
+        return b""
+    value = ctypes.create_string_buffer(most)
+    size = ctypes.c_size_t(most)
+    if sysctl(name.encode("ascii"), value, ctypes.byref(size), None, ctypes.c_size_t(0)):
+        return b""
+    return value.raw[: size.value]

@@ -234,7 +234,8 @@ def _address_space_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | Non
         "address-space-limit",
         f"RLIMIT_AS is {format_size(limit)} and the process uses {format_size(used)}; "
         "reservations count although they hold no memory",
-        "ulimit -v unlimited, and limit memory with a cgroup instead",
+        "ulimit -v unlimited"
+        + (", and limit memory with a cgroup instead" if sys.platform == "linux" else ""),
     )
 
 

@@ -13,19 +13,26 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import HugePageFacts, MachineFacts
 
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
+#: What other systems tell and macOS does not.
+_NOT_ON_MACOS: Final = ("control group", "transparent huge pages", "commit charge", "memory areas")
 
 
 def machine_rows(facts: MachineFacts) -> Table:
-    """Return what this machine is, has and allows; what it does not tell is left out."""
+    """Return what this machine is, has and allows; what it does not tell is left out.
+
+    What macOS alone does not tell is said to be not available.
+    """
     table = plain_table("this machine", ("", "left"))
     system = facts.system
     table.add_row("system", f"{system.os} {system.kernel}, {system.arch}{_inside(facts)}")
     table.add_row("processor", f"{system.cpu_model or 'unknown'}, {system.cpus} logical")
+    missing = _NOT_ON_MACOS if system.os == "Darwin" else ()
     for label, text in (
         *_memory(facts),
         *_huge_pages(facts.huge_pages),
         *_commit(facts),
         *_limits(facts),
+        *((label, "not available") for label in missing),
     ):
         table.add_row(label, text)
     table.add_row("safe to commit", format_size(facts.safe_bytes))
@@ -55,9 +62,10 @@ def _memory(facts: MachineFacts) -> list[tuple[str, str]]:
             text += f", {format_size(memory.available_bytes)} available"
         rows.append(("RAM", text))
     if memory.swap_total_bytes is not None:
-        rows.append(
-            ("swap", format_size(memory.swap_total_bytes) if memory.swap_total_bytes else "none")
-        )
+        swap = format_size(memory.swap_total_bytes) if memory.swap_total_bytes else "none"
+        if facts.system.os == "Darwin":
+            swap += " so far; macOS makes more as it needs it"
+        rows.append(("swap", swap))
     level = facts.cgroup.tightest
     if level is not None:
         left = format_size(level.available_bytes or 0)

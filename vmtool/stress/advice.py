@@ -29,14 +29,23 @@ _COSTS: Final = {
     "advise": "released memory does not fault, and nothing is charged before it is touched",
     "pooled": "what it keeps is missing on the device until it is trimmed",
 }
+_KEPT_ON_MACOS: Final = "macOS keeps its pages until memory is short, and they are not zero"
+_COSTS_ON_MACOS: Final = {
+    "protect": _KEPT_ON_MACOS,
+    "advise": f"released memory does not fault, {_KEPT_ON_MACOS}",
+}
 _PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 
 
-def recommend(methods: Sequence[MethodResult]) -> Recommendation | None:
+def recommend(methods: Sequence[MethodResult], system: str) -> Recommendation | None:
     """Return the method to use here, if several were measured.
 
     The cheapest cycle (the medians of commit, touch and release) wins; a difference below 5 % goes
     to the method that promises more.
+
+    Args:
+        methods: What was measured.
+        system: Where, as ``SystemFacts.os`` names it.
     """
     costs = {m.method: cost for m in methods if (cost := _cycle_ns(m)) is not None}
     if len(costs) < 2:
@@ -49,8 +58,9 @@ def recommend(methods: Sequence[MethodResult]) -> Recommendation | None:
         f"{name} {format_duration(cost)}" for name, cost in costs.items() if name != best
     )
     reason = f"one cycle costs {format_duration(costs[best])} ({others})"
-    if best in _COSTS:
-        reason += f"; but {_COSTS[best]}"
+    lost = (_COSTS_ON_MACOS if system == "Darwin" else _COSTS).get(best)
+    if lost is not None:
+        reason += f"; but {lost}"
     return Recommendation(best, reason)
 
 

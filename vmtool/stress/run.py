@@ -138,7 +138,7 @@ def _assemble(
         resident_before_bytes=first.resident_before_bytes if first else None,
         resident_after_bytes=first.resident_after_bytes if first else None,
         methods=methods,
-        recommendation=recommend(methods),
+        recommendation=recommend(methods, facts.system.os),
         scaling=_scaling(settings, single, methods),
         checkpoints=tuple(c for report in reports for c in report.checkpoints),
         checkpoint_share=sum(r.checkpoint_ns for r in reports) / busy if busy else 0.0,

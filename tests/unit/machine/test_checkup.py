@@ -166,4 +166,20 @@ def test_wine_is_not_taken_for_windows():
 
 def test_a_machine_that_tells_nothing_is_not_rated_beyond_its_pages():
     silent = MachineFacts(system=replace(HEALTHY.system, os="Darwin"), page_bytes=16 * KIB)
-    assert [check.kind for check in examine(silent)] == ["page-size"]
+    assert [check.kind for check in examine(silent)] == ["page-size", "not-available"]
+
+
+def test_what_macos_tells_is_rated_and_what_it_lacks_is_named():
+    facts = MachineFacts(
+        system=replace(HEALTHY.system, os="Darwin"),
+        page_bytes=16 * KIB,
+        memory=MemoryFacts(16 * GIB, 8 * GIB, 0, 0),
+        process=ProcessFacts(address_space_bytes=400 * GIB),
+    )
+    found = {check.kind: check for check in examine(facts)}
+    assert found["swap"].rating is Rating.OK
+    assert "macOS makes more as it needs it" in found["swap"].finding
+    assert found["address-space-limit"].rating is Rating.OK
+    assert found["not-available"].rating is Rating.NOTE
+    for word in ("commit limit", "control groups", "huge pages", "memory areas"):
+        assert word in found["not-available"].finding

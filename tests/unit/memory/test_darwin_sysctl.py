@@ -1,12 +1,13 @@
-"""macOS's own names from recorded answers; nothing here was run on macOS."""
+"""macOS's own names from answers made by hand; nothing here was run on macOS."""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 
 import pytest
 
-from vmtool.memory.darwin_sysctl import read_text
+from vmtool.memory.darwin_sysctl import read_integer, read_text
 
 
 def fake_libc(monkeypatch, answer):
@@ -15,11 +16,12 @@ def fake_libc(monkeypatch, answer):
 
     class Libc:
         @staticmethod
-        def sysctlbyname(name, text, size, new, new_size):
+        def sysctlbyname(name, value, size, new, new_size):
             asked.append((name, size._obj.value, new, new_size.value))
             if answer is None:
                 return -1
-            text.value = answer
+            ctypes.memmove(value, answer, len(answer))
+            size._obj.value = len(answer)
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc)
@@ -27,7 +29,8 @@ def fake_libc(monkeypatch, answer):
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [(b"Apple M2 Max", "Apple M2 Max"), (b"", None), (None, None)]
+    ("answer", "text"),
+    [(b"Apple M2 Max\0", "Apple M2 Max"), (b"\0", None), (b"", None), (None, None)],
 )
 def test_the_answer_is_read(monkeypatch, answer, text):
     asked = fake_libc(monkeypatch, answer)
@@ -35,6 +38,21 @@ def test_the_answer_is_read(monkeypatch, answer, text):
     assert asked == [(b"machdep.cpu.brand_string", 256, None, 0)]
 
 
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ((1).to_bytes(4, sys.byteorder), 1),
+        ((0).to_bytes(4, sys.byteorder), 0),
+        ((1 << 35).to_bytes(8, sys.byteorder), 1 << 35),
+        (None, None),
+    ],
+)
+def test_a_number_is_read_in_the_width_that_it_has(monkeypatch, answer, number):
+    fake_libc(monkeypatch, answer)
+    assert read_integer("kern.hv_vmm_present") == number
+
+
 def test_a_c_library_without_sysctl_answers_nothing(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
     assert read_text("machdep.cpu.brand_string") is None
+    assert read_integer("kern.hv_vmm_present") is None

@@ -78,22 +78,31 @@ def test_releases_without_a_guard_are_told():
 
 
 def test_one_method_is_no_choice():
-    assert recommend([_method()]) is None
+    assert recommend([_method()], "Linux") is None
 
 
 def test_the_cheapest_cycle_wins():
     slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
-    found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)])
+    found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)], "Linux")
     assert found.method == "protect"
     assert "fixed" in found.reason
     assert "keeps the commit charge" in found.reason
 
 
+@pytest.mark.parametrize("name", ["protect", "advise"])
+def test_on_macos_the_price_of_advice_is_told(name):
+    slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
+    found = recommend([_method("fixed", touch=slow), _method(name, touch=fast)], "Darwin")
+    assert found.method == name
+    assert "keeps its pages until memory is short, and they are not zero" in found.reason
+    assert "charge" not in found.reason
+
+
 def test_a_tie_goes_to_the_method_that_promises_more():
     barely = [value - 200 for value in QUIET]
-    found = recommend([_method("fixed"), _method("advise", touch=barely)])
+    found = recommend([_method("fixed"), _method("advise", touch=barely)], "Linux")
     assert found.method == "fixed"
 
 
 def test_a_method_without_samples_is_not_recommended():
-    assert recommend([_method(), method("protect")]) is None
+    assert recommend([_method(), method("protect")], "Linux") is None

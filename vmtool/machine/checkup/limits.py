@@ -49,7 +49,8 @@ def _address_space(facts: MachineFacts) -> Check | None:
         return ok("address-space-limit", "RLIMIT_AS is unlimited")
     total = facts.memory.total_bytes
     words = f"RLIMIT_AS is {format_size(limit)}: reservations count although they hold no memory"
-    remedy = "ulimit -v unlimited, and limit memory with a control group instead"
+    instead = ", and limit memory with a control group instead"
+    remedy = "ulimit -v unlimited" + (instead if facts.system.os == "Linux" else "")
     if total is None or limit < 2 * total:
         return problem("address-space-limit", words, remedy)
     return note("address-space-limit", words, remedy)

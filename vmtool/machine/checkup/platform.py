@@ -27,6 +27,7 @@ def check_platform(facts: MachineFacts) -> list[Check]:
         _wsl(facts),
         _gvisor(facts),
         _wine(facts),
+        _macos(facts),
     ]
     return [check for check in found if check is not None]
 
@@ -101,6 +102,17 @@ def _gvisor(facts: MachineFacts) -> Check | None:
         "gvisor",
         "gVisor: its kernel does not refuse commits; the sandbox is killed when memory runs out",
         "stay below the sandbox's memory limit with --budget",
+    )
+
+
+def _macos(facts: MachineFacts) -> Check | None:
+    if facts.system.os != "Darwin":
+        return None
+    return note(
+        "not-available",
+        "macOS has no commit limit, no control groups and no transparent huge pages, and neither "
+        "counts nor limits memory areas: not available here",
+        "watch `memory_pressure` and `vm_stat` while it runs: no commit is refused when RAM is short",
     )
 
 
