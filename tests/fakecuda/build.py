@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ SHARED = ("-shared", "-Wl,-soname,libcuda.so.1")
 
 
 class CannotBuildError(Exception):
-    """There is no C compiler, or it lacks what was asked for; the text says which."""
+    """The stand-in is not for this system, or the C compiler is missing or lacks what was asked for."""
 
 
 def compile_to(output: Path, flags: tuple[str, ...], sources: list[Path]) -> None:
@@ -50,6 +51,8 @@ def _folder() -> Path:
 
 
 def _cached(name: str, flags: tuple[str, ...], more: tuple[Path, ...] = ()) -> Path:
+    if sys.platform != "linux":
+        raise CannotBuildError("the stand-in driver needs Linux (memfd)")
     sources = [*sorted(SOURCES.glob("*.c")), *more]
     digest = hashlib.sha256(" ".join([*_FLAGS, *flags]).encode())
     for path in [*sources, *sorted(SOURCES.glob("*.h")), *sorted(SOURCES.glob("*.def"))]:
@@ -65,7 +68,7 @@ def driver() -> Path:
     """Return the path of the stand-in ``libcuda.so.1``, built if it is not there yet.
 
     Raises:
-        CannotBuildError: If there is no C compiler.
+        CannotBuildError: If there is no C compiler, or this is not Linux.
     """
     return _cached("libcuda.so.1", SHARED)
 
