@@ -74,6 +74,33 @@ def test_mamba2_convolves_x_b_and_c():
     assert layer.states[1].dtype == "fp32"
 
 
+@pytest.mark.parametrize(
+    ("stated", "dtype"),
+    [
+        ({}, "fp32"),
+        ({"mamba_ssm_cache_dtype": "bfloat16"}, "bf16"),
+        ({"mamba_ssm_cache_dtype": "auto"}, None),
+    ],
+)
+def test_nemotron_h_keeps_its_ssm_state_in_fp32_unless_the_file_says_otherwise(stated, dtype):
+    # vLLM's NemotronHForCausalLMConfig. Nemotron-H-8B: conv (128 x 64 + 2 x 8 x 128) x 3 in bf16 and
+    # 128 x 64 x 128 = 1048576 in fp32: 61440 + 4194304 bytes.
+    config = {"num_hidden_layers": 1, "hybrid_override_pattern": "M", "hidden_size": 4096}
+    config |= {"mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8}
+    layer = model(
+        model_type="nemotron_h", ssm_state_size=128, conv_kernel=4, **config, **stated
+    ).layers[0]
+    assert [state.elements for state in layer.states] == [10240 * 3, 128 * 64 * 128]
+    assert [state.dtype for state in layer.states] == [None, dtype]
+    assert state_bytes(layer) == 61440 + 1048576 * BYTES[dtype]
+
+
+def test_the_state_of_other_mamba2_hybrids_is_the_models_own_type():
+    # vLLM's _mamba_state_dtype: "auto" is the type of the convolution's state, the model's own.
+    config = {**MAMBA2, "num_hidden_layers": 2, "hidden_size": 4096, "attn_layer_indices": [1]}
+    assert {s.dtype for s in model(model_type="bamba", **config).layers[0].states} == {None}
+
+
 def test_mamba2_heads_are_divided_by_tp_and_a_single_group_is_copied():
     config = {**MAMBA2, "num_hidden_layers": 2, "hidden_size": 4096, "attn_layer_indices": [1]}
     rank = model(model_type="bamba", **config).shard(tp=4)

@@ -36,12 +36,19 @@ def dtype_of(fields: Fields, key: str) -> str | None:
 
 
 def _ssm_dtype(fields: Fields) -> str | None:
-    """Return the type of the SSM state: a field of its own, or the model's."""
+    """Return the type of the SSM state: a field of its own, or the model's.
+
+    So has vLLM it for all (``_mamba_state_dtype`` in ``mamba_utils.py``) but Nemotron-H, where an
+    absent field means fp32 (``NemotronHForCausalLMConfig`` in ``models/config.py``).
+    """
     for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
         dtype = dtype_of(fields, key)
         if dtype is not None:
             fields.stated("ssm_dtype", dtype, key)
             return dtype
+    if fields.architecture == "nemotron_h" and not fields.has("mamba_ssm_cache_dtype"):
+        fields.defaulted("ssm_dtype", "fp32", "vLLM keeps it so where no state type is given")
+        return "fp32"
     fields.defaulted("ssm_dtype", "model", "no state type is given: the model's own")
     return None
 
