@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Provenance, Source
 from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.hub import is_repository
 from vmtool.kv.sources.models import config_of, names
 from vmtool.kv.sources.origins import ORIGINS
 
@@ -38,4 +39,5 @@ def suggestion(name: str) -> str:
     wanted = name[:80].lower().rpartition("/")[2]
     close = difflib.get_close_matches(wanted, names(), n=3)
     did_you_mean = f"did you mean {', '.join(close)}? " if close else ""
-    return f"{did_you_mean}give a path, or a name that `vmtool kv-estimate --list` shows"
+    hub = f", or --hub {name} to fetch it from the hub" if is_repository(name) else ""
+    return f"{did_you_mean}give a path, or a name that `vmtool kv-estimate --list` shows{hub}"

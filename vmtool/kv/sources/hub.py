@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
+def is_repository(name: str) -> bool:
+    """Return whether *name* is of the form owner/name."""
+    return _REPOSITORY.fullmatch(name) is not None
+
+
 def load(repository: str, overrides: Mapping[str, int]) -> ModelGeometry:
     """Return the geometry of *repository*; see `vmtool.kv.sources.from_hub`."""
-    if not _REPOSITORY.fullmatch(repository):
+    if not is_repository(repository):
         raise UsageError(f"{repository!r} is not of the form owner/name")
     try:
         from huggingface_hub import hf_hub_download  # noqa: PLC0415
