@@ -13,6 +13,7 @@ from vmtool.kv.capacity import (
     waste_ends,
 )
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.geometry import Provenance, Source
 from vmtool.kv.policies import POLICIES, make_policy
 from vmtool.kv.tiling import Fit, fit, suggest_block, tiles
 
@@ -88,6 +89,20 @@ class Question(NamedTuple):
     def length(self) -> int:
         """The length of a sequence that is asked about."""
         return self.context or self.geometry.context_tokens or DEFAULT_CONTEXT
+
+    @property
+    def length_is_assumed(self) -> bool:
+        """Whether nothing states that length."""
+        return not (self.context or self.geometry.context_tokens)
+
+    @property
+    def provenance(self) -> dict[str, Provenance]:
+        """Where each value of the model came from, and the length if it is vmtool's own."""
+        facts = dict(self.geometry.provenance)
+        if self.length_is_assumed:
+            reason = "its own choice: neither the model nor --context says one"
+            facts["context"] = Provenance(self.length, Source.DEFAULT, "vmtool", reason)
+        return facts
 
 
 class TensorFit(NamedTuple):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vmtool.kv.capacity import Capacity
     from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Budget, Estimate, PolicyAnswer, Question, TensorFit
-    from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.tiling import Fit
 
 _GB: Final = 10**9
@@ -86,7 +85,7 @@ def to_lines(estimate: Estimate, width: int, *, explain: bool = False) -> Iterat
     yield from _policy_lines(estimate, width)
     if explain:
         yield ""
-        yield from explain_lines(estimate.question.geometry, width)
+        yield from explain_lines(estimate.question, width)
 
 
 def _headline(estimate: Estimate, width: int) -> list[str]:
@@ -136,8 +135,13 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
         f" {both(answer.waste.wasted_bytes)} wasted, {format_size(answer.reserved_bytes)} reserved"
     )
     many = f"{count_of(answer.many.fits, 'sequence')} of {count_of(length, 'token')}"
+    length_note = ""
+    if question.length_is_assumed:
+        length_note = (
+            "; a length of vmtool's own choice, as neither the model nor --context says one"
+        )
     rows += [
-        (f"at {length:,} tokens", both(used)),
+        (f"at {length:,} tokens", both(used) + length_note),
         ("a token there", f"{both(cost.marginal_bytes(length))} for the next, {average}"),
         ("packing", packed),
         ("one sequence", f"{count_of(answer.one.fits, 'token')}; {why(answer.one)}"),
@@ -259,11 +263,11 @@ def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
     ]
 
 
-def explain_lines(geometry: ModelGeometry, width: int) -> list[str]:
+def explain_lines(question: Question, width: int) -> list[str]:
     """Return where each value of the geometry came from."""
     rows = [
         [name, str(fact.value), fact.source.value, fact.where, fact.detail]
-        for name, fact in geometry.provenance.items()
+        for name, fact in question.provenance.items()
     ]
-    title = paragraph(f"Where the values come from ({geometry.architecture})", width)
+    title = paragraph(f"Where the values come from ({question.geometry.architecture})", width)
     return [*title, *table(["", "value", "source", "where", "key"], rows, width, left=5)]

@@ -52,7 +52,7 @@ def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:
         },
     }
     if explain:
-        body["provenance"] = dict(geometry.provenance)
+        body["provenance"] = question.provenance
     return body
 
 
