@@ -119,6 +119,54 @@ def test_a_config_file_is_a_model(estimate, tmp_path):
     assert body["sequence"]["slope_bytes"] == 2 * 2 * 2 * 64 * 2
 
 
+@pytest.fixture
+def fp8_checkpoint(tmp_path):
+    """Return the quoted path of a config whose checkpoint asks for an fp8 cache."""
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "hidden_size": 4096,
+        "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return shlex.quote(str(tmp_path))
+
+
+def test_an_fp8_checkpoint_has_an_fp8_cache_unless_a_format_is_named(estimate, fp8_checkpoint):
+    # 32 layers x K and V x 8 heads x 128 elements of one byte, and of two in bf16.
+    body = estimate(f"{fp8_checkpoint} --budget 1GiB --json").document
+    assert (body["format_k"], body["format_v"]) == ("fp8", "fp8")
+    assert body["format_origin"] == "as quantization_config.kv_cache_scheme says"
+    assert body["sequence"]["slope_bytes"] == 32 * 2 * 8 * 128
+    body = estimate(f"{fp8_checkpoint} --dtype bf16 --budget 1GiB --json").document
+    assert (body["format_origin"], body["sequence"]["slope_bytes"]) == ("as given", 131_072)
+
+
+def test_llama_cpp_does_not_know_what_a_checkpoint_asks_for(estimate, fp8_checkpoint):
+    assert "K (bf16)" in estimate(f"{fp8_checkpoint} --as llama.cpp --budget 1GiB").stdout
+
+
+def test_a_model_of_no_stated_type_says_that_its_format_is_assumed(estimate):
+    body = estimate("gpt-oss-20b --budget 1GiB --json").document
+    assert body["format_k"] == "bf16"
+    assert body["format_origin"].startswith("assumed, as the type is not stated")
+
+
+def test_a_length_that_nothing_states_is_called_vmtools_own(estimate):
+    said = "a length of vmtool's own choice"
+    assert said in " ".join(estimate("bloom-7b1 --budget 1GiB").stdout.split())
+    fact = estimate("bloom-7b1 --budget 1GiB --json --explain").document["provenance"]["context"]
+    assert (fact["value"], fact["source"], fact["where"]) == (8192, "default", "vmtool")
+    for stated in ("bloom-7b1 --context 4096", "phi-2"):
+        ran = estimate(f"{stated} --budget 1GiB --json --explain")
+        assert ran.document["provenance"].get("context", {}).get("where") != "vmtool"
+        assert said not in " ".join(estimate(f"{stated} --budget 1GiB").stdout.split())
+
+
 def test_k_and_v_have_formats_of_their_own(estimate):
     body = estimate("llama-3.1-8b --dtype-k q8_0 --dtype-v q4_0 --budget 1GiB --json").document
     assert (body["format_k"], body["format_v"]) == ("q8_0", "q4_0")

@@ -70,10 +70,13 @@ class Asked(NamedTuple):
         model = model or self.model
         key = dtype or options["dtype_k"] or options["dtype"]
         value = dtype or options["dtype_v"] or options["dtype"]
+        # llama.cpp reads GGUF files, which do not say it.
+        engine = (options["engine"] or "").lower()
+        cache_dtype = None if engine == "llama.cpp" else model.cache_dtype
         return Question(
             geometry=self.divided(model),
-            formats=choose_formats(model.dtype, key=key, value=value),
-            format_origin=_format_origin(model.dtype, key or value),
+            formats=choose_formats(model.dtype, key=key, value=value, cache_dtype=cache_dtype),
+            format_origin=_format_origin(model, key or value, cache_dtype),
             budget=self.budget,
             granules=self.granules,
             granule=granule or self.granule,
@@ -86,12 +89,17 @@ class Asked(NamedTuple):
         )
 
 
-def _format_origin(model_dtype: str | None, named: str | None) -> str:
+def _format_origin(model: ModelGeometry, named: str | None, cache_dtype: str | None) -> str:
+    """Return why the cache has its format; `choose_formats` has the sources."""
     if named is not None:
         return "as given"
-    if model_dtype in ("bf16", "fp16"):
+    if cache_dtype is not None:
+        return f"as {model.provenance['cache_dtype'].detail} says"
+    if model.dtype in ("bf16", "fp16"):
         return "the model's own"
-    return f"because engines serve models of {model_dtype or 'no stated type'} so"
+    if model.dtype is not None:
+        return f"as vLLM serves models of {model.dtype} (llama.cpp: fp16)"
+    return "assumed, as the type is not stated: vLLM takes that of the weights, llama.cpp fp16"
 
 
 def asked(options: Mapping[str, Any]) -> Asked:

@@ -25,7 +25,8 @@ def load_cost(model: str) -> SequenceCost:
     from vmtool.kv.sources import load
 
     geometry = load(model)
-    return SequenceCost.of(geometry, choose_formats(geometry.dtype, key=None, value=None))
+    formats = choose_formats(geometry.dtype, key=None, value=None, cache_dtype=geometry.cache_dtype)
+    return SequenceCost.of(geometry, formats)
 
 
 def kv_tensors(model: str) -> tuple[tuple[str, int], ...]:

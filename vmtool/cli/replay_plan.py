@@ -80,6 +80,7 @@ def read_rules(
         model.dtype,
         key=options["dtype_k"] or options["dtype"],
         value=options["dtype_v"] or options["dtype"],
+        cache_dtype=model.cache_dtype,
     )
     cost = SequenceCost.of(shard, formats, in_flight=options["in_flight"] or 0)
     max_tokens = options["context"] or model.context_tokens or DEFAULT_CONTEXT

@@ -179,22 +179,29 @@ class Formats(NamedTuple):
         return state.elements * chosen.group_bytes // chosen.group
 
 
-def choose_formats(model_dtype: str | None, *, key: str | None, value: str | None) -> Formats:
+def choose_formats(
+    model_dtype: str | None, *, key: str | None, value: str | None, cache_dtype: str | None = None
+) -> Formats:
     """Return the formats of a cache.
 
-    Without a name, the cache has the model's own type if that is 16-bit, and else fp16, because
-    engines serve fp32 checkpoints in fp16. States keep the model's type.
+    Without a name, the cache has the format that its checkpoint asks for, or the model's own type
+    if that is 16-bit, and else bf16. vLLM serves fp32 models so where the GPU can, and takes the
+    type of the weights where the model states none (``_find_dtype`` and ``_resolve_auto_dtype`` in
+    ``config/model.py``; ``supported_dtypes`` in ``platforms/cuda.py``). llama.cpp has fp16 there,
+    of the same size. States keep the model's type.
 
     Args:
         model_dtype: The type that the model states, or ``None``.
         key: The name of the format of K, or ``None``.
         value: The name of the format of V, or ``None`` for that of K.
+        cache_dtype: The format that a quantised checkpoint asks for, or ``None``.
 
     Raises:
         UsageError: If a format is unknown.
     """
-    own = FORMATS["bf16" if model_dtype == "bf16" else "fp16"]
+    own = FORMATS["fp16" if model_dtype == "fp16" else "bf16"]
     chosen = Formats(own, own, own)
+    key = key or cache_dtype
     if key is not None:
         found = find_format(key)
         chosen = chosen._replace(key=found, value=found)

@@ -254,6 +254,7 @@ class ModelGeometry:
         tp: Ranks that divide the heads.
         pp: Stages that divide the layers.
         dcp: Ranks that divide the tokens.
+        cache_dtype: The format of K and V that a quantised checkpoint asks for, or ``None``.
     """
 
     name: str
@@ -265,6 +266,7 @@ class ModelGeometry:
     tp: int = 1
     pp: int = 1
     dcp: int = 1
+    cache_dtype: str | None = None
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return the layers grouped by equal cost, in order of first appearance."""

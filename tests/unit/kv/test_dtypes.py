@@ -110,11 +110,19 @@ def test_k_and_v_can_differ_and_latents_follow_k():
 
 
 @pytest.mark.parametrize(
-    ("stated", "used"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp32", "fp16"), (None, "fp16")]
+    ("stated", "used"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp32", "bf16"), (None, "bf16")]
 )
 def test_without_a_name_the_cache_has_16_bits(stated, used):
-    # vLLM's dtype "auto" serves fp32 checkpoints in fp16.
+    # vLLM's dtype "auto" serves fp32 checkpoints in the first type that the platform supports, which
+    # is bf16 from compute capability 8.0 on (config/model.py, platforms/cuda.py).
     assert choose_formats(stated, key=None, value=None).key.name == used
+
+
+def test_the_format_that_a_checkpoint_asks_for_gives_way_to_a_named_one():
+    formats = choose_formats("fp16", key=None, value=None, cache_dtype="fp8")
+    assert [formats.key.name, formats.value.name, formats.state.name] == ["fp8", "fp8", "fp16"]
+    formats = choose_formats("fp16", key="bf16", value="bf16", cache_dtype="fp8")
+    assert [formats.key.name, formats.value.name] == ["bf16", "bf16"]
 
 
 def test_states_keep_their_own_type_or_the_models():

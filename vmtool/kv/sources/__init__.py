@@ -117,6 +117,7 @@ def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
     from vmtool.kv.sources.reading import (  # noqa: PLC0415
         MAX_CONFIG_BYTES,
         name_of,
+        quantization_beside,
         read_object,
     )
 
@@ -128,4 +129,5 @@ def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
         return genai.build(data, path, overrides)
     from vmtool.kv.sources.hf.resolve import resolve  # noqa: PLC0415
 
-    return resolve(data, path, name_of(path), overrides=overrides)
+    beside = None if data.get("quantization_config") else quantization_beside(path)
+    return resolve(data, path, name_of(path), overrides=overrides, beside=beside)

@@ -103,8 +103,8 @@ gemma-4-26b-a4b gemma4_text 30 16 8 2816 262144 bf16 sliding_window=1024 attenti
 gemma-4-31b gemma4_text 60 32 16 5376 262144 bf16 sliding_window=1024 attention_k_eq_v=true
     num_global_key_value_heads=4 head_dim=256 global_head_dim=512
 # OpenAI
-gpt-oss-20b gpt_oss 24 64 8 2880 131072 bf16 sliding_window=128 head_dim=64
-gpt-oss-120b gpt_oss 36 64 8 2880 131072 bf16 sliding_window=128 head_dim=64
+gpt-oss-20b gpt_oss 24 64 8 2880 131072 sliding_window=128 head_dim=64
+gpt-oss-120b gpt_oss 36 64 8 2880 131072 sliding_window=128 head_dim=64
 gpt2 gpt2 n_layer=12 n_head=12 n_embd=768 n_positions=1024
 whisper-large-v3 whisper fp16 decoder_layers=32 decoder_attention_heads=20 d_model=1280
     max_source_positions=1500 max_target_positions=448
@@ -131,7 +131,7 @@ glm-4.7-flash glm4_moe_lite 47 20 20 2048 202752 bf16 kv_lora_rank=512 qk_rope_h
 glm-5 glm_moe_dsa 78 64 64 6144 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     index_head_dim=128
 # Others
-minimax-m2.5 minimax_m2 62 48 8 3072 196608 bf16 head_dim=128
+minimax-m2.5 minimax_m2 62 48 8 3072 196608 head_dim=128
 mimo-v2-flash mimo_v2_flash 48 64 4 4096 262144 bf16 head_dim=192 v_head_dim=128
     sliding_window=128 swa_num_key_value_heads=8 swa_head_dim=192 swa_v_head_dim=128
 phi-2 phi 32 32 32 2560 2048 fp16

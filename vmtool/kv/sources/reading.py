@@ -38,6 +38,18 @@ def config_in(path: str) -> str:
     raise InputError(path, f"is a folder without any of {', '.join(_IN_FOLDER)}")
 
 
+def quantization_beside(path: str) -> tuple[str, dict[str, Any]] | None:
+    """Return ``hf_quant_config.json`` in the folder of the ``config.json`` *path* and what it holds.
+
+    ModelOpt before 0.31 says there, and nowhere else, how a checkpoint is quantised (vLLM's
+    ``get_config`` in ``transformers_utils/config.py``).
+    """
+    file = Path(path).with_name("hf_quant_config.json")
+    if Path(path).name != "config.json" or not os.path.lexists(file):
+        return None
+    return str(file), read_object(str(file), MAX_CONFIG_BYTES)
+
+
 def name_of(path: str) -> str:
     """Return what to call the model in *path*: its folder's name where the file's says nothing."""
     full = Path(path).absolute()

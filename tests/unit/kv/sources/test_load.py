@@ -119,6 +119,28 @@ def test_a_name_like_no_other_is_answered_with_where_to_look():
     assert caught.value.hint == "give a path, or a name that `vmtool kv-estimate --list` shows"
 
 
+@pytest.mark.parametrize(("name", "hub"), [("Qwen/Qwen3-8B", True), ("qwen3-9b", False)])
+def test_a_name_like_one_on_the_hub_is_answered_with_the_flag_that_fetches_it(name, hub):
+    with pytest.raises(UsageError) as caught:
+        sources.load(name)
+    assert ("--hub Qwen/Qwen3-8B" in caught.value.hint) is hub
+
+
+def test_quantisation_may_be_described_beside_the_config(tmp_path, write_config):
+    # ModelOpt before 0.31; vLLM's get_config reads it where config.json says nothing itself.
+    path = write_config({**LLAMA})
+    write_config({"quantization": {"kv_cache_quant_algo": "FP8"}}, "hf_quant_config.json")
+    for spec in (path, str(tmp_path)):
+        geometry = sources.load(spec)
+        assert geometry.cache_dtype == "fp8"
+        fact = geometry.provenance["cache_dtype"]
+        assert fact.where.endswith("hf_quant_config.json")
+        assert fact.detail == "quantization.kv_cache_quant_algo"
+    assert sources.load(write_config(LLAMA, "other.json")).cache_dtype is None
+    own = {"quantization_config": {"quant_method": "fp8"}}
+    assert sources.load(write_config({**LLAMA, **own})).cache_dtype is None
+
+
 def test_a_built_in_model_loads_no_reader():
     code = (
         "import sys; before = set(sys.modules);"

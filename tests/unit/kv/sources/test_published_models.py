@@ -83,6 +83,15 @@ def test_a_built_in_model_is_what_its_published_file_comes_to(model, builtin):
     assert sources.load(builtin).layers == resolve(row["config"], "config.json", "m").layers
 
 
+@pytest.mark.parametrize(
+    ("model", "builtin"), [("gpt-oss-20b", "gpt-oss-20b"), ("MiniMax-M2.5", "minimax-m2.5")]
+)
+def test_a_built_in_model_states_no_type_where_its_published_file_does_not(model, builtin):
+    row = next(row for row in PUBLISHED if row["model"] == model)
+    assert sources.load(builtin).dtype is None
+    assert resolve(row["config"], "config.json", "m").dtype is None
+
+
 def own_tensors(layer):
     """Return the layer's tensors without index keys and cross-attention, which are apart."""
     return [

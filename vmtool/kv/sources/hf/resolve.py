@@ -10,11 +10,12 @@ from vmtool.kv.geometry import Layer, ModelGeometry, Source
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of
+from vmtool.kv.sources.hf.quantization import cache_dtype
 from vmtool.kv.sources.hf.registry import ARCHITECTURES, FAMILIES, INNER_KEYS, WRAPPERS
 from vmtool.kv.sources.hf.state import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 #: Keys that may change what is cached. One that is set and was not read is refused.
 _SUSPECT = re.compile(
@@ -51,6 +52,7 @@ def resolve(
     *,
     source: Source = Source.FILE,
     overrides: Mapping[str, int] | None = None,
+    beside: tuple[str, Mapping[str, Any]] | None = None,
 ) -> ModelGeometry:
     """Return the geometry of the config *data*.
 
@@ -61,6 +63,7 @@ def resolve(
         source: What kind of place *data* came from.
         overrides: Values by name that win over the file's: ``layers``, ``kv_heads``, ``head_dim``
             and ``head_dim_v``.
+        beside: A file of its own that says how the checkpoint is quantised, and what it holds.
 
     Raises:
         InputError: If the architecture, a layer kind or a field is missing, malformed or unknown.
@@ -89,6 +92,7 @@ def resolve(
         layers=layers,
         context_tokens=context(fields),
         dtype=_dtype(fields, outer),
+        cache_dtype=cache_dtype(_quantization(fields, outer, beside)),
         provenance=fields.facts,
     )
 
@@ -184,6 +188,17 @@ def _dtype(fields: Fields, outer: Fields) -> str | None:
                 place.stated("dtype", dtype, key)
                 return dtype
     return None
+
+
+def _quantization(
+    fields: Fields, outer: Fields, beside: tuple[str, Mapping[str, Any]] | None
+) -> Iterator[Fields | None]:
+    """Yield what says how the checkpoint is quantised, in the file and beside it."""
+    for place in dict.fromkeys((outer, fields)):
+        yield place.nested("quantization_config")
+    if beside is not None:
+        where, data = beside
+        yield Fields(data, where, facts=fields.facts)
 
 
 def _similar(architecture: str) -> str | None:
