@@ -242,16 +242,20 @@ _LLAMACPP = {
     "log_lines": tuple[str, ...],
 }
 
-_GRANULARITY = {
+_MACHINE = {
     "machine": facts.MachineFacts,
-    "commit_headroom_bytes": Told(Either((SIGNED, None)), "Limit less charge."),
     "available_bytes": Told(int | None, "What this process can commit and touch."),
     "safe_bytes": Told(int, "What vmtool commits at most without being asked."),
+    "binds": Told(str, "Whose limit safe_bytes comes from: the kind of a check of vmtool doctor."),
+}
+_GRANULARITY = {
+    **_MACHINE,
+    "commit_headroom_bytes": Told(Either((SIGNED, None)), "Limit less charge."),
     "backings": tuple[survey.BackingSurvey, ...],
     "tokens_per_granule": tuple[granularity.TokensPerGranule, ...],
 }
 _DOCTOR = {
-    "machine": facts.MachineFacts,
+    **_MACHINE,
     "counts": Told(Mapping[str, int], "Findings by rating."),
     "checks": [{"section": str, "check": check.Check}],
 }

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from vmtool.cli import doctor as module
+from vmtool.machine import read_facts
 from vmtool.machine.checkup import Check, Rating
 from vmtool.report.doctor import to_text
 
@@ -75,6 +76,39 @@ def test_a_limit_set_on_the_process_is_a_problem_with_its_command(
 
 
 @linux
+@pytest.mark.parametrize(
+    ("limit", "kind"), [("RLIMIT_AS", "address-space-limit"), ("RLIMIT_DATA", "data-limit")]
+)
+def test_a_limit_on_the_process_bounds_what_is_safe_and_the_budget_of_an_estimate(
+    vmtool_child, limit, kind
+):
+    before = f"import resource; resource.setrlimit(resource.{limit}, (1 << 30, 1 << 30))"
+    document = vmtool_child("doctor", "--json", before=before).document
+    if document["machine"]["memory"]["available_bytes"] < 2 << 30:
+        pytest.skip("this machine has too little memory for a limit of 1 GiB to bind")
+    assert document["binds"] == kind
+    assert document["safe_bytes"] < document["available_bytes"] < 1 << 30
+    text = vmtool_child("doctor", before=before).stdout
+    assert f"{kind} binds first: {limit} is 1 GiB and " in text
+    assert f"({kind} binds first)" in vmtool_child("granularity", before=before).stdout
+
+    estimate = vmtool_child("kv-estimate", "llama-3.1-8b", "--json", before=before).document
+    assert 0 < estimate["budget"]["total_bytes"] < 1 << 30
+
+
+@linux
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_what_is_safe_can_be_grown_to_and_more_is_refused(vmtool_child, limit):
+    before = f"import resource; resource.setrlimit(resource.{limit}, (256 << 20, 256 << 20))"
+    grow = ("grow", "--against", "nothing", "--quiet", "--to")
+    refused = vmtool_child(*grow, "256MiB", before=before)
+    assert refused.code == 5
+    safe = refused.stderr.partition("(")[2].partition(" bytes)")[0]
+    ran = vmtool_child(*grow, safe, before=before)
+    assert ran.code == 0, ran.stderr
+
+
+@linux
 def test_a_process_full_of_areas_is_a_problem(vmtool_child):
     before = """
 import mmap
@@ -95,7 +129,7 @@ if limit <= 70000:
         pytest.skip(f"vm.max_map_count is {process['max_mappings']}: too many to fill in a test")
     found = raised(ran.document, "mapping-limit")
     assert found["rating"] == "problem"
-    assert f"{process['mappings']} of {process['max_mappings']}" in found["finding"]
+    assert f"{process['mappings']:,} of {process['max_mappings']:,}" in found["finding"]
 
 
 @linux
@@ -155,6 +189,7 @@ def test_findings_fold_and_are_not_cut(width):
     out = io.StringIO()
     to_text(
         (("this machine", checks),),
+        read_facts(),
         Console(file=out, width=width, highlight=False, legacy_windows=False),
     )
     assert "…" not in out.getvalue()

@@ -42,7 +42,7 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
         sections.append(("CUDA", examine_device(ordinal)))
     output.emit(
         lambda: to_document(sections, facts, command_line()),
-        lambda console: to_text(sections, console),
+        lambda console: to_text(sections, facts if ordinal is None else None, console),
     )
     problems = [
         check for _, checks in sections for check in checks if check.rating is Rating.PROBLEM

@@ -51,13 +51,14 @@ def command(
         from vmtool.cli.model import kv_tensors
 
         tensors = (*tensors, *kv_tensors(model))
+    facts = read_facts()  # before the survey loads libraries, whose memory areas count too
     output = Output(as_json, path, quiet)
     if backing == "all":
         surveys = survey_all(prove=prove, announce=output.announce)
     else:
         output.announce(backing)
         surveys = (survey(backing, prove=prove),)
-    report = GranularityReport(read_facts(), surveys, tensors)
+    report = GranularityReport(facts, surveys, tensors)
     output.emit(
         lambda: to_document(report, command_line()), lambda console: to_text(report, console)
     )

@@ -63,6 +63,8 @@ def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
         UsageError: If the granule is not legal there.
         UnavailableError: If released memory cannot be kept there.
     """
+    from dataclasses import replace
+
     from vmtool.cli.device import device_free
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import Demand, check, refuse_unsafe
@@ -72,6 +74,8 @@ def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
     free = device_free(backing)
     if free is None:
         demand = host_demand(plan)
+        if not backing.guards:  # its reservations are writable
+            demand = replace(demand, writable_bytes=demand.reserve_bytes)
     else:
         demand = Demand(device_bytes=plan.budget_bytes, device_free_bytes=free)
     refuse_unsafe(check(demand, read_facts()))

@@ -10,6 +10,8 @@ from vmtool.units import GIB, MIB
 
 #: Left to everything else on the machine when a safe amount is worked out.
 KEEP_BYTES: Final = 256 * MIB
+#: Left to the interpreter and its libraries of what a limit of the process leaves.
+SPARE_BYTES: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,27 +230,70 @@ class MachineFacts:
     environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
 
     @property
+    def machine_bounds(self) -> dict[str, int]:
+        """What each limit leaves all processes to commit and touch, by the name of its check."""
+        return _known(
+            {
+                "cgroup-limit": self.cgroup.available_bytes,
+                "commit-limit": self.commit.headroom_bytes if self.commit.binds else None,
+                "available-memory": self.memory.available_bytes,
+            }
+        )
+
+    @property
+    def process_bounds(self) -> dict[str, int]:
+        """What each limit of this process alone leaves it, by the name of its check."""
+        process = self.process
+        return _known(
+            {
+                "address-space-limit": _left(
+                    process.address_space_limit_bytes, process.address_space_bytes
+                ),
+                "data-limit": _left(process.data_limit_bytes, process.data_bytes),
+            }
+        )
+
+    @property
+    def safe_bounds(self) -> dict[str, int]:
+        """What each limit lets this process commit safely, by the name of its check.
+
+        Whole MiB; ``unknown`` stands for what the platform does not tell.
+        """
+        machine = {name: safe_part(left) for name, left in self.machine_bounds.items()}
+        process = {
+            name: max(left - SPARE_BYTES, 0) // MIB * MIB
+            for name, left in self.process_bounds.items()
+        }
+        return (machine or {"unknown": safe_part(None)}) | process
+
+    @property
     def machine_available_bytes(self) -> int | None:
         """What all processes can commit and touch: the least that RAM, cgroups and charge leave."""
-        bounds = [self.memory.available_bytes, self.cgroup.available_bytes]
-        if self.commit.binds:
-            bounds.append(self.commit.headroom_bytes)
-        known = [max(bound, 0) for bound in bounds if bound is not None]
-        return min(known, default=None)
+        return min(self.machine_bounds.values(), default=None)
 
     @property
     def available_bytes(self) -> int | None:
-        """What this process can commit and touch: the same, and what ``RLIMIT_DATA`` leaves."""
-        limit, available = self.process.data_limit_bytes, self.machine_available_bytes
-        if limit is None:
-            return available
-        left = max(limit - (self.process.data_bytes or 0), 0)
-        return left if available is None else min(left, available)
+        """What this process can commit and touch: the same, and what its own limits leave."""
+        return min((self.machine_bounds | self.process_bounds).values(), default=None)
 
     @property
     def safe_bytes(self) -> int:
         """What this process can commit without endangering the machine, in whole MiB."""
-        return safe_part(self.available_bytes)
+        return min(self.safe_bounds.values())
+
+    @property
+    def binds(self) -> str:
+        """The name of the limit that :attr:`safe_bytes` comes from."""
+        bounds = self.safe_bounds
+        return min(bounds, key=bounds.__getitem__)
+
+
+def _left(limit: int | None, used: int | None) -> int | None:
+    return None if limit is None else limit - (used or 0)
+
+
+def _known(bounds: dict[str, int | None]) -> dict[str, int]:
+    return {name: max(left, 0) for name, left in bounds.items() if left is not None}
 
 
 def safe_part(available: int | None) -> int:

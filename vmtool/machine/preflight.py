@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
+from vmtool.machine.bounds import describe_bound
 from vmtool.machine.facts import KEEP_BYTES, safe_part
 from vmtool.units import align_down, format_size
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _ENTRY_BYTES: Final = 8
 # Left for the interpreter and its libraries, which also map, grow and split areas.
 _SPARE_MAPPINGS: Final = 1024
-_SPARE_SPACE: Final = 64 << 20
 #: What gives a plan more memory to commit, by what binds.
 _WIDENS: Final = {
     "available-memory": "end what else takes RAM: `ps aux --sort=-rss | head`",
@@ -41,6 +41,8 @@ class Demand:
         mappings: Memory areas at the worst moment, per process.
         page_table_bytes: Page tables; ``None`` to work them out from *commit_bytes*.
         largest_commit_bytes: The longest single commit.
+        writable_bytes: Private writable memory, per process; ``None`` if that is its share of
+            *commit_bytes*, and not a reservation that is writable as a whole (``advise``).
         processes: Worker processes.
         device_bytes: Memory of the device.
         device_free_bytes: What the device's driver says is free; ``None`` if it was not asked.
@@ -51,6 +53,7 @@ class Demand:
     mappings: int = 0
     page_table_bytes: int | None = None
     largest_commit_bytes: int = 0
+    writable_bytes: int | None = None
     processes: int = 1
     device_bytes: int = 0
     device_free_bytes: int | None = None
@@ -86,7 +89,7 @@ def check(demand: Demand, facts: MachineFacts) -> tuple[Finding, ...]:
     """Return every limit of this machine that *demand* meets, the hard ones first."""
     found = [
         finding
-        for rule in (_memory, _device, _mappings, _address_space, _data, _single_commit)
+        for rule in (_memory, _device, _mappings, _address_space, _data, _charge, _single_commit)
         if (finding := rule(demand, facts)) is not None
     ]
     return tuple(sorted(found, key=lambda finding: finding.verdict is Verdict.WARN))
@@ -131,13 +134,14 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
     else:
         safe = most * demand.commit_bytes // need
     safe = align_down(safe, page)
-    kind, bound = _who_binds(facts)
+    bounds = facts.machine_bounds
+    kind = min(bounds, key=bounds.__getitem__, default="unknown")
     verdict = Verdict.REFUSE if available is not None else Verdict.WARN
     return Finding(
         kind,
         verdict,
         f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
-        f"tables; {bound}",
+        f"tables; {describe_bound(kind, facts)}",
         safe,
         _at_most("use", safe, f"{_WIDENS[kind]}; {format_size(KEEP_BYTES)} of it are left alone"),
     )
@@ -156,21 +160,6 @@ def _at_most(verb: str, safe: int, otherwise: str, *, also: bool = False) -> str
         return otherwise
     less = f"{verb} {format_size(safe)} ({safe} bytes) or less"
     return f"{less}, or {otherwise}" if also else less
-
-
-def _who_binds(facts: MachineFacts) -> tuple[str, str]:
-    """Return the kind and the words for the tightest bound on committed memory."""
-    available = facts.machine_available_bytes
-    if available is None:
-        return "unknown", "what is available is not told here, so at most 1 GiB counts as safe"
-    level = facts.cgroup.tightest
-    if level is not None and level.available_bytes == available:
-        bound = format_size(level.bound_bytes or 0)
-        words = f"the control group {level.path} leaves {format_size(available)} of {bound}"
-        return "cgroup-limit", words
-    if facts.commit.binds and max(facts.commit.headroom_bytes or 0, 0) == available:
-        return "commit-limit", f"the commit limit leaves {format_size(available)}"
-    return "available-memory", f"{format_size(available)} of RAM is available"
 
 
 def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
@@ -200,37 +189,35 @@ def _mappings(demand: Demand, facts: MachineFacts) -> Finding | None:
     return Finding(
         "mapping-limit",
         Verdict.REFUSE,
-        f"the plan may need {demand.mappings} memory areas, vm.max_map_count is {limit} and "
-        f"{facts.process.mappings or 0} are in use",
+        f"the plan may need {demand.mappings:,} memory areas, vm.max_map_count is {limit:,} and "
+        f"{facts.process.mappings or 0:,} are in use",
         safe,
-        (f"use {safe} areas or less (" if safe else "need fewer areas (")
+        (f"use {safe:,} areas or less (" if safe else "need fewer areas (")
         + "larger granules, a smaller capacity, growth at the tail), or "
         f"sysctl -w vm.max_map_count={max(limit, demand.mappings + _SPARE_MAPPINGS) * 2}",
     )
 
 
 def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
-    limit, used = facts.process.address_space_limit_bytes, facts.process.address_space_bytes or 0
-    if limit is None:
-        safe = _USABLE_SPACE
-        if demand.reserve_bytes <= safe:
+    safe = facts.safe_bounds.get("address-space-limit")
+    if safe is None:
+        if demand.reserve_bytes <= _USABLE_SPACE:
             return None
         return Finding(
             "no-address-range",
             Verdict.WARN,
             f"{format_size(demand.reserve_bytes)} may be more than any free range of addresses",
-            safe,
+            _USABLE_SPACE,
             "`vmtool granularity` shows the largest reservation that works here",
         )
-    safe = max(limit - used - _SPARE_SPACE, 0)
     if demand.reserve_bytes <= safe:
         return None
     return Finding(
         "address-space-limit",
         Verdict.REFUSE,
-        f"the plan reserves {format_size(demand.reserve_bytes)}, RLIMIT_AS is "
-        f"{format_size(limit)} and {format_size(used)} is in use; reservations count although "
-        "they hold no memory",
+        f"the plan reserves {format_size(demand.reserve_bytes)}, "
+        f"{describe_bound('address-space-limit', facts)}; reservations count although they hold "
+        "no memory",
         safe,
         _at_most(
             "reserve", safe, "ulimit -v unlimited and limit memory with a cgroup instead", also=True
@@ -239,22 +226,43 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
 
 
 def _data(demand: Demand, facts: MachineFacts) -> Finding | None:
-    """RLIMIT_DATA holds for mprotect; mmap(MAP_FIXED) over a reservation escapes it on Linux 6."""
-    limit, used = facts.process.data_limit_bytes, facts.process.data_bytes or 0
-    if limit is None:
-        return None
-    safe = max(limit - used - _SPARE_SPACE, 0)
-    share = demand.commit_bytes // max(demand.processes, 1)
-    if share <= safe:
+    safe = facts.safe_bounds.get("data-limit")
+    if safe is None or _writable(demand) <= safe:
         return None
     return Finding(
         "data-limit",
         Verdict.REFUSE,
-        f"each process commits {format_size(share)}, RLIMIT_DATA is {format_size(limit)} and "
-        f"{format_size(used)} is in use",
+        f"each process has {format_size(_writable(demand))} of private writable memory at its "
+        f"peak, {describe_bound('data-limit', facts)}",
         safe,
-        _at_most("commit", safe, "ulimit -d unlimited", also=True),
+        _at_most("use", safe, "ulimit -d unlimited", also=True),
     )
+
+
+def _charge(demand: Demand, facts: MachineFacts) -> Finding | None:
+    """In mode 2 writable memory is charged where it is reserved, MAP_NORESERVE or not."""
+    headroom = facts.commit.headroom_bytes
+    charge = _writable(demand) * demand.processes
+    if facts.commit.mode != 2 or headroom is None or charge <= demand.commit_bytes:
+        return None
+    safe = safe_part(headroom)
+    if charge <= safe:
+        return None
+    return Finding(
+        "commit-limit",
+        Verdict.REFUSE,
+        f"the plan reserves {format_size(charge)} of writable memory, which vm.overcommit_memory=2 "
+        f"charges at once; {describe_bound('commit-limit', facts)}",
+        safe,
+        _at_most("reserve", safe, f"{_WIDENS['commit-limit']}, or another --method", also=True),
+    )
+
+
+def _writable(demand: Demand) -> int:
+    """Return the private writable memory of one process at its peak."""
+    if demand.writable_bytes is not None:
+        return demand.writable_bytes
+    return demand.commit_bytes // max(demand.processes, 1)
 
 
 def _single_commit(demand: Demand, facts: MachineFacts) -> Finding | None:

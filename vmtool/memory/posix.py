@@ -169,7 +169,8 @@ class PosixBacking:
             prot, flags = PROT_NONE, _RESERVE
         address = self._mmap(0, nbytes + slack, prot, flags, -1, 0)
         if address == FAILED:
-            raise call_error("mmap", 0, nbytes + slack, prot, flags, purpose="reserve")
+            purpose = "reserve" if prot == PROT_NONE else "reserve writable"
+            raise call_error("mmap", 0, nbytes + slack, prot, flags, purpose=purpose)
         base = align_up(address, _HUGE_ALIGNMENT) if slack else address
         reservation = PosixReservation(base, nbytes, (address, nbytes + slack), self._calls)
         try:

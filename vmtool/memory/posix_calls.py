@@ -122,7 +122,7 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     Args:
         call: The function.
         arguments: Its arguments.
-        purpose: ``reserve`` when only address space was asked for.
+        purpose: As `diagnose_host` takes it, where the name of the call does not tell.
     """
     code = last_errno()
     symbol = errno.errorcode.get(code, "UNKNOWN")

@@ -19,6 +19,7 @@ _MAPPING_SLACK: Final = 2
 # A few percent of the limit are kept for the administrator (vm.admin_reserve_kbytes) and for ending
 # the process (vm.user_reserve_kbytes): a commit fails before the limit is reached.
 _KEPT_BACK: Final = 16
+_RESERVES: Final = frozenset({"reserve", "reserve writable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def diagnose_host(call: str, nbytes: int, pressure: Pressure) -> Diagnosis:
 
     Args:
         call: ``mmap``, ``mprotect``, ``madvise`` or ``munmap``; ``reserve`` for the mmap that only
-            takes address space.
+            takes address space, ``reserve writable`` where what it takes is writable.
         nbytes: The length that was asked for.
         pressure: The counters at that moment.
     """
@@ -196,7 +197,7 @@ def diagnose_host(call: str, nbytes: int, pressure: Pressure) -> Diagnosis:
         diagnosis = check(call, nbytes, pressure)
         if diagnosis is not None:
             return diagnosis
-    if call == "reserve":
+    if call in _RESERVES:
         return Diagnosis(
             "no-address-range",
             f"no free range of {format_size(nbytes)} is left in the address space; "
@@ -228,7 +229,7 @@ def _mapping_limit(_call: str, _nbytes: int, p: Pressure) -> Diagnosis | None:
 
 def _address_space_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
     limit, used = p.address_space_limit_bytes, p.address_space_bytes
-    if limit is None or used is None or call not in {"mmap", "reserve"} or used + nbytes <= limit:
+    if limit is None or used is None or call not in {"mmap", *_RESERVES} or used + nbytes <= limit:
         return None
     return Diagnosis(
         "address-space-limit",
@@ -267,7 +268,7 @@ def _commit_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
 
 def _heuristic(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
     total = p.total_bytes
-    if p.overcommit_mode != 0 or call == "reserve" or total is None or nbytes <= total:
+    if p.overcommit_mode != 0 or call in _RESERVES or total is None or nbytes <= total:
         return None
     return Diagnosis(
         "heuristic-overcommit",

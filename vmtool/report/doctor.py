@@ -9,8 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from vmtool.machine.bounds import describe_bound
 from vmtool.machine.checkup import Check, Rating
 from vmtool.report.document import document
+from vmtool.report.machine import machine_body
+from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +36,7 @@ def to_document(
     checks = [check for _, group in sections for check in group]
     counts = Counter(check.rating.value for check in checks)
     body = {
-        "machine": facts,
+        **machine_body(facts),
         "counts": {rating.value: counts[rating.value] for rating in Rating},
         "checks": [
             {"section": section, "check": check} for section, group in sections for check in group
@@ -42,13 +45,19 @@ def to_document(
     return document(SCHEMA, VERSION, command=command, body=body)
 
 
-def to_text(sections: Sequence[tuple[str, Sequence[Check]]], console: Console) -> None:
-    """Print the findings."""
+def to_text(
+    sections: Sequence[tuple[str, Sequence[Check]]], facts: MachineFacts | None, console: Console
+) -> None:
+    """Print the findings, and what is safe to commit on the machine of *facts*."""
     for section, checks in sections:
         console.print(Text(section, style="bold"))
         for check in checks:
             _print_check(check, console)
         console.print()
+    if facts is not None:
+        safe = format_size(facts.safe_bytes)
+        words = describe_bound(facts.binds, facts)
+        console.print(f"{safe} is safe to commit; {facts.binds} binds first: {words}")
     counts = Counter(check.rating for _, checks in sections for check in checks)
     parts = [f"{counts[rating]} {rating.value}" for rating in Rating if counts[rating]]
     console.print(", ".join(parts))

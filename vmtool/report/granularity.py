@@ -11,7 +11,7 @@ from rich.text import Text
 from vmtool.report.console import plain_table
 from vmtool.report.device import print_device
 from vmtool.report.document import document
-from vmtool.report.machine import machine_rows
+from vmtool.report.machine import machine_body, machine_rows
 from vmtool.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
@@ -86,10 +86,8 @@ class GranularityReport:
 def to_document(report: GranularityReport, command: list[str]) -> dict[str, Any]:
     """Return the report as a JSON document."""
     body = {
-        "machine": report.facts,
+        **machine_body(report.facts),
         "commit_headroom_bytes": report.facts.commit.headroom_bytes,
-        "available_bytes": report.facts.available_bytes,
-        "safe_bytes": report.facts.safe_bytes,
         "backings": report.surveys,
         "tokens_per_granule": report.tokens(),
     }
@@ -102,6 +100,9 @@ def to_text(report: GranularityReport, console: Console) -> None:
     for label, cell in _ROWS:
         table.add_row(label, *(_NONE if s.absent else cell(s) for s in report.surveys))
     console.print(table)
+    exact = [f"{s.name} {s.ceiling.works_bytes:,}" for s in report.surveys if s.ceiling]
+    if exact:  # as a row of the table it would not fit into a narrow terminal
+        console.print(f"largest reservation in bytes: {', '.join(exact)}")
     for survey in report.surveys:
         if survey.device is not None:
             print_device(survey, survey.device, console)
@@ -135,17 +136,12 @@ def _ceiling(survey: BackingSurvey) -> str:
     return f"{format_size(found.works_bytes)}{'' if exact else ' or more'}"
 
 
-def _ceiling_bytes(survey: BackingSurvey) -> str:
-    return _NONE if survey.ceiling is None else str(survey.ceiling.works_bytes)
-
-
 _ROWS: Final[tuple[tuple[str, Callable[[BackingSurvey], str]], ...]] = (
     ("page", _unit("page_bytes")),
     ("reserve in units of", _unit("reserve_bytes")),
     ("commit in units of", _unit("commit_bytes")),
     ("commit method", lambda survey: survey.method or _NONE),
     ("largest reservation", _ceiling),
-    ("  in bytes", _ceiling_bytes),
 )
 
 
@@ -171,8 +167,8 @@ def _print_tokens(report: GranularityReport, console: Console) -> None:
 def _tokens_cell(granule: int, size: int) -> str:
     tokens, spare = divmod(granule, size)
     if tokens == 0:
-        return f"0: a token takes {-(-size // granule)} granules"
-    return f"{tokens}" if spare == 0 else f"{tokens}, {format_size(spare)} left over"
+        return f"0: a token takes {-(-size // granule):,} granules"
+    return f"{tokens:,}" if spare == 0 else f"{tokens:,}, {format_size(spare)} left over"
 
 
 def _print_proofs(survey: BackingSurvey, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.report.console import plain_table
 from vmtool.units import format_size
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
 #: What other systems tell and macOS does not.
 _NOT_ON_MACOS: Final = ("control group", "transparent huge pages", "commit charge", "memory areas")
+
+
+def machine_body(facts: MachineFacts) -> dict[str, Any]:
+    """Return the facts and what follows from them, as keys of a JSON document."""
+    return {
+        "machine": facts,
+        "available_bytes": facts.available_bytes,
+        "safe_bytes": facts.safe_bytes,
+        "binds": facts.binds,
+    }
 
 
 def machine_rows(facts: MachineFacts) -> Table:
@@ -35,7 +45,7 @@ def machine_rows(facts: MachineFacts) -> Table:
         *((label, "not available") for label in missing),
     ):
         table.add_row(label, text)
-    table.add_row("safe to commit", format_size(facts.safe_bytes))
+    table.add_row("safe to commit", f"{format_size(facts.safe_bytes)} ({facts.binds} binds first)")
     return table
 
 
@@ -89,7 +99,7 @@ def _huge_pages(huge: HugePageFacts) -> list[tuple[str, str]]:
         text = "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
         rows.append(("  of several sizes", text))
     if huge.pools:
-        pools = (f"{format_size(p.page_bytes)}: {p.free} of {p.total} free" for p in huge.pools)
+        pools = (f"{format_size(p.page_bytes)}: {p.free:,} of {p.total:,} free" for p in huge.pools)
         rows.append(("reserved huge pages", "; ".join(pools)))
     if huge.large_bytes is not None:
         allowed = {True: "allowed", False: "not allowed", None: "unknown whether allowed"}
@@ -116,8 +126,8 @@ def _commit(facts: MachineFacts) -> list[tuple[str, str]]:
 def _limits(facts: MachineFacts) -> list[tuple[str, str]]:
     process, rows = facts.process, []
     if process.mappings is not None:
-        limit = "" if process.max_mappings is None else f" of {process.max_mappings}"
-        rows.append(("memory areas", f"{process.mappings}{limit}"))
+        limit = "" if process.max_mappings is None else f" of {process.max_mappings:,}"
+        rows.append(("memory areas", f"{process.mappings:,}{limit}"))
     for label, limit_bytes in (
         ("RLIMIT_AS", process.address_space_limit_bytes),
         ("RLIMIT_DATA", process.data_limit_bytes),

@@ -90,28 +90,41 @@ def ceiling_text(report: CeilingReport, console: Console) -> None:
     """Print how far each method got."""
     titles = {
         "reserve": "the largest reservation",
-        "commit": "the largest commit in one call, untouched",
+        "commit": "the largest commit in one call, untouched, after which another can follow",
         "mappings": "memory areas of one process",
     }
     if report.device is not None:
         console.print(f"on {report.device}")
-    console.print(f"{titles[report.kind]}, a new process for each try")
+    console.print(f"{titles[report.kind]}; a new process for each try")
     for method in report.methods:
         console.print()
         reached = _amount(report.kind, method.reached)
-        console.print(f"{method.method}: {reached} works ({method.tries} tries)")
+        tries = "1 try" if method.tries == 1 else f"{method.tries} tries"
+        most = "" if method.most is None else f", {_bound(report.kind, method.most)} at most"
+        console.print(f"{method.method}: {reached} works ({tries}{most})")
         if method.refused is not None:
             console.print(f"  {_amount(report.kind, method.refused)} is refused: {method.error}")
-        elif method.complete:
-            console.print("  nothing was refused within the bounds of the search")
-        else:
+            if method.cause is not None:
+                console.print(f"  cause: {method.cause}")
+        elif not method.complete:
             console.print("  nothing was refused so far")
+        elif report.kind == "commit" and method.method == "advise":
+            console.print(
+                "  nothing was refused within the bounds of the search: half of what is safe, as "
+                "this method commits by faulting memory in"
+            )
+        else:
+            console.print("  nothing was refused within the bounds of the search")
     if not report.complete:
         console.print("\ninterrupted: no search goes on, and what was not tried is left out")
 
 
 def _amount(kind: str, number: int) -> str:
-    return f"{number:,}" if kind == "mappings" else f"{format_size(number)} ({number} bytes)"
+    return f"{number:,}" if kind == "mappings" else f"{format_size(number)} ({number:,} bytes)"
+
+
+def _bound(kind: str, number: int) -> str:
+    return f"{number:,}" if kind == "mappings" else format_size(number)
 
 
 def guards_document(report: GuardReport, command: list[str]) -> dict[str, Any]:

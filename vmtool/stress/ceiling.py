@@ -9,9 +9,12 @@ from vmtool.machine import read_facts
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.ceiling import most_worth_trying, search_ceiling
 from vmtool.stress.probe import Answer, ask
+from vmtool.units import align_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from vmtool.machine.facts import MachineFacts
 
 CEILING_SCHEMA: Final = "vmtool.stress-ceiling"
 CEILING_VERSION: Final = 1
@@ -34,6 +37,8 @@ class MethodCeiling:
         error: What the platform said to the least refused.
         complete: Whether the search came to its end; else it goes on between *reached* and
             *refused*.
+        cause: Why that was refused, as far as the counters of that moment tell.
+        most: The most that the search would have tried.
     """
 
     method: str
@@ -42,6 +47,8 @@ class MethodCeiling:
     tries: int
     error: str | None
     complete: bool = True
+    cause: str | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,19 @@ def find_ceiling(
         progress(tries)
         return ask(kind, backing, method, number, stopping=stopping)
 
+    info = describe_device(backing)
+    facts = None if kind != "commit" or info is not None else read_facts()
+
     def search(method: str) -> MethodCeiling | None:
         if kind == "mappings":
             return _count(method, asked)
-        return _bisect(backing, method, asked, _most(kind, method))
+        unit = open_backing(backing, method=method).granularity
+        most = most_worth_trying()
+        likely = None if facts is None else _most_at_once(facts)
+        if facts is not None and method == "advise":
+            most = likely = align_down(facts.safe_bytes // 2, unit)
+        return _bisect(method, asked, unit, most, likely)
 
-    info = describe_device(backing)
     found = tuple(ceiling for method in methods if (ceiling := search(method)) is not None)
     complete = len(found) == len(methods) and all(ceiling.complete for ceiling in found)
     return CeilingReport(kind, found, None if info is None else info.name, complete)
@@ -108,20 +122,30 @@ def _count(method: str, asked: Callable[[str, int], Answer | None]) -> MethodCei
     if answer is None:
         return None
     refused = None if answer.works else answer.reached + 1
-    return MethodCeiling(method, answer.reached, refused, 1, answer.error)
+    return MethodCeiling(
+        *(method, answer.reached, refused, 1, answer.error),
+        cause=answer.cause,
+        most=_MOST_MAPPINGS,
+    )
 
 
-def _most(kind: str, method: str) -> int:
-    """Return the most bytes that may be tried without taking memory that others need."""
-    if kind == "commit" and method == "advise":
-        return read_facts().safe_bytes // 2
-    return most_worth_trying()
+def _most_at_once(facts: MachineFacts) -> int | None:
+    """Return what the heuristic mode of Linux grants at once."""
+    total = facts.memory.total_bytes
+    if facts.commit.mode != 0 or total is None:
+        return None
+    return total + (facts.memory.swap_total_bytes or 0)
 
 
 def _bisect(
-    backing: str, method: str, asked: Callable[[str, int], Answer | None], most: int
+    method: str,
+    asked: Callable[[str, int], Answer | None],
+    unit: int,
+    most: int,
+    likely: int | None,
 ) -> MethodCeiling | None:
-    errors: dict[int, str | None] = {}
+    """Search up to *most*; where the ceiling is the *likely* one, two tries tell."""
+    answers: dict[int, Answer] = {}
     complete = True
 
     def works(number: int) -> bool | None:
@@ -130,12 +154,28 @@ def _bisect(
         if answer is None:
             complete = False
             return None
-        errors[number] = answer.error
+        answers[number] = answer
         return bool(answer.works)
 
-    unit = open_backing(backing, method=method).granularity
-    good, bad, used = search_ceiling(works, unit=unit, tries=_TRIES, most=most)
-    if not used:
+    found = (
+        likely is not None
+        and works(likely)
+        and (likely + unit > most or works(likely + unit) is False)
+    )
+    if complete and not found:
+        search_ceiling(works, unit=unit, tries=_TRIES - len(answers), most=most)
+    if not answers:
         return None
-    error = None if bad is None else errors[bad]
-    return MethodCeiling(method, good, bad, used, error, complete)
+    reached = max((number for number, answer in answers.items() if answer.works), default=0)
+    refused = min((number for number, answer in answers.items() if not answer.works), default=None)
+    last = None if refused is None else answers[refused]
+    return MethodCeiling(
+        method,
+        reached,
+        refused,
+        len(answers),
+        None if last is None else last.error,
+        complete,
+        None if last is None else last.cause,
+        most,
+    )

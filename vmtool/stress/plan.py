@@ -153,11 +153,15 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
             device_bytes=commit, device_free_bytes=device_free, processes=settings.workers
         )
     areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in settings.methods)
+    commit = live * granule * settings.threads
+    reserve = settings.capacity_bytes * settings.threads
+    advised = settings.methods.count("advise")  # its reservations are writable
     return Demand(
-        reserve_bytes=settings.capacity_bytes * settings.threads * len(settings.methods),
-        commit_bytes=live * granule * settings.threads * settings.workers,
+        reserve_bytes=reserve * len(settings.methods),
+        commit_bytes=commit * settings.workers,
         mappings=areas * settings.threads,
         largest_commit_bytes=block * granule,
+        writable_bytes=reserve * advised + (commit if advised < len(settings.methods) else 0),
         processes=settings.workers,
     )
 

@@ -4,7 +4,7 @@
 
 =============  ==========================================================================
 reserve        reserve NUMBER bytes
-commit         commit NUMBER bytes at once, untouched (``advise`` faults them in)
+commit         commit NUMBER bytes at once, untouched (``advise`` faults them in), then a granule
 mappings       commit every second granule, untouched, until refused or NUMBER areas are reached
 committed      write to memory that is committed
 never          write to memory that is reserved and was never committed
@@ -50,6 +50,7 @@ class Answer:
         works: Whether it was done; ``None`` if the process died of it.
         reached: The number that was reached.
         error: What the platform said, or how the process died.
+        cause: Why, as far as the counters of that moment tell.
         signal_number: Of the signal that killed it, or its exit code as Windows gives it.
     """
 
@@ -57,6 +58,7 @@ class Answer:
     reached: int
     error: str | None = None
     signal_number: int | None = None
+    cause: str | None = None
 
 
 def ask(
@@ -102,6 +104,7 @@ def main(arguments: list[str]) -> int:
     """Answer one question."""
     question, kind, method, number = arguments
     volunteer()
+    read_pressure()  # at a limit not even the modules that it needs could be loaded
     try:
         backing = open_backing(kind, method=method)
         if question == "mappings":
@@ -111,12 +114,17 @@ def main(arguments: list[str]) -> int:
             answer = _write(kind, method, question)
         else:
             size = align_up(int(number), backing.granularity)
-            reservation = backing.reserve(size)
+            # On Linux one mmap may go past RLIMIT_DATA, and then nothing works any more: a commit
+            # counts if another can follow. A device has no such limit.
+            then = backing.granularity if question == "commit" and backing.tier is Tier.HOST else 0
+            reservation = backing.reserve(size + then)
             if question == "commit":
                 backing.commit(reservation, 0, size)
+            if then:
+                backing.commit(reservation, size, then)
             answer = Answer(works=True, reached=size)
     except VmtoolError as error:
-        answer = Answer(works=False, reached=0, error=str(error))
+        answer = Answer(works=False, reached=0, error=str(error), cause=error.cause)
     json.dump(asdict(answer), sys.stdout)
     return 0
 
@@ -124,16 +132,15 @@ def main(arguments: list[str]) -> int:
 def _count_mappings(kind: str, method: str, most: int) -> Answer:
     backing = open_backing(kind, method=method)
     granule = backing.granularity
-    read_pressure()  # at the limit not even the modules that it needs could be loaded
     steps = max((most - (count_mappings() or 0)) // 2, 1)
     reservation = backing.reserve((2 * steps + 1) * granule)
-    done, refusal = 0, None
+    done, refusal, cause = 0, None, None
     try:
         while done < steps:
             backing.commit(reservation, 2 * done * granule, granule)
             done += 1
     except VmtoolError as error:
-        refusal = str(error)
+        refusal, cause = str(error), error.cause
     # Counting takes memory of its own, for which there is no area left: give some back first.
     returned = min(done - 1, _HEADROOM)
     for step in range(done - returned, done):
@@ -141,7 +148,7 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
     # A device's driver has a limit of its own, and does not tell what it counts.
     on_device = backing.tier is Tier.DEVICE
     areas = done if on_device else (count_mappings() or 0) + 2 * returned
-    return Answer(works=refusal is None, reached=areas, error=refusal)
+    return Answer(works=refusal is None, reached=areas, error=refusal, cause=cause)
 
 
 def _write(kind: str, method: str, question: str) -> Answer:

@@ -127,8 +127,8 @@ def test_kinds_are_listed_once():
 def test_the_finding_names_the_numbers():
     facts = replace(HEALTHY, process=replace(HEALTHY.process, max_mappings=65530, mappings=530))
     (check,) = [c for c in examine(facts) if c.kind == "mapping-limit"]
-    assert "530 of 65530" in check.finding
-    assert "32500 scattered granules" in check.finding
+    assert "530 of 65,530" in check.finding
+    assert "32,500 scattered granules" in check.finding
     assert check.remedy == "sysctl -w vm.max_map_count=262144"
 
 
@@ -183,3 +183,8 @@ def test_what_macos_tells_is_rated_and_what_it_lacks_is_named():
     assert found["not-available"].rating is Rating.NOTE
     for word in ("commit limit", "control groups", "huge pages", "memory areas"):
         assert word in found["not-available"].finding
+
+
+def test_the_heuristic_mode_names_what_it_refuses():
+    (check,) = [c for c in examine(HEALTHY) if c.kind == "overcommit"]
+    assert "40 GiB" in check.finding  # 32 GiB of RAM and 8 GiB of swap

@@ -88,6 +88,20 @@ def test_a_commit_over_the_limit_is_refused_and_put_down_to_it(method):
     assert "vm.overcommit_ratio" in error.hint
 
 
+def test_a_writable_reservation_is_charged_as_a_whole():
+    backing = open_backing(method="advise")
+    headroom = max(read_facts().commit.headroom_bytes, 0)
+    nbytes = align_up(headroom + GIB, backing.granularity)
+    backing.unreserve(backing.reserve(nbytes))
+    error = None
+    with changed(OVERCOMMIT, "2"):
+        try:
+            backing.reserve(nbytes)
+        except OutOfMemoryError as caught:
+            error = caught
+    assert "vm.overcommit_memory is 2" in error.cause
+
+
 def test_where_everything_may_be_committed_nothing_is_refused():
     backing = open_backing()
     nbytes = align_up(2 * read_facts().memory.total_bytes, backing.granularity)

@@ -136,6 +136,46 @@ def test_rlimit_data_counts_per_process():
     assert facts.safe_bytes < 2 * GIB
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("available-memory", {"memory": MemoryFacts(32 * GIB, 3 * GIB)}),
+        ("cgroup-limit", {"cgroup": CgroupFacts((CgroupLevel("/cg", 2, 3 * GIB),))}),
+        ("cgroup-limit", {"cgroup": CgroupFacts((CgroupLevel("/cg", 2, None, 3 * GIB),))}),
+        ("commit-limit", {"commit": CommitFacts(2, 50, 16 * GIB, 13 * GIB)}),
+        (
+            "address-space-limit",
+            {"process": replace(ROOMY.process, address_space_limit_bytes=4 * GIB)},
+        ),
+        ("data-limit", {"process": replace(ROOMY.process, data_limit_bytes=3 * GIB + MIB)}),
+    ],
+)
+def test_whatever_binds_bounds_what_is_available_and_safe(kind, changes):
+    facts = replace(ROOMY, **changes)
+    assert facts.available_bytes == 3 * GIB
+    assert facts.binds == kind
+    safe = facts.safe_bytes
+    assert 2 * GIB < safe < 3 * GIB
+
+    def demand(nbytes):
+        return Demand(reserve_bytes=nbytes, commit_bytes=nbytes, page_table_bytes=0)
+
+    assert check(demand(safe), facts) == ()
+    assert kinds(demand(safe + MIB), facts) == [(kind, Verdict.REFUSE)]
+
+
+def test_a_writable_reservation_counts_whole_where_it_is_private_memory_that_is_limited():
+    demand = Demand(reserve_bytes=8 * GIB, commit_bytes=GIB, writable_bytes=8 * GIB)
+    assert check(demand, ROOMY) == ()
+    limited = replace(ROOMY, process=replace(ROOMY.process, data_limit_bytes=4 * GIB))
+    assert kinds(demand, limited) == [("data-limit", Verdict.REFUSE)]
+    strict = replace(ROOMY, commit=CommitFacts(2, 50, 8 * GIB, GIB))
+    (finding,) = check(demand, strict)
+    assert (finding.kind, finding.verdict) == ("commit-limit", Verdict.REFUSE)
+    assert check(replace(demand, writable_bytes=finding.safe), strict) == ()
+    assert check(replace(demand, writable_bytes=None), strict) == ()
+
+
 def test_one_commit_over_ram_and_swap_is_refused_in_the_heuristic_mode_only():
     demand = Demand(largest_commit_bytes=33 * GIB)
     assert kinds(demand, ROOMY) == [("heuristic-overcommit", Verdict.REFUSE)]

@@ -38,6 +38,11 @@ CALM = Pressure(
         ("no-address-range", "reserve", 200 * TIB, {"overcommit_mode": 2}),
         ("unknown", "mmap", GIB, {"overcommit_mode": 2}),
         ("unknown", "mprotect", 25 * GIB, {"overcommit_mode": 1}),
+        # A writable reservation is more than addresses, but escapes the heuristic.
+        ("data-limit", "reserve writable", GIB, {"data_limit_bytes": GIB}),
+        ("commit-limit", "reserve writable", 12 * GIB, {"overcommit_mode": 2}),
+        ("address-space-limit", "reserve writable", GIB, {"address_space_limit_bytes": GIB}),
+        ("no-address-range", "reserve writable", 200 * TIB, {}),
         # A reservation takes addresses only: RLIMIT_DATA is not what stops it.
         ("no-address-range", "reserve", 200 * TIB, {"data_limit_bytes": GIB}),
     ],

@@ -1,15 +1,22 @@
 """The search for a ceiling is bounded in memory where each try takes memory."""
 
+import io
+import json
+import mmap
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from vmtool.machine import read_facts
-from vmtool.stress.ceiling import find_ceiling
+from vmtool.report.stress_modes import ceiling_text
+from vmtool.stress.ceiling import CeilingReport, MethodCeiling, find_ceiling
 from vmtool.stress.probe import Answer, ask
 from vmtool.units import GIB
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")
 
 
@@ -79,3 +86,66 @@ def test_a_probe_that_takes_long_is_ended_when_the_user_stops(monkeypatch):
     asked = iter([False, False, True])
     assert ask("reserve", "host", "fixed", GIB, stopping=lambda: next(asked)) is None
     assert child.returncode
+
+
+@linux
+def test_where_the_heuristic_refuses_is_found_in_two_tries_and_said(monkeypatch):
+    facts = read_facts()
+    total = facts.memory.total_bytes + facts.memory.swap_total_bytes
+    heuristic = replace(facts, commit=replace(facts.commit, mode=0))
+    monkeypatch.setattr("vmtool.stress.ceiling.read_facts", lambda: heuristic)
+
+    def ask(_kind, _backing, _method, number, *, stopping):
+        works = number <= total
+        return Answer(works, number, None if works else "ENOMEM", cause=None if works else "why")
+
+    monkeypatch.setattr("vmtool.stress.ceiling.ask", ask)
+    (found,) = find_ceiling("commit", "host", ["fixed"], lambda _tries: None).methods
+    assert (found.reached, found.refused, found.tries) == (total, total + mmap.PAGESIZE, 2)
+    assert (found.error, found.cause) == ("ENOMEM", "why")
+
+
+@linux
+@pytest.mark.parametrize("offset", [-(1 << 30), 5 << 30])
+def test_a_ceiling_that_is_not_the_likely_one_is_searched_for(monkeypatch, offset):
+    memory = read_facts().memory
+    limit = memory.total_bytes + memory.swap_total_bytes + offset
+
+    def ask(_kind, _backing, _method, number, *, stopping):
+        return Answer(works=number <= limit, reached=number)
+
+    monkeypatch.setattr("vmtool.stress.ceiling.ask", ask)
+    (found,) = find_ceiling("commit", "host", ["fixed"], lambda _tries: None).methods
+    assert found.reached <= limit < found.refused
+    assert found.refused - found.reached <= limit // 1000
+    assert found.tries <= 28
+
+
+@linux
+def test_a_commit_after_which_nothing_works_is_no_ceiling():
+    """One mmap may go past RLIMIT_DATA, and whatever comes next is refused."""
+    program = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
+from vmtool.stress.probe import main
+main(["commit", "host", "fixed", str(512 << 20)])
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    answer = json.loads(ran.stdout)
+    assert not answer["works"]
+    assert "RLIMIT_DATA is 256 MiB" in answer["cause"]
+
+
+def test_the_text_names_cause_and_bounds():
+    found = (
+        MethodCeiling("fixed", GIB, GIB + 4096, 2, "ENOMEM", cause="too much", most=1 << 62),
+        MethodCeiling("advise", GIB, None, 1, None, most=GIB),
+    )
+    out = io.StringIO()
+    console = Console(file=out, width=80, highlight=False, legacy_windows=False)
+    ceiling_text(CeilingReport("commit", found), console)
+    text = " ".join(out.getvalue().split())
+    assert "fixed: 1 GiB (1,073,741,824 bytes) works (2 tries, 4 EiB at most)" in text
+    assert "cause: too much" in text
+    assert "(1 try, 1 GiB at most) nothing was refused within the bounds" in text
+    assert "half of what is safe" in text

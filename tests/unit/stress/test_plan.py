@@ -101,6 +101,18 @@ def test_scattered_patterns_demand_an_area_for_each_granule():
     assert tail < 10
 
 
+def test_the_reservations_of_advise_are_writable_as_a_whole():
+    def writable(*methods):
+        plan = _settings(
+            methods=methods, threads=2, capacity_bytes=256 * MIB, budget_bytes=64 * MIB
+        )
+        return demand(plan).writable_bytes
+
+    assert writable("fixed") == 64 * MIB
+    assert writable("advise") == 512 * MIB
+    assert writable("fixed", "advise") == 576 * MIB
+
+
 def test_few_cycles_demand_little():
     granule = open_backing().granularity
     few = demand(_settings(pattern="random", granule_bytes=granule, cycles=10))

@@ -24,7 +24,7 @@ def _mappings(facts: MachineFacts) -> Check | None:
     limit, used = facts.process.max_mappings, facts.process.mappings or 0
     if limit is None:
         return None
-    words = f"{used} of {limit} memory areas (vm.max_map_count) in use"
+    words = f"{used:,} of {limit:,} memory areas (vm.max_map_count) in use"
     remedy = f"sysctl -w vm.max_map_count={max(4 * limit, _MANY_MAPPINGS)}"
     if limit - used < limit // 10:
         return problem("mapping-limit", words, remedy)
@@ -32,7 +32,7 @@ def _mappings(facts: MachineFacts) -> Check | None:
         scattered = max(limit - used, 0) // 2
         return note(
             "mapping-limit",
-            f"{words}: room for about {scattered} scattered granules; growth at the tail takes one",
+            f"{words}: room for about {scattered:,} scattered granules; growth at the tail takes one",
             remedy,
         )
     return ok("mapping-limit", words)
@@ -61,8 +61,9 @@ def _data(facts: MachineFacts) -> Check | None:
     if limit is None:
         return None if used is None else ok("data-limit", "RLIMIT_DATA is unlimited")
     words = (
-        f"RLIMIT_DATA is {format_size(limit)}, {format_size(used or 0)} in use; on Linux it stops "
-        "mprotect (--method protect) and not mmap over a reservation (--method fixed)"
+        f"RLIMIT_DATA is {format_size(limit)}, {format_size(used or 0)} in use: what is committed "
+        "counts; on Linux one mmap over a reservation (--method fixed) may go past it, and then no "
+        "call gets any more memory"
     )
     available = facts.machine_available_bytes
     if available is None or limit < available:

@@ -70,7 +70,11 @@ def _overcommit(facts: MachineFacts) -> Check | None:
             "sysctl -w vm.overcommit_memory=0",
         )
     if not commit.binds or commit.headroom_bytes is None:
-        return ok("overcommit", "vm.overcommit_memory is 0: only absurd single commits are refused")
+        total = facts.memory.total_bytes
+        words = "vm.overcommit_memory is 0: only more than all RAM and swap at once is refused"
+        if total is not None:
+            words += f", {format_size(total + (facts.memory.swap_total_bytes or 0))}"
+        return ok("overcommit", words)
     limit, headroom = commit.limit_bytes or 0, commit.headroom_bytes
     words = (
         f"vm.overcommit_memory is 2 and {format_size(max(headroom, 0))} of the commit limit of "
@@ -125,7 +129,7 @@ def _kills(facts: MachineFacts) -> Check | None:
     if here:
         return note(
             "oom-kills",
-            f"{here} processes of this control group were killed for lack of memory",
+            f"{here:,} processes of this control group were killed for lack of memory",
             "raise the limit of the group, or use a smaller --budget",
         )
     if machine is None:
@@ -133,7 +137,7 @@ def _kills(facts: MachineFacts) -> Check | None:
     if machine:
         return note(
             "oom-kills",
-            f"{machine} processes were killed for lack of memory since the machine started",
+            f"{machine:,} processes were killed for lack of memory since the machine started",
             "`dmesg | grep -i 'killed process'` names them",
         )
     return ok("oom-kills", "no process was killed for lack of memory")
