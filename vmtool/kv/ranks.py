@@ -80,8 +80,9 @@ def _shard_tensor(tensor: Tensor, layer: Layer, tp: int, dcp: int) -> Tensor:
     copies = max(tp // tensor.heads, 1)
     if copies % dcp:
         raise UsageError(
-            f"{what}: kv_heads = {tensor.heads} at tp = {tp} leaves {copies} copies of each head,"
-            f" which dcp = {dcp} does not divide"
+            f"{what}: kv_heads = {tensor.heads} at tp = {tp} leaves"
+            f" {copies} {'copy' if copies == 1 else 'copies'} of each head, which dcp = {dcp} does"
+            " not divide"
         )
     return replace(tensor, heads=heads, extent=extent)
 

@@ -127,7 +127,7 @@ def test_dcp_divides_the_tokens_of_a_latent_rounding_up():
 
 def test_dcp_divides_only_copies_of_heads():
     assert model(full(0, heads=4)).shard(tp=8, dcp=2).layers[0].tensors[0].tokens_held(9) == 5
-    with pytest.raises(UsageError, match="leaves 1 copies"):
+    with pytest.raises(UsageError, match="leaves 1 copy of each head"):
         model(full(0, heads=8)).shard(tp=8, dcp=2)
     with pytest.raises(UsageError, match="dcp = 3 does not divide tp = 8"):
         model(full(0)).shard(tp=8, dcp=3)

@@ -101,7 +101,7 @@ class Builder:
         period = rule.period if pattern is None else fields.checked(key, pattern)
         if period is None:
             fields.fail(key, "is missing, but there is a sliding window")
-        fields.defaulted("period", period, f"every {period}th layer keeps everything")
+        fields.defaulted("period", period, f"one layer in {period} keeps everything")
         return [(i + 1) % period != 0 for i in range(self._count)]
 
     def _pattern_list(self, key: str, pattern: list[Any]) -> list[bool]:

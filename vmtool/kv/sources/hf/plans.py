@@ -66,7 +66,7 @@ def unless_last_of(
     def plan(fields: Fields, layers: int) -> list[LayerKind]:
         every = fields.optional("period")
         if every is None:
-            fields.defaulted("period", period, f"every {period}th layer is {rest.value}")
+            fields.defaulted("period", period, f"one layer in {period} is {rest.value}")
             every = period
         kinds = [rest if (i + 1) % every == 0 else most for i in range(layers)]
         if last_is_rest and kinds:
