@@ -163,15 +163,21 @@ def _layers(geometry: ModelGeometry) -> tuple[Layer, ...]:
     )
 
 
-def _cached(layer: Layer) -> list[Tensor]:
-    """Return the tensors that llama.cpp's cache has: no index keys, no cross-attention."""
+def _cached(layer: Layer) -> tuple[Tensor, ...]:
+    """Return the tensors of *layer*, whose caches are all modelled.
+
+    Index keys have a cache of their own since pull request 23346, and none before it.
+    """
+    missing = None
     if layer.kind is LayerKind.COMPRESSED:
-        raise UsageError(f"--as llama.cpp: layers with {layer.kind.value} are not modelled")
-    return [
-        tensor
-        for tensor in layer.tensors
-        if tensor.role is not Role.INDEX and tensor.extent.span is not Span.FIXED
-    ]
+        missing = layer.kind.value
+    elif any(tensor.extent.span is Span.FIXED for tensor in layer.tensors):
+        missing = LayerKind.CROSS.value
+    elif any(tensor.role is Role.INDEX for tensor in layer.tensors):
+        missing = "index keys of sparse attention"
+    if missing is not None:
+        raise UsageError(f"--as llama.cpp: layers with {missing} are not modelled")
+    return layer.tensors
 
 
 def _attention(

@@ -3,6 +3,10 @@
 Source: ``kv_cache_interface.py`` and ``kv_cache_utils.py`` at commit 001cabc1 (early 2026), and for
 the newer meaning of the cache size the releases from about 0.21. A *page* is one block of one layer
 on one rank.
+
+fp8 becomes another format where a latent has index keys: in every such model by ``models/config.py``
+at commit 0144dd5b (class ``DeepseekV32ForCausalLM``, late 2025), and later by
+``attention/mla_attention.py`` at commit 0014ca6b where the backend is ``FLASHMLA_SPARSE``.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.kv.dtypes import FORMATS
 from vmtool.kv.geometry import LayerKind, Role, Span
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import LayerCost, SequenceCost
-    from vmtool.kv.geometry import Extent
+    from vmtool.kv.dtypes import Formats
+    from vmtool.kv.geometry import Extent, ModelGeometry
 
 #: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
 STATE_MODES: Final = ("none", "align", "all")
@@ -105,6 +111,20 @@ class _Spec:
         return -(-held // self.block) + (self.extent.span is Span.WINDOW)
 
 
+def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
+    """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are as asked.
+
+    It packs fp8 latents of sparse attention with scales, and positions in 16 bits.
+    """
+    name = formats.key.name
+    if name.startswith("fp8") and not name.startswith("fp8_ds"):
+        for layer in geometry.layers:
+            if any(tensor.role is Role.INDEX for tensor in layer.tensors):
+                packed = "fp8_ds_v4" if layer.kind is LayerKind.COMPRESSED else "fp8_ds_mla"
+                return formats._replace(key=FORMATS[packed])
+    return formats
+
+
 def vllm_pool(cost: SequenceCost, budget: int, settings: Settings) -> Pool:
     """Return how vLLM divides *budget* bytes of KV memory on one rank.
 
@@ -113,7 +133,7 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: Settings) -> Pool:
     """
     if settings.state_mode not in STATE_MODES:
         raise UsageError(f"state mode {settings.state_mode[:40]!r}: use {', '.join(STATE_MODES)}")
-    specs = [spec for layer in cost.layers for spec in _layer_specs(layer, settings.block)]
+    specs = [spec for layer in cost.layers for spec in _layer_specs(layer, settings)]
     if not specs:
         raise UsageError("the model keeps nothing, so vLLM has no KV cache to size")
     specs, aligned, padding = _align_states(specs, settings)
@@ -156,7 +176,7 @@ def log_lines(pool: Pool, settings: Settings) -> dict[str, list[str]]:
     }
 
 
-def _layer_specs(layer: LayerCost, block: int) -> list[_Spec]:
+def _layer_specs(layer: LayerCost, settings: Settings) -> list[_Spec]:
     """Return the specs of *layer*, once for each of the layers that are counted together."""
     if layer.kind is LayerKind.COMPRESSED:
         raise UsageError(f"--as vllm: layers with {layer.kind.value} are not modelled")
@@ -168,10 +188,14 @@ def _layer_specs(layer: LayerCost, block: int) -> list[_Spec]:
         key = (name, tensor.extent)
         sizes[key] = sizes.get(key, 0) + tensor.bytes_per_token
     found = [
-        _Spec("attention" if name == "attention" else "latent", block, size, extent)
+        _Spec("attention" if name == "attention" else "latent", settings.block, size, extent)
         for (name, extent), size in sizes.items()
     ]
     if layer.states:
+        # Without prefix caching, MambaModelConfig in vLLM's models/config.py makes mamba_block_size
+        # the longest request: a block is a sequence.
+        alone = settings.state_mode == "none"
+        block = settings.max_model_len if alone else settings.block
         found.append(_Spec("state", block, state_bytes=sum(s.nbytes for s in layer.states)))
     return found * layer.count
 
@@ -185,9 +209,14 @@ def _align_states(specs: list[_Spec], settings: Settings) -> tuple[list[_Spec], 
     unit = _KERNEL_BLOCK * max(tokens)
     block = max(settings.block, _KERNEL_BLOCK * -(-max(states) // unit))
     page = block * max(tokens)
-    aligned = [
-        replace(spec, block=block, state_bytes=page if spec.extent is None else 0) for spec in specs
-    ]
+    aligned = []
+    for spec in specs:
+        if spec.extent is not None:
+            aligned.append(replace(spec, block=block))
+        elif settings.state_mode == "none":
+            aligned.append(replace(spec, state_bytes=page))
+        else:
+            aligned.append(replace(spec, block=block, state_bytes=page))
     return aligned, block, page - max(states)
 
 

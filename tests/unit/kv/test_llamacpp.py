@@ -5,6 +5,7 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
 from vmtool.kv.llamacpp import Settings, llamacpp_buffers, log_line
 from vmtool.units import MIB
 
@@ -91,6 +92,29 @@ def test_ranks_are_refused():
         llamacpp_buffers(geometry, choose_formats("fp16", key=None, value=None), Settings(4096))
 
 
-def test_compressed_layers_are_not_guessed():
-    with pytest.raises(UsageError, match="compressed attention are not modelled"):
-        buffers("deepseek-v4-flash", 4096)
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("deepseek-v4-flash", "compressed attention"),
+        ("deepseek-v3.2", "index keys of sparse attention"),
+        ("glm-5", "index keys of sparse attention"),
+        ("whisper-large-v3", "cross attention"),
+    ],
+)
+def test_caches_that_are_not_modelled_are_not_left_out(name, what):
+    with pytest.raises(UsageError, match=f"layers with {what} are not modelled"):
+        buffers(name, 4096)
+
+
+def test_layers_of_cross_attention_are_not_left_out():
+    # As in Llama 3.2 Vision: such layers keep an image and nothing of the text.
+    image = Extent(Span.FIXED, 6404)
+    pair = (Tensor("k", Role.KEY, 8, 128), Tensor("v", Role.VALUE, 8, 128))
+    cross = (
+        Tensor("cross_k", Role.KEY, 8, 128, image),
+        Tensor("cross_v", Role.VALUE, 8, 128, image),
+    )
+    layers = (Layer(0, LayerKind.FULL, pair), Layer(1, LayerKind.CROSS, cross))
+    formats = choose_formats("fp16", key=None, value=None)
+    with pytest.raises(UsageError, match="layers with cross attention are not modelled"):
+        llamacpp_buffers(ModelGeometry("t", "mllama_text_model", layers), formats, Settings(4096))

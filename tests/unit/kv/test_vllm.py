@@ -9,7 +9,7 @@ from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.dtypes import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
-from vmtool.kv.vllm import Settings, log_lines, vllm_pool
+from vmtool.kv.vllm import Settings, log_lines, stored_formats, vllm_pool
 from vmtool.units import GIB
 
 
@@ -174,12 +174,48 @@ def test_states_alone_take_one_block_a_sequence():
     assert (pool.groups, pool.blocks_per_request, pool.aligned_block_tokens) == (1, 1, None)
 
 
+@pytest.mark.parametrize(
+    ("mode", "block", "tokens"), [("none", 8192, 7_061_504), ("align", 16, 13_792)]
+)
+def test_a_block_of_states_alone_is_a_sequence_without_prefix_caching(mode, block, tokens):
+    # 64 layers of 311,296 B: 862 blocks in 16 GiB.
+    settings = Settings(8192, state_mode=mode)
+    pool = vllm_pool(cost("falcon-mamba-7b"), 16 * GIB, settings)
+    assert (pool.num_blocks, pool.block_tokens, pool.tokens_older) == (862, block, tokens)
+
+
+def test_a_state_does_not_make_the_blocks_of_attention_longer():
+    # The longest request is shorter than the 784 tokens to which blocks are aligned.
+    short = vllm_pool(cost("qwen3.5-27b"), 10 * GIB, Settings(512))
+    assert (short.aligned_block_tokens, short.block_tokens) == (784, 512)
+    aligned = vllm_pool(cost("qwen3.5-27b"), 10 * GIB, Settings(512, state_mode="align"))
+    assert (aligned.aligned_block_tokens, aligned.block_tokens) == (784, 784)
+
+
 # ---- latents, ranks and refusals ------------------------------------------------------------
 
 
 def test_index_keys_are_layers_of_another_size_in_the_same_group():
     pool = vllm_pool(cost("deepseek-v3.2"), 100 * 16 * 61 * (1152 + 132), Settings(16))
     assert (pool.groups, pool.num_blocks, pool.page_bytes) == (1, 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "stored"),
+    [
+        ("deepseek-v3.2", "fp8", "fp8_ds_mla"),
+        ("deepseek-v3.2", "fp8_per_token_head", "fp8_ds_mla"),
+        ("glm-5", "fp8", "fp8_ds_mla"),
+        ("deepseek-v4-flash", "fp8", "fp8_ds_v4"),
+        ("deepseek-v3.2", "bf16", "bf16"),
+        ("deepseek-v3.2", "fp8_ds_mla", "fp8_ds_mla"),
+        ("deepseek-v3", "fp8", "fp8"),
+        ("llama-3.1-8b", "fp8", "fp8"),
+    ],
+)
+def test_fp8_latents_of_sparse_attention_are_stored_with_scales(name, asked, stored):
+    formats = choose_formats("bf16", key=asked, value=None)
+    assert stored_formats(sources.load(name), formats).key.name == stored
 
 
 def test_ranks_that_divide_the_tokens_hold_more_together():
