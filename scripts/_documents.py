@@ -178,6 +178,7 @@ _ESTIMATE = {
             "kind": geometry.LayerKind,
             "indices": tuple[int, ...],
             "bytes_per_token_held": int,
+            "cross_attention_bytes": Told(int, "What is kept of an encoder's output."),
             "state_bytes": int,
         }
     ],
@@ -198,6 +199,14 @@ _ESTIMATE = {
     ],
     "policy": Told(str, "The packing that was asked about."),
     "policies": Told({"*": Either((_POLICY, _IMPOSSIBLE))}, "By name."),
+    "prefill?": Told(
+        {
+            "in_flight_tokens": int,
+            "one_sequence": Told(capacity.Capacity, "Tokens in one sequence."),
+            "sequences_of_context": Told(capacity.Capacity, "Sequences of context_tokens."),
+        },
+        "The same packing while each sequence reads so many tokens at once; only if that takes more.",
+    ),
     "provenance?": Mapping[str, geometry.Provenance],
 }
 
@@ -219,6 +228,7 @@ def _rows(more: dict[str, Any]) -> Any:
 
 _VLLM = {
     "engine": str,
+    "format_k": Told(str, "The element format of K that the engine makes of the one asked for."),
     "num_blocks": int,
     "block_tokens": int,
     "page_bytes": int | None,

@@ -204,6 +204,76 @@ def test_in_flight_tokens_widen_a_window(estimate):
     assert fixed("--in-flight 512") == 12 * (127 + 512) * 2048
 
 
+def first_paragraph(text):
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def test_a_model_with_windows_holds_less_while_it_reads_a_prompt(estimate):
+    # The windows of 25 layers take 1023 + 8192 tokens of 8192 B then: 1.758 GiB a sequence.
+    line = "gemma-4-26b-a4b --budget 4.25GiB --context 32768"
+    assert first_paragraph(estimate(line).stdout) == (
+        "gemma-4-26b-a4b: 4.25 GiB of KV memory holds 211,968 tokens in one sequence, or 5 sequences"
+        " of 32,768 tokens, while decoding; 130,048 tokens or 1 sequence while each prefills 8,192"
+        " tokens at once."
+    )
+    assert first_paragraph(estimate(f"{line} --in-flight 8192").stdout) == (
+        "gemma-4-26b-a4b: 4.25 GiB of KV memory holds 130,048 tokens in one sequence, or 1 sequence"
+        " of 32,768 tokens while each prefills 8,192 tokens at once."
+    )
+    prefill = estimate(f"{line} --json").document["prefill"]
+    assert prefill["in_flight_tokens"] == 8192
+    assert prefill["one_sequence"]["fits"] == 130_048
+    assert prefill["sequences_of_context"]["fits"] == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llama-3.1-8b --budget 16GiB",
+        "llama-3.1-8b --budget 16GiB --in-flight 8192",
+        "gemma-4-26b-a4b --budget 4.25GiB --context 1000",  # less than the window
+    ],
+)
+def test_nothing_is_said_of_a_prompt_that_takes_no_more(estimate, line):
+    assert "prefill" not in estimate(line).stdout
+    assert "prefill" not in estimate(f"{line} --json").document
+
+
+def test_the_help_states_the_tokens_in_flight(vmtool):
+    text = " ".join(vmtool("kv-estimate", "-h").stdout.split())
+    assert "by default 0, as while decoding, but 8192 with --as vllm and 512 with --as" in text
+
+
+def test_cross_attention_is_not_counted_for_each_token(estimate):
+    # 20 heads of 64 in 16 bits, K and V: 5120 B for a token and for each of 1500 positions.
+    text = " ".join(estimate("whisper-large-v3 --budget 8GiB").stdout.split())
+    assert (
+        "32 x full attention: 5,120 B for each token held and 7,680,000 B of cross attention over"
+        " 1,500 encoder positions"
+    ) in text
+    assert "cross_k 32 x cross attention 2,560" in text
+    body = estimate("whisper-large-v3 --budget 8GiB --json").document
+    (layer,) = body["layers"]
+    assert (layer["bytes_per_token_held"], layer["cross_attention_bytes"]) == (5120, 7_680_000)
+
+
+def test_a_stride_that_limits_is_told(estimate):
+    text = estimate("gemma-4-26b-a4b --budget 16GiB").stdout
+    assert "head-major: one holds no more than its stride of 262,144 tokens (--context)" in text
+    text = estimate("falcon-mamba-7b --budget 16GiB --context 8192").stdout
+    assert "head-major: one holds no more than its stride of 8,192 tokens (--context)" in text
+    assert "stride" not in estimate("llama-3.1-8b --budget 8GiB").stdout
+    text = estimate("gemma-4-26b-a4b --budget 16GiB --policy head-major").stdout
+    assert "262,144 tokens; limited by the stride, not by the budget" in text
+
+
+def test_a_format_that_vllm_changes_is_told(estimate):
+    text = " ".join(estimate("deepseek-v3.2 --budget 80GiB --dtype fp8").stdout.split())
+    assert "vLLM's FLASHMLA_SPARSE keeps it as --dtype fp8_ds_mla" in text
+    for line in ("deepseek-v3.2", "deepseek-v3 --dtype fp8", "deepseek-v3.2 --dtype fp8_ds_mla"):
+        assert "vLLM" not in estimate(f"{line} --budget 80GiB").stdout
+
+
 def test_the_list_has_every_built_in_model(estimate):
     names = estimate("--list").stdout.split()
     assert len(names) >= 40
@@ -313,6 +383,18 @@ def test_as_vllm_prints_both_meanings(estimate):
     assert "before about 0.21" in ran.stdout
 
 
+def test_as_vllm_uses_the_format_that_it_makes_of_fp8(estimate):
+    # A latent of 656 B and index keys of 132 B in 61 layers: 111,689 blocks of 16 in 80 GiB.
+    line = "deepseek-v3.2 --budget 80GiB --as vllm --dtype"
+    text = estimate(f"{line} fp8").stdout
+    assert text.count("  GPU KV cache size: 1,787,024 tokens\n") == 2
+    assert "it stays fp8: 1,988,960 tokens" in " ".join(text.split())
+    assert estimate(f"{line} fp8 --json").document["format_k"] == "fp8_ds_mla"
+    same = estimate(f"{line} fp8_ds_mla").stdout
+    assert same.count("  GPU KV cache size: 1,787,024 tokens\n") == 2
+    assert "stays" not in same
+
+
 def test_as_vllm_says_that_it_would_not_start(estimate):
     ran = estimate("llama-3.1-8b --budget 1GiB --context 16k --as vllm")
     assert "vLLM refuses to start" in ran.stdout
@@ -338,6 +420,8 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --dtype q8_1", "did you mean q8_0"),
         ("llama-3.1-8b --policy per-tensors", "did you mean per-tensor"),
         ("llama-3.1-8b --as vlm", "did you mean vllm"),
+        ("llama-3.1-8b --as trtllm", "hint: use vllm or llama.cpp\n"),
+        ("whisper-large-v3 --as llama.cpp", "cross attention are not modelled"),
         ("llama-3.1-8b --compare dtypes=bf16", "did you mean dtype"),
         ("llama-3.1-8b --compare dtype=", "no values"),
         ("llama-3.1-8b --compare dtype=bf16 --compare dtype=", "no values"),

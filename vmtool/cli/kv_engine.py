@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from vmtool.cli.kv_question import Asked
 
-_VLLM_IN_FLIGHT: Final = 8192
 _LLAMACPP_IN_FLIGHT: Final = 512
 
 
@@ -28,10 +27,11 @@ def answer_as(asked: Asked, engine: str, output: Output) -> None:
         "llama.cpp": _llamacpp,
     }
     if engine.lower() not in engines:
-        close = get_close_matches(engine.lower(), engines, n=1)
+        # Not so close that one engine is taken for another: trtllm is no vllm.
+        close = get_close_matches(engine.lower(), engines, n=1, cutoff=0.85)
+        meant = f"did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"unknown engine {engine[:40]!r}",
-            hint=f"did you mean {close[0]}?" if close else f"use {' or '.join(engines)}",
+            f"unknown engine {engine[:40]!r}", hint=f"{meant}use {' or '.join(engines)}"
         )
     body, lines = engines[engine.lower()](asked)
     from vmtool.report.columns import paragraph
@@ -55,19 +55,20 @@ def answer_as(asked: Asked, engine: str, output: Output) -> None:
 
 def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.vllm import Settings, log_lines, vllm_pool
-    from vmtool.report.kv import both, formats_text
+    from vmtool.kv.estimate import PREFILL_TOKENS
+    from vmtool.kv.vllm import Settings, log_lines, stored_formats, vllm_pool
+    from vmtool.report.kv import both, count_of, formats_text
 
     question = asked.question()
+    formats = stored_formats(question.geometry, question.formats)
     settings = Settings(
         max_model_len=question.length,
         block=question.block,
-        in_flight=question.in_flight or _VLLM_IN_FLIGHT,
+        in_flight=question.in_flight or PREFILL_TOKENS,
         state_mode=asked.options["state_blocks"],
     )
-    pool = vllm_pool(
-        SequenceCost.of(question.geometry, question.formats), question.budget.kv_bytes, settings
-    )
+    cost = SequenceCost.of(question.geometry, formats)
+    pool = vllm_pool(cost, question.budget.kv_bytes, settings)
     setting = (
         f"{question.geometry.name} in vLLM, {formats_text(question)}, with"
         f" {both(question.budget.kv_bytes)} of KV memory on each rank,"
@@ -75,23 +76,35 @@ def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
         f" {settings.in_flight:,} tokens in flight:"
     )
     blocks = (
-        f"{pool.num_blocks:,} blocks of {pool.block_tokens:,} tokens in {pool.groups} group(s) of"
-        f" {pool.group_layers} layers; {pool.blocks_per_request:,} blocks a request"
+        f"{count_of(pool.num_blocks, 'block')} of {count_of(pool.block_tokens, 'token')} in"
+        f" {count_of(pool.groups, 'group')} of {count_of(pool.group_layers, 'layer')};"
+        f" {count_of(pool.blocks_per_request, 'block')} a request"
     )
     text = [setting, blocks]
+    if formats != question.formats:
+        plain = vllm_pool(
+            SequenceCost.of(question.geometry, question.formats), question.budget.kv_bytes, settings
+        )
+        asked_for = question.formats.key.name
+        text.append(
+            f"{asked_for} is kept as {formats.key.name}, as FLASHMLA_SPARSE wants it; with"
+            f" FLASHINFER_MLA_SPARSE, the first choice on Blackwell since pull request 37252, it"
+            f" stays {asked_for}: {count_of(plain.tokens_newer, 'token')}"
+        )
     if pool.aligned_block_tokens is not None:
         text.append(
             f"blocks have {pool.aligned_block_tokens:,} tokens so that one is as large as a state;"
             f" each state page is padded by {pool.state_padding_bytes:,} B"
         )
     if pool.padding_layers:
-        text.append(f"{pool.padding_layers} padding layers fill up the groups")
+        text.append(f"groups are filled up with {count_of(pool.padding_layers, 'padding layer')}")
     logged = log_lines(pool, settings)
     for versions, lines in logged.items():
         text += [f"vLLM {versions}:", *(f"  {line}" for line in lines)]
     if pool.concurrency < 1:
         text.append("vLLM refuses to start: the memory does not hold one request of that length.")
     body = {
+        "format_k": formats.key.name,
         "num_blocks": pool.num_blocks,
         "block_tokens": pool.block_tokens,
         "page_bytes": pool.page_bytes or None,

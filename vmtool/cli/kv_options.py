@@ -27,11 +27,12 @@ MODEL_OPTIONS: Final = (
 
 #: How a budget becomes tokens: of every command that packs sequences.
 RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too.")
+_IN_FLIGHT_HELP: Final = (
+    "Tokens that one step may add before a sliding window drops old ones; by default 0, as while"
+    " decoding"
+)
 IN_FLIGHT: Final = click.option(
-    "--in-flight",
-    type=COUNT,
-    metavar="TOKENS",
-    help="Tokens that one step may add before a sliding window drops old ones.",
+    "--in-flight", type=COUNT, metavar="TOKENS", help=f"{_IN_FLIGHT_HELP}."
 )
 POLICY: Final = click.option(
     "--policy",
@@ -68,7 +69,12 @@ estimate_options: Final = option_group(
     click.option(
         "--sequences", type=COUNT, default=1, help="Ask how long this many can be at once."
     ),
-    IN_FLIGHT,
+    click.option(
+        "--in-flight",
+        type=COUNT,
+        metavar="TOKENS",
+        help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm and 512 with --as llama.cpp.",
+    ),
     click.option(
         "--granule",
         "granules",

@@ -22,6 +22,7 @@ class Limit(enum.Enum):
 
     BUDGET = "budget"
     CONTEXT = "model context"
+    STRIDE = "stride"
     FLOOR = "floor"
     NONE = "nothing"
 
@@ -101,7 +102,9 @@ def longest_sequence(
         return Capacity(0, Limit.FLOOR, policy.committed_bytes(1, sequences))
     if count is None:
         return Capacity(None, Limit.NONE, policy.committed_bytes(_UNBOUNDED, sequences))
-    limit = Limit.CONTEXT if count == most else Limit.BUDGET
+    limit = Limit.BUDGET
+    if count == most:
+        limit = Limit.CONTEXT if count == context else Limit.STRIDE
     return Capacity(count, limit, policy.committed_bytes(count, sequences))
 
 

@@ -13,7 +13,7 @@ from vmtool.kv.capacity import (
     waste_ends,
 )
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.geometry import Provenance, Source
+from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
 from vmtool.kv.policies import POLICIES, make_policy
 from vmtool.kv.tiling import Fit, fit, suggest_block, tiles
 
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from vmtool.kv.capacity import Capacity, Waste
     from vmtool.kv.cost import TensorCost
     from vmtool.kv.dtypes import Formats
-    from vmtool.kv.geometry import LayerKind, ModelGeometry
+    from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.layout import Policy
 
 #: The length that is asked about when neither a flag nor the model says one.
 DEFAULT_CONTEXT: Final = 8192
+#: Tokens of a prompt that an engine may read in one step: vLLM's ``max_num_batched_tokens`` when it
+#: serves on a large GPU.
+PREFILL_TOKENS: Final = 8192
 
 
 class Budget(NamedTuple):
@@ -109,7 +112,7 @@ class TensorFit(NamedTuple):
     """One tensor of some layers against every granule.
 
     Attributes:
-        kind: How those layers remember.
+        kind: How those layers remember what it holds.
         layers: How many layers have such a tensor.
         tensor: The tensor.
         fits: One for each granule that was asked about.
@@ -191,12 +194,31 @@ class Estimate:
         )
 
     @cached_property
+    def in_flight_counts(self) -> bool:
+        """Whether a sequence takes more with tokens in flight: where a window or chunk holds them."""
+        length = self.question.length
+        least, most = (
+            self.cost._replace(in_flight=n).bytes_for(length) for n in (0, PREFILL_TOKENS)
+        )
+        return least < most
+
+    @cached_property
+    def prefill(self) -> Estimate | None:
+        """The same while each sequence reads ``PREFILL_TOKENS`` of its prompt at once.
+
+        ``None`` where that takes no more, or the question itself says how many are in flight.
+        """
+        if self.question.in_flight or not self.in_flight_counts:
+            return None
+        return Estimate(self.question._replace(in_flight=PREFILL_TOKENS))
+
+    @cached_property
     def tensors(self) -> tuple[TensorFit, ...]:
         """Every tensor against every granule."""
         asked = self.question
         return tuple(
             TensorFit(
-                layer.kind,
+                LayerKind.CROSS if tensor.extent.span is Span.FIXED else layer.kind,
                 layer.count,
                 tensor,
                 tuple(fit(tensor.bytes_per_token, granule) for granule in asked.granules),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.capacity import Limit
+from vmtool.kv.geometry import Span
 from vmtool.report.columns import pairs, paragraph, table
 from vmtool.units import format_size
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from vmtool.kv.capacity import Capacity
-    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.cost import LayerCost, SequenceCost
     from vmtool.kv.estimate import Budget, Estimate, PolicyAnswer, Question, TensorFit
     from vmtool.kv.tiling import Fit
 
@@ -61,7 +62,14 @@ def _format_text(question: Question) -> str:
     summary = formats.key.summary
     if formats.key != formats.value:
         summary += f"; {formats.value.summary}"
-    return f"{formats_text(question)} ({summary}), {question.format_origin}"
+    text = f"{formats_text(question)} ({summary}), {question.format_origin}"
+    if formats.key.name.startswith("fp8"):
+        from vmtool.kv.vllm import stored_formats  # noqa: PLC0415 - few questions need it
+
+        packed = stored_formats(question.geometry, formats).key.name
+        if packed != formats.key.name:
+            text += f"; vLLM's FLASHMLA_SPARSE keeps it as --dtype {packed}"
+    return text
 
 
 def why(capacity: Capacity) -> str:
@@ -69,6 +77,7 @@ def why(capacity: Capacity) -> str:
     return {
         Limit.BUDGET: "limited by the budget",
         Limit.CONTEXT: "limited by the context, not by the budget",
+        Limit.STRIDE: "limited by the stride, not by the budget",
         Limit.FLOOR: f"the first would commit {both(capacity.committed_bytes)}",
         Limit.NONE: "nothing limits it: the cost does not grow",
     }[capacity.limit]
@@ -90,7 +99,7 @@ def to_lines(estimate: Estimate, width: int, *, explain: bool = False) -> Iterat
 
 def _headline(estimate: Estimate, width: int) -> list[str]:
     question, answer = estimate.question, estimate.answer
-    budget, length = question.budget, question.length
+    budget = question.budget
     have = f"{format_size(budget.kv_bytes)} of KV memory"
     if answer.one.fits == 0:
         return paragraph(
@@ -99,19 +108,36 @@ def _headline(estimate: Estimate, width: int) -> list[str]:
             f" {format_size(question.granule)} granules.",
             width,
         )
-    one = (
-        "a sequence of any length"
-        if answer.one.fits is None
-        else f"{count_of(answer.one.fits, 'token')} in one sequence"
-    )
-    many = count_of(answer.many.fits, "sequence")
-    text = (
-        f"{question.geometry.name}: {have} holds {one}, or {many} of {count_of(length, 'token')}."
-    )
+    one = _length(answer) + (" in one sequence" if answer.one.fits is not None else "")
+    text = f"{question.geometry.name}: {have} holds {one}, or {_many(estimate)}"
+    if estimate.prefill is not None:
+        prefill = estimate.prefill.answer
+        many = count_of(prefill.many.fits, "sequence")
+        text += f", while decoding; {_length(prefill)} or {many}{_while(estimate.prefill)}"
+    elif question.in_flight and estimate.in_flight_counts:
+        text += _while(estimate)
+    text += "."
     context = question.geometry.context_tokens
     if context is not None and answer.one.fits is not None and answer.one.fits > context:
         text += f" The model's context is {context:,}."
     return paragraph(text, width)
+
+
+def _length(answer: PolicyAnswer) -> str:
+    return (
+        "a sequence of any length"
+        if answer.one.fits is None
+        else count_of(answer.one.fits, "token")
+    )
+
+
+def _many(estimate: Estimate) -> str:
+    length = count_of(estimate.question.length, "token")
+    return f"{count_of(estimate.answer.many.fits, 'sequence')} of {length}"
+
+
+def _while(estimate: Estimate) -> str:
+    return f" while each prefills {count_of(estimate.question.in_flight, 'token')} at once"
 
 
 def _facts(estimate: Estimate) -> list[tuple[str, str]]:
@@ -134,7 +160,6 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
         f" {both(answer.waste.committed_bytes)} committed at that length,"
         f" {both(answer.waste.wasted_bytes)} wasted, {format_size(answer.reserved_bytes)} reserved"
     )
-    many = f"{count_of(answer.many.fits, 'sequence')} of {count_of(length, 'token')}"
     length_note = ""
     if question.length_is_assumed:
         length_note = (
@@ -145,7 +170,7 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
         ("a token there", f"{both(cost.marginal_bytes(length))} for the next, {average}"),
         ("packing", packed),
         ("one sequence", f"{count_of(answer.one.fits, 'token')}; {why(answer.one)}"),
-        ("sequences", f"{many}; {why(answer.many)}"),
+        ("sequences", f"{_many(estimate)}; {why(answer.many)}"),
     ]
     if question.sequences > 1:
         count = count_of(answer.longest.fits, "token")
@@ -156,12 +181,23 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
 def _kinds(cost: SequenceCost) -> Iterator[str]:
     for layer in cost.layers:
         parts = []
-        if layer.tensors:
-            held = sum(tensor.bytes_per_token for tensor in layer.tensors)
+        held = token_bytes(layer)
+        if held:
             parts.append(f"{held:,} B for each token held")
+        cross = [tensor for tensor in layer.tensors if tensor.extent.span is Span.FIXED]
+        if cross:
+            total = sum(tensor.bytes_held(0) for tensor in cross)
+            parts.append(
+                f"{total:,} B of cross attention over {cross[0].extent.size:,} encoder positions"
+            )
         if layer.states:
             parts.append(f"{sum(state.nbytes for state in layer.states):,} B of state")
         yield f"{layer.count} x {layer.kind.value}: {' and '.join(parts) or 'nothing'}"
+
+
+def token_bytes(layer: LayerCost) -> int:
+    """Return the bytes that a layer keeps of each token that it holds of the sequence."""
+    return sum(t.bytes_per_token for t in layer.tensors if t.extent.span is not Span.FIXED)
 
 
 def _sequence_text(cost: SequenceCost) -> str:
@@ -234,11 +270,16 @@ def _policy_lines(estimate: Estimate, width: int) -> list[str]:
     headings = ["packing", "1 token", "wasted", f"<{threshold} from", "one holds", "sequences"]
     rows = []
     notes = []
-    for name, answer in estimate.answers().items():
+    found = estimate.answers()
+    ones = {answer.one.fits for answer in found.values() if not isinstance(answer, UsageError)}
+    for name, answer in found.items():
         if isinstance(answer, UsageError):
             notes.append(str(answer))
             continue
         rows.append(_policy_row(answer, name, chosen=name == question.policy))
+        if answer.one.limit is Limit.STRIDE and len(ones) > 1:
+            stride = count_of(answer.one.fits, "token")
+            notes.append(f"{name}: one holds no more than its stride of {stride} (--context)")
     title = (
         f"Packing sequences of {count_of(question.length, 'token')} on granules of"
         f" {format_size(question.granule)}, the length from which less than {threshold} is wasted,"

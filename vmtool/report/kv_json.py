@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import UsageError
+from vmtool.kv.geometry import Span
+from vmtool.report.kv import token_bytes
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost
@@ -51,6 +53,13 @@ def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:
             for name, answer in estimate.answers().items()
         },
     }
+    if estimate.prefill is not None:
+        prefill = estimate.prefill
+        body["prefill"] = {
+            "in_flight_tokens": prefill.question.in_flight,
+            "one_sequence": prefill.answer.one,
+            "sequences_of_context": prefill.answer.many,
+        }
     if explain:
         body["provenance"] = question.provenance
     return body
@@ -72,7 +81,10 @@ def _layer_bodies(cost: SequenceCost) -> list[dict[str, Any]]:
         {
             "kind": layer.kind,
             "indices": layer.indices,
-            "bytes_per_token_held": sum(tensor.bytes_per_token for tensor in layer.tensors),
+            "bytes_per_token_held": token_bytes(layer),
+            "cross_attention_bytes": sum(
+                t.bytes_held(0) for t in layer.tensors if t.extent.span is Span.FIXED
+            ),
             "state_bytes": sum(state.nbytes for state in layer.states),
         }
         for layer in cost.layers

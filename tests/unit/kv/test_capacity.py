@@ -50,7 +50,7 @@ def test_the_longest_sequence_fits_and_one_more_token_does_not(costs, data, budg
         return
     if found.fits:
         assert policy.committed_bytes(found.fits, sequences) == found.committed_bytes <= budget
-    if found.limit is Limit.CONTEXT:
+    if found.limit is Limit.STRIDE:
         assert found.fits == STRIDE
     else:
         assert policy.committed_bytes(found.fits + 1, sequences) > budget
@@ -128,6 +128,13 @@ def test_the_model_limits_before_the_budget_does(dense, cost_of):
     assert longest_sequence(policy, 16 * GIB).fits == 131_072
     found = longest_sequence(policy, 16 * GIB, context=8192)
     assert (found.fits, found.limit) == (8192, Limit.CONTEXT)
+
+
+def test_a_stride_below_the_models_context_is_what_limits(dense, cost_of):
+    policy = HeadMajor(cost_of(dense(32, 8, 128)), 2 * MIB, 4096)
+    assert longest_sequence(policy, 16 * GIB).limit is Limit.STRIDE
+    assert longest_sequence(policy, 16 * GIB, context=8192)[:2] == (4096, Limit.STRIDE)
+    assert longest_sequence(policy, 16 * GIB, context=4096)[:2] == (4096, Limit.CONTEXT)
 
 
 def test_a_budget_below_the_floor_holds_nothing_and_says_what_the_first_token_takes(dense, cost_of):
