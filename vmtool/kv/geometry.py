@@ -55,6 +55,7 @@ class LayerKind(enum.Enum):
     GATED_DELTA = "gated delta net"
     KIMI_DELTA = "kimi delta attention"
     LINEAR = "linear attention"
+    GATED_LINEAR = "gated linear recurrence"
     SHORT_CONV = "short convolution"
     RWKV = "rwkv"
     PARALLEL = "attention and state in parallel"

@@ -423,6 +423,67 @@ def test_whisper_keeps_encoder_frames_besides_its_own():
     ]
 
 
+@pytest.mark.parametrize("kind", ["bart", "mbart"])
+def test_bart_keeps_its_longest_input_besides_its_own(kind):
+    # BART-large: 16 heads of 1024 / 16; the encoder has positions for 1024 tokens.
+    config = {"model_type": kind, "decoder_layers": 12, "decoder_attention_heads": 16}
+    config |= {"d_model": 1024, "max_position_embeddings": 1024, "is_encoder_decoder": True}
+    geometry = model({**config, "num_hidden_layers": 6, "encoder_attention_heads": 8})
+    assert (len(geometry.layers), geometry.context_tokens) == (12, 1024)
+    assert [(t.name, t.heads, t.dim, t.tokens_held(10)) for t in geometry.layers[0].tensors] == [
+        ("k", 16, 64, 10),
+        ("v", 16, 64, 10),
+        ("cross_k", 16, 64, 1024),
+        ("cross_v", 16, 64, 1024),
+    ]
+
+
+@pytest.mark.parametrize(("stated", "layers"), [({}, 24), ({"num_decoder_layers": 6}, 6)])
+def test_t5_has_heads_of_a_width_of_their_own(stated, layers):
+    # T5-3B: 32 heads of 128, though d_model is 1024; the same in decoder and cross-attention.
+    config = {"model_type": "t5", "d_model": 1024, "d_kv": 128, "num_heads": 32, "num_layers": 24}
+    geometry = model({**config, "n_positions": 512, "is_encoder_decoder": True, **stated})
+    assert (len(geometry.layers), geometry.context_tokens) == (layers, 512)
+    assert [(t.name, t.heads, t.dim, t.tokens_held(10)) for t in geometry.layers[0].tensors] == [
+        ("k", 32, 128, 10),
+        ("v", 32, 128, 10),
+        ("cross_k", 32, 128, 512),
+        ("cross_v", 32, 128, 512),
+    ]
+    with pytest.raises(InputError, match="n_positions: is missing"):
+        model(config)
+
+
+def test_deepseek_v2_may_go_without_latents():
+    # DeepSeek-OCR's decoder: 10 heads of 1280 / 10 (vLLM's use_mha).
+    config = {**LLAMA, "model_type": "deepseek_v2", "hidden_size": 1280, "use_mla": False}
+    config |= {"num_attention_heads": 10, "num_key_value_heads": 10, "kv_lora_rank": None}
+    config |= {"qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0}
+    geometry = model(config)
+    assert geometry.layers[0].kind is LayerKind.FULL
+    assert shapes(geometry) == [(10, 128), (10, 128)]
+    with pytest.raises(InputError, match="kv_lora_rank: is set, but use_mla is false"):
+        model({**config, "kv_lora_rank": 512})
+    assert model({**MLA, "model_type": "deepseek_v2"}).layers[0].kind is LayerKind.MLA
+
+
+def test_minicpm3_keeps_padded_heads_and_no_latent():
+    # MiniCPM3-4B in vLLM: K and V of 40 heads of 64 + 32, V padded from 64.
+    config = {**LLAMA, "model_type": "minicpm3", "hidden_size": 2560, "num_attention_heads": 40}
+    config |= {"num_key_value_heads": 40, "kv_lora_rank": 256, "q_lora_rank": 768}
+    geometry = model({**config, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32})
+    assert shapes(geometry) == [(40, 96), (40, 96)]
+
+
+def test_step3_has_one_kv_head():
+    config = {"num_hidden_layers": 2, "num_attention_heads": 64, "num_attention_groups": 1}
+    config |= {"model_type": "step3_text", "hidden_size": 7168, "head_dim": 256}
+    geometry = model(
+        {"model_type": "step3_vl", "text_config": {**config, "max_position_embedding": 65536}}
+    )
+    assert (shapes(geometry), geometry.context_tokens) == ([(1, 256), (1, 256)], 65536)
+
+
 def test_llama_vision_cross_layers_keep_one_image():
     # Llama 3.2 Vision: four tiles of (560 / 14)^2 patches and a class token each.
     text = {**LLAMA, "model_type": "mllama_text_model", "cross_attention_layers": [1]}

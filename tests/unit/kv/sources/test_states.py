@@ -101,6 +101,54 @@ def test_the_state_of_other_mamba2_hybrids_is_the_models_own_type():
     assert {s.dtype for s in model(model_type="bamba", **config).layers[0].states} == {None}
 
 
+@pytest.mark.parametrize(
+    "layers", [{"hybrid_layer_ids": [1]}, {"layers_block_type": ["mamba", "hybrid", "mamba"]}]
+)
+def test_zamba2_attends_beside_mamba2_in_its_hybrid_layers(layers):
+    # Zamba2-7B, as vLLM's zamba2.py has it: 32 heads of 2 x 3584 / 32 = 224; a conv of 3 inputs over
+    # 2 x 3584 + 2 x 2 x 64 = 7424 channels, and 112 matrices of 64 x 64, in every layer.
+    config = {"num_hidden_layers": 3, "hidden_size": 3584, "num_key_value_heads": 32}
+    config |= {"mamba_d_state": 64, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_ngroups": 2}
+    config |= {"n_mamba_heads": 112, "mamba_headdim": 64, "kv_channels": 112, **layers}
+    for width in ({"attention_head_dim": 224}, {}):
+        found = model(model_type="zamba2", **config, **width).layers
+        assert [layer.kind for layer in found] == [
+            LayerKind.MAMBA2,
+            LayerKind.PARALLEL,
+            LayerKind.MAMBA2,
+        ]
+        assert [(t.heads, t.dim) for t in found[1].tensors] == [(32, 224), (32, 224)]
+        assert {tuple(s.elements for s in layer.states) for layer in found} == {
+            (7424 * 3, 112 * 64 * 64)
+        }
+        assert not found[0].tensors
+
+
+def test_recurrent_gemma_keeps_a_window_in_every_third_layer_and_a_state_in_the_others():
+    # RecurrentGemma-2B, as transformers' _setup_cache has it: one KV head of 2560 / 10, 2048 tokens;
+    # 2560 x (4 - 1) in the model's type and 2560 in fp32.
+    config = {"num_attention_heads": 10, "num_key_value_heads": 1, "hidden_size": 2560}
+    config |= {"attention_window_size": 2048, "lru_width": 2560, "conv1d_width": 4}
+    layers = model(
+        model_type="recurrent_gemma",
+        num_hidden_layers=8,
+        block_types=["recurrent", "recurrent", "attention"],
+        **config,
+    ).layers
+    assert [layer.index for layer in layers if layer.kind is LayerKind.WINDOW] == [2, 5]
+    assert [(t.heads, t.dim, t.tokens_held(9999)) for t in layers[2].tensors] == [
+        (1, 256, 2048)
+    ] * 2
+    assert [(s.elements, s.dtype) for s in layers[7].states] == [(7680, None), (2560, "fp32")]
+    with pytest.raises(InputError, match=r"block_types\[1\]: 'other' is not understood"):
+        model(
+            model_type="recurrent_gemma",
+            num_hidden_layers=2,
+            block_types=["recurrent", "other"],
+            **config,
+        )
+
+
 def test_mamba2_heads_are_divided_by_tp_and_a_single_group_is_copied():
     config = {**MAMBA2, "num_hidden_layers": 2, "hidden_size": 4096, "attn_layer_indices": [1]}
     rank = model(model_type="bamba", **config).shard(tp=4)

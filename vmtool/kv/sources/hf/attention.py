@@ -207,6 +207,42 @@ def mpt(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     return pair(kv, dim, head_dim_v(fields, dim), extent(fields, kind))
 
 
+def padded_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of MiniCPM3, which vLLM keeps for every head, with V padded to K's width.
+
+    ``MiniCPM3Attention`` in ``models/minicpm3.py``: it makes K and V of the latent before it caches.
+    """
+    nope, rope = fields.integer("qk_nope_head_dim"), fields.integer("qk_rope_head_dim")
+    count, dim = heads(fields), nope + rope
+    fields.derived("kv_heads", count, "every query head has its own: kv_heads = heads")
+    fields.derived("head_dim", dim, f"qk_nope_head_dim + qk_rope_head_dim = {nope} + {rope}")
+    return pair(count, dim, dim, extent(fields, kind))
+
+
+def latent_or_not(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return the latent row of MLA, or K and V where a DeepSeek-V2 file says ``use_mla: false``.
+
+    Their heads are as wide as in Llama (vLLM's ``DeepseekAttention`` in ``models/deepseek_v2.py``).
+    """
+    if kind is LayerKind.MLA:
+        return latent(fields, kind)
+    for key in ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank"):
+        if fields.raw(key):
+            fields.fail(key, "is set, but use_mla is false")
+    count, dim = kv_heads(fields), head_dim(fields)
+    return pair(count, dim, dim, extent(fields, kind))
+
+
+def zamba2(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of Zamba2, whose attention sees two hidden states side by side."""
+    count, dim = kv_heads(fields), fields.optional("head_dim")
+    if dim is None:
+        hidden, query = fields.integer("hidden"), heads(fields)
+        dim = 2 * hidden // query
+        fields.derived("head_dim", dim, f"2 x hidden / heads = 2 x {hidden} / {query}")
+    return pair(count, dim, dim, extent(fields, kind))
+
+
 def latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the one latent row of MLA: ``kv_lora_rank`` and the shared rope key."""
     del kind

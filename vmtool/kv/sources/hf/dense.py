@@ -170,7 +170,7 @@ DENSE: dict[str, Family] = {
     ),
     "nemotron-nas": Family(build=special.block_configs),
     "whisper": Family(
-        finish=special.whisper_cross,
+        finish=special.encoder_cross,
         names={
             "layers": ("decoder_layers",),
             "heads": ("decoder_attention_heads",),
@@ -181,6 +181,43 @@ DENSE: dict[str, Family] = {
         defaults={"frames": 1500, "context": 448},
         mha_by_default=True,
         harmless=frozenset({"is_encoder_decoder"}),
+    ),
+    **dict.fromkeys(
+        ("bart", "mbart"),
+        Family(
+            finish=special.encoder_cross,
+            names={
+                "layers": ("decoder_layers",),
+                "heads": ("decoder_attention_heads",),
+                "hidden": ("d_model",),
+                "frames": ("max_position_embeddings",),
+            },
+            defaults={"frames": 1024, "context": 1024},
+            mha_by_default=True,
+            harmless=frozenset({"is_encoder_decoder"}),
+        ),
+    ),
+    "t5": Family(
+        build=special.t5,
+        names={
+            "layers": ("num_decoder_layers",),
+            "encoder_layers": ("num_layers",),
+            "heads": ("num_heads",),
+            "head_dim": ("d_kv",),
+            "context": ("n_positions",),
+            "frames": ("n_positions",),
+        },
+        defaults={"head_dim": 64},
+        mha_by_default=True,
+        harmless=frozenset({"is_encoder_decoder"}),
+    ),
+    # One KV head (vLLM's Step3TextAttention).
+    "step3_text": Family(
+        names={
+            "kv_heads": ("num_attention_groups",),
+            "context": ("max_position_embedding", "max_position_embeddings"),
+        },
+        defaults={"kv_heads": 1, "head_dim": 256},
     ),
     "mllama_text_model": Family(plan=special.mllama_plan, attention=special.mllama),
 }

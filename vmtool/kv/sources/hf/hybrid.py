@@ -107,10 +107,19 @@ _LIGHTNING = Family(
     },
 )
 
-_MLA_MODELS = "deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
+_MLA_MODELS = "deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
 
 HYBRID: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
+    "deepseek_v2": Family(
+        plan=plans.latent_unless_off,
+        attention=attention.latent_or_not,
+        meaning={"full_attention": LayerKind.MLA},
+        harmless=_MLA_HARMLESS,
+    ),
+    "minicpm3": Family(
+        attention=attention.padded_latent, harmless=_MLA_HARMLESS | {"kv_lora_rank"}
+    ),
     "longcat_flash": Family(
         plan=plans.all_of(LayerKind.MLA), attention=attention.two_latents, harmless=_MLA_HARMLESS
     ),
@@ -186,6 +195,24 @@ HYBRID: dict[str, Family] = {
         | {"ssm_multipliers", "ssm_out_multiplier"},
     ),
     "nemotron_h": _NEMOTRON_H,
+    # The attention of all hybrid layers has the same weights, and each a cache of its own; a Mamba-2
+    # layer follows it (vLLM's models/zamba2.py).
+    "zamba2": Family(
+        plan=plans.listed("hybrid_layer_ids", LayerKind.MAMBA2, LayerKind.PARALLEL, required=True),
+        attention=attention.zamba2,
+        meaning={"mamba": LayerKind.MAMBA2, "hybrid": LayerKind.PARALLEL},
+        states={LayerKind.MAMBA2: state.mamba2, LayerKind.PARALLEL: state.mamba2},
+        names={
+            **_BAMBA_NAMES,
+            "head_dim": ("attention_head_dim",),
+            "ssm_heads": ("n_mamba_heads",),
+            "ssm_head_dim": ("mamba_headdim",),
+            "ssm_groups": ("mamba_ngroups",),
+        },
+        types_key="layers_block_type",
+        mha_by_default=True,
+        harmless=_MAMBA_HARMLESS | {"hybrid_layer_ids", "kv_channels"},
+    ),
     **dict.fromkeys(
         ("mamba", "falcon_mamba"),
         Family(
@@ -206,6 +233,14 @@ HYBRID: dict[str, Family] = {
             "ssm_groups": ("n_groups",),
         },
         harmless=_MAMBA_HARMLESS,
+    ),
+    "recurrent_gemma": Family(
+        plan=plans.recurrent_gemma,
+        states={LayerKind.GATED_LINEAR: state.gated_linear},
+        names={"window": ("attention_window_size",), "conv_kernel": ("conv1d_width",)},
+        defaults={"window": 2048, "conv_kernel": 4},
+        mha_by_default=True,
+        harmless=frozenset({"_block_types"}),  # older files repeat block_types so
     ),
     **dict.fromkeys(
         ("lfm2", "lfm2_moe"),

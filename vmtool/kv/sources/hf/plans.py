@@ -36,6 +36,11 @@ def all_of(kind: LayerKind) -> Plan:
     return plan
 
 
+def latent_unless_off(fields: Fields, layers: int) -> list[LayerKind]:
+    """Every layer keeps a latent, unless ``use_mla`` is false (DeepSeek-VL2-Tiny, DeepSeek-OCR)."""
+    return [LayerKind.MLA if fields.flag("use_mla", default=True) else LayerKind.FULL] * layers
+
+
 def window_if_set(fields: Fields, layers: int) -> list[LayerKind]:
     """Every layer has the window, if there is one (Mistral, StarCoder2, Phi-3)."""
     window = fields.optional("window", high=MAX_TOKENS)
@@ -133,8 +138,10 @@ def offset_period(most: LayerKind) -> Plan:
     return plan
 
 
-def listed(key: str, most: LayerKind, *, required: bool = False) -> Plan:
-    """A list *key* of indices says which layers attend (LFM2, Bamba)."""
+def listed(
+    key: str, most: LayerKind, rest: LayerKind = LayerKind.FULL, *, required: bool = False
+) -> Plan:
+    """A list *key* of indices says which layers attend, and are *rest* (LFM2, Bamba)."""
 
     def plan(fields: Fields, layers: int) -> list[LayerKind]:
         chosen = fields.integers(key, high=layers - 1)
@@ -144,7 +151,7 @@ def listed(key: str, most: LayerKind, *, required: bool = False) -> Plan:
             return [LayerKind.FULL] * layers
         kinds = [most] * layers
         for i in chosen:
-            kinds[i] = LayerKind.FULL
+            kinds[i] = rest
         return kinds
 
     return plan
@@ -180,6 +187,16 @@ def kimi_linear(fields: Fields, layers: int) -> list[LayerKind]:
     if None in kinds:
         config.fail("kda_layers", f"leaves out layer {kinds.index(None) + 1}")
     return [kind for kind in kinds if kind is not None]
+
+
+def recurrent_gemma(fields: Fields, layers: int) -> list[LayerKind]:
+    """RecurrentGemma: ``block_types``, over and over, says which layers attend to a window."""
+    meaning = {"recurrent": LayerKind.GATED_LINEAR, "attention": LayerKind.WINDOW}
+    pattern = fields.items("block_types")
+    if not pattern:
+        fields.fail("block_types", "is missing: it says which layers attend")
+    kinds = named(fields, "block_types", len(pattern), meaning)
+    return [kinds[i % len(kinds)] for i in range(layers)]
 
 
 def unlisted(fields: Fields, layers: int) -> list[LayerKind]:

@@ -16,8 +16,8 @@ _WRAPPERS = (
     " glm4v_moe idefics2 idefics3 internvl internvl_chat kimi_k25 kimi_vl lfm2_vl llama4 llava"
     " llava_next llava_next_video llava_onevision ministral3 mistral3 mllama paligemma"
     " qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_5_moe"
-    " qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe smolvlm video_llava vipllava"
-    " voxtral"
+    " qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe smolvlm step3_vl video_llava"
+    " vipllava voxtral"
 )
 #: Models of several parts whose decoder is an object inside, and attends as it does on its own.
 WRAPPERS = frozenset(_WRAPPERS.split())

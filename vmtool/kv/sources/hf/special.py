@@ -48,8 +48,21 @@ def share_last(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(result)
 
 
-def whisper_cross(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Whisper's decoder also keeps K and V of every encoder frame, once per sequence."""
+def t5(fields: Fields) -> tuple[Layer, ...]:
+    """T5: as many decoder layers as the encoder has, unless ``num_decoder_layers`` says otherwise."""
+    count = fields.optional("layers", high=MAX_LAYERS)
+    if count is None:
+        count = fields.integer("encoder_layers", high=MAX_LAYERS)
+        fields.derived("layers", count, "the decoder has as many as the encoder")
+    tensors = grouped(fields, LayerKind.FULL)
+    return encoder_cross(fields, tuple(Layer(i, LayerKind.FULL, tensors) for i in range(count)))
+
+
+def encoder_cross(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """A decoder beside an encoder also keeps K and V of all that this was given, once per sequence.
+
+    That is Whisper's number of frames, and in a model of text the longest input.
+    """
     frames = Extent(Span.FIXED, fields.integer("frames", high=MAX_TOKENS))
     return tuple(
         replace(

@@ -118,6 +118,19 @@ def falcon_h1(fields: Fields) -> tuple[StateTensor, ...]:
     return states
 
 
+def gated_linear(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of RecurrentGemma: a conv tail, and a value in fp32 for each channel.
+
+    ``RecurrentGemmaRecurrentBlock._setup_cache`` of transformers.
+    """
+    hidden, taps = fields.integer("hidden"), fields.integer("conv_kernel") - 1
+    width = fields.optional("lru_width") or hidden
+    return (
+        StateTensor("conv", (StatePart(hidden, taps),)),
+        StateTensor("recurrent", (StatePart(width, 1),), "fp32"),
+    )
+
+
 def short_conv(fields: Fields) -> tuple[StateTensor, ...]:
     """Return the state of an LFM2 short convolution: ``conv_L_cache`` - 1 past inputs.
 
