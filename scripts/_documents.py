@@ -242,6 +242,15 @@ _VLLM = {
     "tokens_newer": int,
     "log_lines": Told(Mapping[str, tuple[str, ...]], "By the versions that log so."),
 }
+_SGLANG = {
+    "engine": str,
+    "page_tokens": int,
+    "token_bytes": Told(int, "What a token takes in all layers of a rank."),
+    "max_total_num_tokens": int,
+    "key_bytes": Told(int, "The buffers of K, or of latents."),
+    "value_bytes": Told(int | None, "Those of V; null for latents."),
+    "log_lines": Told(Mapping[str, tuple[str, ...]], "By the versions that log so."),
+}
 _LLAMACPP = {
     "engine": str,
     "context_tokens": int,
@@ -321,7 +330,9 @@ DOCUMENTS: dict[str, Document] = {
         1, "A sweep by vmtool kv-estimate --sweep", (({"rows": _rows({})},),)
     ),
     "vmtool.kv-estimate.engine": Document(
-        1, "What an engine would log, by vmtool kv-estimate --as", ((_VLLM,), (_LLAMACPP,))
+        1,
+        "What an engine would log, by vmtool kv-estimate --as",
+        ((_VLLM,), (_LLAMACPP,), (_SGLANG,)),
     ),
     "vmtool.kv-replay": Document(
         1, "A request trace replayed by vmtool kv-replay", ((replayed.ReplayResult,),)

@@ -400,6 +400,21 @@ def test_as_vllm_says_that_it_would_not_start(estimate):
     assert "vLLM refuses to start" in ran.stdout
 
 
+def test_as_sglang_prints_its_lines(estimate):
+    # Source of the figures: vllm issue 21348, with as much memory as those tokens take.
+    memory = 367_404 * 94 * 2 * 128 * 2
+    line = f"qwen3-235b-a22b --tp 4 --dtype bf16 --budget {memory} --as sglang"
+    text = estimate(line).stdout
+    sizes = "#tokens: 367404, K size: 8.23 GB, V size: 8.23 GB"
+    assert f"  KV Cache is allocated. {sizes}\n" in text
+    assert f"  KV Cache is allocated. dtype: torch.bfloat16, {sizes}\n" in text
+    assert text.count("  max_total_num_tokens=367404\n") == 2
+    assert "pages of 1 token" in " ".join(text.split())
+    paged = estimate(f"{line} --block 16 --json").document
+    assert (paged["page_tokens"], paged["max_total_num_tokens"]) == (16, 367_392)
+    assert "SGLang refuses to start" in estimate("gpt2 --budget 1KiB --as sglang").stdout
+
+
 def test_as_llama_cpp_prints_its_lines(estimate):
     # Source of the figures: unsloth issue 10489.
     ran = estimate("gemma-4-12b --dtype q8_0 --budget 4GiB --as llama.cpp --json")
@@ -420,7 +435,9 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --dtype q8_1", "did you mean q8_0"),
         ("llama-3.1-8b --policy per-tensors", "did you mean per-tensor"),
         ("llama-3.1-8b --as vlm", "did you mean vllm"),
-        ("llama-3.1-8b --as trtllm", "hint: use vllm or llama.cpp\n"),
+        ("llama-3.1-8b --as trtllm", "hint: use one of vllm, llama.cpp, sglang\n"),
+        ("gemma-3-27b --as sglang", "no windows, states, index keys or cross attention"),
+        ("llama-3.1-8b --as sglang --unified", "--unified goes with"),
         ("whisper-large-v3 --as llama.cpp", "cross attention are not modelled"),
         ("llama-3.1-8b --compare dtypes=bf16", "did you mean dtype"),
         ("llama-3.1-8b --compare dtype=", "no values"),
@@ -521,6 +538,7 @@ WORDS = st.one_of(
             "cuda:0",
             "vllm",
             "llama.cpp",
+            "sglang",
             "paged",
             "head-major",
             "nvfp4",

@@ -25,13 +25,14 @@ def answer_as(asked: Asked, engine: str, output: Output) -> None:
     engines: dict[str, Callable[[Asked], tuple[dict[str, Any], list[str]]]] = {
         "vllm": _vllm,
         "llama.cpp": _llamacpp,
+        "sglang": _sglang,
     }
     if engine.lower() not in engines:
         # Not so close that one engine is taken for another: trtllm is no vllm.
         close = get_close_matches(engine.lower(), engines, n=1, cutoff=0.85)
         meant = f"did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"unknown engine {engine[:40]!r}", hint=f"{meant}use {' or '.join(engines)}"
+            f"unknown engine {engine[:40]!r}", hint=f"{meant}use one of {', '.join(engines)}"
         )
     body, lines = engines[engine.lower()](asked)
     from vmtool.report.columns import paragraph
@@ -116,6 +117,42 @@ def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
         "max_model_len_tokens": settings.max_model_len,
         "tokens_older": pool.tokens_older,
         "tokens_newer": pool.tokens_newer,
+        "log_lines": logged,
+    }
+    return body, text
+
+
+def _sglang(asked: Asked) -> tuple[dict[str, Any], list[str]]:
+    import click
+    from click.core import ParameterSource
+
+    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.sglang import log_lines, sglang_pool
+    from vmtool.report.kv import both, count_of, formats_text
+
+    question = asked.question()
+    # SGLang's own page is one token, where nobody says another size.
+    source = click.get_current_context().get_parameter_source("block")
+    page = 1 if source is ParameterSource.DEFAULT else question.block
+    cost = SequenceCost.of(question.geometry, question.formats)
+    pool = sglang_pool(cost, question.formats, question.budget.kv_bytes, page)
+    setting = (
+        f"{question.geometry.name} in SGLang, {formats_text(question)}, with"
+        f" {both(question.budget.kv_bytes)} of KV memory on each rank, pages of"
+        f" {count_of(page, 'token')} (--block), {both(pool.token_bytes)} a token:"
+    )
+    text = [setting]
+    logged = log_lines(pool)
+    for versions, lines in logged.items():
+        text += [f"SGLang, {versions} versions:", *(f"  {line}" for line in lines)]
+    if not pool.max_total_num_tokens:
+        text.append("SGLang refuses to start: the memory does not hold one page.")
+    body = {
+        "page_tokens": pool.page_tokens,
+        "token_bytes": pool.token_bytes,
+        "max_total_num_tokens": pool.max_total_num_tokens,
+        "key_bytes": pool.key_bytes,
+        "value_bytes": pool.value_bytes,
         "log_lines": logged,
     }
     return body, text

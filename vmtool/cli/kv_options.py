@@ -113,7 +113,7 @@ estimate_options: Final = option_group(
         "--as",
         "engine",
         metavar="ENGINE",
-        help="Print what vllm or llama.cpp would log for the same pool.",
+        help="Print what vllm, llama.cpp or sglang would log for the same pool.",
     ),
     click.option(
         "--state-blocks",

@@ -1,0 +1,79 @@
+"""What SGLang logged, worked out again from the same memory."""
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.kv import sources
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.sglang import log_lines, sglang_pool
+from vmtool.units import GIB
+
+
+def pool(name, budget, page=1, key="bf16", value=None, **ranks):
+    geometry = sources.load(name).shard(**ranks)
+    formats = choose_formats(geometry.dtype, key=key, value=value)
+    return sglang_pool(SequenceCost.of(geometry, formats), formats, budget, page)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "ranks", "page", "token_bytes", "tokens", "sizes"),
+    [
+        # vllm issue 21348.
+        ("qwen3-235b-a22b", "bf16", {"tp": 4}, 1, 48_128, 367_404, "K size: 8.23 GB, V size: 8.23"),
+        # A public log; the model is inferred from the bytes of a token.
+        ("qwen3-8b", "bf16", {}, 1, 147_456, 430_067, "K size: 29.53 GB, V size: 29.53"),
+        # A public log on Ascend, where pages have 128 tokens; latents are held whole by each rank.
+        ("glm-4.7-flash", "bf16", {"tp": 2}, 128, 54_144, 383_872, "KV size: 19.36"),
+        # A public log of a model of 64 layers in fp8: 17.16 without the page besides.
+        ("qwen3-32b", "fp8", {}, 64, 131_072, 281_216, "K size: 17.17 GB, V size: 17.17"),
+    ],
+)
+def test_lines_that_were_logged(name, key, ranks, page, token_bytes, tokens, sizes):
+    found = pool(name, tokens * token_bytes, page, key, **ranks)
+    assert (found.token_bytes, found.max_total_num_tokens) == (token_bytes, tokens)
+    older, total = log_lines(found)["older"]
+    assert older == f"KV Cache is allocated. #tokens: {tokens}, {sizes} GB"
+    assert total == f"max_total_num_tokens={tokens}"
+
+
+def test_newer_versions_log_the_type():
+    line, _ = log_lines(pool("llama-3.1-8b", GIB, key="fp8"))["newer"]
+    assert line.startswith("KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 16384, K ")
+
+
+def test_tokens_are_whole_pages_and_the_buffers_have_one_more():
+    found = pool("llama-3.1-8b", 100 * 131_072, 64)
+    assert found.max_total_num_tokens == 64
+    assert found.key_bytes == found.value_bytes == (64 + 64) * 65_536
+    assert pool("llama-3.1-8b", 63 * 131_072, 64).max_total_num_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemma-3-27b",  # windows in some layers
+        "starcoder2-15b",  # in all
+        "falcon-mamba-7b",
+        "qwen3.5-27b",
+        "deepseek-v3.2",
+        "deepseek-v4-flash",
+        "whisper-large-v3",
+        "gemma-4-e2b",  # layers that share
+    ],
+)
+def test_models_with_other_pools_are_not_guessed(name):
+    with pytest.raises(UsageError, match="whose layers all keep every token"):
+        pool(name, GIB)
+
+
+def test_tokens_divided_among_ranks_are_not_guessed():
+    with pytest.raises(UsageError, match="whose layers all keep every token"):
+        pool("deepseek-v3", GIB, tp=8, dcp=8)
+
+
+def test_formats_that_are_not_modelled_are_refused():
+    with pytest.raises(UsageError, match="KV type q8_0 is not modelled"):
+        pool("llama-3.1-8b", GIB, key="q8_0")
+    with pytest.raises(UsageError, match="one KV type for K and V"):
+        pool("llama-3.1-8b", GIB, key="bf16", value="fp8")
