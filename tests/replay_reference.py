@@ -50,7 +50,8 @@ class Reference:
         )
         self.n |= {"commit_bytes": 0, "release_bytes": 0, "reused_bytes": 0}
         self.waits = []
-        self.held = 0
+        self.held = self.peak_at = 0
+        self.levels = []  # from when, until when: live, committed, sequences
 
     # ---- memory, from scratch -----------------------------------------------------------
 
@@ -173,7 +174,8 @@ class Reference:
             self.n["release_bytes"] -= more
             self.pooled += min(-more, self.plan.retain_bytes - self.pooled)
         self.held = after
-        self.peaks["committed"] = max(self.peaks["committed"], after)
+        if after > self.peaks["committed"]:
+            self.peaks["committed"], self.peak_at = after, self.now
         self.peaks["charged"] = max(self.peaks["charged"], after + self.pooled)
 
     def same(self, seq, tokens):
@@ -194,6 +196,7 @@ class Reference:
                 self.committed()
                 live -= self.alone - self.held  # shared granules are full of tokens
             assert live <= self.held <= self.plan.budget_bytes
+            self.levels.append((self.now, now, live, self.held, len(self.admitted)))
             self.areas["live"] += live * elapsed
             self.areas["committed"] += self.held * elapsed
             self.areas["pooled"] += self.pooled * elapsed

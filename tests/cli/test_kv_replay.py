@@ -21,6 +21,7 @@ from vmtool.report.replay import to_lines
 from vmtool.report.replay_page import compare_page
 from vmtool.report.replay_table import ComparedReplay, compare_document, compare_lines
 from vmtool.report.schema import load_schema
+from vmtool.units import format_size
 
 SMALL = ("synthetic:requests=40,rate=20", "--model", "qwen3-0.6b", "--budget", "1GiB")
 
@@ -229,10 +230,14 @@ def test_the_page_needs_nothing_but_itself_and_is_escaped(vmtool, tmp_path):
     assert "a&amp;b.jsonl" in text
     assert "&b.jsonl" not in text
     assert text.count("<svg") > 3
+    assert "33.3 ms" in text
+    assert not re.search(r"[a-z]_(bytes|ns|tokens|prefixes)", text.partition(">Rules<")[2])
     with table.open() as file:
         points = list(csv.DictReader(file))
     assert points
     assert all(int(row["live_bytes"]) <= int(row["committed_bytes"]) for row in points)
+    peak = max(int(row["committed_max_bytes"]) for row in points)
+    assert re.search(rf"^committed +{re.escape(format_size(peak))}", ran.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -11,10 +11,26 @@ if TYPE_CHECKING:
     from vmtool.replay.memory import Memory
 
 _MAX_NS: Final = 1 << 62
+_MAX: Final = 1 << 80
 #: Totals whose average over time is asked for.
 _OVER_TIME: Final = (
     *("reserved", "committed", "pooled", "owned", "sequences", "saved", "overlap"),
 )
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The least and most of totals in a stretch of simulated time.
+
+    What is least lasted; what is most counts also if it was there for a moment only.
+    """
+
+    committed_min: int = _MAX
+    committed_max: int = 0
+    reserved_min: int = _MAX
+    reserved_max: int = 0
+    sequences_min: int = _MAX
+    sequences_max: int = 0
 
 
 @dataclass(slots=True)
@@ -35,6 +51,9 @@ class Account:
         overlap: The bytes of tokens therein.
         saved_total: All bytes that were not committed for that reason, over time.
         unowned_charged: What was charged when most was not owned.
+        peak_at: When most was committed for the first time.
+        stretch: The least and most since the last point of the timeline.
+        unseen: Whether a total may be a new least or most that :attr:`stretch` does not have yet.
         moments: For each total over time, the sum of its changes times when they were.
     """
 
@@ -58,6 +77,9 @@ class Account:
     peak_saved: int = 0
     peak_unowned: int = 0
     unowned_charged: int = 0
+    peak_at: int = 0
+    stretch: Stretch = field(default_factory=Stretch)
+    unseen: bool = True
     moments: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OVER_TIME, 0))
     commits: int = 0
     commit_bytes: int = 0
@@ -80,6 +102,8 @@ class Account:
             raise CheckFailedError(f"simulated time went from {self.now} to {now} ns")
         if charged - self.owned > self.peak_unowned and now > self.now:
             self.peak_unowned, self.unowned_charged = charged - self.owned, charged
+        if self.unseen:
+            self._see()
         self.now = now
 
     def area(self, name: str) -> int:
@@ -90,6 +114,24 @@ class Account:
         """
         value: int = getattr(self, name)
         return value * self.now - self.moments[name]
+
+    def end_stretch(self) -> Stretch:
+        """Return the least and most since the last call, with what is there now."""
+        self._see()
+        ended, self.stretch = self.stretch, Stretch()
+        self.unseen = True
+        return ended
+
+    def _see(self) -> None:
+        """Note what is there, as it lasts; a commit notes its level itself."""
+        self.unseen = False
+        stretch = self.stretch
+        stretch.committed_min = min(stretch.committed_min, self.committed)
+        stretch.committed_max = max(stretch.committed_max, self.committed)
+        stretch.reserved_min = min(stretch.reserved_min, self.reserved)
+        stretch.reserved_max = max(stretch.reserved_max, self.reserved)
+        stretch.sequences_min = min(stretch.sequences_min, self.sequences)
+        stretch.sequences_max = max(stretch.sequences_max, self.sequences)
 
     def change(self, name: str, by: int) -> None:
         """Add *by* to one of :data:`_OVER_TIME`."""
@@ -115,10 +157,12 @@ class Account:
         """Note *nbytes* of address space."""
         self.change("reserved", nbytes)
         self.peak_reserved = max(self.peak_reserved, self.reserved)
+        self.stretch.reserved_max = max(self.stretch.reserved_max, self.reserved)
 
     def unreserve(self, nbytes: int) -> None:
         """Note that so much address space was given back."""
         self.change("reserved", -nbytes)
+        self.unseen = True
 
     def commit(self, nbytes: int, calls: int) -> None:
         """Note *nbytes* committed in *calls* spans, from the pool as far as it goes."""
@@ -126,12 +170,16 @@ class Account:
             reused = min(self.pooled, nbytes)
             self.change("pooled", -reused)
             self.reused_bytes += reused
-        self.committed += nbytes  # as change() does, without its cost: this is hot
+        committed = self.committed = self.committed + nbytes  # as change(); this is hot
         self.moments["committed"] += nbytes * self.now
         self.commits += calls
         self.commit_bytes += nbytes
-        self.peak_committed = max(self.peak_committed, self.committed)
-        self.peak_charged = max(self.peak_charged, self.committed + self.pooled)
+        stretch = self.stretch
+        if committed > stretch.committed_max:
+            stretch.committed_max = committed
+            if committed > self.peak_committed:
+                self.peak_committed, self.peak_at = committed, self.now
+        self.peak_charged = max(self.peak_charged, committed + self.pooled)
 
     def own(self, nbytes: int) -> None:
         """Note that sequences have *nbytes* more of what is committed; negative for less."""
@@ -141,6 +189,7 @@ class Account:
     def release(self, nbytes: int, calls: int) -> None:
         """Note *nbytes* released in *calls* spans; the pool keeps what it may."""
         self.change("committed", -nbytes)
+        self.unseen = True
         self.releases += calls
         self.release_bytes += nbytes
         if self.retain:
@@ -151,10 +200,12 @@ class Account:
         """Note one more sequence."""
         self.change("sequences", 1)
         self.peak_sequences = max(self.peak_sequences, self.sequences)
+        self.stretch.sequences_max = max(self.stretch.sequences_max, self.sequences)
 
     def leave(self) -> None:
         """Note one sequence less."""
         self.change("sequences", -1)
+        self.unseen = True
 
     def share(self, nbytes: int, live: int) -> None:
         """Note that one more sequence uses *nbytes*, of which *live* are tokens, with others."""

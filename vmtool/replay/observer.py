@@ -39,15 +39,51 @@ class Observer:
         self._live = live
         self._step_ns = step_ns
         self._admitted = admitted
+        self._most_live = 0  # since the last point of the timeline, where something went
+        self._refused = 0  # until then
 
-    def sample(self, now: int) -> None:
-        """Add a point to the timeline, of the totals until *now*, if one is due."""
-        if self._recorder.due(now):
-            account = self._account
-            live = self.live_before(now)
-            self._recorder.add(
-                Point(now, live, account.committed, account.reserved, account.sequences)
+    def sample(self, since: int, now: int) -> None:
+        """Add a point to the timeline if one is due: nothing changed from *since* to *now*.
+
+        Where nothing happened for long, what was before has a point of its own, so that the quiet
+        stretch does not seem to have its most.
+        """
+        recorder = self._recorder
+        if recorder.due(now):
+            if since > recorder.last_ns and now - since >= recorder.interval_ns:
+                self._add_point(since, self.live_before(since + 1))
+            self._add_point(now, self.live_before(now))
+
+    def finish(self) -> None:
+        """Add the last point of the timeline, of what is left."""
+        now = self._account.now
+        self._add_point(now, self.live_before(now + 1))
+
+    def _add_point(self, at: int, live: int) -> None:
+        """Add a point about the time since the last; *live* is what is live at its end."""
+        account, counts = self._account, self._recorder.counts
+        stretch = account.end_stretch()
+        refused = counts.refused_admissions + counts.refused_steps
+        self._recorder.add(
+            Point(
+                at_ns=at,
+                live_bytes=live,
+                committed_bytes=account.committed,
+                reserved_bytes=account.reserved,
+                sequences=account.sequences,
+                live_max_bytes=max(self._most_live, live),
+                committed_min_bytes=stretch.committed_min,
+                committed_max_bytes=stretch.committed_max,
+                reserved_min_bytes=stretch.reserved_min,
+                reserved_max_bytes=stretch.reserved_max,
+                sequences_min=stretch.sequences_min,
+                sequences_max=stretch.sequences_max,
+                refused=refused - self._refused,
             )
+        )
+        self._recorder.peak_live = max(self._recorder.peak_live, live)
+        self._most_live = 0
+        self._refused = refused
 
     def live_before(self, now: int) -> int:
         """Return the bytes of tokens just before *now*, shared ones once."""
@@ -61,11 +97,12 @@ class Observer:
     def note_peak(self, now: int) -> None:
         """Look at what is live before something goes: it only grows in between."""
         account = self._account
-        if account.committed <= self._recorder.peak_live:
-            return
+        if account.committed <= self._most_live or now == self._recorder.last_ns:
+            return  # the last point of the timeline has it
         live = self.live_before(now)
         if live > account.committed:
             raise account.breach()
+        self._most_live = max(self._most_live, live)
         self._recorder.peak_live = max(self._recorder.peak_live, live)
 
     def settle(self, seq: Sequence, now: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.stats import Histogram
@@ -45,14 +45,17 @@ class Recorder:
         waits: From arrival to first admission, in nanoseconds.
         live_area: Integral of the bytes of tokens over time, prefixes counted for each sequence.
         peak_live: The most bytes of tokens at once, shared ones once.
+        interval_ns: About how far points of the timeline are apart.
+        last_ns: Where its last point is; -1 without one.
     """
 
     counts: Counts = field(default_factory=Counts)
     waits: Histogram = field(default_factory=Histogram)
     live_area: int = 0
     peak_live: int = 0
+    interval_ns: int = _FIRST_INTERVAL_NS
+    last_ns: int = -1
     _points: list[Point] = field(default_factory=list)
-    _interval: int = _FIRST_INTERVAL_NS
     _due: int = 0
 
     def due(self, now: int) -> bool:
@@ -60,14 +63,43 @@ class Recorder:
         return now >= self._due
 
     def add(self, point: Point) -> None:
-        """Add one point to the timeline; when there are too many, every second one goes."""
+        """Add one point to the timeline; when there are too many, those close together are joined."""
         self._points.append(point)
-        if len(self._points) >= MOST_POINTS:
-            del self._points[1::2]
-            self._interval = max(2 * self._interval, point.at_ns // MOST_POINTS)
-        self._due = point.at_ns + self._interval
+        self.last_ns = point.at_ns
+        while len(self._points) >= MOST_POINTS:
+            self._thin()
+        self._due = point.at_ns + self.interval_ns
+
+    def _thin(self) -> None:
+        """Double the interval, and join neighbours whose stretches together are no longer."""
+        self.interval_ns = max(2 * self.interval_ns, self.last_ns // MOST_POINTS)
+        first, *others = self._points
+        kept = [first]
+        start = first.at_ns  # the first stays alone
+        for point in others:
+            if len(kept) > 1 and point.at_ns - start <= self.interval_ns:
+                kept[-1] = _joined(kept[-1], point)
+            else:
+                start = kept[-1].at_ns
+                kept.append(point)
+        self._points = kept
 
     @property
     def points(self) -> tuple[Point, ...]:
         """The timeline so far."""
         return tuple(self._points)
+
+
+def _joined(first: Point, second: Point) -> Point:
+    """Return one point about the stretches of two neighbours."""
+    return replace(
+        second,
+        live_max_bytes=max(first.live_max_bytes, second.live_max_bytes),
+        committed_min_bytes=min(first.committed_min_bytes, second.committed_min_bytes),
+        committed_max_bytes=max(first.committed_max_bytes, second.committed_max_bytes),
+        reserved_min_bytes=min(first.reserved_min_bytes, second.reserved_min_bytes),
+        reserved_max_bytes=max(first.reserved_max_bytes, second.reserved_max_bytes),
+        sequences_min=min(first.sequences_min, second.sequences_min),
+        sequences_max=max(first.sequences_max, second.sequences_max),
+        refused=first.refused + second.refused,
+    )

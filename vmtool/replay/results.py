@@ -12,7 +12,7 @@ from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The totals at one moment of simulated time.
+    """The totals at one moment of simulated time, and in the stretch from the point before to it.
 
     Attributes:
         at_ns: When.
@@ -20,6 +20,14 @@ class Point:
         committed_bytes: Committed.
         reserved_bytes: Address space.
         sequences: Sequences admitted.
+        live_max_bytes: The most of live_bytes in the stretch.
+        committed_min_bytes: The least of committed_bytes in the stretch.
+        committed_max_bytes: The most.
+        reserved_min_bytes: The least of reserved_bytes in the stretch.
+        reserved_max_bytes: The most.
+        sequences_min: The least of sequences in the stretch.
+        sequences_max: The most.
+        refused: Admissions and steps that were refused memory in the stretch.
     """
 
     at_ns: int
@@ -27,6 +35,14 @@ class Point:
     committed_bytes: int
     reserved_bytes: int
     sequences: int
+    live_max_bytes: int
+    committed_min_bytes: int
+    committed_max_bytes: int
+    reserved_min_bytes: int
+    reserved_max_bytes: int
+    sequences_min: int
+    sequences_max: int
+    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +199,7 @@ class Usage:
         fragmentation: The part of what is charged that belongs to no sequence, on average: free
             blocks in committed granules, and what the pool keeps.
         peak_fragmentation: The same at the moment when most bytes belonged to no sequence.
+        peak_at_ns: When most was committed for the first time.
     """
 
     live: Level
@@ -194,6 +211,7 @@ class Usage:
     waste: float
     fragmentation: float
     peak_fragmentation: float
+    peak_at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +302,8 @@ class ReplayResult:
         peak_sequences: The most sequences at once.
         mean_sequences: On average over time.
         waiting: From arrival to first admission, of those admitted.
-        timeline: At most 512 points, evenly spread.
+        timeline: At most 512 points, ascending in time. Each tells of the stretch since the one
+            before, the first since the beginning; what is most in any is the most of the replay.
         real: What happened on real memory, or null of a simulation.
     """
 

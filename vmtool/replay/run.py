@@ -127,6 +127,7 @@ def _usage(account: Account, simulation: Simulation) -> Usage:
         peak_fragmentation=account.peak_unowned / account.unowned_charged
         if account.unowned_charged
         else 0.0,
+        peak_at_ns=account.peak_at,
     )
 
 

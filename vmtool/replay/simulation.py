@@ -113,8 +113,8 @@ class Simulation:
         self.events += 1
         if now == self._now:
             return
-        self._observer.sample(now)
         self._account.advance(now)
+        self._observer.sample(self._now, now)
         self._now = now
 
     def _schedule(self, seq: Sequence, *, forced: bool = False) -> None:
@@ -327,6 +327,7 @@ class Simulation:
         self._close()
 
     def _close(self) -> None:
+        self._observer.finish()
         self._store.close()
         self._account.trim()
         self._account.verify()

@@ -13,32 +13,50 @@ if TYPE_CHECKING:
 
 LIVE: Final = "█"
 ROUNDING: Final = "░"
+BUDGET: Final = "-"
+REFUSED: Final = "!"
 _ROWS: Final = 8
 _WIDEST: Final = 72
 
 
-def plot_lines(points: Sequence[Point], width: int) -> Iterator[str]:
-    """Yield a plot of *points* in at most *width* columns.
+def budget_in_reach(points: Sequence[Point], budget: int) -> bool:
+    """Tell whether a plot of *points* goes up to *budget*: it is near, or refused something."""
+    peak = max(point.committed_max_bytes for point in points)
+    return 2 * budget <= 3 * peak or any(point.refused for point in points)
 
-    A column has the most of what was committed and live in its stretch of time.
+
+def plot_lines(points: Sequence[Point], budget: int, width: int) -> Iterator[str]:
+    """Yield a plot of *points* in at most *width* columns, with the line of *budget* if in reach.
+
+    A column has the most of what was committed and live in its stretch of time, and a mark below
+    where requests were refused memory.
     """
-    top = max(point.committed_bytes for point in points)
+    limited = budget_in_reach(points, budget)
+    top = budget if limited else max(point.committed_max_bytes for point in points)
     label = format_size(top)
     columns = max(min(_WIDEST, width - len(label) - 2), 8)
     last = points[-1].at_ns or 1
     committed, live = [0] * columns, [0] * columns
-    for before, point in zip((points[0], *points), points, strict=False):
-        # A point tells what was so since the one before it.
-        start = before.at_ns * (columns - 1) // last
-        for at in range(start, point.at_ns * (columns - 1) // last + 1):
-            committed[at] = max(committed[at], point.committed_bytes)
-            live[at] = max(live[at], point.live_bytes)
+    refused = [" "] * columns
+    start = 0  # a point tells what was so since the one before it
+    for point in points:
+        stop = point.at_ns * (columns - 1) // last
+        for at in range(start, stop + 1):
+            committed[at] = max(committed[at], point.committed_max_bytes)
+            live[at] = max(live[at], point.live_max_bytes)
+            if point.refused:
+                refused[at] = REFUSED
+        start = stop
+    if limited:
+        yield f"{label} {BUDGET * columns}"
     for row in range(_ROWS, 0, -1):
         cells = "".join(
             _cell(a, b, (row - 1) * top, _ROWS) for a, b in zip(live, committed, strict=True)
         )
-        head = label if row == _ROWS else "0 B" if row == 1 else ""
+        head = label if row == _ROWS and not limited else "0 B" if row == 1 else ""
         yield f"{head:>{len(label)}} {cells}".rstrip()
+    if REFUSED in refused:
+        yield f"{'':{len(label)}} {''.join(refused)}".rstrip()
     end = format_duration(last)
     yield " " * (len(label) + 1) + "0 s" + end.rjust(columns - 3)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vmtool.report.columns import pairs, paragraph, table
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
-from vmtool.report.plot import LIVE, ROUNDING, plot_lines
+from vmtool.report.plot import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -37,10 +37,18 @@ def to_lines(result: ReplayResult, width: int) -> Iterator[str]:
         yield from real_lines(result.real, width)
     if len(result.timeline) > 1 and result.usage.committed.peak_bytes:
         yield ""
-        yield from paragraph(
-            f"Live {LIVE} and committed {ROUNDING} memory over simulated time", width
-        )
-        yield from plot_lines(result.timeline, width)
+        yield from paragraph(_key(result), width)
+        yield from plot_lines(result.timeline, result.settings.budget_bytes, width)
+
+
+def _key(result: ReplayResult) -> str:
+    """Return what the plot shows by which character."""
+    text = f"Live {LIVE} and committed {ROUNDING} memory over simulated time"
+    if budget_in_reach(result.timeline, result.settings.budget_bytes):
+        text += f", the budget {BUDGET}"
+    if any(point.refused for point in result.timeline):
+        text += f", and when memory was refused {REFUSED}"
+    return text
 
 
 def settings_text(settings: ReplaySettings) -> str:
@@ -165,8 +173,9 @@ def _spans_text(count: int, rate: float, nbytes: int) -> str:
 
 def real_lines(real: RealRun, width: int) -> Iterator[str]:
     """Yield what happened on real memory."""
-    text = f"On {real.backing} ({real.method}), granule {format_size(real.granule_bytes)}:"
-    yield from paragraph(f"{text} every byte count as simulated, {real.checks:,} checks", width)
+    text = f"On {real.backing} ({real.method}), which commits multiples of"
+    text += f" {format_size(real.granule_bytes)}: every byte count as simulated,"
+    yield from paragraph(f"{text} {real.checks:,} checks", width)
     names = ("samples", "median", "p90", "p99", "p99.9", "max", "together")
     columns = [_timing(timing.summary, timing.total_ns) for timing in real.timings]
     headings = ["", *(timing.operation for timing in real.timings)]

@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool import __version__
-from vmtool.encoding import plain
 from vmtool.report.charts import Series, histogram_chart, timeline_chart
 from vmtool.report.html import facts as fact_table
 from vmtool.report.html import figure, flat, grid, page, section, table
+from vmtool.report.kv import count_of
 from vmtool.report.markup import Markup, join, tag
+from vmtool.report.plot import budget_in_reach
 from vmtool.report.replay import facts, settings_text, trace_text
 from vmtool.report.replay_table import best_rows, headings, row_cells
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.replay.results import RealRun, ReplayResult
+    from vmtool.replay.results import Point, RealRun, ReplayResult, ReplaySettings
     from vmtool.report.replay_table import ComparedReplay
     from vmtool.stats import Summary
 
@@ -33,7 +34,7 @@ def replay_page(result: ReplayResult, *, command: Sequence[str]) -> str:
         section("What happened", fact_table(facts(result))),
         *([_real(result.real)] if result.real is not None else []),
         *([section("Machine", fact_table(flat("", result.real.machine)))] if result.real else []),
-        section("Rules", fact_table(flat("", plain(result.settings)))),
+        section("Rules", fact_table(_rules(result.settings))),
     )
 
 
@@ -88,15 +89,26 @@ def _page(command: Sequence[str], *body: str) -> str:
 
 
 def _charts(result: ReplayResult) -> Markup:
-    sequences = Series("first", [(point.at_ns, point.sequences) for point in result.timeline])
-    reserved = Series("first", [(point.at_ns, point.reserved_bytes) for point in result.timeline])
+    points = result.timeline
+    sequences = timeline_chart(
+        "sequences",
+        [Series("first", _steps(points, lambda point: point.sequences_max))],
+        str,
+        _range(points, lambda point: (point.sequences_min, point.sequences_max)),
+    )
+    reserved = timeline_chart(
+        "reserved bytes",
+        [Series("first", _steps(points, lambda point: point.reserved_max_bytes))],
+        format_size,
+        _range(points, lambda point: (point.reserved_min_bytes, point.reserved_max_bytes)),
+    )
     return join(
         _key(),
         grid(
             [
                 figure("Live and committed", _timeline(result)),
-                figure("Sequences", timeline_chart("sequences", [sequences], str)),
-                figure("Reserved", timeline_chart("reserved bytes", [reserved], format_size)),
+                figure("Sequences", sequences),
+                figure("Reserved", reserved),
             ]
         ),
     )
@@ -105,16 +117,69 @@ def _charts(result: ReplayResult) -> Markup:
 def _key() -> Markup:
     return tag(
         "p",
-        tag("span", "live", class_="key first"),
-        tag("span", "committed", class_="key second"),
+        tag("span", "live, at most", class_="key first"),
+        tag("span", "committed, at most", class_="key second"),
+        tag("span", "least to most", class_="key range"),
+        tag("span", "budget", class_="key limit"),
+        tag("span", "memory was refused", class_="key refused"),
     )
 
 
 def _timeline(result: ReplayResult) -> Markup:
-    live = [(point.at_ns, point.live_bytes) for point in result.timeline]
-    committed = [(point.at_ns, point.committed_bytes) for point in result.timeline]
-    lines = [Series("second", committed), Series("first", live)]
-    return timeline_chart("live and committed bytes over simulated time", lines, format_size)
+    points, budget = result.timeline, result.settings.budget_bytes
+    lines = [
+        Series("second", _steps(points, lambda point: point.committed_max_bytes)),
+        Series("first", _steps(points, lambda point: point.live_max_bytes)),
+    ]
+    if points and budget_in_reach(points, budget):
+        lines.append(Series("limit", [(0, budget), (points[-1].at_ns, budget)]))
+        refused = _steps(points, lambda point: budget if point.refused else None)
+        lines.append(Series("refused", refused))
+    committed = _range(points, lambda point: (point.committed_min_bytes, point.committed_max_bytes))
+    return timeline_chart(
+        "live and committed bytes over simulated time", lines, format_size, committed
+    )
+
+
+def _steps(
+    points: Sequence[Point], value: Callable[[Point], int | None]
+) -> list[tuple[int, int | None]]:
+    """Return the corners of a line that has the value of each point from the one before to it."""
+    starts = (0, *(point.at_ns for point in points))
+    return [
+        corner
+        for start, point in zip(starts, points, strict=False)
+        for corner in ((start, value(point)), (point.at_ns, value(point)))
+    ]
+
+
+def _range(
+    points: Sequence[Point], edges: Callable[[Point], tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return the least and most of each point at the corners of its stretch."""
+    low = _steps(points, lambda point: edges(point)[0])
+    high = _steps(points, lambda point: edges(point)[1])
+    return [(at, least or 0, most or 0) for (at, least), (_, most) in zip(low, high, strict=True)]
+
+
+def _rules(settings: ReplaySettings) -> Iterator[tuple[str, str]]:
+    yield "model", settings.model
+    yield "format of K", settings.format_k
+    yield "format of V", settings.format_v
+    yield "ranks", f"tp {settings.tp}, pp {settings.pp}, dcp {settings.dcp}"
+    yield "packing policy", settings.policy
+    yield "granule", format_size(settings.granule_bytes)
+    yield "block, where the policy has blocks", count_of(settings.block_tokens, "token")
+    yield "budget", f"{format_size(settings.budget_bytes)} ({settings.budget_origin})"
+    yield "longest sequence", count_of(settings.max_tokens, "token")
+    yield "sequences at once, at most", f"{settings.max_sequences:,}"
+    yield "prefill of a sequence", f"{settings.prefill_tokens_per_s:,.10g} tokens/s"
+    yield "decode step of a sequence", format_duration(settings.step_ns)
+    yield "when memory is refused", settings.on_refusal.value
+    yield "committed ahead of need", count_of(settings.commit_ahead_tokens, "token")
+    yield "released memory that is kept", format_size(settings.retain_bytes)
+    yield "equal prefixes", "shared" if settings.share_prefixes else "not shared"
+    yield "seed", f"{settings.seed}"
 
 
 def _levels(result: ReplayResult) -> Markup:

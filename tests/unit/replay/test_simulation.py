@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from replay_reference import Reference
 
 from vmtool.kv.policies import make_policy
+from vmtool.kv.traces import Request
+from vmtool.replay.plan import Plan
+from vmtool.replay.recorder import Recorder
 from vmtool.replay.run import run_replay
 
 
@@ -40,6 +43,58 @@ def test_they_agree_on_shared_prefixes(replay_plans, replay_traces, listed, shor
     assert_same(result, Reference(plan, short_names).run(named))
 
 
+@pytest.mark.parametrize(("most", "interval"), [(6, 1), (100, 1), (100, 40)])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_each_point_has_the_least_and_most_of_its_stretch(
+    replay_plans, replay_traces, monkeypatch, most, interval, data
+):
+    monkeypatch.setattr("vmtool.replay.recorder.MOST_POINTS", most)
+    monkeypatch.setattr("vmtool.replay.simulation.Recorder", lambda: Recorder(interval_ns=interval))
+    plan, trace = data.draw(replay_plans), data.draw(replay_traces)
+    result = run_replay(trace, plan, None)
+    expected = Reference(plan).run(trace)
+    points, usage = result.timeline, result.usage
+    assert len(points) <= most
+    assert points[-1].at_ns == result.duration_ns
+    assert max(p.live_max_bytes for p in points) == usage.live.peak_bytes
+    assert max(p.committed_max_bytes for p in points) == usage.committed.peak_bytes
+    assert max(p.reserved_max_bytes for p in points) == usage.reserved.peak_bytes
+    assert max(p.sequences_max for p in points) == result.peak_sequences
+    refused = result.requests.refused_admissions + result.requests.refused_steps
+    assert sum(p.refused for p in points) == refused
+    start = 0
+    for point in points:
+        assert point.committed_min_bytes <= point.committed_bytes <= point.committed_max_bytes
+        assert point.reserved_min_bytes <= point.reserved_bytes <= point.reserved_max_bytes
+        assert point.sequences_min <= point.sequences <= point.sequences_max
+        assert point.live_bytes <= point.live_max_bytes
+        # What lasted in the stretch, and what may have begun at its very end.
+        during = [x for x in expected.levels if x[0] < point.at_ns and x[1] > start]
+        with_end = during + [x for x in expected.levels if x[0] == point.at_ns]
+        if during:
+            live, committed, sequences = zip(*(x[2:] for x in during), strict=True)
+            lives, committeds, counts = zip(*(x[2:] for x in with_end), strict=True)
+            assert max(live) <= point.live_max_bytes <= max(lives)
+            assert point.committed_max_bytes >= max(committed)
+            assert point.sequences_max >= max(sequences)
+            if point is not points[-1]:  # it may have the end, when everything is released
+                assert min(committeds) <= point.committed_min_bytes <= min(committed)
+                assert min(counts) <= point.sequences_min <= min(sequences)
+        assert point.at_ns > start or point in (points[0], points[-1])
+        start = point.at_ns
+
+
+def test_a_quiet_stretch_does_not_have_what_was_before_it(listed, dense_cost):
+    policy = make_policy("per-tensor", dense_cost(), 4096, block=1, stride_tokens=512)
+    plan = Plan(policy, 1 << 20, 512, step_ns=10**6, prefill_ns=(0, 1))
+    requests = [Request(0, 100, 10), Request(10**12, 100, 10)]
+    points = run_replay(listed(requests), plan, None).timeline
+    quiet = [p for p, before in zip(points[1:], points, strict=False) if p.at_ns == 10**12]
+    assert [p.committed_max_bytes for p in quiet] == [0]
+    assert max(p.at_ns for p in points if p.at_ns < 10**12) == 10**7
+
+
 def assert_same(result, expected):
     requests, done, usage = result.requests, result.operations, result.usage
     for name, value in expected.n.items():
@@ -56,6 +111,7 @@ def assert_same(result, expected):
     assert usage.live.peak_bytes == expected.peaks["live"]
     assert usage.committed.peak_bytes == expected.peaks["committed"]
     assert usage.charged.peak_bytes == expected.peaks["charged"]
+    assert usage.peak_at_ns == expected.peak_at
     assert result.peak_sequences == expected.peaks["sequences"]
     assert result.waiting.samples == len(expected.waits)
     assert result.waiting.max_ns == max(expected.waits, default=None)
