@@ -113,6 +113,15 @@ def test_a_real_run_has_the_bytes_of_the_simulation(vmtool):
     assert real == simulated
 
 
+def test_page_faults_are_a_phase_of_their_own_unless_left_out(vmtool):
+    rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
+    touched, bare = vmtool("kv-replay", *rules), vmtool("kv-replay", *rules, "--no-touch")
+    assert re.search(r"^touch +[1-9]", touched.stdout, re.MULTILINE)
+    assert "with the page faults" in " ".join(touched.stdout.split())
+    assert not re.search(r"^touch ", bare.stdout, re.MULTILINE)
+    assert "page faults of the first writes come on top" in " ".join(bare.stdout.split())
+
+
 def test_a_plan_that_is_not_safe_is_5(vmtool):
     ran = vmtool("kv-replay", *REAL, "--budget", "1EiB", "--granule", "2MiB", "--backing", "host")
     assert ran.code == 5
@@ -130,6 +139,7 @@ def test_a_plan_that_is_not_safe_is_5(vmtool):
         (("--compare", "on-refusal=panic"), "none of wait, reject and preempt"),
         (("--compare", "block=0"), "at least one token"),
         (("--method", "fixed"), "need --backing"),
+        (("--no-touch",), "need --backing"),
         (("--backing", "host", "--granule", "5000", "--budget", "64MiB"), "not a multiple"),
         (("--html", "/nowhere/x.html"), "cannot write"),
     ],

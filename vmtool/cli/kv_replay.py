@@ -12,11 +12,8 @@ from vmtool.cli.replay_options import replay_options
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from vmtool.cli.replay_plan import Rules
-    from vmtool.kv.traces import Trace
-    from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.results import ReplayResult
 
 
@@ -39,8 +36,9 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     from vmtool.cli.kv_question import load_model
     from vmtool.cli.progress import progress_line
     from vmtool.cli.replay_compare import answer_compare, replay_axes, replay_rows
-    from vmtool.cli.replay_memory import choose_budget, open_chosen
+    from vmtool.cli.replay_memory import choose_budget, open_chosen, open_safely
     from vmtool.cli.replay_plan import read_rules, read_trace
+    from vmtool.replay.run import run_replay
 
     output = Output(as_json, path, quiet)
     name, axes = _split(options["trace"], options["compare"])
@@ -56,7 +54,11 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
             return interruption.requested
 
         def once(changed: Mapping[str, Any]) -> ReplayResult:
-            return _replay(trace, read_rules(changed, model, budget, granule), backing, stop)
+            rules = read_rules(changed, model, budget, granule)
+            if backing is None:
+                return run_replay(trace, rules.plan, rules.settings, stop=stop)
+            with open_safely(backing, rules.plan, touch=changed["touch"]) as memory:
+                return run_replay(trace, rules.plan, rules.settings, memory=memory, stop=stop)
 
         if not axes:
             result = once(options)
@@ -79,18 +81,6 @@ def _split(arguments: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, tupl
             hint="give a file, or synthetic:requests=1000,rate=5",
         )
     return names[0], axes + more
-
-
-def _replay(
-    trace: Trace, rules: Rules, backing: VirtualBacking | None, stop: Callable[[], bool]
-) -> ReplayResult:
-    from vmtool.cli.replay_memory import open_safely
-    from vmtool.replay.run import run_replay
-
-    if backing is None:
-        return run_replay(trace, rules.plan, rules.settings, stop=stop)
-    with open_safely(backing, rules.plan) as memory:
-        return run_replay(trace, rules.plan, rules.settings, memory=memory, stop=stop)
 
 
 def _answer(result: ReplayResult, options: dict[str, Any], output: Output) -> int:

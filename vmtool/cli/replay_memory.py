@@ -24,8 +24,10 @@ def open_chosen(options: Mapping[str, Any]) -> VirtualBacking | None:
     from vmtool.memory import open_backing
 
     if options["backing"] is None:
-        if options["method"] or options["prefault"]:
-            raise UsageError("--method and --prefault need --backing", hint="add --backing host")
+        if options["method"] or options["prefault"] or not options["touch"]:
+            raise UsageError(
+                "--method, --prefault and --no-touch need --backing", hint="add --backing host"
+            )
         return None
     return open_backing(
         options["backing"],
@@ -55,8 +57,13 @@ def choose_budget(options: Mapping[str, Any], backing: VirtualBacking | None) ->
     )
 
 
-def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
+def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemory:
     """Return real memory for *plan*, if this machine can give it.
+
+    Args:
+        backing: Where from.
+        plan: The rules.
+        touch: Whether each page is written to after its commit.
 
     Raises:
         RefusedError: If the plan is not safe here.
@@ -79,7 +86,9 @@ def open_safely(backing: VirtualBacking, plan: Plan) -> RealMemory:
     else:
         demand = Demand(device_bytes=plan.budget_bytes, device_free_bytes=free)
     refuse_unsafe(check(demand, read_facts()))
-    return open_memory(backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes)
+    return open_memory(
+        backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=touch
+    )
 
 
 def _safe(backing: VirtualBacking) -> int:

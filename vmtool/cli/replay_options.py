@@ -132,6 +132,13 @@ _REAL: Final = (
         help="Do it on real memory too: host, cuda or cuda:N.  [default: only simulate]",
     ),
     click.option("--method", metavar="NAME", help="How the host commits; see vmtool stress -h."),
+    click.option(
+        "--touch/--no-touch",
+        default=True,
+        show_default=True,
+        help="Write to each page after its commit, as an engine does that fills it; without, the "
+        "times of a host leave its page faults out.",
+    ),
     click.option("--prefault", is_flag=True, help="Fault every page in at commit (host, Linux)."),
 )
 

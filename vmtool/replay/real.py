@@ -7,12 +7,14 @@ is not mapped into theirs a second time, which changes no byte count.
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, Self
 
 from vmtool.encoding import plain
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.fill import window
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.replay.results import RealRun
 from vmtool.replay.stopwatch import Stopwatch, now
@@ -32,14 +34,23 @@ class RealMemory:
         backing: Where the memory comes from.
         governor: With the budget of the replay.
         pool: What keeps released handles, or ``None``.
+        touch: Whether each page is written to after its commit, so that its fault counts too. Not
+            on a device: its memory is there once committed, and the CPU cannot write to it.
     """
 
     def __init__(
-        self, backing: VirtualBacking, governor: Governor, pool: HandlePool | None = None
+        self,
+        backing: VirtualBacking,
+        governor: Governor,
+        pool: HandlePool | None = None,
+        *,
+        touch: bool = False,
     ) -> None:
         self._backing = backing
         self._governor = governor
         self._pool = pool
+        self._touch = touch and backing.tier is not Tier.DEVICE
+        self._bytes: dict[int, memoryview] = {}  # of what is touched, by arena
         self._buffers: dict[int, VirtualBuffer] = {}
         self._expected: dict[int, int] = {}  # bytes committed, by arena
         self._watch = Stopwatch()
@@ -51,6 +62,8 @@ class RealMemory:
         buffer = VirtualBuffer(self._backing, nbytes, governor=self._governor, holder="kv-replay")
         self._watch.add("reserve", now() - start)
         self._buffers[arena] = buffer
+        if self._touch:
+            self._bytes[arena] = window(buffer.base, nbytes)
         self._expected[arena] = 0
 
     def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
@@ -67,6 +80,8 @@ class RealMemory:
             watch.add("commit", elapsed)
             together += elapsed
             self._expected[arena] += nbytes
+            if self._touch:
+                together += self._touch_pages(arena, offset, nbytes)
         self._check_buffer(arena)
         if slack_ns is None:
             watch.add("admission", together)
@@ -95,6 +110,7 @@ class RealMemory:
         """See :class:`vmtool.replay.memory.Memory`."""
         if self._expected[arena]:
             raise CheckFailedError(f"{self._expected[arena]} bytes are committed where none should")
+        self._bytes.pop(arena, None)
         start = now()
         self._buffers[arena].close()
         self._watch.add("unreserve", now() - start)
@@ -124,6 +140,7 @@ class RealMemory:
             backing=self._backing.name,
             method=self._backing.method,
             granule_bytes=self._backing.granularity,
+            touched=self._touch,
             timings=self._watch.timings(),
             stepping_commits=self._stepping,
             stalled_steps=self._stalled,
@@ -135,6 +152,7 @@ class RealMemory:
 
     def close(self) -> None:
         """Give back whatever is left, as after an error; again is a no-op."""
+        self._bytes.clear()
         while self._buffers:
             self._buffers.popitem()[1].close()
         if self._pool is not None:
@@ -146,6 +164,15 @@ class RealMemory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _touch_pages(self, arena: int, offset: int, nbytes: int) -> int:
+        """Write to each page, as an engine does that fills it; how long it took."""
+        zeros = bytes(-(-nbytes // mmap.PAGESIZE))
+        start = now()
+        self._bytes[arena][offset : offset + nbytes : mmap.PAGESIZE] = zeros
+        elapsed = now() - start
+        self._watch.add("touch", elapsed)
+        return elapsed
+
     def _check_buffer(self, arena: int) -> None:
         self._checks += 1
         found, expected = self._buffers[arena].committed, self._expected[arena]
@@ -153,7 +180,9 @@ class RealMemory:
             raise CheckFailedError(f"{found} bytes are committed instead of {expected}")
 
 
-def open_memory(backing: VirtualBacking, granule: int, budget: int, retain: int = 0) -> RealMemory:
+def open_memory(
+    backing: VirtualBacking, granule: int, budget: int, retain: int = 0, *, touch: bool = True
+) -> RealMemory:
     """Return real memory for a replay.
 
     Args:
@@ -162,6 +191,7 @@ def open_memory(backing: VirtualBacking, granule: int, budget: int, retain: int 
             handle on a device.
         budget: Bytes that may be committed and kept.
         retain: Bytes of released memory that may be kept.
+        touch: Whether each page is written to after its commit, where the CPU can.
 
     Raises:
         UsageError: If the granule is not legal there.
@@ -181,7 +211,7 @@ def open_memory(backing: VirtualBacking, granule: int, budget: int, retain: int 
                 "the host cannot keep released memory for another range",
                 hint="leave --retain out, simulate, or use --backing cuda",
             )
-        return RealMemory(backing, governor)
+        return RealMemory(backing, governor, touch=touch)
     return _on_device(backing, governor, granule, retain)
 
 

@@ -244,8 +244,9 @@ class Timing:
     """How long one kind of operation took.
 
     Attributes:
-        operation: reserve, commit, release or unreserve for one call each; admission, step or end
-            for all calls of a sequence's admission, of a decode step, or of its end.
+        operation: reserve, commit, release or unreserve for one call each; touch for the first
+            writes to the pages of one commit; admission, step or end for all commits and touches of
+            a sequence's admission or of a decode step, or all releases at its end.
         total_ns: All of them together.
         summary: Median and percentiles.
         histogram: All samples.
@@ -265,6 +266,7 @@ class RealRun:
         backing: host or cuda:N.
         method: How it commits.
         granule_bytes: The granule of the backing itself.
+        touched: Whether each page was written to after its commit; never on a device.
         timings: How long the operations took.
         stepping_commits: Decode steps that committed memory.
         stalled_steps: Those that had to wait for it: it took longer than it was ahead.
@@ -277,6 +279,7 @@ class RealRun:
     backing: str
     method: str
     granule_bytes: int
+    touched: bool
     timings: tuple[Timing, ...]
     stepping_commits: int
     stalled_steps: int

@@ -9,7 +9,10 @@ from vmtool.replay.results import Timing
 from vmtool.stats import Histogram, summarize
 
 #: One call each, and all calls of an admission, of a step or of an end.
-OPERATIONS: Final = ("reserve", "commit", "release", "unreserve", "admission", "step", "end")
+OPERATIONS: Final = (
+    *("reserve", "commit", "touch", "release", "unreserve"),
+    *("admission", "step", "end"),
+)
 _BATCH: Final = 4096
 
 now = perf_counter_ns

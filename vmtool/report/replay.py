@@ -176,16 +176,27 @@ def real_lines(real: RealRun, width: int) -> Iterator[str]:
     text = f"On {real.backing} ({real.method}), which commits multiples of"
     text += f" {format_size(real.granule_bytes)}: every byte count as simulated,"
     yield from paragraph(f"{text} {real.checks:,} checks", width)
-    names = ("samples", "median", "p90", "p99", "p99.9", "max", "together")
-    columns = [_timing(timing.summary, timing.total_ns) for timing in real.timings]
-    headings = ["", *(timing.operation for timing in real.timings)]
-    rows = [[name, *(column[i] for column in columns)] for i, name in enumerate(names)]
-    yield from table(headings, [row for row in rows if any(row[1:])], width)
-    yield from paragraph(
+    headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "together")
+    rows = [
+        (timing.operation, *_timing(timing.summary, timing.total_ns)) for timing in real.timings
+    ]
+    told = [at for at in range(len(headings)) if not at or any(row[at] for row in rows)]
+    cells = [[row[at] for at in told] for row in rows]
+    yield from table([headings[at] for at in told], cells, width)
+    yield from paragraph(stall_text(real), width)
+
+
+def stall_text(real: RealRun) -> str:
+    """Return in a sentence how long steps waited for memory, and what of it was measured."""
+    text = (
         f"{real.stalled_steps:,} of {real.stepping_commits:,} decode steps that committed memory"
-        f" stalled on it, for {format_duration(real.stall_ns)} together",
-        width,
+        f" stalled on it, for {format_duration(real.stall_ns)} together"
     )
+    if real.touched:
+        return f"{text}, with the page faults of the first writes (touch)"
+    if real.backing != "host":
+        return text
+    return f"{text}; the page faults of the first writes come on top, as nothing was touched"
 
 
 def _timing(summary: Summary, total_ns: int) -> Sequence[str]:

@@ -11,7 +11,7 @@ from vmtool.report.html import figure, flat, grid, page, section, table
 from vmtool.report.kv import count_of
 from vmtool.report.markup import Markup, join, tag
 from vmtool.report.plot import budget_in_reach
-from vmtool.report.replay import facts, settings_text, trace_text
+from vmtool.report.replay import facts, settings_text, stall_text, trace_text
 from vmtool.report.replay_table import best_rows, headings, row_cells
 from vmtool.units import format_duration, format_size
 
@@ -217,9 +217,7 @@ def _real(real: RealRun) -> Markup:
         f"On real memory: {real.backing} ({real.method})",
         tag(
             "p",
-            f"Every byte count as simulated, {real.checks:,} checks. {real.stalled_steps:,} of "
-            f"{real.stepping_commits:,} decode steps that committed memory stalled on it, for "
-            f"{format_duration(real.stall_ns)} together.",
+            f"Every byte count as simulated, {real.checks:,} checks. {stall_text(real)}.",
         ),
         table(names, rows),
         grid(charts),

@@ -12,6 +12,7 @@ from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.kv.policies import POLICIES, make_policy
 from vmtool.kv.traces import Trace
 from vmtool.memory import open_backing
+from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
 from vmtool.replay.plan import OnRefusal, Plan
 from vmtool.replay.real import open_memory
@@ -53,6 +54,7 @@ def test_every_byte_count_is_as_simulated(dense_cost, policy, mode):
     assert real.real.ledger_peak_bytes == simulated.usage.committed.peak_bytes
     counts = {timing.operation: timing.summary.samples for timing in real.real.timings}
     assert counts["commit"] == simulated.operations.commits
+    assert counts["touch"] == simulated.operations.commits
     assert counts["release"] == simulated.operations.releases
     assert counts["reserve"] == counts["unreserve"]
     assert simulated.requests.refused_admissions > 0  # the budget was met
@@ -86,6 +88,22 @@ def test_a_step_stalls_unless_memory_is_committed_early_enough(dense_cost):
     found = replay_on(open_backing(), early, trace())
     assert found.real.stepping_commits > 0
     assert found.real.stalled_steps == found.real.stall_ns == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident by range")
+@pytest.mark.parametrize("touch", [True, False])
+def test_only_what_is_touched_is_resident(touch):
+    with open_memory(open_backing(), GRANULE, 10 * GRANULE, touch=touch) as memory:
+        memory.reserve(1, 100 * GRANULE)
+        memory.commit(1, [(GRANULE, 2 * GRANULE), (50 * GRANULE, GRANULE)], None)
+        resident = read_range(memory._buffers[1].base, 100 * GRANULE).resident_bytes
+        memory.release(1, [(GRANULE, 2 * GRANULE), (50 * GRANULE, GRANULE)])
+        memory.unreserve(1)
+        result = memory.result()
+    assert resident == (3 * GRANULE if touch else 0)
+    timings = {timing.operation: timing.total_ns for timing in result.timings}
+    assert result.touched == ("touch" in timings) == touch
+    assert timings["admission"] == timings["commit"] + timings.get("touch", 0)
 
 
 def test_memory_that_differs_is_found(dense_cost):
@@ -145,6 +163,7 @@ def test_the_stand_in_device_agrees_with_and_without_a_pool(fakecuda, dense_cost
     real = replay_on(backing, plan, trace())
     assert without_real(real) == simulated
     assert real.real.ledger_peak_bytes == simulated.usage.charged.peak_bytes
+    assert not real.real.touched
     assert (simulated.operations.reused_bytes > 0) == (retain > 0)
     assert fakecuda.report()["live"]["physical_bytes"] == 0
     del real
