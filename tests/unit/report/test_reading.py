@@ -207,6 +207,7 @@ def alike(value):
     return st.none() if value is None else st.just(type(value)())
 
 
+@pytest.mark.timeout(600)  # half a minute on an idle machine
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_mutation_is_refused_or_can_be_shown_in_every_way(tmp_path, data):
