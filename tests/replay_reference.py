@@ -19,6 +19,8 @@ class Seq:
     forced: bool = False
     seen: bool = False
     refused: bool = False
+    answered: bool = False
+    first_end: int = 0
     blocks: list = field(default_factory=list)
 
     @property
@@ -49,7 +51,7 @@ class Reference:
             0,
         )
         self.n |= {"commit_bytes": 0, "release_bytes": 0, "reused_bytes": 0}
-        self.waits = []
+        self.waits, self.firsts, self.ends = [], [], []
         self.held = self.peak_at = 0
         self.levels = []  # from when, until when: live, committed, sequences
 
@@ -293,6 +295,8 @@ class Reference:
             self.refuse(seq, n)
 
     def begin(self, seq):
+        if seq.tokens == seq.begun:
+            seq.first_end = self.now + self.plan.step_ns
         seq.tokens += 1
         seq.next_ns = self.now + self.plan.step_ns
 
@@ -330,12 +334,16 @@ class Reference:
         if not seq.stalled and seq.tokens > seq.begun and seq.next_ns > self.now:
             seq.tokens -= 1  # this step is not complete
         self.n["decode_steps"] += seq.tokens - seq.begun
+        if seq.tokens > seq.begun and not seq.answered:
+            seq.answered = True
+            self.firsts.append(seq.first_end - seq.request.arrival_ns)
         seq.stalled, seq.blocks, seq.backed = False, [], 0
         self.change(self.committed())
 
     def finish(self, seq):
         self.drop(seq)
         self.n["finished"] += 1
+        self.ends.append(self.now - seq.request.arrival_ns)
         self.use_room()
 
     def use_room(self):

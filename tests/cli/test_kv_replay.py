@@ -113,6 +113,24 @@ def test_a_real_run_has_the_bytes_of_the_simulation(vmtool):
     assert real == simulated
 
 
+def test_the_smallest_budget_that_refuses_nothing_is_told(vmtool):
+    small = (*SMALL[:-1], "400MiB")
+    assert "--find-budget tells" in vmtool("kv-replay", *small).stdout
+    assert vmtool("kv-replay", *small, "--json").document["enough_budget_bytes"] is None
+    found = vmtool("kv-replay", *small, "--find-budget", "--json").document
+    enough = found["enough_budget_bytes"]
+    assert found["requests"]["refused_admissions"] > 0
+    assert enough > found["usage"]["committed"]["peak_bytes"]
+    ran = vmtool("kv-replay", *small[:-1], str(enough))
+    assert f"({enough:,} bytes) refuse nothing" in ran.stdout
+    assert " 0 admissions, 0 steps" in ran.stdout
+    less = vmtool("kv-replay", *small[:-1], str(enough - 1), "--json").document
+    assert less["requests"]["refused_admissions"] + less["requests"]["refused_steps"] > 0
+    axis = ("--compare", "policy=per-tensor,paged")
+    assert " enough " not in vmtool("kv-replay", *small, *axis).stdout
+    assert format_size(enough) in vmtool("kv-replay", *small, *axis, "--find-budget").stdout
+
+
 def test_page_faults_are_a_phase_of_their_own_unless_left_out(vmtool):
     rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
     touched, bare = vmtool("kv-replay", *rules), vmtool("kv-replay", *rules, "--no-touch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,10 +56,18 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
 
         def once(changed: Mapping[str, Any]) -> ReplayResult:
             rules = read_rules(changed, model, budget, granule)
+            replay = partial(
+                run_replay,
+                trace,
+                rules.plan,
+                rules.settings,
+                find_budget=changed["find_budget"],
+                stop=stop,
+            )
             if backing is None:
-                return run_replay(trace, rules.plan, rules.settings, stop=stop)
+                return replay()
             with open_safely(backing, rules.plan, touch=changed["touch"]) as memory:
-                return run_replay(trace, rules.plan, rules.settings, memory=memory, stop=stop)
+                return replay(memory=memory)
 
         if not axes:
             result = once(options)

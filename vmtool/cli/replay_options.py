@@ -50,6 +50,12 @@ _PACKING: Final = (
         help="Memory for the KV cache of one rank: a size, auto, 75% or cuda:0.  [default: auto, "
         "what this machine has available; in a real run what is safe]",
     ),
+    click.option(
+        "--find-budget",
+        is_flag=True,
+        help="If something is refused, find the smallest budget that refuses nothing: the trace is "
+        "simulated once more, without a limit.",
+    ),
     click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
     RESERVE,
     click.option(

@@ -119,6 +119,9 @@ class Observer:
             complete = begun - (last_ns < step)
             area += self._live.over(seq.length, begun - 1) * step
             area += self._live.at(seq.length + begun) * last_ns
+        if complete and not seq.answered:
+            seq.answered = True
+            self._recorder.first_tokens.extend((seq.decode_ns + step - seq.request.arrival_ns,))
         self._recorder.live_area += area
         self._recorder.counts.decode_steps += complete
         return complete

@@ -43,6 +43,8 @@ class Recorder:
     Attributes:
         counts: Of requests and refusals.
         waits: From arrival to first admission, in nanoseconds.
+        first_tokens: From arrival to the end of the first decode step.
+        ends: From arrival to the last token, of those that got all.
         live_area: Integral of the bytes of tokens over time, prefixes counted for each sequence.
         peak_live: The most bytes of tokens at once, shared ones once.
         interval_ns: About how far points of the timeline are apart.
@@ -51,6 +53,8 @@ class Recorder:
 
     counts: Counts = field(default_factory=Counts)
     waits: Histogram = field(default_factory=Histogram)
+    first_tokens: Histogram = field(default_factory=Histogram)
+    ends: Histogram = field(default_factory=Histogram)
     live_area: int = 0
     peak_live: int = 0
     interval_ns: int = _FIRST_INTERVAL_NS

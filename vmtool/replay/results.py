@@ -305,6 +305,13 @@ class ReplayResult:
         peak_sequences: The most sequences at once.
         mean_sequences: On average over time.
         waiting: From arrival to first admission, of those admitted.
+        first_token: From arrival to the end of the first decode step, in simulated time, of those
+            that got there.
+        end_to_end: From arrival to the last token, in simulated time, of those finished.
+        generated_per_s: Tokens generated in a second of simulated time, all sequences together.
+        prefilled_per_s: Prompt tokens likewise.
+        enough_budget_bytes: The smallest budget that refuses nothing, not even ahead of need;
+            null if something was refused and it was not looked for.
         timeline: At most 512 points, ascending in time. Each tells of the stretch since the one
             before, the first since the beginning; what is most in any is the most of the replay.
         real: What happened on real memory, or null of a simulation.
@@ -321,5 +328,10 @@ class ReplayResult:
     peak_sequences: int
     mean_sequences: float
     waiting: Summary
+    first_token: Summary
+    end_to_end: Summary
+    generated_per_s: float
+    prefilled_per_s: float
+    enough_budget_bytes: int | None
     timeline: tuple[Point, ...]
     real: RealRun | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.account import Account
 from vmtool.replay.build import make_store
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from vmtool.replay.real import RealMemory
     from vmtool.replay.results import ReplaySettings
 
+#: More than any trace of sequences that are told in 64 bits commits.
+_NO_LIMIT: Final = 1 << 100
+
 
 def run_replay(
     trace: Trace,
@@ -33,6 +37,7 @@ def run_replay(
     settings: ReplaySettings,
     *,
     memory: RealMemory | None = None,
+    find_budget: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> ReplayResult:
     """Replay *trace* under *plan*.
@@ -42,6 +47,8 @@ def run_replay(
         plan: The rules.
         settings: The same, for the result.
         memory: Real memory, on which every commit and release is done too.
+        find_budget: Simulate *trace* once more if something was refused, to find the smallest
+            budget that refuses nothing.
         stop: Asked before each event; what was done until then is the result.
 
     Raises:
@@ -54,9 +61,18 @@ def run_replay(
     complete = simulation.run(trace, stop)
     recorder = simulation.recorder
     duration = account.now
+    facts = _facts(trace)
+    counts = recorder.counts
+    enough = None
+    if complete:
+        if not (counts.refused_admissions or counts.refused_steps or counts.refused_ahead):
+            enough = account.peak_committed
+        elif find_budget:
+            enough = _unrefused_peak(trace, plan, stop)
+            complete = enough is not None
     return ReplayResult(
         complete=complete,
-        trace=_facts(trace),
+        trace=facts,
         settings=settings,
         duration_ns=duration,
         events=simulation.events,
@@ -66,9 +82,26 @@ def run_replay(
         peak_sequences=account.peak_sequences,
         mean_sequences=account.area("sequences") / duration if duration else 0.0,
         waiting=summarize(recorder.waits.data()),
+        first_token=summarize(recorder.first_tokens.data()),
+        end_to_end=summarize(recorder.ends.data()),
+        generated_per_s=counts.decode_steps * 10**9 / duration if duration else 0.0,
+        prefilled_per_s=counts.prompt_tokens * 10**9 / duration if duration else 0.0,
+        enough_budget_bytes=enough,
         timeline=recorder.points,
         real=None if memory is None else memory.result(),
     )
+
+
+def _unrefused_peak(trace: Trace, plan: Plan, stop: Callable[[], bool]) -> int | None:
+    """Return the smallest budget under which nothing is refused, or ``None`` if interrupted.
+
+    Without a limit nothing is. Any budget that its peak fits into takes the same course, and one
+    that it does not fit into refuses the commit that reaches the peak, if none before.
+    """
+    account = Account(_NO_LIMIT, plan.retain_bytes, None)
+    plan = replace(plan, budget_bytes=_NO_LIMIT)
+    complete = Simulation(plan, make_store(plan, account), account).run(trace, stop)
+    return account.peak_committed if complete else None
 
 
 def _facts(trace: Trace) -> TraceFacts:

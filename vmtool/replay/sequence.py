@@ -26,6 +26,7 @@ class Sequence:
         admitted_ns: When it was admitted.
         stalled: Whether it waits for memory, so that no step follows.
         admitted_once: Whether it was admitted before.
+        answered: Whether its first token is complete.
         refused_once: Whether it was refused memory at its admission.
         backed: The length that memory was last asked for.
         covered: The longest length that its memory is enough for; ``None`` for any.
@@ -40,7 +41,7 @@ class Sequence:
 
     __slots__ = (
         *("request", "order", "length", "total", "start_ns", "decode_ns", "admitted_ns", "stalled"),
-        *("admitted_once", "refused_once", "backed", "covered", "target"),
+        *("admitted_once", "answered", "refused_once", "backed", "covered", "target"),
         *("own_bytes", "arena", "path", "shared_bytes", "shared_live", "blocks"),
     )
 
@@ -50,7 +51,7 @@ class Sequence:
         self.length = request.prompt_tokens
         self.total = request.total_tokens
         self.start_ns = self.decode_ns = self.admitted_ns = 0
-        self.stalled = self.admitted_once = self.refused_once = False
+        self.stalled = self.admitted_once = self.answered = self.refused_once = False
         self.backed = self.target = 0
         self.covered: int | None = 0
         self.own_bytes = self.arena = 0

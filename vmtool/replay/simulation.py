@@ -201,6 +201,7 @@ class Simulation:
     def _finish(self, seq: Sequence) -> None:
         self._drop(seq)
         self.recorder.counts.finished += 1
+        self.recorder.ends.extend((self._now - seq.request.arrival_ns,))
         self._use_room()
 
     def _drop(self, seq: Sequence) -> int:

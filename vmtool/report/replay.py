@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.report.columns import pairs, paragraph, table
 from vmtool.report.document import document
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from vmtool.replay.results import RealRun, ReplayResult, ReplaySettings
     from vmtool.stats import Summary
+
+#: The rule of the simulated clock, to be read with every time that comes from it.
+_RULE: Final = "each sequence at its own fixed rate however many there are"
 
 
 def to_document(result: ReplayResult, command: list[str]) -> dict[str, Any]:
@@ -111,7 +114,17 @@ def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
     yield "fragmented", f"{lost} of it belongs to no sequence, on average; {worst} at worst"
     yield "requests", ", ".join(_outcomes(result))
     yield "refused", _refusals(result)
-    yield "queue", _summary_text(result.waiting)
+    if usage.committed.peak_bytes:
+        peak = format_size(usage.committed.peak_bytes)
+        yield (
+            "peak",
+            f"{peak} committed for the first time after {format_duration(usage.peak_at_ns)}",
+        )
+    yield "budget", _budget_text(result)
+    yield "queue", _summary_text(result.waiting, "from arrival to admission")
+    yield "first token", _summary_text(result.first_token, "from arrival to the end of its step")
+    yield "all tokens", _summary_text(result.end_to_end, "from arrival to the last")
+    yield "throughput", f"{_rates(result)}; this and the times above are simulated, {_RULE}"
     yield (
         "tokens",
         f"{requests.decode_steps:,} generated, {requests.prompt_tokens:,} prefilled"
@@ -156,12 +169,27 @@ def _refusals(result: ReplayResult) -> str:
     return text
 
 
-def _summary_text(summary: Summary) -> str:
+def _rates(result: ReplayResult) -> str:
+    return (
+        f"{result.generated_per_s:,.1f} tokens/s generated, {result.prefilled_per_s:,.1f} prefilled"
+    )
+
+
+def _budget_text(result: ReplayResult) -> str:
+    if result.enough_budget_bytes is not None:
+        enough = result.enough_budget_bytes
+        return f"{format_size(enough)} ({enough:,} bytes) refuse nothing, less would"
+    if not result.complete:
+        return "how much refuses nothing is not known after an interruption"
+    return "--find-budget tells how much refuses nothing"
+
+
+def _summary_text(summary: Summary, what: str) -> str:
     if not summary.samples:
-        return "no request was admitted"
+        return "no request got there"
     values = {"median": summary.median_ns, "p99": summary.p99_ns, "max": summary.max_ns}
     told = ", ".join(f"{name} {format_duration(ns or 0)}" for name, ns in values.items())
-    return f"{told} from arrival to admission"
+    return f"{told} {what}"
 
 
 def _spans_text(count: int, rate: float, nbytes: int) -> str:

@@ -42,11 +42,11 @@ def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str], comp
     """Return the page of a comparison that *command* made."""
     axes = list(rows[0].labels) if rows else []
     best = best_rows(rows)
-    width = len(headings(rows))
+    names = headings(rows)
     cells = [
         [
             join(", ".join(row.labels.values()), " (best)" if index in best else ""),
-            *row_cells(row, width),
+            *row_cells(row, names),
         ]
         for index, row in enumerate(rows)
     ]
@@ -66,7 +66,7 @@ def compare_page(rows: Sequence[ComparedReplay], *, command: Sequence[str], comp
         section(
             "Comparison",
             tag("p", "Best: most requests finished, then least waste.", class_="soft"),
-            table([", ".join(axes), *headings(rows)], cells),
+            table([", ".join(axes), *names], cells),
             *problems,
         ),
         section("Live and committed over simulated time", _key(), grid(charts)),

@@ -85,7 +85,7 @@ def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
     best = best_rows(rows)
     names = headings(rows)
     cells = [
-        [*row.labels.values(), *row_cells(row, len(names)), "best" if index in best else ""]
+        [*row.labels.values(), *row_cells(row, names), "best" if index in best else ""]
         for index, row in enumerate(rows)
     ]
     yield from table([*axes, *names, ""], cells, width, left=len(axes), label=len(axes))
@@ -100,14 +100,16 @@ def headings(rows: Sequence[ComparedReplay]) -> list[str]:
         *("finished", "committed, peak", "mean", "wasted", "fragmented"),
         *("sequences", "queue p99", "preempted", "commits/s"),
     ]
+    if _any_found(rows):
+        names.append("enough")
     return [*names, "step p99", "stalled"] if _any_real(rows) else names
 
 
-def row_cells(row: ComparedReplay, count: int) -> list[str]:
-    """Return the figures of one row in *count* cells, as many as there are headings."""
+def row_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
+    """Return the figures of one row under the headings *names*."""
     result = row.result
     if result is None:
-        return ["not possible", *[""] * (count - 1)]
+        return ["not possible", *[""] * (len(names) - 1)]
     usage = result.usage
     wait = result.waiting.p99_ns
     cells = [
@@ -121,6 +123,9 @@ def row_cells(row: ComparedReplay, count: int) -> list[str]:
         f"{result.requests.preemptions:,}",
         f"{result.operations.commits_per_s:,.1f}",
     ]
+    if "enough" in names:
+        enough = result.enough_budget_bytes
+        cells.append("" if enough is None else format_size(enough))
     real = result.real
     if real is None:
         return cells
@@ -157,6 +162,8 @@ def _figures(result: ReplayResult | None) -> list[tuple[str, object]]:
         *("usage.reserved.peak_bytes", "usage.reserved.mean_bytes"),
         *("usage.saved.peak_bytes", "usage.waste", "usage.fragmentation"),
         *("peak_sequences", "mean_sequences", "waiting.median_ns", "waiting.p99_ns"),
+        *("first_token.median_ns", "first_token.p99_ns", "end_to_end.median_ns"),
+        *("end_to_end.p99_ns", "generated_per_s", "enough_budget_bytes"),
         *("operations.commits", "operations.releases", "duration_ns"),
     )
     found: list[tuple[str, object]] = []
@@ -166,6 +173,12 @@ def _figures(result: ReplayResult | None) -> list[tuple[str, object]]:
             value = None if value is None else getattr(value, name)
         found.append((path.replace(".", "_"), "" if value is None else value))
     return found
+
+
+def _any_found(rows: Sequence[ComparedReplay]) -> bool:
+    """Tell whether a budget is known that is more than the peak of the replay."""
+    found = (row.result for row in rows if row.result is not None)
+    return any((r.enough_budget_bytes or 0) > r.usage.committed.peak_bytes for r in found)
 
 
 def _any_real(rows: Sequence[ComparedReplay]) -> bool:

@@ -12,6 +12,7 @@ from vmtool.kv.traces import Request
 from vmtool.replay.plan import Plan
 from vmtool.replay.recorder import Recorder
 from vmtool.replay.run import run_replay
+from vmtool.stats import summarize_samples
 
 
 @settings(max_examples=600)
@@ -85,6 +86,23 @@ def test_each_point_has_the_least_and_most_of_its_stretch(
         start = point.at_ns
 
 
+@settings(max_examples=150)
+@given(st.data())
+def test_the_smallest_budget_that_refuses_nothing_is_found(replay_plans, replay_traces, data):
+    plan, trace = data.draw(replay_plans), data.draw(replay_traces)
+    enough = run_replay(trace, plan, None, find_budget=True).enough_budget_bytes
+
+    def refused(budget):
+        result = run_replay(trace, dataclasses.replace(plan, budget_bytes=budget), None)
+        count = result.requests
+        some = count.refused_admissions + count.refused_steps + count.refused_ahead
+        assert result.enough_budget_bytes == (None if some else enough)
+        return some
+
+    assert not refused(max(enough, 1))
+    assert not enough or refused(enough - 1)
+
+
 def test_a_quiet_stretch_does_not_have_what_was_before_it(listed, dense_cost):
     policy = make_policy("per-tensor", dense_cost(), 4096, block=1, stride_tokens=512)
     plan = Plan(policy, 1 << 20, 512, step_ns=10**6, prefill_ns=(0, 1))
@@ -115,3 +133,5 @@ def assert_same(result, expected):
     assert result.peak_sequences == expected.peaks["sequences"]
     assert result.waiting.samples == len(expected.waits)
     assert result.waiting.max_ns == max(expected.waits, default=None)
+    assert result.first_token == summarize_samples(expected.firsts)
+    assert result.end_to_end == summarize_samples(expected.ends)
