@@ -219,7 +219,11 @@ _ROW = {
     "context_tokens": int,
     "budget_bytes": int,
 }
-_SLOPE = {"slope_bytes": int, "slope_tokens": int}
+_SLOPE = {
+    "fixed_bytes": Told(int, "What a sequence takes whatever its length."),
+    "slope_bytes": int,
+    "slope_tokens": int,
+}
 
 
 def _rows(more: dict[str, Any]) -> Any:

@@ -134,16 +134,31 @@ def test_an_uncertain_verdict_carries_its_explanation():
     assert "a change may be hidden" not in render(80)
 
 
-def test_the_explanation_is_left_out_where_only_what_is_not_shown_is_uncertain():
-    certain = compare(
+def test_every_percentile_of_the_document_is_in_the_text():
+    shown = compare(
         run(method(commit=gaussian(1, 9e5, 3000))), run(method(commit=gaussian(1, 9e5, 3000)))
     )
-    hidden = [replace(change, certain=change.statistic != "p90") for change in certain.changes]
+    uncertain = [replace(change, certain=change.statistic != "p90") for change in shown.changes]
     file = io.StringIO()
     labels = ComparedRuns(RunLabel("a.json", (), "1"), RunLabel("b.json", (), "1"))
-    told = replace(certain, changes=tuple(hidden))
+    told = replace(shown, changes=tuple(uncertain))
     print_comparison(labels, told, Console(file=file, width=80, markup=False))
-    assert "a change may be hidden" not in file.getvalue()
+    lines = file.getvalue().splitlines()
+    rows = {line.split()[1]: line.split()[-1] for line in lines if line.startswith("commit ")}
+    assert rows.keys() == {change.statistic for change in shown.changes}
+    assert [name for name, verdict in rows.items() if verdict.endswith("?")] == ["p90"]
+    assert "a change may be hidden" in file.getvalue()
+
+
+def test_what_is_left_out_is_named():
+    few = method(commit=gaussian(1, 9e5, 3000), release=gaussian(2, 9e5, 100))
+    found = compare(run(few), run(few))
+    file = io.StringIO()
+    labels = ComparedRuns(RunLabel("a.json", (), "1"), RunLabel("b.json", (), "1"))
+    print_comparison(labels, found, Console(file=file, width=240, markup=False))
+    missing = file.getvalue().partition("to bound it: ")[2].strip()
+    assert missing.startswith("p99 of release; p99.9 of ")
+    assert "release p99 " not in file.getvalue()
 
 
 def test_help_has_examples():

@@ -71,6 +71,19 @@ def test_tensors_of_one_name_are_told_apart_by_their_layers(vmtool):
     assert "k (full attention)" in names
 
 
+def test_tensors_are_rows_and_granules_say_who_uses_them(vmtool):
+    lines = vmtool("granularity", "--model", "gemma-4-26b-a4b").stdout.splitlines()
+    start = lines.index("tokens per granule of one KV tensor")
+    headings, *rows, granules = lines[start + 1 : start + 7]
+    assert headings.split()[:3] == ["tensor", "a", "token"]
+    assert [row.split("   ")[0] for row in rows] == [
+        *("k (sliding window)", "v (sliding window)", "k (full attention)", "v (full attention)")
+    ]
+    assert rows[2].split()[3:] == ["2", "KiB", "2", "32", "1,024"]
+    assert "2 MiB: CUDA, huge pages" in granules
+    assert max(map(len, [headings, *rows, granules])) <= 100
+
+
 def test_a_model_without_a_cache_per_token_is_refused(vmtool):
     ran = vmtool("granularity", "--model", "falcon-mamba-7b")
     assert ran.code == 2

@@ -186,7 +186,8 @@ def test_ranks_divide_heads_and_weights(estimate, tmp_path):
 
 def test_explain_says_where_each_value_came_from(estimate):
     text = estimate("llama-3.1-8b --budget 1GiB --explain").stdout
-    assert re.search(r"kv_heads +8 +builtin +built-in llama-3.1-8b +num_key_value_heads", text)
+    assert "(llama): builtin, built-in llama-3.1-8b, unless a row says otherwise" in text
+    assert re.search(r"kv_heads +8 +num_key_value_heads\n", text)
 
 
 def test_sequences_share_the_budget(estimate):
@@ -321,6 +322,92 @@ def test_compare_marks_the_best(estimate):
     )
     marked = [line.split()[:2] for line in ran.stdout.splitlines() if line.endswith("best")]
     assert marked == [["fp8", "64KiB"], ["fp8", "2MiB"]]
+
+
+def test_best_is_what_holds_most_sequences_of_the_length_asked_about(estimate):
+    models = "model=llama-3.1-8b,gemma-3-12b,deepseek-v3"
+    text = estimate(f"--compare {models} --budget 16GiB --context 8192").stdout
+    title, table = text.split("\n\n")
+    assert " ".join(title.split()) == (
+        "bf16, 2 MiB granules, per-tensor, 16 GiB of KV memory, sequences of 8,192 tokens; best: most"
+        " sequences, then most tokens in a single one"
+    )
+    # Gemma 3 12B: 40 layers keep a window of 1024 tokens of 8 KiB.
+    assert [line.split() for line in table.splitlines()] == [
+        ["model", "B/token", "fixed", "1", "token", "wasted", "one", "holds", "sequences"],
+        ["llama-3.1-8b", "131,072", "0", "B", "128", "MiB", "0", "B", "(0%)", "131,072", "16"],
+        ["gemma-3-12b", "65,536", "320", "MiB", "192", "MiB", "0", "B", "(0%)", "257,024", "19"],
+        [
+            "deepseek-v3",
+            "70,272",
+            "0",
+            "B",
+            "122",
+            "MiB",
+            "61",
+            "MiB",
+            "(10%)",
+            "243,939",
+            "26",
+            "best",
+        ],
+    ]
+
+
+def test_none_is_best_where_lengths_differ_or_nothing_fits(estimate):
+    both = "--compare model=llama-3.1-8b,qwen3-8b --budget"
+    text = estimate(f"{both} 16GiB").stdout
+    assert "none is best, as these differ: --context N compares at one" in " ".join(text.split())
+    assert text.count("best") == 1
+    assert re.search(r"^model +context ", text, re.MULTILINE)
+    for asked in ("16GiB", "1MiB --context 8192"):
+        rows = estimate(f"{both} {asked} --json").document["rows"]
+        assert [row["best"] for row in rows] == [False, False]
+    rows = estimate(f"{both} 16GiB --context 8192 --json").document["rows"]
+    assert [row["best"] for row in rows] == [True, False]
+    assert [row["fixed_bytes"] for row in rows] == [0, 0]
+
+
+def test_a_comparison_keeps_its_columns_at_80(compared_lines):
+    line = "qwen3-8b --budget 22GiB --compare dtype=bf16,q8_0 --compare granule=64KiB,2MiB"
+    assert compared_lines(line, 80)[3:] == [
+        "The same in every row: fixed 0 B",
+        "",
+        "dtype  granule  B/token  1 token          wasted  one holds  sequences",
+        "bf16   64KiB    147,456  4.5 MiB        0 B (0%)    160,192          3",
+        "bf16   2MiB     147,456  144 MiB        0 B (0%)    159,744          3",
+        "q8_0   64KiB     78,336  4.5 MiB        0 B (0%)    301,537          7  best",
+        "q8_0   2MiB      78,336  144 MiB  108 MiB (3.4%)    300,694          7",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_number_of_a_comparison_is_cut_at_any_width(compared_lines, width):
+    line = (
+        "--budget 22GiB --compare model=gemma-3-27b,deepseek-v3,qwen3.5-27b"
+        " --compare policy=per-tensor,token-major,head-major"
+    )
+    lines = compared_lines(line, width)
+    assert max(map(len, lines)) <= width
+    wide = NUMBER.findall(" ".join(compared_lines(line, 240)))
+    assert set(wide) <= set(NUMBER.findall(" ".join(lines)))
+    records = any(line.startswith("  ") and ":" in line for line in lines)
+    assert records == (width == 40)
+
+
+@pytest.fixture
+def compared_lines(estimate, monkeypatch):
+    """Return a function that gives a comparison as lines of a terminal's width."""
+    from vmtool.report import kv_table
+
+    def call(line, width):
+        real, seen = kv_table.compare_lines, []
+        with monkeypatch.context() as patch:
+            patch.setattr(kv_table, "compare_lines", lambda rows, _: seen.extend(rows) or [])
+            assert estimate(line).code == 0
+        return list(real(seen, width))
+
+    return call
 
 
 def test_compare_tells_what_is_not_possible(estimate):

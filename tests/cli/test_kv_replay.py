@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -183,7 +184,7 @@ def test_a_comparison_marks_the_best_and_says_what_is_not_possible(vmtool, tmp_p
     assert ran.code == 0
     lines = [line for line in ran.stdout.splitlines() if line.endswith("best")]
     assert [line.split()[0] for line in lines] == ["token-major"]
-    assert "not possible" in ran.stdout
+    assert "not possible: straddle-loses, 16KiB: " in ran.stdout
     with (tmp_path / "t.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["best"] for row in rows] == ["0", "0", "1"]
@@ -279,6 +280,22 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
     assert f"{result.operations.commits:,}" in words
     rows = [ComparedReplay({"policy": "per-tensor"}, result, "")]
     assert max(map(len, compare_lines(rows, width))) <= width
+
+
+def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
+    result = replayed()
+    other = replace(result, operations=replace(result.operations, commits_per_s=1131.0))
+    rows = [
+        ComparedReplay({"policy": policy, "granule": granule}, found, "")
+        for policy, found in (("per-tensor", result), ("token-major", other), ("paged", result))
+        for granule in ("64KiB", "2MiB")
+    ]
+    lines = list(compare_lines(rows, 80))
+    start = next(i for i, line in enumerate(lines) if line.startswith("The same in every row: "))
+    assert f"finished {result.requests.finished:,}" in " ".join(lines[start:])
+    table = lines[lines.index("", start) + 1 :]
+    assert table[0].split() == ["policy", "granule", "commits/s"]
+    assert table[3].split() == ["token-major", "64KiB", "1,131.0"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")

@@ -1,6 +1,7 @@
 """Tables and paragraphs as plain text, for commands that answer before rich is loaded.
 
-Nothing is ever cut: a table that is too wide for the terminal is told row by row instead.
+Nothing is ever cut. A table that is too wide for the terminal gets headings of several lines; if that
+is not enough it is turned, then told in parts below one another, and at last row by row.
 """
 
 from __future__ import annotations
@@ -52,29 +53,66 @@ def table(
     *,
     left: int = 1,
     label: int = 1,
+    prose: int = 0,
 ) -> list[str]:
-    """Return *rows* in columns, or one below the other where *width* is too small.
+    """Return *rows* in columns, or in another arrangement where *width* is too small.
 
     Args:
         headings: Of the columns; all empty for none.
         rows: The cells; each row as long as *headings*.
         width: Columns of the terminal.
         left: How many of the first columns are left-justified; the others are right-justified.
-        label: How many of the first cells name a row that is told below one another.
+        label: How many of the first cells name a row.
+        prose: How many of the last columns hold words, which may go on in the next line; with any,
+            all columns are left-justified.
     """
-    lines = [headings, *rows] if any(headings) else list(rows)
-    sizes = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    fitting = [gap for gap in _GAPS if sum(sizes) + gap * (len(sizes) - 1) <= width]
-    if not fitting:
-        return _records(headings, rows, width, label)
+    lines = [headings, *rows]
+    left = len(headings) if prose else left
+    whole = _sizes(lines)
+    folded = _sizes([[_longest_word(text) for text in headings], *rows])
+    ways = [(sizes, gap) for sizes in (whole, folded) for gap in _GAPS]
+    if prose:
+        ways.append((_narrowed(rows, folded, width, prose), _GAPS[1]))
+    for sizes, gap in ways:
+        if _across(sizes, gap) <= width:
+            return _aligned(headings, rows, sizes, gap, left)
+    turned = list(zip(*lines, strict=True))
+    if _across(_sizes(turned), _GAPS[1]) <= width:
+        return _aligned(turned[0], turned[1:], _sizes(turned), _GAPS[1], 1)
+    return _parts(headings, rows, folded, width, left, label) or _records(
+        headings, rows, width, label
+    )
+
+
+def comparison(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, names: int
+) -> list[str]:
+    """Return a table of what differs between *rows*, under a sentence with what does not.
+
+    Args:
+        headings: Of the columns.
+        rows: The cells; each row as long as *headings*.
+        width: Columns of the terminal.
+        names: How many of the first cells name a row.
+    """
+    differ = [len(rows) < 2 or len(set(cells)) > 1 for cells in zip(*rows, strict=True)]
+    columns = [i for i, differs in enumerate(differ) if differs or not any(differ)]
+    said = [
+        f"{heading} {cell}".strip()
+        for i, (heading, cell) in enumerate(zip(headings, rows[0], strict=True))
+        if i not in columns and cell
+    ]
+    label = sum(i < names for i in columns)
     return [
-        (" " * fitting[0])
-        .join(
-            cell.ljust(size) if i < left else cell.rjust(size)
-            for i, (cell, size) in enumerate(zip(line, sizes, strict=True))
-        )
-        .rstrip()
-        for line in lines
+        *(paragraph(f"The same in every row: {'; '.join(said)}", width) if said else ()),
+        *([""] if said else ()),
+        *table(
+            [headings[i] for i in columns],
+            [[row[i] for i in columns] for row in rows],
+            width,
+            left=label,
+            label=label,
+        ),
     ]
 
 
@@ -88,6 +126,99 @@ def pairs(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
             lines += paragraph(_INDENT + value, width, indent=_INDENT)
         else:
             lines += paragraph(name.ljust(size) + value, max(width, size + 20), indent=" " * size)
+    return lines
+
+
+def _sizes(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+
+
+def _narrowed(
+    rows: Sequence[Sequence[str]], sizes: Sequence[int], width: int, prose: int
+) -> list[int]:
+    """Return *sizes* with the widest of the last *prose* columns narrowed, down to their words."""
+    narrow = list(sizes)
+    least = {
+        i: max((len(word) for row in rows for word in row[i].split()), default=0)
+        for i in range(len(sizes) - prose, len(sizes))
+    }
+    while _across(narrow, _GAPS[1]) > width:
+        spare = [i for i, size in least.items() if narrow[i] > size]
+        if not spare:
+            break
+        narrow[max(spare, key=lambda i: narrow[i])] -= 1
+    return narrow
+
+
+def _longest_word(heading: str) -> str:
+    # A heading that begins with a number, such as "64 KiB", stays in one line.
+    return heading if heading[:1].isdigit() else max(heading.split() or [""], key=len)
+
+
+def _across(sizes: Sequence[int], gap: int) -> int:
+    return sum(sizes) + gap * (len(sizes) - 1)
+
+
+def _aligned(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sizes: Sequence[int],
+    gap: int,
+    left: int,
+) -> list[str]:
+    """Return *rows* in columns of *sizes*; cells that are longer go on below."""
+    lines = []
+    for cells in [headings, *rows] if any(headings) else rows:
+        parts = [
+            textwrap.wrap(cell, size, break_long_words=False, break_on_hyphens=False)
+            if len(cell) > size
+            else [cell]
+            for cell, size in zip(cells, sizes, strict=True)
+        ]
+        height = max(map(len, parts))
+        for part in parts:
+            empty = [""] * (height - len(part))
+            # Headings stand on their columns; a cell begins beside the name of its row.
+            part[:] = [*empty, *part] if cells is headings else [*part, *empty]
+        lines += [
+            (" " * gap)
+            .join(
+                cell.ljust(size) if i < left else cell.rjust(size)
+                for i, (cell, size) in enumerate(zip(line, sizes, strict=True))
+            )
+            .rstrip()
+            for line in zip(*parts, strict=True)
+        ]
+    return lines
+
+
+def _parts(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sizes: Sequence[int],
+    width: int,
+    left: int,
+    label: int,
+) -> list[str]:
+    """Return the table in parts of at least two columns beside the names; empty if it cannot be."""
+    names, parts = list(range(label)), [[*range(label)]]
+    for column in range(label, len(headings)):
+        if _across([sizes[i] for i in [*parts[-1], column]], _GAPS[1]) > width:
+            parts.append([*names])
+        parts[-1].append(column)
+    whole = all(_across([sizes[i] for i in part], _GAPS[1]) <= width for part in parts)
+    if not whole or any(len(part) < label + 2 for part in parts[:-1]):
+        return []
+    lines: list[str] = []
+    for part in parts:
+        lines += [""] if lines else []
+        lines += _aligned(
+            [headings[i] for i in part],
+            [[row[i] for i in part] for row in rows],
+            [sizes[i] for i in part],
+            _GAPS[1],
+            left,
+        )
     return lines
 
 

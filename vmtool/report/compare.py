@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from vmtool.compare import Change, Comparison, Rate
     from vmtool.differences import Difference
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "vmtool.compare"
 VERSION: Final = 1
 
-#: Below this the table would break its cells, and each change becomes a few lines instead.
-_TABLE_COLUMNS: Final = 78
-#: The text shows these; the document has all.
-_SHOWN: Final = ("median", "p99")
+_UNLIMITED: Final = 1000
 _STYLES: Final = {
     Direction.FASTER: "green",
     Direction.SLOWER: "red",
@@ -79,20 +76,22 @@ def compare_document(
 def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Console) -> None:
     """Print the verdict on every phase, the rates, and the gates."""
     console.print(f"{runs.before.path} -> {runs.after.path}\n", soft_wrap=False)
-    shown = [change for change in comparison.changes if change.statistic in _SHOWN]
+    shown = comparison.changes
     if not shown:
         console.print("the runs have no phase in common")
     for name in dict.fromkeys(method_text(change) for change in shown):
         console.print(name, style="bold")
         rows = [change for change in shown if method_text(change) == name]
-        if console.width >= _TABLE_COLUMNS:
-            _print_table(rows, comparison.confidence, console)
-        else:
+        table = _table(rows, comparison.confidence)
+        unlimited = console.options.update(max_width=_UNLIMITED)
+        if console.measure(table, options=unlimited).maximum <= console.width:
+            console.print(table)
+        else:  # it would break its cells
             _print_blocks(rows, comparison.confidence, console)
         for rate in comparison.rates:
             if method_text(rate) == name:
                 console.print(_rate_line(rate) + "\n")
-    for line in footnotes(comparison, shown):
+    for line in footnotes(comparison):
         console.print(line)
     for gate in comparison.gates:
         console.print(
@@ -101,19 +100,30 @@ def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Consol
         )
 
 
-def footnotes(comparison: Comparison, shown: Sequence[Change]) -> Iterator[str]:
-    """Yield what a reader must know about the verdicts on what is *shown*."""
-    if any(not change.certain for change in shown):
+def footnotes(comparison: Comparison) -> Iterator[str]:
+    """Yield what a reader must know about the verdicts."""
+    if any(not change.certain for change in comparison.changes):
         yield (
             f"? the interval reaches beyond ±{percent(comparison.threshold)}, so a change may be "
             "hidden: more cycles, or a quieter machine, would tell"
         )
-    found = Counter(change.statistic for change in comparison.changes)
-    missing = [name for name in QUANTILES if found[name] < found["median"]]
-    if missing:
+    found: dict[tuple[str, str], set[str]] = {}
+    for change in comparison.changes:
+        found.setdefault((method_text(change), change.phase), set()).add(change.statistic)
+    many = len({name for name, _ in found}) > 1
+    missing = {
+        statistic: [
+            f"{name} {phase}" if many else phase
+            for (name, phase), statistics in found.items()
+            if statistic not in statistics
+        ]
+        for statistic in QUANTILES
+    }
+    listed = [f"{name} of {', '.join(places)}" for name, places in missing.items() if places]
+    if listed:
         yield (
-            f"{', '.join(missing)} left out where the samples are too few, or too dependent on "
-            "each other, to bound it"
+            "left out, as the samples are too few, or too dependent on each other, to bound it: "
+            f"{'; '.join(listed)}"
         )
 
 
@@ -157,7 +167,7 @@ def _signed(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+,.1f}"
 
 
-def _print_table(rows: Sequence[Change], confidence: float, console: Console) -> None:
+def _table(rows: Sequence[Change], confidence: float) -> Table:
     interval = f"{percent(confidence)} interval"
     table = plain_table("", "before", "after", "change", interval, ("verdict", "left"))
     table.padding = (0, 2, 0, 0)
@@ -171,7 +181,7 @@ def _print_table(rows: Sequence[Change], confidence: float, console: Console) ->
             verdict_text(change),
             style=_STYLES[change.direction],
         )
-    console.print(table)
+    return table
 
 
 def _print_blocks(rows: Sequence[Change], confidence: float, console: Console) -> None:

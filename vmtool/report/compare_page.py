@@ -90,7 +90,7 @@ def _changes(comparison: Comparison) -> Iterator[Markup]:
         f"The band is what counts as unchanged: less than {percent(comparison.threshold)}.",
         class_="soft",
     )
-    for line in footnotes(comparison, comparison.changes):
+    for line in footnotes(comparison):
         yield tag("p", line, class_="soft")
 
 

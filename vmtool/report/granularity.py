@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.padding import Padding
 from rich.text import Text
 
+from vmtool.report.columns import paragraph, table
 from vmtool.report.console import plain_table
 from vmtool.report.device import print_device
 from vmtool.report.document import document
@@ -96,10 +97,10 @@ def to_document(report: GranularityReport, command: list[str]) -> dict[str, Any]
 
 def to_text(report: GranularityReport, console: Console) -> None:
     """Print the report."""
-    table = plain_table("", *(survey.name for survey in report.surveys))
+    units = plain_table("", *(survey.name for survey in report.surveys))
     for label, cell in _ROWS:
-        table.add_row(label, *(_NONE if s.absent else cell(s) for s in report.surveys))
-    console.print(table)
+        units.add_row(label, *(_NONE if s.absent else cell(s) for s in report.surveys))
+    console.print(units)
     exact = [f"{s.name} {s.ceiling.works_bytes:,}" for s in report.surveys if s.ceiling]
     if exact:  # as a row of the table it would not fit into a narrow terminal
         console.print(f"largest reservation in bytes: {', '.join(exact)}")
@@ -146,22 +147,27 @@ _ROWS: Final[tuple[tuple[str, Callable[[BackingSurvey], str]], ...]] = (
 
 
 def _print_tokens(report: GranularityReport, console: Console) -> None:
-    console.print(Text("\ntokens per granule of one KV tensor", style="bold"))
     here: dict[int, list[str]] = {}
     for survey in report.surveys:
         if survey.granularity is not None:
             here.setdefault(survey.granularity.commit_bytes, []).append(survey.name)
-    table = plain_table(
-        "granule",
-        ("of", "left"),
-        *(f"{name}, {format_size(size)} a token" for name, size in report.tensors),
-    )
-    for granule in report.granules():
-        users = here.get(granule)
-        owner = ", ".join(users) if users else f"({_KNOWN_GRANULES[granule]})"
-        cells = (_tokens_cell(granule, size) for _, size in report.tensors)
-        table.add_row(format_size(granule), owner, *cells)
-    console.print(table)
+    granules = report.granules()
+    users = [
+        f"{format_size(size)}: {', '.join(here.get(size, ())) or _KNOWN_GRANULES[size]}"
+        for size in granules
+    ]
+    rows = [
+        [name, format_size(size), *(_tokens_cell(granule, size) for granule in granules)]
+        for name, size in report.tensors
+    ]
+    headings = ["tensor", "a token", *map(format_size, granules)]
+    console.print(Text("\ntokens per granule of one KV tensor", style="bold"))
+    lines = [
+        *table(headings, rows, console.width),
+        *paragraph(f"granules: {'; '.join(users)}", console.width),
+    ]
+    for line in lines:
+        console.print(line)
 
 
 def _tokens_cell(granule: int, size: int) -> str:
@@ -175,18 +181,18 @@ def _print_proofs(survey: BackingSurvey, console: Console) -> None:
     granule = survey.granularity.commit_bytes if survey.granularity else 0
     console.print(Text(f"\n{survey.name}: is g = {granule} bytes the granule?", style="bold"))
     wide = console.width >= _WIDE
-    table = plain_table("asked", ("attempt", "left"), ("answer", "left")) if wide else None
+    proofs = plain_table("asked", ("attempt", "left"), ("answer", "left")) if wide else None
     for proof in survey.proofs:
         answer = Text(proof.answer if proof.accepted else f"refused: {proof.answer}")
         if not proof.expected:
             answer = Text(f"WRONG: {answer}", "bold red")
-        if table is not None:
-            table.add_row(proof.who, proof.attempt, answer)
+        if proofs is not None:
+            proofs.add_row(proof.who, proof.attempt, answer)
         else:
             console.print(f"{proof.who}: {proof.attempt}")
             console.print(Padding(answer, (0, 0, 0, 4)))
-    if table is not None:
-        console.print(table)
+    if proofs is not None:
+        console.print(proofs)
     if all(proof.who == "vmtool" for proof in survey.proofs):
         console.print("The platform itself was not asked: vmtool does not know how to here.")
     elif all(proof.expected for proof in survey.proofs):

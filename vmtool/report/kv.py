@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
@@ -305,10 +306,20 @@ def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
 
 
 def explain_lines(question: Question, width: int) -> list[str]:
-    """Return where each value of the geometry came from."""
-    rows = [
-        [name, str(fact.value), fact.source.value, fact.where, fact.detail]
-        for name, fact in question.provenance.items()
-    ]
-    title = paragraph(f"Where the values come from ({question.geometry.architecture})", width)
-    return [*title, *table(["", "value", "source", "where", "key"], rows, width, left=5)]
+    """Return where each value of the geometry came from; what most share is said once."""
+    facts = question.provenance
+    places = Counter((fact.source.value, fact.where) for fact in facts.values())
+    usual, count = max(places.items(), key=lambda item: item[1], default=(("", ""), 0))
+    title = f"Where the values come from ({question.geometry.architecture})"
+    if count > 1:
+        title += f": {usual[0]}, {usual[1]}, unless a row says otherwise"
+    else:
+        usual = ("", "")
+    rows = []
+    for name, fact in facts.items():
+        place = (fact.source.value, fact.where)
+        known = 2 if place == usual else int(fact.where == usual[1])
+        other = ", ".join(place[: 2 - known])
+        text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
+        rows.append([name, str(fact.value), text])
+    return [*paragraph(title, width), *table(["", "value", "from"], rows, width, prose=2)]

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from vmtool.report.columns import paragraph, table
-from vmtool.report.kv import formats_text, percent
+from vmtool.report.columns import comparison, paragraph, table
+from vmtool.report.kv import count_of, formats_text, percent
 from vmtool.report.kv_json import policy_body
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from fractions import Fraction
 
+    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Estimate, PolicyAnswer, Question
 
 _BAR: Final = 50
@@ -27,21 +27,21 @@ class Row:
     Attributes:
         labels: What was chosen, by axis.
         question: What was asked.
-        slope: Bytes for each token of a long sequence, or ``None`` if it is not possible.
+        cost: The bytes of a sequence, or ``None`` if it is not possible.
         answer: What its policy makes of it, or ``None``.
         problem: Why there is no answer, or empty.
     """
 
     labels: dict[str, str]
     question: Question
-    slope: Fraction | None
+    cost: SequenceCost | None
     answer: PolicyAnswer | None
     problem: str = ""
 
     @classmethod
     def of(cls, labels: dict[str, str], estimate: Estimate) -> Row:
         """Return the row of *estimate*."""
-        return cls(labels, estimate.question, estimate.cost.slope, estimate.answer)
+        return cls(labels, estimate.question, estimate.cost, estimate.answer)
 
     @classmethod
     def impossible(cls, labels: dict[str, str], question: Question, problem: str) -> Row:
@@ -49,16 +49,20 @@ class Row:
         return cls(labels, question, None, None, problem)
 
     @property
-    def rank(self) -> float:
-        """How good the row is: the tokens that one sequence can have."""
+    def rank(self) -> tuple[float, float]:
+        """How good the row is: the sequences that fit, then the tokens of a single one."""
         if self.answer is None:
-            return -1
-        return math.inf if self.answer.one.fits is None else self.answer.one.fits
+            return (0, 0)
+        many, one = self.answer.many.fits, self.answer.one.fits
+        return (math.inf if many is None else many, math.inf if one is None else one)
 
 
-def _best(rows: list[Row]) -> float:
-    """Return the rank of the best rows."""
-    return max(row.rank for row in rows)
+def _best(rows: list[Row]) -> list[bool]:
+    """Return which rows are best; none where nothing fits, or lengths differ."""
+    if len({row.question.length for row in rows}) > 1:
+        return [False] * len(rows)
+    best = max(row.rank for row in rows)
+    return [row.rank == best > (0, 0) for row in rows]
 
 
 # ---- comparison -----------------------------------------------------------------------------
@@ -67,8 +71,6 @@ def _best(rows: list[Row]) -> float:
 def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
     """Yield the comparison as lines of plain text; the best rows are marked."""
     axes = list(rows[0].labels)
-    lengths = {row.question.length for row in rows}
-    where = f"{lengths.pop():,}" if len(lengths) == 1 else "its context"
     first = rows[0].question
     fixed = {
         "model": first.geometry.name,
@@ -76,40 +78,60 @@ def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
         "granule": f"{format_size(first.granule)} granules",
         "policy": first.policy,
     }
-    same = ", ".join(text for axis, text in fixed.items() if axis not in axes)
-    budget = format_size(first.budget.kv_bytes)
-    yield from paragraph(f"{same + ', ' if same else ''}{budget} of KV memory", width)
+    lengths = {row.question.length for row in rows}
+    one = len(lengths) == 1
+    told = [text for axis, text in fixed.items() if axis not in axes]
+    told.append(f"{format_size(first.budget.kv_bytes)} of KV memory")
+    length = count_of(first.length, "token") if one else "each model's context"
+    told.append(f"sequences of {length}")
+    rule = (
+        "best: most sequences, then most tokens in a single one"
+        if one
+        else "none is best, as these differ: --context N compares at one length"
+    )
+    yield from paragraph(f"{', '.join(told)}; {rule}", width)
     yield ""
-    headings = [*axes, "B/token", "1 token", f"wasted at {where}", "tokens in one", f"of {where}"]
-    best = _best(rows)
-    cells = [[*row.labels.values(), *_cells(row, best)] for row in rows]
-    yield from table([*headings, ""], cells, width, left=len(axes), label=len(axes))
+    measured = ["B/token", "fixed", "1 token", "wasted", "one holds", "sequences", ""]
+    headings = [*axes, *([] if one else ["context"]), *measured]
+    cells = [
+        [
+            *row.labels.values(),
+            *([] if one else [f"{row.question.length:,}"]),
+            *_cells(row),
+            "best" if best else "",
+        ]
+        for row, best in zip(rows, _best(rows), strict=True)
+        if row.answer is not None
+    ]
+    if cells:
+        yield from comparison(headings, cells, width, names=len(axes))
     for row in rows:
         if row.problem:
-            yield from paragraph(f"{', '.join(row.labels.values())}: {row.problem}", width)
+            text = f"not possible: {', '.join(row.labels.values())}: {row.problem}"
+            yield from paragraph(text, width, indent="  ")
 
 
-def _cells(row: Row, best: float) -> list[str]:
-    answer = row.answer
-    if answer is None or row.slope is None:
-        return ["", "", "", "not possible", "", ""]
+def _cells(row: Row) -> list[str]:
+    answer, cost = row.answer, row.cost
+    if answer is None or cost is None:
+        return []
     waste = answer.waste
     lost = waste.wasted_bytes / waste.committed_bytes if waste.committed_bytes else 0
-    slope = row.slope
+    slope = cost.slope
     return [
         f"{slope.numerator:,}" + (f" / {slope.denominator}" if slope.denominator > 1 else ""),
+        format_size(cost.fixed_bytes),
         format_size(answer.floor_bytes),
         f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
         "any" if answer.one.fits is None else f"{answer.one.fits:,}",
         "any" if answer.many.fits is None else f"{answer.many.fits:,}",
-        "best" if row.rank == best else "",
     ]
 
 
 def compare_body(rows: list[Row]) -> dict[str, Any]:
     """Return the keys of the JSON document of a comparison."""
-    best = _best(rows)
-    return {"rows": [{**_row_body(row), "best": row.rank == best >= 0} for row in rows]}
+    best = zip(rows, _best(rows), strict=True)
+    return {"rows": [{**_row_body(row), "best": is_best} for row, is_best in best]}
 
 
 # ---- sweep ----------------------------------------------------------------------------------
@@ -168,10 +190,15 @@ def _row_body(row: Row) -> dict[str, Any]:
         "context_tokens": question.length,
         "budget_bytes": question.budget.kv_bytes,
     }
-    if answer is None or row.slope is None:
+    if answer is None or row.cost is None:
         return {**body, "impossible": row.problem}
-    slope = {"slope_bytes": row.slope.numerator, "slope_tokens": row.slope.denominator}
-    return {**body, **slope, **policy_body(answer)}
+    slope = row.cost.slope
+    cost = {
+        "fixed_bytes": row.cost.fixed_bytes,
+        "slope_bytes": slope.numerator,
+        "slope_tokens": slope.denominator,
+    }
+    return {**body, **cost, **policy_body(answer)}
 
 
 def write_csv(rows: list[Row], file: IO[str]) -> None:

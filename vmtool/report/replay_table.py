@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vmtool.replay.results import ReplayResult  # noqa: TC001 - likewise
-from vmtool.report.columns import paragraph, table
+from vmtool.report.columns import comparison, paragraph
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
 from vmtool.units import format_duration, format_size
@@ -81,23 +81,25 @@ def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
             width,
         )
         yield ""
-    axes = list(rows[0].labels)
     best = best_rows(rows)
-    names = headings(rows)
+    axes, measured = list(rows[0].labels), headings(rows)
     cells = [
-        [*row.labels.values(), *row_cells(row, names), "best" if index in best else ""]
+        [*row.labels.values(), *row_cells(row, measured), "best" if index in best else ""]
         for index, row in enumerate(rows)
+        if row.result is not None
     ]
-    yield from table([*axes, *names, ""], cells, width, left=len(axes), label=len(axes))
+    if cells:
+        yield from comparison([*axes, *measured, ""], cells, width, names=len(axes))
     for row in rows:
         if row.impossible:
-            yield from paragraph(f"{', '.join(row.labels.values())}: {row.impossible}", width)
+            text = f"not possible: {', '.join(row.labels.values())}: {row.impossible}"
+            yield from paragraph(text, width, indent="  ")
 
 
 def headings(rows: Sequence[ComparedReplay]) -> list[str]:
     """Return the names of :func:`row_cells`."""
     names = [
-        *("finished", "committed, peak", "mean", "wasted", "fragmented"),
+        *("finished", "peak committed", "mean committed", "wasted", "fragmented"),
         *("sequences", "queue p99", "preempted", "commits/s"),
     ]
     if _any_found(rows):

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from vmtool.compare import DEFAULT_THRESHOLD
+from vmtool.report.columns import paragraph, table
+from vmtool.report.compare import percent
 from vmtool.report.console import plain_table
 from vmtool.report.document import document
 from vmtool.stress.ceiling import CEILING_SCHEMA, CEILING_VERSION
 from vmtool.stress.guards import GUARDS_SCHEMA, GUARDS_VERSION
-from vmtool.stress.matrix import MATRIX_SCHEMA, MATRIX_VERSION
+from vmtool.stress.matrix import MATRIX_SCHEMA, MATRIX_VERSION, fastest
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -46,15 +49,27 @@ def matrix_text(report: MatrixReport, console: Console) -> None:
         rows.setdefault((cell.granule_bytes, cell.pattern), {})[cell.method] = cell
     if report.device is not None:
         console.print(f"on {report.device}")
-    console.print("one cycle: the medians of commit, touch and release together")
-    granule = None
-    for (granule_bytes, pattern), cells in rows.items():
-        if granule_bytes != granule:
-            granule = granule_bytes
-            console.print()
-            console.print(Text(f"granules of {format_size(granule)}", style="bold"))
-        console.print(Text(f"  {pattern}"))
-        console.print(Text("    " + ", ".join(f"{m} {_cell(cells.get(m))}" for m in methods)))
+    headings = ["granule", "pattern", *methods]
+    lines = [
+        [format_size(granule), pattern, *(_cell(cells.get(method)) for method in methods)]
+        for (granule, pattern), cells in rows.items()
+    ]
+    words = "one cycle: the medians of commit, touch and release together"
+    if len(methods) > 1:
+        headings.append("fastest")
+        for line, cells in zip(lines, rows.values(), strict=True):
+            line.append(fastest(cells.values()) or "no clear winner")
+        words += (
+            "; fastest: its interval lies below all others, as chance makes it in fewer than 5 % of"
+            f" rows, and the next takes at least {percent(float(DEFAULT_THRESHOLD))} longer; where"
+            " none is clear, a longer --duration or a quieter machine may tell"
+        )
+    for text in (
+        *paragraph(words, console.width),
+        "",
+        *table(headings, lines, console.width, left=2, label=2),
+    ):
+        console.print(text)
     failed = [cell for cell in report.cells if cell.failed]
     console.print()
     console.print(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from vmtool.compare import DEFAULT_THRESHOLD
 from vmtool.errors import RefusedError
+from vmtool.intervals import median_interval
 from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
 from vmtool.results import Outcome, StressSettings
@@ -16,10 +18,11 @@ from vmtool.stress.workloads import PATTERNS
 from vmtool.units import KIB, MIB, align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from vmtool.intervals import Interval
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results import StressResult
+    from vmtool.results import PhaseResult, StressResult
 
 MATRIX_SCHEMA: Final = "vmtool.stress-matrix"
 MATRIX_VERSION: Final = 1
@@ -27,6 +30,10 @@ GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
 #: A cell commits at most this many granules at once, so that areas stay few.
 _GRANULES_IN_CELL: Final = 4096
 _DEFAULT_NS: Final = 15 * 10**9
+#: Of the interval of a cycle. Two such intervals that do not overlap are a difference at about 5 %
+#: (Payton, Greenstone and Schenker, Journal of Insect Science 3:34, 2003), and four rounds are
+#: enough for one.
+_CONFIDENCE: Final = 0.84
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,9 @@ class MatrixCell:
         commit: Summary of the phase, likewise *touch* and *release*.
         failed: Checks that failed.
         refused: Why the preflight refused it, or ``None``.
+        cycle_low_ns: What *cycle_ns* is at least, by the medians of the rounds, with a confidence
+            of 84 %; ``None`` where the rounds are too few to tell.
+        cycle_high_ns: What it is at most, likewise.
     """
 
     pattern: str
@@ -52,6 +62,8 @@ class MatrixCell:
     outcome: Outcome | None
     failed: tuple[str, ...]
     refused: str | None
+    cycle_low_ns: int | None = None
+    cycle_high_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,24 @@ def run_matrix(
     return MatrixReport(tuple(cells), request.seed, complete=True, device=device)
 
 
+def fastest(cells: Iterable[MatrixCell]) -> str | None:
+    """Return which of one row's *cells* is clearly the fastest, or ``None``.
+
+    Its interval must lie below all others, and its cycle be shorter by what a comparison of two
+    runs calls a change. One that failed a check is no winner, but can keep others from being one.
+    """
+    timed = [(cell.cycle_ns, cell) for cell in cells if cell.cycle_ns is not None]
+    timed.sort(key=lambda item: item[0])
+    if len(timed) < 2:
+        return None
+    (least_ns, first), (next_ns, _) = timed[:2]
+    if first.failed or first.cycle_high_ns is None or next_ns < least_ns * (1 + DEFAULT_THRESHOLD):
+        return None
+    lows = [cell.cycle_low_ns for _, cell in timed[1:]]
+    clear = all(low is not None and low > first.cycle_high_ns for low in lows)
+    return first.method if clear else None
+
+
 def _capacity(request: Request, granule: int) -> int:
     most = granule * _GRANULES_IN_CELL
     wanted = request.capacity_bytes or 128 * MIB
@@ -140,21 +170,33 @@ def _refused(pattern: str, granule: int, method: str, why: str) -> MatrixCell:
 
 def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCell:
     method = result.method(name)
-    phases = {
-        phase: found.summary if method and (found := method.phase(phase)) else None
-        for phase in ("commit", "touch", "release")
+    found = {
+        phase.phase: phase
+        for phase in (method.phases if method else ())
+        if phase.phase != "verify" and phase.summary.median_ns is not None
     }
-    medians = [s.median_ns for s in phases.values() if s is not None and s.median_ns is not None]
+    medians = [phase.summary.median_ns or 0 for phase in found.values()]
+    interval = _cycle_interval(tuple(found.values()))
     return MatrixCell(
         pattern=settings.pattern,
         granule_bytes=settings.granule_bytes,
         method=name,
         cycles=method.cycles if method else 0,
         cycle_ns=sum(medians) if len(medians) > 1 else None,
-        commit=phases["commit"],
-        touch=phases["touch"],
-        release=phases["release"],
+        commit=found["commit"].summary if "commit" in found else None,
+        touch=found["touch"].summary if "touch" in found else None,
+        release=found["release"].summary if "release" in found else None,
         outcome=result.outcome,
         failed=tuple(v.check for v in result.verdicts if v.passed is False),
         refused=None,
+        cycle_low_ns=None if interval is None else interval.low,
+        cycle_high_ns=None if interval is None else interval.high,
     )
+
+
+def _cycle_interval(phases: Sequence[PhaseResult]) -> Interval | None:
+    """Return where one cycle lies; each round is one observation, as its samples are not apart."""
+    rounds = [phase.round_medians_ns for phase in phases]
+    if len(rounds) < 2 or len(set(map(len, rounds))) > 1:
+        return None  # a phase without samples in some round: they cannot be added up
+    return median_interval([sum(medians) for medians in zip(*rounds, strict=True)], _CONFIDENCE)
