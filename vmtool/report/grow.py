@@ -116,7 +116,7 @@ def _print_latency(result: GrowResult, console: Console) -> None:
 def _latencies(*series: tuple[str, Summary]) -> Table:
     """Return statistics in rows and series in columns: on a narrow terminal no figure breaks."""
     table = plain_table("", *(name for name, _ in series))
-    table.add_row("steps", *(str(summary.samples) for _, summary in series))
+    table.add_row("steps", *(f"{summary.samples:,}" for _, summary in series))
     for name in ("median", "p90", "p99", "max"):
         values = (getattr(summary, f"{name}_ns") for _, summary in series)
         table.add_row(name, *("-" if ns is None else format_duration(ns) for ns in values))
@@ -150,7 +150,7 @@ def _print_checks(result: GrowResult, console: Console) -> None:
             verdict = Text("ok", "green")
         else:
             verdict = Text("not checked")
-        table.add_row(check.check, str(check.looked_at), verdict)
+        table.add_row(check.check, f"{check.looked_at:,}", verdict)
     console.print(table)
 
 

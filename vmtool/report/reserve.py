@@ -55,7 +55,7 @@ def to_text(result: ReserveResult, console: Console) -> None:
     """Print the result."""
     size = format_size(result.capacity_bytes)
     console.print(
-        f"{size} ({result.capacity_bytes} bytes) reserved at {result.base:#x} in "
+        f"{size} ({result.capacity_bytes:,} bytes) reserved at {result.base:#x} in "
         f"{format_duration(result.reserve_ns)} ({backing_label(result.backing, result.device)}, {marked(result.method)})\n"
     )
     whole = ("before", "after") if console.width >= _WIDE else ()
