@@ -267,6 +267,14 @@ class MachineFacts:
         return (machine or {"unknown": safe_part(None)}) | process
 
     @property
+    def most_at_once_bytes(self) -> int | None:
+        """What the heuristic mode of Linux grants in one commit; ``None`` where it is not in force."""
+        total = self.memory.total_bytes
+        if self.commit.mode != 0 or total is None:
+            return None
+        return total + (self.memory.swap_total_bytes or 0)
+
+    @property
     def machine_available_bytes(self) -> int | None:
         """What all processes can commit and touch: the least that RAM, cgroups and charge leave."""
         return min(self.machine_bounds.values(), default=None)

@@ -266,11 +266,8 @@ def _writable(demand: Demand) -> int:
 
 
 def _single_commit(demand: Demand, facts: MachineFacts) -> Finding | None:
-    total = facts.memory.total_bytes
-    if facts.commit.mode != 0 or total is None:
-        return None
-    safe = total + (facts.memory.swap_total_bytes or 0)
-    if demand.largest_commit_bytes <= safe:
+    safe = facts.most_at_once_bytes
+    if safe is None or demand.largest_commit_bytes <= safe:
         return None
     return Finding(
         "heuristic-overcommit",

@@ -14,8 +14,6 @@ from vmtool.units import align_down
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.machine.facts import MachineFacts
-
 CEILING_SCHEMA: Final = "vmtool.stress-ceiling"
 CEILING_VERSION: Final = 1
 KINDS: Final = ("reserve", "commit", "mappings")
@@ -106,7 +104,7 @@ def find_ceiling(
             return _count(method, asked)
         unit = open_backing(backing, method=method).granularity
         most = most_worth_trying()
-        likely = None if facts is None else _most_at_once(facts)
+        likely = None if facts is None else facts.most_at_once_bytes
         if facts is not None and method == "advise":
             most = likely = align_down(facts.safe_bytes // 2, unit)
         return _bisect(method, asked, unit, most, likely)
@@ -123,18 +121,14 @@ def _count(method: str, asked: Callable[[str, int], Answer | None]) -> MethodCei
         return None
     refused = None if answer.works else answer.reached + 1
     return MethodCeiling(
-        *(method, answer.reached, refused, 1, answer.error),
+        method=method,
+        reached=answer.reached,
+        refused=refused,
+        tries=1,
+        error=answer.error,
         cause=answer.cause,
         most=_MOST_MAPPINGS,
     )
-
-
-def _most_at_once(facts: MachineFacts) -> int | None:
-    """Return what the heuristic mode of Linux grants at once."""
-    total = facts.memory.total_bytes
-    if facts.commit.mode != 0 or total is None:
-        return None
-    return total + (facts.memory.swap_total_bytes or 0)
 
 
 def _bisect(
@@ -170,12 +164,12 @@ def _bisect(
     refused = min((number for number, answer in answers.items() if not answer.works), default=None)
     last = None if refused is None else answers[refused]
     return MethodCeiling(
-        method,
-        reached,
-        refused,
-        len(answers),
-        None if last is None else last.error,
-        complete,
-        None if last is None else last.cause,
-        most,
+        method=method,
+        reached=reached,
+        refused=refused,
+        tries=len(answers),
+        error=None if last is None else last.error,
+        complete=complete,
+        cause=None if last is None else last.cause,
+        most=most,
     )

@@ -175,7 +175,8 @@ def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCe
         for phase in (method.phases if method else ())
         if phase.phase != "verify" and phase.summary.median_ns is not None
     }
-    medians = [phase.summary.median_ns or 0 for phase in found.values()]
+    summaries = {name: phase.summary for name, phase in found.items()}
+    medians = [summary.median_ns or 0 for summary in summaries.values()]
     interval = _cycle_interval(tuple(found.values()))
     return MatrixCell(
         pattern=settings.pattern,
@@ -183,9 +184,9 @@ def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCe
         method=name,
         cycles=method.cycles if method else 0,
         cycle_ns=sum(medians) if len(medians) > 1 else None,
-        commit=found["commit"].summary if "commit" in found else None,
-        touch=found["touch"].summary if "touch" in found else None,
-        release=found["release"].summary if "release" in found else None,
+        commit=summaries.get("commit"),
+        touch=summaries.get("touch"),
+        release=summaries.get("release"),
         outcome=result.outcome,
         failed=tuple(v.check for v in result.verdicts if v.passed is False),
         refused=None,

@@ -70,10 +70,10 @@ def _overcommit(facts: MachineFacts) -> Check | None:
             "sysctl -w vm.overcommit_memory=0",
         )
     if not commit.binds or commit.headroom_bytes is None:
-        total = facts.memory.total_bytes
+        most = facts.most_at_once_bytes
         words = "vm.overcommit_memory is 0: only more than all RAM and swap at once is refused"
-        if total is not None:
-            words += f", {format_size(total + (facts.memory.swap_total_bytes or 0))}"
+        if most is not None:
+            words += f", {format_size(most)}"
         return ok("overcommit", words)
     limit, headroom = commit.limit_bytes or 0, commit.headroom_bytes
     words = (
