@@ -83,10 +83,25 @@ class LayerCost:
         """How many layers."""
         return len(self.indices)
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one of them keeps of each token that it holds of the sequence."""
+        return sum(t.bytes_per_token for t in self.tensors if t.extent.span is not Span.FIXED)
+
+    @property
+    def cross_bytes(self) -> int:
+        """Bytes that one of them keeps of an encoder's output, whatever the sequence."""
+        return sum(t.bytes_held(0) for t in self.tensors if t.extent.span is Span.FIXED)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of one of them."""
+        return sum(state.nbytes for state in self.states)
+
     def bytes_for(self, tokens: int, in_flight: int = 0) -> int:
         """Return the bytes of one of these layers for a sequence of *tokens*."""
         held = sum(tensor.bytes_held(tokens, in_flight) for tensor in self.tensors)
-        return held + sum(state.nbytes for state in self.states)
+        return held + self.state_bytes
 
 
 class SequenceCost(NamedTuple):
@@ -170,7 +185,7 @@ class SequenceCost(NamedTuple):
         States, cross-attention and full windows: ``bytes_for(n) == fixed_bytes + slope * n`` for
         every *n* from :attr:`saturation_tokens` that ratio and ranks divide.
         """
-        states = sum(layer.count * s.nbytes for layer in self.layers for s in layer.states)
+        states = sum(layer.count * layer.state_bytes for layer in self.layers)
         capped = sum(
             count * tensor.bytes_held(self.saturation_tokens, self.in_flight)
             for count, tensor in self.tensors()

@@ -139,8 +139,7 @@ class KvMerged(_RangePolicy):
         for layer in self.cost.layers:
             found += _by_extent((layer.count, 1, t) for t in layer.tensors)
             if layer.states:
-                total = sum(state.nbytes for state in layer.states)
-                found.append(_Range(layer.count, 0, None, total))
+                found.append(_Range(layer.count, 0, None, layer.state_bytes))
         return tuple(found)
 
 
@@ -151,7 +150,7 @@ class TokenMajor(_RangePolicy):
 
     def _ranges(self) -> tuple[_Range, ...]:
         found = _by_extent((1, n, t) for n, t in self.cost.tensors())
-        total = sum(layer.count * s.nbytes for layer in self.cost.layers for s in layer.states)
+        total = sum(layer.count * layer.state_bytes for layer in self.cost.layers)
         if total:
             found.append(_Range(1, 0, None, total))
         return tuple(found)

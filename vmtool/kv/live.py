@@ -20,7 +20,7 @@ class LiveBytes:
     __slots__ = ("_fixed", "_slope", "_steps")
 
     def __init__(self, cost: SequenceCost) -> None:
-        self._fixed = sum(layer.count * s.nbytes for layer in cost.layers for s in layer.states)
+        self._fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
         self._slope = 0  # of what holds every token
         steps: dict[Held, int] = {}
         for count, tensor in cost.tensors():

@@ -196,7 +196,7 @@ def _layer_specs(layer: LayerCost, settings: Settings) -> list[_Spec]:
         # the longest request: a block is a sequence.
         alone = settings.state_mode == "none"
         block = settings.max_model_len if alone else settings.block
-        found.append(_Spec("state", block, state_bytes=sum(s.nbytes for s in layer.states)))
+        found.append(_Spec("state", block, state_bytes=layer.state_bytes))
     return found * layer.count
 
 

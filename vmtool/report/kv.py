@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from vmtool.kv.capacity import Capacity
-    from vmtool.kv.cost import LayerCost, SequenceCost
+    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Budget, Estimate, PolicyAnswer, Question, TensorFit
     from vmtool.kv.tiling import Fit
 
@@ -182,23 +182,16 @@ def _facts(estimate: Estimate) -> list[tuple[str, str]]:
 def _kinds(cost: SequenceCost) -> Iterator[str]:
     for layer in cost.layers:
         parts = []
-        held = token_bytes(layer)
-        if held:
-            parts.append(f"{held:,} B for each token held")
-        cross = [tensor for tensor in layer.tensors if tensor.extent.span is Span.FIXED]
-        if cross:
-            total = sum(tensor.bytes_held(0) for tensor in cross)
+        if layer.bytes_per_token:
+            parts.append(f"{layer.bytes_per_token:,} B for each token held")
+        if layer.cross_bytes:
+            (size,) = {t.extent.size for t in layer.tensors if t.extent.span is Span.FIXED}
             parts.append(
-                f"{total:,} B of cross attention over {cross[0].extent.size:,} encoder positions"
+                f"{layer.cross_bytes:,} B of cross attention over {size:,} encoder positions"
             )
         if layer.states:
-            parts.append(f"{sum(state.nbytes for state in layer.states):,} B of state")
+            parts.append(f"{layer.state_bytes:,} B of state")
         yield f"{layer.count} x {layer.kind.value}: {' and '.join(parts) or 'nothing'}"
-
-
-def token_bytes(layer: LayerCost) -> int:
-    """Return the bytes that a layer keeps of each token that it holds of the sequence."""
-    return sum(t.bytes_per_token for t in layer.tensors if t.extent.span is not Span.FIXED)
 
 
 def _sequence_text(cost: SequenceCost) -> str:

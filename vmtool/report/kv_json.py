@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import Span
-from vmtool.report.kv import token_bytes
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost
@@ -81,11 +79,9 @@ def _layer_bodies(cost: SequenceCost) -> list[dict[str, Any]]:
         {
             "kind": layer.kind,
             "indices": layer.indices,
-            "bytes_per_token_held": token_bytes(layer),
-            "cross_attention_bytes": sum(
-                t.bytes_held(0) for t in layer.tensors if t.extent.span is Span.FIXED
-            ),
-            "state_bytes": sum(state.nbytes for state in layer.states),
+            "bytes_per_token_held": layer.bytes_per_token,
+            "cross_attention_bytes": layer.cross_bytes,
+            "state_bytes": layer.state_bytes,
         }
         for layer in cost.layers
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from vmtool.kv.sources.fields import Fields
 
@@ -25,17 +25,20 @@ def cache_dtype(configs: Iterable[Fields | None]) -> str | None:
         InputError: If a cache is to be quantised in another way.
     """
     found = None
-    for config in configs:
-        if config is None:
-            continue
-        inner = config.nested("quantization") if _is_object(config.peek("quantization")) else None
-        for part in (config, inner):
-            for key in _KEYS:
-                if part is not None and part.has(key):
-                    _require_fp8(part, key)
-                    part.stated("cache_dtype", "fp8", key)
-                    found = "fp8"
+    for part in _parts(configs):
+        for key in filter(part.has, _KEYS):
+            _require_fp8(part, key)
+            part.stated("cache_dtype", "fp8", key)
+            found = "fp8"
     return found
+
+
+def _parts(configs: Iterable[Fields | None]) -> Iterator[Fields]:
+    for config in configs:
+        if config is not None:
+            yield config
+            if isinstance(config.peek("quantization"), dict):
+                yield from filter(None, [config.nested("quantization")])
 
 
 def _require_fp8(part: Fields, key: str) -> None:
@@ -54,7 +57,3 @@ def _require_fp8(part: Fields, key: str) -> None:
         "quantises the KV cache in a way that is not understood",
         hint="take it out of a copy of the file, and give the cache's format with --dtype",
     )
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
