@@ -135,7 +135,8 @@ def ceiling_text(report: CeilingReport, console: Console) -> None:
 
 
 def _amount(kind: str, number: int) -> str:
-    return f"{number:,}" if kind == "mappings" else f"{format_size(number)} ({number:,} bytes)"
+    exact = "" if kind == "mappings" else f" ({number:,} bytes)"
+    return _bound(kind, number) + exact
 
 
 def _bound(kind: str, number: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vmtool.memory.counters import read_range
-from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
 from vmtool.trials.stamps import Stamps
 from vmtool.units import KIB, MIB
@@ -140,6 +139,8 @@ class DeviceMarks:
 
     def left_bytes(self) -> int | None:
         """See :class:`Marks`; by what the driver counts of the whole device, which moves a little."""
+        from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
+
         used, before = self._used(), self._used_before
         if used is None or before is None or self._capacity < _LEAST_TOLD:
             return None
