@@ -151,6 +151,21 @@ def test_where_free_memory_is_a_budget_it_is_not_told_what_is_released(fakecuda,
     backing.close()
 
 
+def test_where_free_memory_is_a_budget_a_reservation_is_not_judged_by_it(fakecuda):
+    from vmtool.memory import open_device
+    from vmtool.trials.reserving import measured_reservation
+
+    fakecuda.reset()
+    backing = open_device("cuda")
+    told = []
+    for model in (None, "wddm"):
+        backing.context.info = dataclasses.replace(backing.context.info, driver_model=model)
+        with measured_reservation(backing, 64 << 20) as result:
+            told += [(check.ledger, check.passed) for check in result.ledgers]
+    assert told == [("device memory", True), ("device memory", None)]
+    backing.close()
+
+
 def test_more_than_the_device_has_free_is_refused(run_with_fakecuda):
     ran = run_with_fakecuda(["grow", "--to", "1GiB", "--backing", "cuda:0"], memory="1GiB")
     assert ran.returncode == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.memory.counters import bookkeeping_bytes, read_process, read_range
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import Reservation, VirtualBacking
     from vmtool.memory.counters import Ledgers
+    from vmtool.memory.cuda.backing import CudaBacking
 
 #: The interpreter may map and touch a little of its own between the two readings.
 PROCESS_TOLERANCE_BYTES: Final = 1 << 20
@@ -164,10 +165,8 @@ def _read(backing: VirtualBacking) -> dict[str, int | None]:
     """Return the ledgers of this process, or the memory in use on the device."""
     if backing.tier is not Tier.DEVICE:
         return _by_name(read_process())
-    from vmtool.memory.cuda.devices import device, free_bytes
-
-    ordinal = int(backing.name.partition(":")[2])
-    return {"device memory": device(ordinal).total_bytes - free_bytes(ordinal)}
+    context = cast("CudaBacking", backing).context  # the only one with memory of a device
+    return {"device memory": context.used_bytes()}
 
 
 def _by_name(ledgers: Ledgers) -> dict[str, int | None]:
