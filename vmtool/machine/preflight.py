@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError
 from vmtool.machine.bounds import describe_bound
 from vmtool.machine.facts import KEEP_BYTES, safe_part
+from vmtool.memory.diagnosis import lift_address_space_limit
 from vmtool.units import align_down, format_size
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Finding:
     """One limit that the plan meets.
 
     Attributes:
-        kind: A short stable name, as in :class:`vmtool.memory.pressure.Diagnosis`.
+        kind: A short stable name, as in :class:`vmtool.memory.diagnosis.Diagnosis`.
         verdict: Whether the plan must not run.
         message: What is asked for and what there is.
         safe: The number that would be safe, in the unit of what is asked for.
@@ -220,7 +221,10 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
         "no memory",
         safe,
         _at_most(
-            "reserve", safe, "ulimit -v unlimited and limit memory with a cgroup instead", also=True
+            "reserve",
+            safe,
+            lift_address_space_limit(linux=facts.system.os == "Linux"),
+            also=True,
         ),
     )
 

@@ -12,7 +12,8 @@ from typing import Final, TypeAlias
 
 from vmtool.errors import CallError
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.pressure import diagnose_host, read_pressure
+from vmtool.memory.diagnosis import diagnose_host
+from vmtool.memory.pressure import read_pressure
 from vmtool.memory.refusals import diagnose_refusal
 
 PROT_NONE: Final = 0

@@ -6,7 +6,7 @@ import errno
 import mmap
 from typing import Final
 
-from vmtool.memory.pressure import Diagnosis
+from vmtool.memory.diagnosis import Diagnosis
 
 #: Linux only (include/uapi/asm-generic/errno.h); other systems have no such error.
 _EHWPOISON: Final = getattr(errno, "EHWPOISON", 133)

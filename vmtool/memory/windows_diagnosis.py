@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.pressure import Diagnosis
+from vmtool.memory.diagnosis import Diagnosis
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from vmtool.results import Accident
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.memory.pressure import Diagnosis
+    from vmtool.memory.diagnosis import Diagnosis
     from vmtool.stress.journal import Entry
     from vmtool.stress.messages import WorkerPlan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.checkup.check import Check, note, ok, problem
+from vmtool.memory.diagnosis import lift_address_space_limit
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def _address_space(facts: MachineFacts) -> Check | None:
         return ok("address-space-limit", "RLIMIT_AS is unlimited")
     total = facts.memory.total_bytes
     words = f"RLIMIT_AS is {format_size(limit)}: reservations count although they hold no memory"
-    instead = ", and limit memory with a control group instead"
-    remedy = "ulimit -v unlimited" + (instead if facts.system.os == "Linux" else "")
+    remedy = lift_address_space_limit(linux=facts.system.os == "Linux")
     if total is None or limit < 2 * total:
         return problem("address-space-limit", words, remedy)
     return note("address-space-limit", words, remedy)

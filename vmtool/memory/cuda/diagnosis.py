@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
-from vmtool.memory.pressure import Diagnosis
+from vmtool.memory.diagnosis import Diagnosis
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.memory.pressure import Pressure, diagnose_host
+from vmtool.memory.diagnosis import diagnose_host
+from vmtool.memory.pressure import Pressure
 from vmtool.units import GIB, MIB, TIB
 
 CALM = Pressure(
