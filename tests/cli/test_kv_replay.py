@@ -132,6 +132,21 @@ def test_the_smallest_budget_that_refuses_nothing_is_told(vmtool):
     assert format_size(enough) in vmtool("kv-replay", *small, *axis, "--find-budget").stdout
 
 
+def test_prefixes_that_are_kept_are_not_prefilled_again(vmtool, tmp_path):
+    trace = tmp_path / "t.jsonl"
+    line = '{{"timestamp": {}, "input_length": 1025, "output_length": 2, "hash_ids": [1, {}, 9]}}\n'
+    trace.write_text("".join(line.format(at * 10**4, at % 2) for at in range(4)))
+    rules = (str(trace), *SMALL[1:])
+    ran = vmtool("kv-replay", *rules, "--prefix-cache", "--json")
+    described("kv-replay", ran.document)
+    # Two prefixes, of which the first block is the same: 1,025 tokens, 513, 1 and 1 are prefilled.
+    assert ran.document["requests"]["prompt_tokens"] == 1025 + 513 + 1 + 1
+    assert ran.document["prefix_cache"]["saved_tokens"] == 512 + 1024 + 1024
+    assert vmtool("kv-replay", *rules, "--json").document["prefix_cache"] is None
+    text = " ".join(vmtool("kv-replay", *rules, "--prefix-cache").stdout.split())
+    assert "62.4% of the tokens to prefill were there (2,560)" in text
+
+
 def test_page_faults_are_a_phase_of_their_own_unless_left_out(vmtool):
     rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
     touched, bare = vmtool("kv-replay", *rules), vmtool("kv-replay", *rules, "--no-touch")
@@ -159,6 +174,8 @@ def test_a_plan_that_is_not_safe_is_5(vmtool):
         (("--compare", "block=0"), "at least one token"),
         (("--method", "fixed"), "need --backing"),
         (("--no-touch",), "need --backing"),
+        (("--prefix-cache", "--no-share"), "keeps what is shared"),
+        (("--prefix-cache", "--find-budget"), "no budget is enough"),
         (("--backing", "host", "--granule", "5000", "--budget", "64MiB"), "not a multiple"),
         (("--html", "/nowhere/x.html"), "cannot write"),
     ],

@@ -94,6 +94,12 @@ _PACKING: Final = (
         show_default=True,
         help="Share the whole granules (or blocks) of equal prefixes, where the trace names them.",
     ),
+    click.option(
+        "--prefix-cache",
+        is_flag=True,
+        help="Keep them when no sequence has them any more, until the memory is needed; what is "
+        "there is not prefilled again.",
+    ),
 )
 
 _CLOCK: Final = (

@@ -98,6 +98,7 @@ def read_rules(
         commit_ahead=options["commit_ahead"],
         retain_bytes=options["retain"],
         share=options["share"],
+        prefix_cache=options["prefix_cache"],
     )
     return Rules(
         plan,
@@ -121,6 +122,7 @@ def read_rules(
             commit_ahead_tokens=plan.commit_ahead,
             retain_bytes=plan.retain_bytes,
             share_prefixes=plan.share,
+            prefix_cache=plan.prefix_cache,
             seed=options["seed"],
         ),
     )
@@ -132,5 +134,11 @@ def _check(options: Mapping[str, Any]) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {options[name]}: absurdly large")
     if options["commit_ahead"] > _MOST_AHEAD:  # also of an axis of --compare, hence not in click
         raise UsageError(f"--commit-ahead {options['commit_ahead']}: {_MOST_AHEAD} at most")
+    if options["prefix_cache"] and not options["share"]:
+        raise UsageError("--prefix-cache keeps what is shared", hint="leave --no-share out")
+    if options["prefix_cache"] and options["find_budget"]:
+        raise UsageError(
+            "no budget is enough for --prefix-cache, which fills any", hint="leave one of them out"
+        )
     if (options["granule"] or 1) > 1 << 40:
         raise UsageError(f"a granule of {options['granule']} B: it must be from 1 B to 1 TiB")

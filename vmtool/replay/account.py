@@ -14,7 +14,7 @@ _MAX_NS: Final = 1 << 62
 _MAX: Final = 1 << 80
 #: Totals whose average over time is asked for.
 _OVER_TIME: Final = (
-    *("reserved", "committed", "pooled", "owned", "sequences", "saved", "overlap"),
+    *("reserved", "committed", "pooled", "owned", "sequences", "saved", "overlap", "kept"),
 )
 
 
@@ -39,7 +39,8 @@ class Account:
 
     *Committed* memory belongs to a range or pool, *pooled* memory was released and is kept for the
     next commit; both count against the budget. *Owned* is the part of what is committed that
-    belongs to sequences: a block pool also commits the free blocks between those in use.
+    belongs to sequences or is *kept* of prefixes that none has any more: a block pool also commits
+    the free blocks between those in use.
 
     Attributes:
         budget: Bytes that may be committed and pooled.
@@ -49,6 +50,9 @@ class Account:
         sequences: Sequences admitted.
         saved: Bytes that sequences do not commit now because others have the same prefix.
         overlap: The bytes of tokens therein.
+        kept: Bytes of prefixes that no sequence has any more.
+        kept_reused: Those of them that a sequence took again, over time.
+        kept_evicted: Those of them that made room.
         saved_total: All bytes that were not committed for that reason, over time.
         unowned_charged: What was charged when most was not owned.
         peak_at: When most was committed for the first time.
@@ -68,6 +72,9 @@ class Account:
     sequences: int = 0
     saved: int = 0
     overlap: int = 0
+    kept: int = 0
+    kept_reused: int = 0
+    kept_evicted: int = 0
     saved_total: int = 0
     peak_reserved: int = 0
     peak_committed: int = 0
@@ -75,6 +82,7 @@ class Account:
     peak_pooled: int = 0
     peak_sequences: int = 0
     peak_saved: int = 0
+    peak_kept: int = 0
     peak_unowned: int = 0
     unowned_charged: int = 0
     peak_at: int = 0
@@ -222,6 +230,17 @@ class Account:
             self.change("saved", -nbytes)
             self.change("overlap", -live)
 
+    def keep(self, nbytes: int) -> None:
+        """Note *nbytes* of a prefix that no sequence has any more."""
+        self.change("kept", nbytes)
+        self.peak_kept = max(self.peak_kept, self.kept)
+
+    def evict(self, nbytes: int) -> None:
+        """Note that so much of what was kept belongs to nobody now."""
+        self.change("kept", -nbytes)
+        self.kept_evicted += nbytes
+        self.own(-nbytes)
+
     def trim(self) -> None:
         """Give the pool back."""
         self.change("pooled", -self.pooled)
@@ -244,5 +263,5 @@ class Account:
             CheckFailedError: If something is.
         """
         left = (self.committed, self.pooled, self.owned, self.sequences, self.saved, self.overlap)
-        if any((*left, self.reserved)) or self.commit_bytes != self.release_bytes:
+        if any((*left, self.reserved, self.kept)) or self.commit_bytes != self.release_bytes:
             raise self.breach()

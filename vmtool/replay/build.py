@@ -21,10 +21,19 @@ def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
     policy = plan.policy
     shapes = shapes_of(policy)
     if shapes is not None:
-        return RangeStore(shapes, policy.granule, plan.max_tokens, account, share=plan.share)
+        return RangeStore(
+            shapes,
+            policy.granule,
+            plan.max_tokens,
+            account,
+            share=plan.share,
+            keep=plan.prefix_cache,
+        )
     classes = block_classes(policy) or ()
     granules = cast("Paged | StraddleLoses", policy).granules_for
-    return PoolStore(classes, policy.granule, granules, account, share=plan.share)
+    return PoolStore(
+        classes, policy.granule, granules, account, share=plan.share, keep=plan.prefix_cache
+    )
 
 
 def host_demand(plan: Plan) -> Demand:
@@ -44,8 +53,10 @@ def host_demand(plan: Plan) -> Demand:
     least = max(plan.policy.committed_bytes(1), 1)
     sequences = min(plan.max_sequences, plan.budget_bytes // least)
     parts = sum(shape.count * len(shape.runs(1)) for shape in shapes)
+    # Prefixes that are kept have ranges of a granule or more each.
+    kept = plan.budget_bytes if plan.prefix_cache else 0
     return Demand(
-        reserve_bytes=sequences * store.reserve_bytes,
+        reserve_bytes=sequences * store.reserve_bytes + kept,
         commit_bytes=plan.budget_bytes,
-        mappings=2 * parts * sequences,
+        mappings=2 * (parts * sequences + kept // plan.policy.granule),
     )

@@ -38,6 +38,8 @@ class Plan:
         commit_ahead: Tokens for which memory is committed before they are due.
         retain_bytes: Released memory that is kept for the next commit.
         share: Whether sequences share the whole granules or blocks of equal prefixes.
+        prefix_cache: Whether these are kept, while there is room, when no sequence has them any
+            more, and tokens that are there are not prefilled.
     """
 
     policy: Policy
@@ -50,6 +52,7 @@ class Plan:
     commit_ahead: int = 0
     retain_bytes: int = 0
     share: bool = True
+    prefix_cache: bool = False
 
     def prefill(self, tokens: int) -> int:
         """Return the nanoseconds of a prompt of *tokens*, rounded up."""

@@ -43,6 +43,7 @@ class PoolStore:
         granules: How many granules hold the first so many blocks of a size.
         account: The ledger.
         share: Whether prefixes are shared.
+        keep: Whether they are kept, while there is room, when no sequence has them any more.
     """
 
     def __init__(
@@ -53,13 +54,16 @@ class PoolStore:
         account: Account,
         *,
         share: bool,
+        keep: bool = False,
     ) -> None:
         self._classes = [ClassUse(kind, granule, granules) for kind in classes]
         self._granule = granule
         self._account = account
         self._share = share
-        self._prefixes = Prefixes()
+        self._keep = keep
+        self._prefixes = Prefixes(keep=keep)
         self._steps: dict[tuple[int, int], _Step] = {}
+        self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
         for each in self._classes:
             # Blocks in use lie in committed bytes of their own, so the budget bounds their number.
@@ -79,24 +83,32 @@ class PoolStore:
     def admit(self, seq: Growing, tokens: int) -> bool:
         """Take the blocks that *seq* needs at *tokens*; ``False`` if the budget refuses."""
         names = seq.request.prefix[: seq.request.prompt_tokens // PREFIX_TOKENS]
-        path, known = self._prefixes.enter(names if self._share else ())
-        if not self._may_fit(self._bytes_at(tokens) - self._shared(known)):
-            self._prefixes.leave(path)
-            return False
-        for depth in range(known, len(path)):
-            path[depth].blocks = [
-                each.take(self._node_blocks(each, depth)) for each in self._classes
+        path, known, there = self._prefixes.enter(names if self._share else ())
+        reused = self._shared(there) - self._shared(known)
+        self._account.change("kept", -reused)
+        lacks = self._bytes_at(tokens) - self._shared(there)
+        while True:
+            if not self._may_fit(lacks):
+                self._account.change("kept", reused)
+                self._prefixes.leave(path, there)
+                return False
+            for node in path[there:]:
+                node.blocks = [
+                    each.take(self._node_blocks(each, node.depth)) for each in self._classes
+                ]
+            own = [
+                each.take(each.kind.blocks(tokens) - each.kind.whole(len(path) * PREFIX_TOKENS))
+                for each in self._classes
             ]
-        own = [
-            each.take(each.kind.blocks(tokens) - each.kind.whole(len(path) * PREFIX_TOKENS))
-            for each in self._classes
-        ]
-        taken = own
-        for node in path[known:]:
-            taken = [a + b for a, b in zip(taken, node.blocks, strict=True)]
-        if not self._commit(list(zip(self._classes, taken, strict=True)), None):
-            self._prefixes.leave(path)
-            return False
+            taken = own
+            for node in path[there:]:
+                taken = [a + b for a, b in zip(taken, node.blocks, strict=True)]
+            if self._commit(list(zip(self._classes, taken, strict=True)), None):
+                break
+            if not self._make_room():
+                lacks = self._account.budget + 1
+        self._account.kept_reused += reused
+        seq.hit_tokens = there * PREFIX_TOKENS
         self._account.own(self._bytes(taken))
         seq.path, seq.blocks, seq.own_bytes = path, own, self._bytes(own)
         seq.covered = self._longest(tokens)
@@ -110,11 +122,16 @@ class PoolStore:
         """Take the blocks that *seq* lacks at *tokens*; ``False`` if the budget refuses."""
         step = self._steps.get((seq.backed, tokens)) or self._step(seq.backed, tokens)
         if step.nbytes:
-            if not self._may_fit(step.nbytes):
-                return False
-            taken = [(self._classes[at], self._classes[at].take(more)) for at, more in step.lacks]
-            if not self._commit(taken, slack_ns):
-                return False
+            while True:
+                if not self._may_fit(step.nbytes):
+                    return False
+                taken = [
+                    (self._classes[at], self._classes[at].take(more)) for at, more in step.lacks
+                ]
+                if self._commit(taken, slack_ns):
+                    break
+                if not self._make_room():
+                    return False
             self._account.own(step.nbytes)
             seq.own_bytes += step.nbytes
             for (at, _), (_, runs) in zip(step.lacks, taken, strict=True):
@@ -126,13 +143,41 @@ class PoolStore:
     def drop(self, seq: Growing) -> None:
         """Give back the blocks of *seq*, and those that it shares with nobody else."""
         account = self._account
-        kept = self._prefixes.leave(seq.path)
-        shared = self._shared(kept)
+        used = self._prefixes.leave(seq.path, len(seq.path))
+        shared = self._shared(used)
         account.unshare(shared, shared)
         gone = seq.blocks
-        for node in seq.path[kept:]:
-            gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]
+        if self._keep:
+            account.keep(self._shared(len(seq.path)) - shared)
+        else:
+            for node in seq.path[used:]:
+                gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]
         account.own(-self._bytes(gone))
+        self._free(gone)
+        seq.path, seq.blocks, seq.backed = [], [], 0
+        seq.own_bytes = seq.shared_bytes = seq.shared_live = 0
+
+    def _make_room(self) -> bool:
+        """Evict as many bytes of kept prefixes as a commit lacked; ``False`` if there are none.
+
+        That may not be enough yet, as blocks in granules that others use give nothing back.
+        """
+        before = self._account.kept
+        while before - self._account.kept < self._lacks and self._evict():
+            pass
+        return self._account.kept < before
+
+    def _evict(self) -> bool:
+        """Free the blocks of the prefix that is unused for longest; ``False`` if there is none."""
+        node = self._prefixes.evict()
+        if node is not None:
+            self._account.evict(self._bytes(node.blocks))
+            self._free(node.blocks)
+        return node is not None
+
+    def _free(self, gone: list[list[Run]]) -> None:
+        """Give back blocks, and release the granules that have none in use any more."""
+        account = self._account
         spans: list[Piece] = []
         freed = calls = 0
         for each, blocks in zip(self._classes, gone, strict=True):
@@ -147,11 +192,11 @@ class PoolStore:
             if account.memory is not None:
                 account.memory.release(0, spans)
             account.release(freed * self._granule, calls)
-        seq.path, seq.blocks, seq.backed = [], [], 0
-        seq.own_bytes = seq.shared_bytes = seq.shared_live = 0
 
     def close(self) -> None:
-        """Give the pools' addresses back."""
+        """Give back what is kept of prefixes, and the pools' addresses."""
+        while self._evict():
+            pass
         if self._account.memory is not None:
             self._account.memory.unreserve(0)
         self._account.unreserve(self.reserve_bytes)
@@ -211,6 +256,7 @@ class PoolStore:
         if not granules:
             return True
         if not account.fits(granules * self._granule):
+            self._lacks = account.committed + granules * self._granule - account.budget
             for each, runs in taken:
                 each.give(runs)
                 for pool in each.pools:
@@ -229,7 +275,8 @@ class PoolStore:
 
     def _may_fit(self, nbytes: int) -> bool:
         """Tell whether blocks of *nbytes* could fit if none was between those in use."""
-        return self._account.owned + nbytes <= self._account.budget
+        account = self._account
+        return account.owned - account.kept + nbytes <= account.budget
 
     def _spans(self, pool: PoolUse, runs: Sequence[Run]) -> Iterator[Piece]:
         if self._account.memory is None:

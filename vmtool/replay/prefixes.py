@@ -1,4 +1,4 @@
-"""Which prefixes the running sequences have in common: a tree of named blocks, counted."""
+"""Which prefixes sequences have in common, or had before: a tree of named blocks, counted."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ class Node:
     Attributes:
         parent: The block before, or ``None`` for the root.
         name: Its name there.
+        depth: How many blocks are before it.
         users: Running sequences that have it.
         arena: The number of the reservation that holds its memory, where it has one.
         blocks: The blocks that hold it, for each class, where it has some.
     """
 
-    __slots__ = ("arena", "blocks", "children", "name", "parent", "users")
+    __slots__ = ("arena", "blocks", "children", "depth", "name", "parent", "users")
 
     def __init__(self, parent: Node | None, name: int) -> None:
         self.parent = parent
         self.name = name
+        self.depth: int = 0 if parent is None or parent.parent is None else parent.depth + 1
         self.users = 0
         self.children: dict[int, Node] = {}
         self.arena = 0
@@ -33,46 +35,75 @@ class Node:
 
 
 class Prefixes:
-    """The prefixes in use; a block that nobody uses any more is gone."""
+    """The prefixes in use; a block that nobody uses any more is gone, or *kept* until evicted.
 
-    def __init__(self) -> None:
+    Args:
+        keep: Whether such blocks are kept.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
         self._root = Node(None, 0)
+        self._keep = keep
+        # What is kept, the longest unused first. A block is never unused for longer than the one
+        # after it, and comes later if for as long, so that the first has no other after it.
+        self._kept: dict[Node, None] = {}
 
     @property
     def empty(self) -> bool:
-        """Whether nobody uses any."""
+        """Whether nobody uses any, and none is kept."""
         return not self._root.children
 
-    def enter(self, names: Sequence[int]) -> tuple[list[Node], int]:
+    def enter(self, names: Sequence[int]) -> tuple[list[Node], int, int]:
         """Count one more user of the prefix *names*.
 
         Returns:
-            Its blocks, and how many of the first of them others had already.
+            Its blocks, how many of the first of them others use, and how many are there with those
+            that were kept.
         """
         node = self._root
         path = []
-        known = 0
+        known = there = 0
         for name in names:
             child = node.children.get(name)
             if child is None:
                 child = node.children[name] = Node(node, name)
             else:
-                known += 1
+                there += 1
+                if child.users:
+                    known += 1
+                else:
+                    del self._kept[child]
             child.users += 1
             path.append(child)
             node = child
-        return path, known
+        return path, known, there
 
-    def leave(self, path: Sequence[Node]) -> int:
-        """Count one user less of the blocks of *path*.
+    def leave(self, path: Sequence[Node], there: int) -> int:
+        """Count one user less of the blocks of *path*, of which the first *there* have memory.
 
         Returns:
             How many of the first of them are still in use.
         """
-        kept = len(path)
+        used = len(path)
         for node in reversed(path):
             node.users -= 1
-            if not node.users and node.parent is not None:
-                del node.parent.children[node.name]
-                kept -= 1
-        return kept
+            if node.users:
+                continue
+            used -= 1
+            if self._keep and node.depth < there:
+                self._kept[node] = None
+            else:
+                self._remove(node)
+        return used
+
+    def evict(self) -> Node | None:
+        """Remove the block that is unused for longest; ``None`` if none is kept."""
+        node = next(iter(self._kept), None)
+        if node is not None:
+            del self._kept[node]
+            self._remove(node)
+        return node
+
+    def _remove(self, node: Node) -> None:
+        if node.parent is not None:
+            del node.parent.children[node.name]

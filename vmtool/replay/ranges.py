@@ -45,6 +45,7 @@ class RangeStore:
         max_tokens: The longest sequence.
         account: The ledger.
         share: Whether prefixes are shared.
+        keep: Whether they are kept, while there is room, when no sequence has them any more.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class RangeStore:
         account: Account,
         *,
         share: bool,
+        keep: bool = False,
     ) -> None:
         self._shapes = shapes
         self._granule = granule
         self._account = account
         self._share = share
-        self._prefixes = Prefixes()
+        self._keep = keep
+        self._prefixes = Prefixes(keep=keep)
         self._steps: dict[tuple[int, int], _Step] = {}
         self._arenas = 0
         self._bases: list[
@@ -79,7 +82,7 @@ class RangeStore:
     def admit(self, seq: Sequence, tokens: int) -> bool:
         """Reserve and commit what *seq* needs at *tokens*; ``False`` if the budget refuses."""
         account = self._account
-        path, known = self._prefixes.enter(self._names(seq))
+        path, known, there = self._prefixes.enter(self._names(seq))
         shared, live, _ = self._whole_of(len(path))
         own = calls = 0
         runs = [
@@ -90,10 +93,16 @@ class RangeStore:
             own += shape.count * sum(end - first for first, end in found)
             calls += shape.count * len(found)
         own *= self._granule
-        if not account.fits(own + shared - self._whole_of(known)[0]):
-            self._prefixes.leave(path)
+        reused = self._whole_of(there)[0] - self._whole_of(known)[0]
+        account.change("kept", -reused)
+        lacks = own + shared - self._whole_of(there)[0]
+        if not account.fits(lacks) and not self._make_room(lacks):
+            account.change("kept", reused)
+            self._prefixes.leave(path, there)
             return False
-        for depth in range(known, len(path)):
+        account.kept_reused += reused
+        seq.hit_tokens = there * PREFIX_TOKENS
+        for depth in range(there, len(path)):
             self._open_node(path, depth)
         seq.path, seq.shared_bytes, seq.shared_live = path, shared, live
         account.share(self._whole_of(known)[0], self._whole_of(known)[1])
@@ -114,7 +123,7 @@ class RangeStore:
         account = self._account
         step = self._steps.get((seq.backed, tokens)) or self._step(seq.backed, tokens)
         if step.nbytes:
-            if not account.fits(step.nbytes):
+            if not account.fits(step.nbytes) and not self._make_room(step.nbytes):
                 return False
             account.commit(step.nbytes, step.calls)
             account.own(step.nbytes)
@@ -139,19 +148,24 @@ class RangeStore:
         account.release(seq.own_bytes, calls)
         account.own(-seq.own_bytes)
         account.unreserve(self.reserve_bytes)
-        kept = self._prefixes.leave(seq.path)
-        account.unshare(*self._whole_of(kept)[:2])
-        for depth in range(len(seq.path) - 1, kept - 1, -1):
-            self._close_node(seq, depth)
+        used = self._prefixes.leave(seq.path, len(seq.path))
+        account.unshare(*self._whole_of(used)[:2])
+        if self._keep:
+            account.keep(self._whole_of(len(seq.path))[0] - self._whole_of(used)[0])
+        else:
+            for node in reversed(seq.path[used:]):
+                account.own(-self._close_node(node))
         seq.path, seq.own_bytes, seq.backed = [], 0, 0
         seq.shared_bytes = seq.shared_live = 0
 
     def close(self) -> None:
-        """Nothing is kept beyond the sequences."""
+        """Give back what is kept of prefixes."""
+        while self._evict():
+            pass
 
     @property
     def empty(self) -> bool:
-        """Whether no prefix is in use."""
+        """Whether no prefix is in use or kept."""
         return self._prefixes.empty
 
     # ---- shared prefixes --------------------------------------------------------------------
@@ -201,17 +215,33 @@ class RangeStore:
             account.memory.reserve(path[depth].arena, nbytes)
             account.memory.commit(path[depth].arena, spans, None)
 
-    def _close_node(self, seq: Sequence, depth: int) -> None:
-        nbytes, spans = self._node(depth)
+    def _close_node(self, node: Node) -> int:
+        """Release and unreserve what a block of a prefix has; its bytes."""
+        nbytes, spans = self._node(node.depth)
         if not nbytes:
-            return
+            return 0
         account = self._account
         if account.memory is not None:
-            account.memory.release(seq.path[depth].arena, spans)
-            account.memory.unreserve(seq.path[depth].arena)
+            account.memory.release(node.arena, spans)
+            account.memory.unreserve(node.arena)
         account.release(nbytes, len(spans))
-        account.own(-nbytes)
         account.unreserve(nbytes)
+        return nbytes
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Evict kept blocks until *nbytes* fit; ``False``, and none evicted, if they never will."""
+        account = self._account
+        if account.committed - account.kept + nbytes > account.budget:
+            return False
+        while not account.fits(nbytes):
+            self._evict()
+        return True
+
+    def _evict(self) -> bool:
+        node = self._prefixes.evict()
+        if node is not None:
+            self._account.evict(self._close_node(node))
+        return node is not None
 
     # ---- growth -----------------------------------------------------------------------------
 

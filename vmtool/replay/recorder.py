@@ -33,6 +33,7 @@ class Counts:
     deadlocks: int = 0
     recomputed_tokens: int = 0
     decode_steps: int = 0
+    saved_tokens: int = 0
     prompt_tokens: int = 0
 
 

@@ -105,6 +105,7 @@ class ReplaySettings:
         commit_ahead_tokens: Tokens for which memory is committed before they are due.
         retain_bytes: Released memory that is kept.
         share_prefixes: Whether equal prefixes are shared.
+        prefix_cache: Whether they are kept when no sequence has them any more.
         seed: Of what is drawn.
     """
 
@@ -127,6 +128,7 @@ class ReplaySettings:
     commit_ahead_tokens: int
     retain_bytes: int
     share_prefixes: bool
+    prefix_cache: bool
     seed: int
 
 
@@ -195,10 +197,11 @@ class Usage:
         pooled: Released and kept for the next commit.
         charged: Committed and pooled together.
         saved: What sequences did not commit because others had the same prefix.
-        waste: The part of what is charged that holds no tokens, on average over time.
-        fragmentation: The part of what is charged that belongs to no sequence, on average: free
+        waste: The part of what is charged that holds no tokens, neither of sequences nor of kept
+            prefixes, on average over time.
+        fragmentation: The part of what is charged that belongs to neither, on average: free
             blocks in committed granules, and what the pool keeps.
-        peak_fragmentation: The same at the moment when most bytes belonged to no sequence.
+        peak_fragmentation: The same at the moment when most bytes belonged to neither.
         peak_at_ns: When most was committed for the first time.
     """
 
@@ -212,6 +215,26 @@ class Usage:
     fragmentation: float
     peak_fragmentation: float
     peak_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """What it brought to keep prefixes that no sequence had any more.
+
+    Attributes:
+        kept: Bytes kept.
+        hit_rate: The part of the tokens to prefill that were there already, with running sequences
+            or kept.
+        saved_tokens: These tokens; they were not prefilled.
+        reused_bytes: Bytes that were kept when a sequence took them again.
+        evicted_bytes: Bytes that were given up to make room, or at the end.
+    """
+
+    kept: Level
+    hit_rate: float
+    saved_tokens: int
+    reused_bytes: int
+    evicted_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +334,9 @@ class ReplayResult:
         generated_per_s: Tokens generated in a second of simulated time, all sequences together.
         prefilled_per_s: Prompt tokens likewise.
         enough_budget_bytes: The smallest budget that refuses nothing, not even ahead of need;
-            null if something was refused and it was not looked for.
+            null if something was refused and it was not looked for, or prefixes are kept, which
+            fill any budget.
+        prefix_cache: What keeping prefixes brought, or null without it.
         timeline: At most 512 points, ascending in time. Each tells of the stretch since the one
             before, the first since the beginning; what is most in any is the most of the replay.
         real: What happened on real memory, or null of a simulation.
@@ -333,5 +358,6 @@ class ReplayResult:
     generated_per_s: float
     prefilled_per_s: float
     enough_budget_bytes: int | None
+    prefix_cache: PrefixCache | None
     timeline: tuple[Point, ...]
     real: RealRun | None = None

@@ -11,6 +11,7 @@ from vmtool.replay.results import (
     BadLine,
     Level,
     Operations,
+    PrefixCache,
     ReplayResult,
     Requests,
     TraceFacts,
@@ -64,7 +65,7 @@ def run_replay(
     facts = _facts(trace)
     counts = recorder.counts
     enough = None
-    if complete:
+    if complete and not plan.prefix_cache:
         if not (counts.refused_admissions or counts.refused_steps or counts.refused_ahead):
             enough = account.peak_committed
         elif find_budget:
@@ -87,6 +88,7 @@ def run_replay(
         generated_per_s=counts.decode_steps * 10**9 / duration if duration else 0.0,
         prefilled_per_s=counts.prompt_tokens * 10**9 / duration if duration else 0.0,
         enough_budget_bytes=enough,
+        prefix_cache=_prefix_cache(account, simulation) if plan.prefix_cache else None,
         timeline=recorder.points,
         real=None if memory is None else memory.result(),
     )
@@ -155,12 +157,24 @@ def _usage(account: Account, simulation: Simulation) -> Usage:
         pooled=level(account.peak_pooled, account.area("pooled")),
         charged=level(account.peak_charged, charged),
         saved=level(account.peak_saved, account.area("saved")),
-        waste=(charged - live) / charged if charged else 0.0,
+        waste=(charged - live - account.area("kept")) / charged if charged else 0.0,
         fragmentation=(charged - account.area("owned")) / charged if charged else 0.0,
         peak_fragmentation=account.peak_unowned / account.unowned_charged
         if account.unowned_charged
         else 0.0,
         peak_at_ns=account.peak_at,
+    )
+
+
+def _prefix_cache(account: Account, simulation: Simulation) -> PrefixCache:
+    counts = simulation.recorder.counts
+    tokens = counts.prompt_tokens + counts.saved_tokens
+    return PrefixCache(
+        kept=Level(account.peak_kept, account.area("kept") // (account.now or 1)),
+        hit_rate=counts.saved_tokens / tokens if tokens else 0.0,
+        saved_tokens=counts.saved_tokens,
+        reused_bytes=account.kept_reused,
+        evicted_bytes=account.kept_evicted,
     )
 
 

@@ -34,6 +34,7 @@ class Sequence:
         own_bytes: What it has committed for itself, in ranges of its own.
         arena: The number of its reservation, if it has one.
         path: Its shared prefix.
+        hit_tokens: Tokens of it that were there at its admission.
         shared_bytes: What that prefix has committed.
         shared_live: The bytes of tokens therein.
         blocks: Its own blocks, for each class.
@@ -42,7 +43,7 @@ class Sequence:
     __slots__ = (
         *("request", "order", "length", "total", "start_ns", "decode_ns", "admitted_ns", "stalled"),
         *("admitted_once", "answered", "refused_once", "backed", "covered", "target"),
-        *("own_bytes", "arena", "path", "shared_bytes", "shared_live", "blocks"),
+        *("own_bytes", "arena", "path", "hit_tokens", "shared_bytes", "shared_live", "blocks"),
     )
 
     def __init__(self, request: Request) -> None:
@@ -54,7 +55,7 @@ class Sequence:
         self.stalled = self.admitted_once = self.answered = self.refused_once = False
         self.backed = self.target = 0
         self.covered: int | None = 0
-        self.own_bytes = self.arena = 0
+        self.own_bytes = self.arena = self.hit_tokens = 0
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
         self.blocks: list[list[Run]] = []

@@ -186,14 +186,19 @@ class Simulation:
         seq.order = self._orders
         self._admitted[seq.order] = seq
         self._account.enter()
+        tokens = seq.length
+        if self._plan.prefix_cache:
+            saved = min(seq.hit_tokens, max(tokens - 1, 0))  # the last is what the next comes from
+            counts.saved_tokens += saved
+            tokens -= saved
         if seq.admitted_once:
-            counts.recomputed_tokens += seq.length
+            counts.recomputed_tokens += tokens
         else:
             seq.admitted_once = True
             self.recorder.waits.extend((now - seq.request.arrival_ns,))
-        counts.prompt_tokens += seq.length
+        counts.prompt_tokens += tokens
         seq.start_ns = seq.admitted_ns = now
-        seq.decode_ns = now + self._plan.prefill(seq.length)
+        seq.decode_ns = now + self._plan.prefill(tokens)
         seq.target = seq.length
         self._check(seq)
         self._schedule(seq, forced=forced)

@@ -14,7 +14,7 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.replay.results import RealRun, ReplayResult, ReplaySettings
+    from vmtool.replay.results import PrefixCache, RealRun, ReplayResult, ReplaySettings
     from vmtool.stats import Summary
 
 #: The rule of the simulated clock, to be read with every time that comes from it.
@@ -98,6 +98,8 @@ def _levels(result: ReplayResult) -> list[list[str]]:
     levels.append(("reserved", usage.reserved))
     if usage.saved.peak_bytes:
         levels.append(("saved by sharing", usage.saved))
+    if result.prefix_cache is not None:
+        levels.append(("kept prefixes", result.prefix_cache.kept))
     rows = [
         [name, format_size(level.peak_bytes), format_size(level.mean_bytes)]
         for name, level in levels
@@ -120,7 +122,8 @@ def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
             "peak",
             f"{peak} committed for the first time after {format_duration(usage.peak_at_ns)}",
         )
-    yield "budget", _budget_text(result)
+    if result.prefix_cache is None:
+        yield "budget", _budget_text(result)
     yield "queue", _summary_text(result.waiting, "from arrival to admission")
     yield "first token", _summary_text(result.first_token, "from arrival to the end of its step")
     yield "all tokens", _summary_text(result.end_to_end, "from arrival to the last")
@@ -136,6 +139,8 @@ def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
         yield "from the pool", f"{format_size(done.reused_bytes)} of what was committed"
     if done.not_committed_bytes:
         yield "sharing", f"{format_size(done.not_committed_bytes)} were not committed anew"
+    if result.prefix_cache is not None:
+        yield "prefix cache", _cache_text(result.prefix_cache)
 
 
 def _outcomes(result: ReplayResult) -> Iterator[str]:
@@ -167,6 +172,14 @@ def _refusals(result: ReplayResult) -> str:
     if requests.stalled_ns:
         text += f"; {format_duration(requests.stalled_ns)} stalled"
     return text
+
+
+def _cache_text(cache: PrefixCache) -> str:
+    return (
+        f"{percent(cache.hit_rate)} of the tokens to prefill were there ({cache.saved_tokens:,});"
+        f" of what was kept {format_size(cache.reused_bytes)} were used again and"
+        f" {format_size(cache.evicted_bytes)} evicted"
+    )
 
 
 def _rates(result: ReplayResult) -> str:

@@ -179,6 +179,7 @@ def _rules(settings: ReplaySettings) -> Iterator[tuple[str, str]]:
     yield "committed ahead of need", count_of(settings.commit_ahead_tokens, "token")
     yield "released memory that is kept", format_size(settings.retain_bytes)
     yield "equal prefixes", "shared" if settings.share_prefixes else "not shared"
+    yield "prefixes that no sequence has", "kept" if settings.prefix_cache else "released"
     yield "seed", f"{settings.seed}"
 
 
