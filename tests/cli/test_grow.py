@@ -269,12 +269,8 @@ def test_a_bar_tells_length_rounding_and_reserve_apart():
     assert bar(1, 1, 100, 4) == "█···"  # a little is still visible
 
 
-def test_help_examples_work(vmtool):
-    examples = [
-        line.strip().split()[1:]
-        for line in module.command.help.splitlines()
-        if line.strip().startswith("vmtool ")
-    ]
+def test_help_examples_work(vmtool, help_examples):
+    examples = help_examples(module.command)
     assert len(examples) == 2
     for example in examples:
         assert vmtool(*example, "--against", "nothing").code == 0

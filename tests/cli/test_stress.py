@@ -342,10 +342,9 @@ def test_no_colour_codes_without_a_terminal(vmtool):
     assert "\x1b" not in vmtool("stress", *FEW).stdout
 
 
-def test_help_opens_with_a_sentence_and_examples_and_names_every_default(vmtool):
+def test_help_opens_with_a_sentence_and_examples_and_names_every_default(vmtool, help_examples):
     text = vmtool("stress", "-h").stdout
     assert "Commit, touch and release real memory" in text
-    examples = [line for line in command.help.splitlines() if line.strip().startswith("vmtool ")]
-    assert len(examples) >= 2
+    assert len(help_examples(command)) >= 2
     for word in ("[default: 256MiB]", "[default: 2MiB]", "[default: 3s]"):
         assert word in " ".join(text.split())

@@ -122,7 +122,7 @@ class GrowResult:
     copying: CopyResult | None = None
     device: str | None = None
     ended_by: GrowFailure | None = None
-    error: VmtoolError | OSError | MemoryError | None = None
+    error: Exception | None = None
 
     @property
     def failure(self) -> GrowCheck | None:
@@ -172,7 +172,8 @@ def run_growth(
 ) -> GrowResult:
     """Take a buffer through the lengths of *plan*; nothing stays committed or reserved.
 
-    Contents are written and checked between the timed steps; a device's by copies.
+    Contents are written and checked between the timed steps; a device's by copies. A step that is
+    refused or fails is in the result, with all that was measured before it.
 
     Args:
         backing: Where the memory comes from.
@@ -182,8 +183,6 @@ def run_growth(
         stop: Asked between two steps; what was done until then is returned.
         progress: Told after each step how many are done.
 
-    A step that is refused or fails is in the result, with all that was measured before it.
-
     Raises:
         CallError: If the platform refuses the reservation.
     """
@@ -191,7 +190,7 @@ def run_growth(
     governor.set_limit(backing.tier, plan.budget_bytes)
     capacity = align_up(plan.peak_bytes, backing.granularity)
     trial: _Trial | None = None
-    error: VmtoolError | OSError | MemoryError | None = None
+    error: Exception | None = None
     interrupted = False
     try:
         with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
@@ -238,7 +237,7 @@ def run_growth(
     )
 
 
-def _failure(trial: _Trial, error: VmtoolError | OSError | MemoryError) -> GrowFailure:
+def _failure(trial: _Trial, error: Exception) -> GrowFailure:
     call = failed_call(error)
     return GrowFailure(
         operation=trial.operation,
