@@ -32,7 +32,7 @@ def to_lines(result: ReplayResult, width: int) -> Iterator[str]:
     yield from paragraph(settings_text(result.settings), width)
     yield from paragraph(trace_text(result), width)
     yield ""
-    yield from table(("", "peak", "mean"), _levels(result), width)
+    yield from table(("", "peak", "mean"), levels(result), width)
     yield ""
     yield from pairs(list(facts(result)), width)
     if result.real is not None:
@@ -90,19 +90,20 @@ def trace_text(result: ReplayResult) -> str:
     return text
 
 
-def _levels(result: ReplayResult) -> list[list[str]]:
+def levels(result: ReplayResult) -> list[list[str]]:
+    """Return the peak and mean of each total that the replay had."""
     usage = result.usage
-    levels = [("live", usage.live), ("committed", usage.committed)]
+    found = [("live", usage.live), ("committed", usage.committed)]
     if result.settings.retain_bytes:
-        levels += [("pooled", usage.pooled), ("both", usage.charged)]
-    levels.append(("reserved", usage.reserved))
+        found += [("pooled", usage.pooled), ("both", usage.charged)]
+    found.append(("reserved", usage.reserved))
     if usage.saved.peak_bytes:
-        levels.append(("saved by sharing", usage.saved))
+        found.append(("saved by sharing", usage.saved))
     if result.prefix_cache is not None:
-        levels.append(("kept prefixes", result.prefix_cache.kept))
+        found.append(("kept prefixes", result.prefix_cache.kept))
     rows = [
         [name, format_size(level.peak_bytes), format_size(level.mean_bytes)]
-        for name, level in levels
+        for name, level in found
     ]
     return [*rows, ["sequences", f"{result.peak_sequences:,}", f"{result.mean_sequences:,.1f}"]]
 

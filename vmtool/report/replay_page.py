@@ -11,7 +11,7 @@ from vmtool.report.html import figure, flat, grid, page, section, table
 from vmtool.report.kv import count_of
 from vmtool.report.markup import Markup, join, tag
 from vmtool.report.plot import budget_in_reach
-from vmtool.report.replay import facts, settings_text, stall_text, trace_text
+from vmtool.report.replay import facts, levels, settings_text, stall_text, trace_text
 from vmtool.report.replay_table import best_rows, headings, row_cells
 from vmtool.units import format_duration, format_size
 
@@ -30,7 +30,11 @@ def replay_page(result: ReplayResult, *, command: Sequence[str]) -> str:
         _state(complete=result.complete),
         tag("p", settings_text(result.settings)),
         tag("p", trace_text(result)),
-        section("Memory over simulated time", _charts(result), _levels(result)),
+        section(
+            "Memory over simulated time",
+            _charts(result),
+            table(("", "peak", "mean"), levels(result)),
+        ),
         section("What happened", fact_table(facts(result))),
         *([_real(result.real)] if result.real is not None else []),
         *([section("Machine", fact_table(flat("", result.real.machine)))] if result.real else []),
@@ -181,20 +185,6 @@ def _rules(settings: ReplaySettings) -> Iterator[tuple[str, str]]:
     yield "equal prefixes", "shared" if settings.share_prefixes else "not shared"
     yield "prefixes that no sequence has", "kept" if settings.prefix_cache else "released"
     yield "seed", f"{settings.seed}"
-
-
-def _levels(result: ReplayResult) -> Markup:
-    usage = result.usage
-    levels = (
-        *(("live", usage.live), ("committed", usage.committed), ("pooled", usage.pooled)),
-        *(("reserved", usage.reserved), ("saved by sharing", usage.saved)),
-    )
-    rows = [
-        [name, format_size(level.peak_bytes), format_size(level.mean_bytes)]
-        for name, level in levels
-    ]
-    rows.append(["sequences", f"{result.peak_sequences:,}", f"{result.mean_sequences:,.1f}"])
-    return table(("", "peak", "mean"), rows)
 
 
 def _real(real: RealRun) -> Markup:
