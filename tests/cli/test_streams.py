@@ -192,8 +192,8 @@ def test_a_pipe_with_a_name_gets_the_whole_result(tmp_path):
             reader.kill()
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "--help", "--version", "grow --help"])
-def test_a_reader_that_has_enough_is_no_error(command):
+def unread(command):
+    """Run ``vmtool COMMAND`` into a pipe that nobody reads; return the code and stderr."""
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(
@@ -205,7 +205,21 @@ def test_a_reader_that_has_enough_is_no_error(command):
         timeout=60,
     )
     os.close(writer)
-    assert (ran.returncode, ran.stderr) == (0, b"")
+    return ran.returncode, ran.stderr
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "--help", "--version", "grow --help"])
+def test_a_reader_that_has_enough_is_no_error(command):
+    assert unread(command) == (0, b"")
+
+
+def test_files_and_verdict_come_though_the_reader_has_enough(tmp_path):
+    page, table = tmp_path / "run.html", tmp_path / "run.csv"
+    code, told = unread(f"stress --cycles 100 --assert cycles_per_s<1 --html {page} --csv {table}")
+    assert code == 3
+    assert b"assert.cycles_per_s<1 failed" in told
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert table.read_text(encoding="utf-8").startswith("record,")
 
 
 @pytest.mark.parametrize("redirections", ["2>&-", "2>/dev/full", "2> >(true)"])

@@ -29,7 +29,7 @@ def check(project, *steps):
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
 
 

@@ -14,6 +14,7 @@ import click
 
 from vmtool.cli import ARGUMENTS
 from vmtool.cli.stderr import tell
+from vmtool.cli.streams import drop_unwritten
 from vmtool.printable import printable
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def put(path: str, write: Callable[[str], None], suffix: str, *, or_stdout: bool
     """
     try:
         write(path)
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # whoever reads it has enough
+        drop_unwritten()
     except OSError as error:
         click.get_current_context().ensure_object(list).append(path)
         where = "stdout" if path == "-" else path

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Final
 
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
+
+#: What frees RAM, and what shows who has it.
+FREE_RAM: Final = "end what else takes RAM: " + {
+    "linux": "`ps aux --sort=-rss | head`",
+    "darwin": "`top -o mem`",
+}.get(sys.platform, "Task Manager lists it by memory")
 
 
 def describe_bound(name: str, facts: MachineFacts) -> str:

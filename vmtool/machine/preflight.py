@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
-from vmtool.machine.bounds import describe_bound
+from vmtool.machine.bounds import FREE_RAM, describe_bound
 from vmtool.machine.facts import KEEP_BYTES, safe_part
 from vmtool.memory.diagnosis import lift_address_space_limit
 from vmtool.units import align_down, format_size
@@ -23,7 +23,7 @@ _ENTRY_BYTES: Final = 8
 _SPARE_MAPPINGS: Final = 1024
 #: What gives a plan more memory to commit, by what binds.
 _WIDENS: Final = {
-    "available-memory": "end what else takes RAM: `ps aux --sort=-rss | head`",
+    "available-memory": FREE_RAM,
     "cgroup-limit": "raise the limit of that control group",
     "commit-limit": "raise the commit limit: sysctl -w vm.overcommit_ratio=95, or add swap",
     "unknown": "commit less",

@@ -82,7 +82,7 @@ def _mapping_limit(_call: str, _nbytes: int, p: Pressure) -> Diagnosis | None:
         return None
     return Diagnosis(
         "mapping-limit",
-        f"the process has {p.mappings} memory areas and vm.max_map_count is {p.max_mappings}; "
+        f"the process has {p.mappings:,} memory areas and vm.max_map_count is {p.max_mappings:,}; "
         "RAM did not run out",
         f"sysctl -w vm.max_map_count={max(p.max_mappings * 4, 262144)}, or commit larger granules, "
         "or grow at the tail so that neighbours join",

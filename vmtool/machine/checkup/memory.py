@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.machine.bounds import FREE_RAM
 from vmtool.machine.checkup.check import Check, note, ok, problem
 from vmtool.units import GIB, MIB, format_size
 
@@ -32,9 +33,7 @@ def _available(facts: MachineFacts) -> Check | None:
         )
     words = f"{format_size(available)} of {format_size(total)} RAM available"
     if available < min(_LITTLE, total // 10):
-        return problem(
-            "available-memory", words, "close other programs: `ps aux --sort=-rss | head`"
-        )
+        return problem("available-memory", words, FREE_RAM)
     return ok("available-memory", words)
 
 
