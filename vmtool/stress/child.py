@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -23,6 +24,10 @@ if sys.platform == "win32":
 else:
     _FLAGS: Final = 0
 
+#: With these a start failed at a limit; those of Windows have no errno of their own.
+_LIMITS: Final = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_WINDOWS_LIMITS: Final = {1450, 1455}  # ERROR_NO_SYSTEM_RESOURCES, ERROR_COMMITMENT_LIMIT
+
 
 def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
     """Start *module* of vmtool with pipes for all that it reads and writes.
@@ -31,7 +36,8 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
     it is this process that decides when its children stop.
 
     Raises:
-        VmtoolError: If the platform allows no more processes, files or memory.
+        VmtoolError: If the platform allows no more processes, files or memory, or the interpreter
+            cannot be run.
     """
     try:
         with _signals_held():
@@ -46,9 +52,12 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
                 creationflags=_FLAGS,
             )
     except OSError as error:
+        limited = error.errno in _LIMITS or getattr(error, "winerror", None) in _WINDOWS_LIMITS
         raise VmtoolError(
             f"a worker process cannot be started: {error.strerror}",
-            hint="use fewer --workers, or raise the limit that is reached (ulimit -a)",
+            hint="use fewer --workers, or raise the limit that is reached (ulimit -a)"
+            if limited
+            else f"see why the Python that runs vmtool cannot be started again: {sys.executable}",
         ) from error
 
 
@@ -77,7 +86,11 @@ def _signals_held() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment in which a child finds the vmtool that runs here, installed or not."""
+    """Return an environment in which a child finds the vmtool that runs here, and writes UTF-8."""
     root = str(Path(vmtool.__file__).parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONIOENCODING": "utf-8",  # as it is read here, whatever the user set for vmtool's output
+    }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import sys
 
 import pytest
 
+from vmtool.errors import VmtoolError
+from vmtool.memory import methods_of
 from vmtool.stress.child import start_child
+from vmtool.stress.probe import ask
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
@@ -21,3 +26,36 @@ def test_what_stops_vmtool_stops_no_child_even_before_its_first_line(name):
     assert (child.returncode, stderr) == (0, "")
     assert json.loads(stdout)["works"]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_a_child_writes_what_is_read_whatever_encoding_the_user_set(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-16")
+    assert ask("commit", "host", methods_of("host")[0], 65536).works
+
+
+def _hint(monkeypatch, error):
+    def refuse(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    with pytest.raises(VmtoolError, match="cannot be started") as caught:
+        start_child("vmtool.stress.probe")
+    return caught.value.hint
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_start_that_meets_a_limit_names_the_limits(monkeypatch, number):
+    assert "raise the limit" in _hint(monkeypatch, OSError(number, os.strerror(number)))
+
+
+def test_the_commit_limit_of_windows_is_a_limit_although_its_errno_says_nothing(monkeypatch):
+    error = OSError(errno.EINVAL, "The paging file is too small")
+    error.winerror = 1455
+    assert "raise the limit" in _hint(monkeypatch, error)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT])
+def test_a_start_that_fails_for_another_reason_names_the_interpreter(monkeypatch, number):
+    hint = _hint(monkeypatch, OSError(number, os.strerror(number)))
+    assert sys.executable in hint
+    assert "limit" not in hint
