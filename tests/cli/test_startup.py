@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 _PROBE = """
 import sys
 from vmtool.cli import run
@@ -42,6 +44,29 @@ runpy.run_module("vmtool", run_name="__main__")
         [sys.executable, "-c", program], check=False, capture_output=True, timeout=60
     )
     assert (child.returncode, child.stderr) == (130, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
+@pytest.mark.parametrize(("ignored", "code"), [(False, 130), (True, 0)])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_outside_a_run_ends_with_the_same_code_unless_it_is_ignored(name, ignored, code):
+    program = f"""
+import os, signal, sys
+import vmtool.cli
+signal.signal(signal.{name}, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
+def run():
+    try:
+        os.kill(os.getpid(), signal.{name})
+        return 0
+    except KeyboardInterrupt:
+        return 130
+vmtool.cli.run = run
+vmtool.cli.entry()
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, timeout=60
+    )
+    assert (child.returncode, child.stderr) == (code, b"")
 
 
 def test_an_interruption_in_the_making_of_a_dataclass_has_the_same_code():

@@ -140,6 +140,37 @@ def test_each_file_that_cannot_be_written_is_told_and_the_verdict_as_well(monkey
     assert pages[1].startswith("record,")
 
 
+@pytest.mark.parametrize("command", ["stress --duration 1h", f"kv-replay {TRACE}"])
+def test_two_results_in_one_file_are_refused_before_anything_starts(command, tmp_path):
+    (tmp_path / "link").symlink_to("same")
+    ran = shell(f"{command} -o {tmp_path}/same --html {tmp_path}/link", "")
+    assert ran.returncode == 2
+    assert "would write the same file" in ran.stderr
+    assert not (tmp_path / "same").exists()
+
+
+def test_several_results_may_go_to_one_device():
+    assert shell(f"kv-replay {TRACE} -o /dev/null --html /dev/null", "").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare {0} {0} --html {0}",
+        "compare {0} {0} -o {0}",
+        "kv-estimate {0} -o {0}",
+        "kv-replay {0} --model qwen3-0.6b --budget 1GiB --csv {0}",
+    ],
+)
+def test_no_result_is_written_over_what_is_read(command, tmp_path):
+    read = tmp_path / "read.json"
+    read.write_text("{}", encoding="utf-8")
+    ran = shell(command.format(read), "")
+    assert ran.returncode == 2
+    assert f"would write over {read}, which is read" in ran.stderr
+    assert read.read_text(encoding="utf-8") == "{}"
+
+
 @pytest.mark.parametrize(
     ("option", "command"),
     [

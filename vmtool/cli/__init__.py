@@ -134,11 +134,14 @@ def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
 
 def entry() -> NoReturn:
     """Run the command line and exit with the code that says how it went."""
-    if sys.platform == "win32":
-        import signal
+    import signal
 
-        # Python leaves Ctrl-Break to Windows, which ends the process without a word.
-        signal.signal(signal.SIGBREAK, signal.default_int_handler)
+    # Each ends the process without a word, unless whoever started it wants it ignored. Python gives
+    # the same to Ctrl-C itself.
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     from vmtool.cli.streams import drop_unwritten
 
     code = run()

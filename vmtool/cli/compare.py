@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vmtool.cli.params import html_option, output_options
+from vmtool.cli.params import html_option, keep_inputs, output_options
 
 
 class _Percent(click.FloatRange):
@@ -31,7 +31,7 @@ class _Percent(click.FloatRange):
     "conditions",
     multiple=True,
     metavar="CONDITION",
-    help="Exit 3 when the change is so, such as commit.p99>+20%. Can be given several times.",
+    help="Exit 3 when the change is so, such as commit.median>+20%. Can be given several times.",
 )
 @click.option(
     "--threshold",
@@ -69,7 +69,7 @@ def command(
 
     \b
     vmtool compare before.json after.json
-    vmtool compare before.json after.json --fail-on 'commit.p99>+20%'
+    vmtool compare before.json after.json --fail-on 'commit.median>+20%'
     """  # noqa: D301 - click's own mark
     from vmtool.assertions import parse_change
     from vmtool.cli.output import Output, command_line
@@ -84,6 +84,7 @@ def command(
     )
     from vmtool.report.reading import read_run
 
+    keep_inputs(before, after)
     fail_on = [parse_change(text) for text in conditions]
     old, new = read_run(before), read_run(after)
     comparison = compare(

@@ -8,7 +8,7 @@ import click
 
 from vmtool.cli.kv_options import estimate_options
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import output_options
+from vmtool.cli.params import keep_inputs, output_options
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> None:
     if options["list_models"]:
         _list(output)
         return
+    keep_inputs(options["model"])
     output.announce((options["budget"] or "").strip().lower())
     question = asked(options)
     if options["engine"]:

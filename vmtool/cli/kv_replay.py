@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import output_options
+from vmtool.cli.params import keep_inputs, output_options
 from vmtool.cli.replay_options import replay_options
 from vmtool.errors import ExitCode, UsageError
 
@@ -43,6 +43,7 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
 
     output = Output(as_json, path, quiet)
     name, axes = _split(options["trace"], options["compare"])
+    keep_inputs(name, options["model"])
     trace = read_trace(options, name)
     model = load_model({**options, "compare": ()})
     backing = open_chosen(options)

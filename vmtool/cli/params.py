@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+#: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
+_RESULTS: Final = "vmtool.results"
 
 
 class _Quantity(click.ParamType[int]):
@@ -67,8 +69,40 @@ class _ResultFile(click.Path):
         else:
             from vmtool.report.files import claim
 
-            claim(str(path))
+            real = claim(str(path))
+            if real is not None and param is not None and ctx is not None:
+                _note_result(real, param, ctx)
         return path
+
+
+def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
+    """Remember a file that will be written; refuse one that another option of the run writes."""
+    option = param.opts[0]
+    other = ctx.meta.setdefault(_RESULTS, {}).setdefault(real, option)
+    if other != option:
+        raise UsageError(
+            f"{other} and {option} would write the same file, {real}",
+            hint="give each a file of its own",
+        )
+
+
+def keep_inputs(*paths: str | None) -> None:
+    """Refuse to write a result over one of *paths*, files that the command reads.
+
+    Raises:
+        UsageError: If a result's option names one of them.
+    """
+    results = click.get_current_context().meta.get(_RESULTS)
+    if not results:
+        return
+    from pathlib import Path
+
+    for path in filter(None, paths):
+        option = results.get(os.path.realpath(path))
+        if option is not None and Path(path).exists():
+            raise UsageError(
+                f"{option} would write over {path}, which is read", hint="give another file"
+            )
 
 
 #: ``host``, ``cuda`` or ``cuda:N``.

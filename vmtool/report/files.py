@@ -15,10 +15,13 @@ _WRONG_NAMES: Final = frozenset(
 )
 
 
-def claim(path: str) -> None:
+def claim(path: str) -> str | None:
     """Make sure that *path* can be written, before work that would be lost otherwise.
 
     What is in the file stays, and one that is not there is not left behind.
+
+    Returns:
+        The file's real path, or ``None`` if it is a pipe or a device, which take whatever comes.
 
     Raises:
         UsageError: If it can name no file, such as one in a folder that does not exist.
@@ -34,7 +37,8 @@ def claim(path: str) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         elif file.is_file():
             file.open("ab").close()
-        # Else it is a pipe or a device. A pipe's reader would take closing it for the end.
+        else:  # a pipe or a device. A pipe's reader would take closing it for the end
+            return None
     except (OSError, ValueError) as error:
         # A ValueError is a NUL in the path.
         code = getattr(error, "errno", errno.EINVAL)
@@ -43,6 +47,7 @@ def claim(path: str) -> None:
             raise VmtoolError(message, hint="write elsewhere, or make that possible") from error
         hint = "make its folder first" if code == errno.ENOENT else "give another file"
         raise UsageError(message, hint=hint) from error
+    return os.path.realpath(path)
 
 
 def save(path: str, text: str) -> None:
