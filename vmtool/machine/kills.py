@@ -1,8 +1,10 @@
-"""Who killed a process with SIGKILL: the kernel's counters before and after tell."""
+"""Who killed a process with a signal: its CPU time, and the kernel's counters before and after."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.units import format_size
@@ -10,14 +12,32 @@ from vmtool.units import format_size
 if TYPE_CHECKING:
     from vmtool.machine.facts import CgroupLevel, MachineFacts
 
+#: Linux counts ticks for the limit, so that a child may die a little before its exact time.
+_CPU_PART: Final = 0.9
 
-def diagnose_kill(before: MachineFacts, after: MachineFacts) -> Diagnosis:
-    """Return the likeliest reason why a child of this process got SIGKILL.
+
+def ended_children_s() -> float:
+    """Return the CPU time of all children that have been waited for (0 on Windows)."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0) -> Diagnosis:
+    """Return the likeliest reason why a child of this process got SIGKILL or SIGXCPU.
 
     Args:
         before: The facts before the child was started.
         after: The facts after it died.
+        cpu_s: The CPU time that it had.
     """
+    limit = _cpu_limit_s()
+    # First, as it is the child's own, while the counters are of all processes.
+    if limit is not None and cpu_s >= limit * _CPU_PART:
+        return Diagnosis(
+            "cpu-limit",
+            f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",
+            "ulimit -t unlimited, or a shorter --duration",
+        )
     level = _grown_level(before, after)
     if level is not None:
         bound = "" if level.limit_bytes is None else f" of {format_size(level.limit_bytes)}"
@@ -39,6 +59,17 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts) -> Diagnosis:
         "somebody sent it SIGKILL: the kernel counted no lack of memory",
         "look for a supervisor, a time limit or kill -9",
     )
+
+
+def _cpu_limit_s() -> int | None:
+    """Return the CPU time that this process and each child of it may use, or ``None``."""
+    if sys.platform == "win32":
+        return None
+    else:  # mypy needs both branches spelled out
+        import resource  # absent on Windows
+
+        soft = resource.getrlimit(resource.RLIMIT_CPU)[0]
+        return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _grown_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:

@@ -67,7 +67,7 @@ def describe_accident(
         entries: Its journal: what each thread was doing.
         plan: What it was to do.
         code: Its exit code; a negative one is a signal's number.
-        killed: Who sent SIGKILL, if that is what ended it.
+        killed: Who sent SIGKILL or SIGXCPU, if that is what ended it.
         hung: Whether it was killed because it did not move.
         stderr: The end of what it printed.
     """
@@ -110,7 +110,7 @@ def signal_name(number: int) -> str:
 
 def _by_signal(number: int, killed: Diagnosis) -> _End:
     name = signal_name(number)
-    if name == "SIGKILL":
+    if name == "SIGKILL" or (name == "SIGXCPU" and killed.kind == "cpu-limit"):
         return "signal", name, killed.cause, killed.remedy
     cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
     return "signal", name, cause, hint

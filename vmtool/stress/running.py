@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from vmtool.machine import read_facts
-from vmtool.machine.kills import diagnose_kill
+from vmtool.machine.kills import diagnose_kill, ended_children_s
 from vmtool.results import PHASES, PhaseResult
 from vmtool.stress.accidents import describe_accident
 from vmtool.stress.child import start_child
@@ -101,7 +101,9 @@ class RunningWorker:
 
     def end(self) -> Ending:
         """Wait for it and return how it ended."""
+        others_s = ended_children_s()
         code = self.process.wait()
+        cpu_s = ended_children_s() - others_s
         for reader in self._readers:
             reader.join()
         accident = None
@@ -110,7 +112,7 @@ class RunningWorker:
                 self.entries(),
                 self.plan,
                 code,
-                killed=diagnose_kill(self._before, read_facts()),
+                killed=diagnose_kill(self._before, read_facts(), cpu_s),
                 hung=self.hung,
                 stderr=self.stderr,
             )

@@ -1,5 +1,6 @@
 """A SIGKILL is put down to what the kernel counted meanwhile."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -52,3 +53,21 @@ def test_the_counter_that_grew_names_the_cause(later, kind, words):
 def test_unknown_counters_accuse_nobody():
     silent = replace(BEFORE, memory=MemoryFacts(), cgroup=CgroupFacts())
     assert diagnose_kill(silent, silent).kind == "killed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize(
+    ("limit", "cpu_s", "kind"),
+    [(1, 1.01, "cpu-limit"), (1, 0.98, "cpu-limit"), (10, 1.0, "killed"), (-1, 99.0, "killed")],
+)
+def test_the_cpu_limit_is_blamed_where_the_child_had_used_it_up(monkeypatch, limit, cpu_s, kind):
+    import resource
+
+    unlimited = resource.RLIM_INFINITY
+    soft = unlimited if limit < 0 else limit
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda which: {resource.RLIMIT_CPU: (soft, unlimited)}[which]
+    )
+    found = diagnose_kill(BEFORE, after(), cpu_s)
+    assert found.kind == kind
+    assert ("RLIMIT_CPU is 1 s" in found.cause) == (kind == "cpu-limit")
