@@ -113,6 +113,11 @@ def ceiling_text(report: CeilingReport, console: Console) -> None:
     console.print(f"{titles[report.kind]}; a new process for each try")
     for method in report.methods:
         console.print()
+        if method.refused is None and method.cause is not None:
+            console.print(
+                f"{method.method}: no ceiling: {method.cause} (the process has {_amount(report.kind, method.reached)})"
+            )
+            continue
         reached = _amount(report.kind, method.reached)
         tries = "1 try" if method.tries == 1 else f"{method.tries} tries"
         most = "" if method.most is None else f", {_bound(report.kind, method.most)} at most"

@@ -35,7 +35,8 @@ class MethodCeiling:
         error: What the platform said to the least refused.
         complete: Whether the search came to its end; else it goes on between *reached* and
             *refused*.
-        cause: Why that was refused, as far as the counters of that moment tell.
+        cause: Why that was refused, as far as the counters of that moment tell; without a refusal,
+            why there can be none.
         most: The most that the search would have tried.
     """
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")
 GUARDED: Final = ("never", "released")
+#: Why no number of commits would reach the limit of memory areas.
+ADDS_NONE: Final = "its commits add no memory areas"
 _TIMEOUT_S: Final = 60
 _TURN_S: Final = 0.1
 _HEADROOM: Final = 64
@@ -50,7 +52,7 @@ class Answer:
         works: Whether it was done; ``None`` if the process died of it.
         reached: The number that was reached.
         error: What the platform said, or how the process died.
-        cause: Why, as far as the counters of that moment tell.
+        cause: Why, as far as the counters of that moment tell; or why nothing could be refused.
         signal_number: Of the signal that killed it, or its exit code as Windows gives it.
     """
 
@@ -146,8 +148,10 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
     for step in range(done - returned, done):
         backing.release(reservation, 2 * step * granule, granule)
     # A device's driver has a limit of its own, and does not tell what it counts.
-    on_device = backing.tier is Tier.DEVICE
-    areas = done if on_device else (count_mappings() or 0) + 2 * returned
+    counted = None if backing.tier is Tier.DEVICE else count_mappings()
+    if counted is not None and refusal is None and counted < done:
+        return Answer(works=True, reached=counted, cause=ADDS_NONE)
+    areas = done if backing.tier is Tier.DEVICE else (counted or 0) + 2 * returned
     return Answer(works=refusal is None, reached=areas, error=refusal, cause=cause)
 
 

@@ -149,3 +149,26 @@ def test_the_text_names_cause_and_bounds():
     assert "cause: too much" in text
     assert "(1 try, 1 GiB at most) nothing was refused within the bounds" in text
     assert "half of what is safe" in text
+
+
+@linux
+def test_a_method_whose_commits_add_no_areas_has_no_ceiling_of_them():
+    """It has as many areas after 5,000 commits as before; ``fixed`` adds two with each."""
+    answer = ask("mappings", "host", "advise", 10_000)
+    assert answer.works
+    assert 0 < answer.reached < 5_000
+    assert answer.cause == "its commits add no memory areas"
+    other = ask("mappings", "host", "fixed", 10_000)
+    assert (other.works, other.cause) == (True, None)
+    assert other.reached > 9_900
+
+
+def test_the_text_calls_no_number_a_ceiling_where_commits_add_no_areas():
+    cause = "its commits add no memory areas"
+    found = (MethodCeiling("advise", 117, None, 1, None, cause=cause, most=1 << 20),)
+    out = io.StringIO()
+    console = Console(file=out, width=80, highlight=False, legacy_windows=False)
+    ceiling_text(CeilingReport("mappings", found), console)
+    text = " ".join(out.getvalue().split())
+    assert f"advise: no ceiling: {cause} (the process has 117)" in text
+    assert "works" not in text
