@@ -38,10 +38,18 @@ _SHOWN: Final = 60
 # Twenty digits hold any 64-bit value; more would only make the parser slow on hostile input.
 _QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
+# Possessive, so that no input makes it slow.
+_TOO_LONG: Final = re.compile(
+    r"\s*+0*+[1-9][0-9]{20,}+(?:\.[0-9]++)?\s*+([A-Za-zµ]*+)\s*+", re.ASCII
+)
+
 
 def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: bool = True) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
+        long = _TOO_LONG.fullmatch(text)
+        if long is not None and long[1].lower() in units:
+            raise ValueError(f"{text[:_SHOWN]!r} is too large for a {what}: over 20 digits")
         raise ValueError(f"{text[:_SHOWN]!r} is not a {what}; write it like {example}")
     number, unit = match.groups()
     factor = units.get(unit.lower())

@@ -333,6 +333,9 @@ def test_a_device_that_is_no_number_is_wrong_usage(vmtool, monkeypatch, value):
     ran = vmtool("reserve", "1GiB", "--backing", "cuda")
     assert ran.code == 2
     assert "VMTOOL_DEVICE" in ran.stderr
+    ran = vmtool("kv-estimate", "gpt2", "--budget", "cuda")
+    assert ran.code == 2
+    assert "opening" not in ran.stderr
 
 
 def test_doctor_rates_one_device_with_its_free_memory(run_with_fakecuda):

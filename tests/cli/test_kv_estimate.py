@@ -544,6 +544,8 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --budget x%", "not a percentage"),
         ("llama-3.1-8b --budget cuda:x", "unknown backing"),
         ("llama-3.1-8b --budget 99999999999TiB", "more than 64 bits"),
+        ("llama-3.1-8b --budget 9999999999999999999999GiB", "is too large for a size"),
+        ("llama-3.1-8b --context 99999999999999999999999", "is too large for a count"),
         ("llama-3.1-8b --context 0", "not positive"),
         ("llama-3.1-8b --context 1e9", "is not a count"),
         ("llama-3.1-8b --context 99999999999999999999", "absurdly large"),
@@ -563,6 +565,14 @@ def test_wrong_usage_is_told_with_code_2(estimate, line, words):
     ran = estimate(line if "--budget" in line else f"{line} --budget 1GiB")
     assert (ran.code, ran.stdout) == (2, "")
     assert words in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["cuda:x", "cuda:", "cuda:-1"])
+def test_no_device_is_opened_for_a_name_that_is_refused(estimate, name):
+    ran = estimate(f"gpt2 --budget {name}")
+    assert ran.code == 2
+    assert "unknown backing" in ran.stderr
+    assert "opening" not in ran.stderr
 
 
 def test_a_device_that_is_not_there_is_told_with_code_4(estimate):

@@ -123,13 +123,22 @@ def test_the_smallest_budget_that_refuses_nothing_is_told(vmtool):
     assert found["requests"]["refused_admissions"] > 0
     assert enough > found["usage"]["committed"]["peak_bytes"]
     ran = vmtool("kv-replay", *small[:-1], str(enough))
-    assert f"({enough:,} bytes) refuse nothing" in ran.stdout
+    assert f"({enough:,} bytes) is the least that refuses nothing" in ran.stdout
     assert " 0 admissions, 0 steps" in ran.stdout
     less = vmtool("kv-replay", *small[:-1], str(enough - 1), "--json").document
     assert less["requests"]["refused_admissions"] + less["requests"]["refused_steps"] > 0
     axis = ("--compare", "policy=per-tensor,paged")
     assert " enough " not in vmtool("kv-replay", *small, *axis).stdout
     assert format_size(enough) in vmtool("kv-replay", *small, *axis, "--find-budget").stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--find-budget",)])
+def test_no_budget_is_told_where_all_requests_are_too_long(vmtool, more):
+    ran = vmtool("kv-replay", *SMALL, "--context", "1", *more)
+    text = " ".join(ran.stdout.split())
+    assert ran.code == 0
+    assert "budget no request can be admitted, whatever the budget: all are too long" in text
+    assert "at most 256 sequences of 1 token 40 requests" in text
 
 
 def test_prefixes_that_are_kept_are_not_prefilled_again(vmtool, tmp_path):
@@ -154,6 +163,30 @@ def test_page_faults_are_a_phase_of_their_own_unless_left_out(vmtool):
     assert "with the page faults" in " ".join(touched.stdout.split())
     assert not re.search(r"^touch ", bare.stdout, re.MULTILINE)
     assert "page faults of the first writes come on top" in " ".join(bare.stdout.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux faults pages in at commit")
+@pytest.mark.parametrize("touch", ["--touch", "--no-touch"])
+def test_page_faults_of_a_commit_are_told_there(vmtool, touch):
+    rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
+    text = " ".join(vmtool("kv-replay", *rules, "--prefault", touch).stdout.split())
+    assert "; the page faults are in the commits, which fault every page in" in text
+    assert "first writes" not in text
+
+
+def test_steps_that_committed_nothing_are_told_as_none(vmtool):
+    rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
+    text = " ".join(vmtool("kv-replay", *rules, "--context", "1").stdout.split())
+    assert "No decode step committed memory" in text
+    assert "0 of 0" not in text
+
+
+def test_one_is_no_plural():
+    result = replayed()
+    one = dict.fromkeys(("refused_admissions", "refused_steps", "preemptions"), 1)
+    result = replace(result, requests=replace(result.requests, **one))
+    text = "\n".join(to_lines(result, 100))
+    assert "1 admission, 1 step; 1 preemption\n" in text
 
 
 def test_a_plan_that_is_not_safe_is_5(vmtool):

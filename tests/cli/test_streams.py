@@ -276,3 +276,18 @@ def test_a_name_that_is_no_text_is_escaped_in_json(tmp_path):
     assert (ran.returncode, ran.stderr) == (0, b"")
     document = json.loads(Path(os.fsdecode(path)).read_text(encoding="utf-8"))
     assert os.fsencode(document["command"][-1]) == path
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(("stress", "--csv"), ("stress", "--html"), ("compare", "--html")),
+        *(("kv-replay", "--csv"), ("kv-replay", "--html")),
+    ],
+)
+def test_a_file_beside_the_result_is_not_stdout(vmtool, tmp_path, monkeypatch, command, option):
+    monkeypatch.chdir(tmp_path)
+    ran = vmtool(command, option, "-")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "'-' is stdout, which the result has; name a file" in ran.stderr
+    assert list(tmp_path.iterdir()) == []

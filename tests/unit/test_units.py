@@ -85,6 +85,24 @@ def test_long_nonsense_is_not_repeated_whole():
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("9" * 21 + "GiB", "is too large for a size"),
+        ("1" + "0" * 5000, "is too large for a size"),
+        (" 00" + "9" * 21 + ".5 kib ", "is too large for a size"),
+        ("0" * 30 + "1", "is not a size"),
+        ("9" * 21 + "foo", "is not a size"),
+        ("9" * 21 + "GiB!", "is not a size"),
+        ("9" * 21 + " " * 100_000 + "!", "is not a size"),
+    ],
+)
+def test_a_number_of_many_digits_is_too_large_and_no_nonsense(text, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        parse_size(text)
+    assert len(str(caught.value)) < 200
+
+
 def test_an_unknown_unit_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"unknown unit 'Mi'.*kib.*mib"):
         parse_size("1Mi")

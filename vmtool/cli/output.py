@@ -167,8 +167,10 @@ class Output:
 
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""
-        if backing == "cuda" or backing.startswith("cuda:"):
-            device = backing.partition(":")[2] or os.environ.get("VMTOOL_DEVICE") or 0
+        name, colon, number = backing.partition(":")
+        device = number if colon else os.environ.get("VMTOOL_DEVICE") or "0"
+        # What is no number is refused later, and no device is opened.
+        if name == "cuda" and device.isascii() and device.isdigit():
             self.notice(f"opening CUDA device {device}...")
 
     def notice(self, message: str) -> None:

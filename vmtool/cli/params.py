@@ -66,6 +66,8 @@ class _ResultFile(click.Path):
         if self.allow_dash and path == "-":
             if sys.stdout is None:
                 raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
+        elif path == "-":
+            self.fail("'-' is stdout, which the result has; name a file", param, ctx)
         else:
             from vmtool.report.files import claim
 

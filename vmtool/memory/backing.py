@@ -280,6 +280,10 @@ class VirtualBacking(Protocol):
     def guards(self) -> bool:
         """Whether what is not committed faults (B4)."""
 
+    @property
+    def populates(self) -> bool:
+        """Whether the pages are there when commit returns, so that no first write faults."""
+
     def reserve(self, nbytes: int) -> Reservation:
         """Reserve *nbytes* of address space and nothing else (B2).
 

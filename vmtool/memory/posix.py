@@ -138,7 +138,7 @@ class PosixBacking:
         self._label = (
             label.encode(errors="replace")[:79] or None
         )  # the kernel keeps 79 bytes of a name
-        self._prefault = prefault or (method == "advise" and MADV_POPULATE_WRITE is not None)
+        self.populates = prefault or (method == "advise" and MADV_POPULATE_WRITE is not None)
         # MAP_FIXED makes a new mapping that knows nothing of the old one's advice and name.
         self._prepares = prefault or (method == "fixed" and (huge or self._label is not None))
         self._commit_span, self._release_span = {
@@ -295,7 +295,7 @@ class PosixBacking:
         address = reservation.base + offset
         if MADV_FREE_REUSE is not None:
             self._calls.madvise(address, nbytes, MADV_FREE_REUSE)  # accounting only
-        if self._prefault:
+        if self.populates:
             try:
                 self._prepare(address, nbytes)
             except CallError:
@@ -314,7 +314,7 @@ class PosixBacking:
             if self._huge and madvise(address, nbytes, MADV_HUGEPAGE):
                 raise call_error("madvise", address, nbytes, MADV_HUGEPAGE or 0)
             self._set_label(address, nbytes)
-        if self._prefault and madvise(address, nbytes, MADV_POPULATE_WRITE):
+        if self.populates and madvise(address, nbytes, MADV_POPULATE_WRITE):
             raise call_error("madvise", address, nbytes, MADV_POPULATE_WRITE or 0)
 
     def _fill_hole(

@@ -89,6 +89,7 @@ class WindowsBacking:
     tier = Tier.HOST
     zeroes = True
     guards = True
+    populates = False
 
     def __init__(self, method: str = "view", *, calls: WindowsCalls = CALLS) -> None:
         if method not in METHODS:

@@ -141,6 +141,7 @@ class RealMemory:
             method=self._backing.method,
             granule_bytes=self._backing.granularity,
             touched=self._touch,
+            populated=self._backing.populates,
             timings=self._watch.timings(),
             stepping_commits=self._stepping,
             stalled_steps=self._stalled,

@@ -290,6 +290,7 @@ class RealRun:
         method: How it commits.
         granule_bytes: The granule of the backing itself.
         touched: Whether each page was written to after its commit; never on a device.
+        populated: Whether the pages were there with the commit: on a device, or with prefault.
         timings: How long the operations took.
         stepping_commits: Decode steps that committed memory.
         stalled_steps: Those that had to wait for it: it took longer than it was ahead.
@@ -303,6 +304,7 @@ class RealRun:
     method: str
     granule_bytes: int
     touched: bool
+    populated: bool
     timings: tuple[Timing, ...]
     stepping_commits: int
     stalled_steps: int

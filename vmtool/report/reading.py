@@ -107,13 +107,12 @@ def read_document(path: str) -> dict[str, Any]:
 def _check_kind(path: str, document: dict[str, Any]) -> None:
     kind, version = document.get("schema"), document.get("version")
     if kind != STRESS_SCHEMA:
-        found = f"a document {kind[:60]!r}" if isinstance(kind, str) else "no document of vmtool"
-        raise InputError(
-            path,
-            f"is {found}, not {STRESS_SCHEMA!r}",
-            field="schema",
-            hint="write one with: vmtool stress --json -o FILE",
-        )
+        hint = "write one with: vmtool stress --json -o FILE"
+        if isinstance(kind, str):
+            problem = f"is a document {kind[:60]!r}, not {STRESS_SCHEMA!r}"
+            raise InputError(path, problem, field="schema", hint=hint)
+        problem = f"is no document of vmtool: its 'schema' is not {STRESS_SCHEMA!r}"
+        raise InputError(path, problem, hint=hint)
     if isinstance(version, int) and version > STRESS_VERSION:
         raise InputError(
             path,

@@ -62,8 +62,9 @@ def settings_text(settings: ReplaySettings) -> str:
     text = (
         f"{settings.model}, {formats}, {settings.policy} on granules of"
         f" {format_size(settings.granule_bytes)}, {format_size(settings.budget_bytes)} of KV memory"
-        f" ({settings.budget_origin}), at most {settings.max_sequences} sequences of"
-        f" {settings.max_tokens:,} tokens"
+        f" ({settings.budget_origin}), at most"
+        f" {count_of(settings.max_sequences, 'sequence')} of"
+        f" {count_of(settings.max_tokens, 'token')}"
     )
     ranks = (settings.tp, settings.pp, settings.dcp)
     return text if ranks == (1, 1, 1) else text + ", tp {}, pp {}, dcp {}".format(*ranks)
@@ -160,14 +161,14 @@ def _outcomes(result: ReplayResult) -> Iterator[str]:
 def _refusals(result: ReplayResult) -> str:
     requests = result.requests
     parts = [
-        f"{requests.refused_admissions:,} admissions",
-        f"{requests.refused_steps:,} steps",
+        count_of(requests.refused_admissions, "admission"),
+        count_of(requests.refused_steps, "step"),
     ]
     if result.settings.commit_ahead_tokens:
-        parts.append(f"{requests.refused_ahead:,} commits ahead of need")
+        parts.append(f"{count_of(requests.refused_ahead, 'commit')} ahead of need")
     text = ", ".join(parts)
     if requests.preemptions:
-        text += f"; {requests.preemptions:,} preemptions"
+        text += f"; {count_of(requests.preemptions, 'preemption')}"
     if requests.deadlocks:
         text += f", {requests.deadlocks:,} of them as all waited"
     if requests.stalled_ns:
@@ -190,9 +191,11 @@ def _rates(result: ReplayResult) -> str:
 
 
 def _budget_text(result: ReplayResult) -> str:
+    if result.requests.arrived and result.requests.too_long == result.requests.arrived:
+        return "no request can be admitted, whatever the budget: all are too long"
     if result.enough_budget_bytes is not None:
         enough = result.enough_budget_bytes
-        return f"{format_size(enough)} ({enough:,} bytes) refuse nothing, less would"
+        return f"{format_size(enough)} ({enough:,} bytes) is the least that refuses nothing"
     if not result.complete:
         return "how much refuses nothing is not known after an interruption"
     return "--find-budget tells how much refuses nothing"
@@ -207,7 +210,7 @@ def _summary_text(summary: Summary, what: str) -> str:
 
 
 def _spans_text(count: int, rate: float, nbytes: int) -> str:
-    return f"{count:,} spans, {rate:,.1f} in a second, {format_size(nbytes)} together"
+    return f"{count_of(count, 'span')}, {rate:,.1f} in a second, {format_size(nbytes)} together"
 
 
 # ---- real memory ----------------------------------------------------------------------------
@@ -217,7 +220,7 @@ def real_lines(real: RealRun, width: int) -> Iterator[str]:
     """Yield what happened on real memory."""
     text = f"On {real.backing} ({real.method}), which commits multiples of"
     text += f" {format_size(real.granule_bytes)}: every byte count as simulated,"
-    yield from paragraph(f"{text} {real.checks:,} checks", width)
+    yield from paragraph(f"{text} {count_of(real.checks, 'check')}", width)
     headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "together")
     rows = [
         (timing.operation, *_timing(timing.summary, timing.total_ns)) for timing in real.timings
@@ -230,14 +233,18 @@ def real_lines(real: RealRun, width: int) -> Iterator[str]:
 
 def stall_text(real: RealRun) -> str:
     """Return in a sentence how long steps waited for memory, and what of it was measured."""
-    text = (
-        f"{real.stalled_steps:,} of {real.stepping_commits:,} decode steps that committed memory"
-        f" stalled on it, for {format_duration(real.stall_ns)} together"
-    )
-    if real.touched:
-        return f"{text}, with the page faults of the first writes (touch)"
+    text = "No decode step committed memory"
+    if real.stepping_commits:
+        text = (
+            f"{real.stalled_steps:,} of {real.stepping_commits:,} decode steps that committed"
+            f" memory stalled on it, for {format_duration(real.stall_ns)} together"
+        )
     if real.backing != "host":
         return text
+    if real.populated:
+        return f"{text}; the page faults are in the commits, which fault every page in"
+    if real.touched:
+        return f"{text}; admissions and steps are with the page faults of the first writes (touch)"
     return f"{text}; the page faults of the first writes come on top, as nothing was touched"
 
 

@@ -208,7 +208,7 @@ def _real(real: RealRun) -> Markup:
         f"On real memory: {real.backing} ({real.method})",
         tag(
             "p",
-            f"Every byte count as simulated, {real.checks:,} checks. {stall_text(real)}.",
+            f"Every byte count as simulated, {count_of(real.checks, 'check')}. {stall_text(real)}.",
         ),
         table(names, rows),
         grid(charts),

@@ -106,6 +106,23 @@ def test_only_what_is_touched_is_resident(touch):
     assert timings["admission"] == timings["commit"] + timings.get("touch", 0)
 
 
+@pytest.mark.parametrize(
+    ("method", "prefault", "populated"),
+    [("fixed", False, False), ("fixed", True, True), ("advise", False, True)],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux faults pages in at commit")
+def test_pages_that_are_there_with_the_commit_are_told(method, prefault, populated):
+    backing = open_backing(method=method, prefault=prefault)
+    with open_memory(backing, GRANULE, 10 * GRANULE, touch=False) as memory:
+        memory.reserve(1, 10 * GRANULE)
+        memory.commit(1, [(0, 2 * GRANULE)], None)
+        resident = read_range(memory._buffers[1].base, 10 * GRANULE).resident_bytes
+        memory.release(1, [(0, 2 * GRANULE)])
+        memory.unreserve(1)
+        assert memory.result().populated == populated
+    assert resident == (2 * GRANULE if populated else 0)
+
+
 def test_memory_that_differs_is_found(dense_cost):
     plan = plan_of(dense_cost(), "token-major")
     with open_memory(open_backing(), GRANULE, plan.budget_bytes) as memory:
@@ -164,6 +181,7 @@ def test_the_stand_in_device_agrees_with_and_without_a_pool(fakecuda, dense_cost
     assert without_real(real) == simulated
     assert real.real.ledger_peak_bytes == simulated.usage.charged.peak_bytes
     assert not real.real.touched
+    assert real.real.populated
     assert (simulated.operations.reused_bytes > 0) == (retain > 0)
     assert fakecuda.report()["live"]["physical_bytes"] == 0
     del real

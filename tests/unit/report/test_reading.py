@@ -54,7 +54,7 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
         ("", "line 1, column 1: is not JSON"),
         ("{", "is not JSON"),
         ("[]", "no JSON object"),
-        ("{}", "schema: is no document of vmtool"),
+        ("{}", ": is no document of vmtool: its 'schema' is not 'vmtool.stress'"),
         ('{"schema": "vmtool.grow"}', "'vmtool.grow', not 'vmtool.stress'"),
         ('{"schema": 5}', "no document of vmtool"),
         (

@@ -66,6 +66,7 @@ class CudaBacking:
 
     tier = Tier.DEVICE
     guards = True
+    populates = True
 
     def __init__(
         self,
