@@ -93,14 +93,22 @@ class DeviceContext:
         return free, total
 
     def used_bytes(self) -> int | None:
-        """Return what is in use on the device; ``None`` where the driver does not tell it."""
-        if self.lost or self.info.driver_model in _BUDGETED:
+        """Return what is in use on the device; ``None`` where free memory is only a budget.
+
+        Raises:
+            CudaError: If the driver does not answer.
+        """
+        if self.info.driver_model in _BUDGETED:
             return None
+        free, total = self.free_and_total_bytes()
+        return total - free
+
+    def used_bytes_if_told(self) -> int | None:
+        """Return what is in use on the device; ``None`` also where the driver does not answer."""
         try:
-            free, total = self.free_and_total_bytes()
+            return None if self.lost else self.used_bytes()
         except CudaError:
             return None
-        return total - free
 
 
 def _release(loaded: driver.Driver, ordinal: int) -> None:
