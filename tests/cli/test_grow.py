@@ -1,6 +1,7 @@
 """``vmtool grow`` on real memory."""
 
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,7 @@ def test_more_than_the_machine_has_is_exit_5_before_anything_is_mapped(vmtool):
     assert ran.code == 5
     assert ran.stdout == ""
     assert "or less" in ran.stderr
+    assert re.search(r"hint: use --to \d+ ", ran.stderr)
 
 
 def test_copying_that_would_not_be_safe_is_left_out_or_refused(vmtool, monkeypatch):

@@ -194,6 +194,18 @@ def test_a_plan_that_is_not_safe_is_5(vmtool):
     assert ran.code == 5
     assert ran.stdout == ""
     assert "hint: use" in ran.stderr
+    assert "a smaller --budget: " in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is enforced on Linux")
+def test_a_plan_that_reserves_too_much_names_the_options_that_lower_that(vmtool_child):
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 30,) * 2)"
+    rules = (*REAL, "--budget", "64MiB", "--granule", "64KiB", "--backing", "host")
+    ran = vmtool_child("kv-replay", *rules, "--context", "1000000", before=limit)
+    assert ran.code == 5
+    assert "hint: use a smaller --max-sequences or --context: " in ran.stderr
+    less = ("--context", "1000", "--max-sequences", "2")
+    assert vmtool_child("kv-replay", *rules, *less, before=limit).code == 0
 
 
 @pytest.mark.parametrize(

@@ -348,3 +348,23 @@ def test_help_opens_with_a_sentence_and_examples_and_names_every_default(vmtool,
     assert len(help_examples(command)) >= 2
     for word in ("[default: 256MiB]", "[default: 2MiB]", "[default: 3s]"):
         assert word in " ".join(text.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+def test_the_hint_at_a_limit_of_address_space_can_be_followed(vmtool_child):
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_AS, (300_000 << 10,) * 2)"
+    refused = vmtool_child("stress", before=limit)
+    assert refused.code == 5
+    capacity = re.search(r"hint: use --capacity (\d+) ", refused.stderr)[1]
+    more = ("--cycles", "20", "--touch", "none")
+    assert vmtool_child("stress", "--capacity", capacity, *more, before=limit).code == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+def test_where_a_limit_leaves_nothing_safe_it_is_named(vmtool_child):
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_DATA, (50_000 << 10,) * 2)"
+    refused = vmtool_child("stress", before=limit)
+    assert refused.code == 5
+    assert "nothing is safe to commit here" in refused.stderr
+    assert "cause: RLIMIT_DATA is 48.83 MiB" in refused.stderr
+    assert "hint: ulimit -d unlimited" in refused.stderr

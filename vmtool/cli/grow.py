@@ -158,7 +158,7 @@ def _refuse_unsafe(
     commit: int, granule: int, budget: int | None, free: int | None, facts: MachineFacts
 ) -> None:
     """Raise if budget, machine or device do not allow to commit so much."""
-    from vmtool.machine.preflight import Demand, check, refuse_unsafe
+    from vmtool.machine.preflight import Demand, Lever, check, refuse_unsafe
 
     if budget is not None and commit > budget:
         raise RefusedError(
@@ -167,10 +167,18 @@ def _refuse_unsafe(
             if budget >= granule
             else f"raise --budget to {granule} or more: nothing smaller can be committed",
         )
+    to = Lever("--to", granule)
     if free is not None:
-        demand = Demand(device_bytes=commit, device_free_bytes=free)
+        demand = Demand(device_bytes=commit, device_free_bytes=free, commit_lever=to)
     else:
-        demand = Demand(reserve_bytes=commit, commit_bytes=commit, largest_commit_bytes=commit)
+        demand = Demand(
+            reserve_bytes=commit,
+            commit_bytes=commit,
+            largest_commit_bytes=commit,
+            reserve_lever=to,
+            commit_lever=to,
+            writable_lever=to,
+        )
     refuse_unsafe(check(demand, facts))
 
 

@@ -74,7 +74,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
 
     from vmtool.cli.device import device_free
     from vmtool.machine import read_facts
-    from vmtool.machine.preflight import Demand, check, refuse_unsafe
+    from vmtool.machine.preflight import Demand, Lever, check, refuse_unsafe
     from vmtool.replay.build import host_demand
     from vmtool.replay.real import open_memory
 
@@ -82,9 +82,13 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
     if free is None:
         demand = host_demand(plan)
         if not backing.guards:  # its reservations are writable
-            demand = replace(demand, writable_bytes=demand.reserve_bytes)
+            demand = replace(
+                demand, writable_bytes=demand.reserve_bytes, writable_lever=demand.reserve_lever
+            )
     else:
-        demand = Demand(device_bytes=plan.budget_bytes, device_free_bytes=free)
+        demand = Demand(
+            device_bytes=plan.budget_bytes, device_free_bytes=free, commit_lever=Lever("--budget")
+        )
     refuse_unsafe(check(demand, read_facts()))
     return open_memory(
         backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=touch

@@ -175,13 +175,14 @@ def _backings(options: dict[str, Any], methods: tuple[str, ...]) -> list[Virtual
 def _request(
     options: dict[str, Any], methods: tuple[str, ...], facts: MachineFacts, free: int | None
 ) -> Request:
-    from vmtool.machine.preflight import safe_device_part
+    from vmtool.machine.preflight import describe_safe, safe_device_part
     from vmtool.stress.plan import Request
 
     if options["retain"] is not None and "pooled" not in methods:
         raise UsageError("only a pool retains memory", hint="use --method pooled or all")
 
     touch, seed = options["touch"], options["seed"]
+    bound, widen = describe_safe(facts, free)
     return Request(
         methods=methods,
         safe_bytes=facts.safe_bytes if free is None else safe_device_part(free),
@@ -203,6 +204,8 @@ def _request(
         chunk_bytes=options["chunk"],
         retain_bytes=options["retain"],
         device_free_bytes=free,
+        bound=bound,
+        widen=widen,
     )
 
 

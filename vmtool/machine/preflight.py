@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.machine.bounds import FREE_RAM, describe_bound
-from vmtool.machine.facts import KEEP_BYTES, safe_part
+from vmtool.machine.facts import KEEP_BYTES, SPARE_BYTES, safe_part
 from vmtool.memory.diagnosis import lift_address_space_limit
 from vmtool.units import align_down, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from fractions import Fraction
 
     from vmtool.machine.facts import MachineFacts
 
@@ -23,6 +24,8 @@ _ENTRY_BYTES: Final = 8
 _SPARE_MAPPINGS: Final = 1024
 #: What gives a plan more memory to commit, by what binds.
 _WIDENS: Final = {
+    "device-memory": "free some of it first: nvidia-smi shows who holds it",
+    "data-limit": "ulimit -d unlimited",
     "available-memory": FREE_RAM,
     "cgroup-limit": "raise the limit of that control group",
     "commit-limit": "raise the commit limit: sysctl -w vm.overcommit_ratio=95, or add swap",
@@ -30,6 +33,28 @@ _WIDENS: Final = {
 }
 # User addresses of x86-64 and arm64 have 47 or 48 bits; not all of them are free.
 _USABLE_SPACE: Final = 1 << 46
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """The option by which the user makes a plan need less.
+
+    Attributes:
+        option: Its name; or what to lower, where no number can be given for it.
+        unit: What its value is a multiple of; ``None`` where no number can be given.
+        times: How many bytes are needed for each byte of the value.
+    """
+
+    option: str
+    unit: int | None = None
+    times: Fraction | int = 1
+
+    def lower(self, safe: int) -> str | None:
+        """Return how to need no more than *safe* bytes; ``None`` if no value does that."""
+        if self.unit is None:
+            return f"use a smaller {self.option}: {format_size(safe)} ({safe} bytes) is safe"
+        value = align_down(safe // self.times, self.unit)
+        return f"use {self.option} {value} ({format_size(value)}) or less" if value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +72,9 @@ class Demand:
         processes: Worker processes.
         device_bytes: Memory of the device.
         device_free_bytes: What the device's driver says is free; ``None`` if it was not asked.
+        reserve_lever: What lowers *reserve_bytes*; a hint then names it, not only a number.
+        commit_lever: What lowers *commit_bytes* (*device_bytes* of a device).
+        writable_lever: What lowers *writable_bytes*.
     """
 
     reserve_bytes: int = 0
@@ -58,6 +86,9 @@ class Demand:
     processes: int = 1
     device_bytes: int = 0
     device_free_bytes: int | None = None
+    reserve_lever: Lever | None = None
+    commit_lever: Lever | None = None
+    writable_lever: Lever | None = None
 
 
 class Verdict(enum.Enum):
@@ -107,6 +138,28 @@ def refuse_unsafe(findings: Iterable[Finding]) -> None:
             raise RefusedError(finding.message, hint=finding.remedy)
 
 
+def describe_safe(facts: MachineFacts, device_free: int | None = None) -> tuple[str, str]:
+    """Return what binds what is safe to commit, and what would make it more.
+
+    Args:
+        facts: The machine.
+        device_free: What the device has free, where one is asked about.
+    """
+    if device_free is not None:
+        return f"the device has {format_size(device_free)} free", _WIDENS["device-memory"]
+    kind = facts.binds
+    kept = SPARE_BYTES if kind in facts.process_bounds else KEEP_BYTES
+    words = f"{describe_bound(kind, facts)}; {format_size(kept)} of it are left alone"
+    return words, _widen(kind, facts)
+
+
+def _widen(kind: str, facts: MachineFacts) -> str:
+    """Return what gives more memory to commit where the limit called *kind* binds."""
+    if kind == "address-space-limit":
+        return lift_address_space_limit(linux=facts.system.os == "Linux")
+    return _WIDENS[kind]
+
+
 def safe_device_part(free: int) -> int:
     """Return the part of a device's *free* bytes that a plan may commit: nine tenths.
 
@@ -144,22 +197,32 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
         f"tables; {describe_bound(kind, facts)}",
         safe,
-        _at_most("use", safe, f"{_WIDENS[kind]}; {format_size(KEEP_BYTES)} of it are left alone"),
+        _at_most(
+            "use",
+            demand.commit_lever,
+            safe,
+            f"{_WIDENS[kind]}; {format_size(KEEP_BYTES)} of it are left alone",
+        ),
     )
 
 
-def _at_most(verb: str, safe: int, otherwise: str, *, also: bool = False) -> str:
+def _at_most(
+    verb: str, lever: Lever | None, safe: int, otherwise: str, *, also: bool = False
+) -> str:
     """Return what to do: *verb* no more than *safe*, or *otherwise* where nothing at all is safe.
 
     Args:
-        verb: Such as ``use``.
+        verb: Such as ``use``, where there is no lever.
+        lever: What the user can lower.
         safe: Bytes.
         otherwise: What changes the limit.
         also: Whether to say *otherwise* in any case.
     """
-    if not safe:
+    less: str | None = f"{verb} {format_size(safe)} ({safe} bytes) or less"
+    if lever is not None:
+        less = lever.lower(safe)
+    if not safe or less is None:
         return otherwise
-    less = f"{verb} {format_size(safe)} ({safe} bytes) or less"
     return f"{less}, or {otherwise}" if also else less
 
 
@@ -176,7 +239,7 @@ def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
         f"the plan commits {format_size(demand.device_bytes)} on the device, which has "
         f"{format_size(free)} free",
         safe,
-        _at_most("use", safe, "free some of it first: nvidia-smi shows who holds it"),
+        _at_most("use", demand.commit_lever, safe, _WIDENS["device-memory"]),
     )
 
 
@@ -222,8 +285,9 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
         safe,
         _at_most(
             "reserve",
+            demand.reserve_lever,
             safe,
-            lift_address_space_limit(linux=facts.system.os == "Linux"),
+            _widen("address-space-limit", facts),
             also=True,
         ),
     )
@@ -239,7 +303,7 @@ def _data(demand: Demand, facts: MachineFacts) -> Finding | None:
         f"each process has {format_size(_writable(demand))} of private writable memory at its "
         f"peak, {describe_bound('data-limit', facts)}",
         safe,
-        _at_most("use", safe, "ulimit -d unlimited", also=True),
+        _at_most("use", demand.writable_lever, safe, _widen("data-limit", facts), also=True),
     )
 
 
@@ -252,13 +316,18 @@ def _charge(demand: Demand, facts: MachineFacts) -> Finding | None:
     safe = safe_part(headroom)
     if charge <= safe:
         return None
+    lever = demand.writable_lever
+    if lever is not None:
+        lever = replace(lever, times=lever.times * demand.processes)
     return Finding(
         "commit-limit",
         Verdict.REFUSE,
         f"the plan reserves {format_size(charge)} of writable memory, which vm.overcommit_memory=2 "
         f"charges at once; {describe_bound('commit-limit', facts)}",
         safe,
-        _at_most("reserve", safe, f"{_WIDENS['commit-limit']}, or another --method", also=True),
+        _at_most(
+            "reserve", lever, safe, f"{_WIDENS['commit-limit']}, or another --method", also=True
+        ),
     )
 
 

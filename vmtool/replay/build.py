@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.kv.block_classes import block_classes
 from vmtool.kv.growth import shapes_of
-from vmtool.machine.preflight import Demand
+from vmtool.machine.preflight import Demand, Lever
 from vmtool.replay.account import Account
 from vmtool.replay.pools import PoolStore
 from vmtool.replay.ranges import RangeStore
@@ -14,6 +14,9 @@ from vmtool.replay.ranges import RangeStore
 if TYPE_CHECKING:
     from vmtool.kv.pools import Paged, StraddleLoses
     from vmtool.replay.plan import Plan
+
+#: The options name it before weights are taken off and ranks share it, so that it has no number.
+_BUDGET: Final = Lever("--budget")
 
 
 def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
@@ -49,6 +52,9 @@ def host_demand(plan: Plan) -> Demand:
             reserve_bytes=store.reserve_bytes,
             commit_bytes=plan.budget_bytes,
             mappings=2 * (plan.budget_bytes // plan.policy.granule),
+            reserve_lever=_BUDGET,
+            commit_lever=_BUDGET,
+            writable_lever=_BUDGET,
         )
     least = max(plan.policy.committed_bytes(1), 1)
     sequences = min(plan.max_sequences, plan.budget_bytes // least)
@@ -59,4 +65,7 @@ def host_demand(plan: Plan) -> Demand:
         reserve_bytes=sequences * store.reserve_bytes + kept,
         commit_bytes=plan.budget_bytes,
         mappings=2 * (parts * sequences + kept // plan.policy.granule),
+        reserve_lever=Lever("--max-sequences or --context"),
+        commit_lever=_BUDGET,
+        writable_lever=_BUDGET,
     )

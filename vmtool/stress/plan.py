@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.machine.preflight import Demand
+from vmtool.machine.preflight import Demand, Lever
 from vmtool.memory import device_ordinal, methods_of
 from vmtool.memory.backing import MisalignedError
 from vmtool.results import StressSettings
@@ -33,6 +34,8 @@ class Request:
         methods: Names of commit methods; all must belong to the backing.
         safe_bytes: What may be committed on this machine, or on the device.
         device_free_bytes: What the device has free, where it is one.
+        bound: What *safe_bytes* comes from, in words.
+        widen: What would make it more.
     """
 
     methods: tuple[str, ...]
@@ -55,6 +58,8 @@ class Request:
     chunk_bytes: int | None = None
     retain_bytes: int | None = None
     device_free_bytes: int | None = None
+    bound: str | None = None
+    widen: str | None = None
 
 
 def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
@@ -146,23 +151,38 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
     if settings.cycles is not None:
         ever = min(ever, settings.cycles * block)
     live = min(limit, ever)
+    threads = settings.threads
+    budget = Lever("--budget", granule * threads * settings.workers)
     if device_ordinal(settings.backing) is not None:
         # A pool is emptied before another method's turn, so that they never hold memory together.
-        commit = live * granule * settings.threads * settings.workers
+        commit = live * granule * threads * settings.workers
         return Demand(
-            device_bytes=commit, device_free_bytes=device_free, processes=settings.workers
+            device_bytes=commit,
+            device_free_bytes=device_free,
+            processes=settings.workers,
+            commit_lever=budget,
         )
     areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in settings.methods)
-    commit = live * granule * settings.threads
-    reserve = settings.capacity_bytes * settings.threads
+    commit = live * granule * threads
+    reserve = settings.capacity_bytes * threads
     advised = settings.methods.count("advise")  # its reservations are writable
+    mixed = advised < len(settings.methods)
+    # Of the other methods only what is committed is writable, which is no more than the capacity.
+    writable = (
+        Lever("--capacity", granule, threads * (advised + mixed))
+        if advised
+        else replace(budget, times=Fraction(1, settings.workers))
+    )
     return Demand(
         reserve_bytes=reserve * len(settings.methods),
         commit_bytes=commit * settings.workers,
-        mappings=areas * settings.threads,
+        mappings=areas * threads,
         largest_commit_bytes=block * granule,
-        writable_bytes=reserve * advised + (commit if advised < len(settings.methods) else 0),
+        writable_bytes=reserve * advised + (commit if mixed else 0),
         processes=settings.workers,
+        reserve_lever=Lever("--capacity", granule, threads * len(settings.methods)),
+        commit_lever=budget,
+        writable_lever=writable,
     )
 
 
@@ -208,6 +228,16 @@ def _budget(request: Request, capacity: int, granule: int) -> int:
             hint="raise --capacity, or leave --budget out",
         )
     if budget // parts < granule:
+        safe = request.safe_bytes
+        if request.budget_bytes is None and safe < granule * parts:
+            raise RefusedError(
+                f"{format_size(safe)} is safe to commit here, which does not hold one granule of "
+                f"{format_size(granule)} for each thread ({parts})"
+                if safe
+                else "nothing is safe to commit here",
+                cause=request.bound,
+                hint=f"use a smaller granule, or {request.widen}" if safe else request.widen,
+            )
         given = request.budget_bytes is not None
         owner = "a budget of" if given else "half of what is safe to commit here,"
         raise RefusedError(

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,14 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
-from vmtool.machine.preflight import Demand, Verdict, check, page_table_bytes, refuse_unsafe
+from vmtool.machine.preflight import (
+    Demand,
+    Lever,
+    Verdict,
+    check,
+    page_table_bytes,
+    refuse_unsafe,
+)
 from vmtool.memory.pressure import ProcessFacts
 from vmtool.units import GIB, KIB, MIB, TIB
 
@@ -200,3 +208,23 @@ def test_refusals_come_before_warnings():
         Verdict.REFUSE,
         Verdict.WARN,
     ]
+
+
+def test_a_hint_names_the_option_and_a_value_that_it_takes():
+    lever = Lever("--capacity", 2 * MIB, times=3)
+    assert lever.lower(203 * MIB) == f"use --capacity {66 * MIB} (66 MiB) or less"
+    # Two processes share what this one option gives them.
+    assert (
+        replace(lever, times=Fraction(1, 2)).lower(MIB)
+        == f"use --capacity {2 * MIB} (2 MiB) or less"
+    )
+    assert lever.lower(5 * MIB) is None  # three buffers of a granule each do not fit
+    assert "use a smaller --context: 5 MiB (5242880 bytes)" in Lever("--context").lower(5 * MIB)
+
+
+def test_where_not_even_a_granule_is_safe_the_hint_is_to_raise_the_limit():
+    facts = replace(ROOMY, process=replace(ROOMY.process, address_space_limit_bytes=GIB + 65 * MIB))
+    demand = Demand(reserve_bytes=GIB, reserve_lever=Lever("--capacity", 2 * MIB))
+    (finding,) = check(demand, facts)
+    assert finding.safe == MIB
+    assert finding.remedy.startswith("ulimit -v unlimited")

@@ -1,10 +1,18 @@
 """Plans fill gaps, refuse what contradicts itself, and know what they need at most."""
 
+import re
+from dataclasses import replace
+
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from vmtool.errors import RefusedError, UsageError
+from vmtool.machine.facts import CommitFacts, MachineFacts, MemoryFacts, SystemFacts
+from vmtool.machine.preflight import check
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.backing import MisalignedError
+from vmtool.memory.pressure import ProcessFacts
 from vmtool.stress.plan import (
     Request,
     alone,
@@ -128,3 +136,63 @@ def test_methods_are_one_all_or_an_error_that_names_them():
     with pytest.raises(UsageError) as caught:
         method_names("host", "malloc")
     assert known[0] in caught.value.hint
+
+
+_ROOMY = MachineFacts(
+    system=SystemFacts("Linux", "6.1", "x86_64", "cpu", 8, 8, "3.11.7", "0.1.0"),
+    page_bytes=4096,
+    memory=MemoryFacts(64 * GIB, 60 * GIB),
+    commit=CommitFacts(1),
+)
+_LEFT = 300 * MIB
+_TIGHT = {
+    "address-space-limit": replace(
+        _ROOMY, process=ProcessFacts(address_space_bytes=0, address_space_limit_bytes=_LEFT)
+    ),
+    "data-limit": replace(_ROOMY, process=ProcessFacts(data_bytes=0, data_limit_bytes=_LEFT)),
+    "available-memory": replace(_ROOMY, memory=MemoryFacts(64 * GIB, 600 * MIB)),
+    "commit-limit": replace(_ROOMY, commit=CommitFacts(2, 50, 600 * MIB, 0)),
+}
+
+
+@given(
+    kind=st.sampled_from(sorted(_TIGHT)),
+    methods=st.lists(st.sampled_from(host_methods()), min_size=1, unique=True).map(tuple),
+    pattern=st.sampled_from(["tail", "random", "block-grow-partial-shrink"]),
+    granule=st.sampled_from([64 * KIB, 3 * MIB, 2 * MIB]),
+    granules=st.integers(1, 400),
+    threads=st.integers(1, 4),
+    workers=st.integers(1, 4),
+)
+def test_a_hint_that_is_followed_leads_past_that_limit(kind, methods, granules, **options):
+    granule = options.pop("granule")
+    options |= {"methods": methods, "granule_bytes": granule}
+    asked = {"capacity_bytes": granules * granule}
+
+    def refusals(values):
+        findings = check(demand(_settings(**options, **values)), _TIGHT[kind])
+        return {(found.kind, found.message[:18]): found.remedy for found in findings}
+
+    found = refusals(asked)
+    assume(found)
+    (which, remedy), *_ = found.items()
+    hint = re.match(r"use --(capacity|budget) (\d+) ", remedy)
+    if hint is None:
+        # Where not even one granule for each is safe, or only the limit itself helps.
+        assert not remedy.startswith("use")
+        return
+    assert which not in refusals(asked | {f"{hint[1]}_bytes": int(hint[2])})
+
+
+def test_where_nothing_is_safe_no_budget_is_advised_but_the_limit_named():
+    limits = {"bound": "RLIMIT_DATA is 48 MiB", "widen": "ulimit -d unlimited"}
+    with pytest.raises(RefusedError, match="nothing is safe") as caught:
+        _settings(safe_bytes=0, **limits)
+    assert (caught.value.cause, caught.value.hint) == tuple(limits.values())
+    with pytest.raises(RefusedError, match="1 MiB is safe to commit here") as caught:
+        _settings(safe_bytes=MIB, **limits)
+    assert caught.value.hint == "use a smaller granule, or ulimit -d unlimited"
+    # Here a budget beyond the half that is the default does it.
+    with pytest.raises(RefusedError) as caught:
+        _settings(safe_bytes=3 * MIB, **limits)
+    assert f"use a budget of 2 MiB ({2 * MIB} bytes)" in caught.value.hint
