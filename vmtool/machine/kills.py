@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import CgroupLevel, MachineFacts
 
 #: Linux counts ticks for the limit, so that a child may die a little before its exact time.
-_CPU_PART: Final = 0.9
+_TICKS_S: Final = 0.3
 
 
 def ended_children_s() -> float:
@@ -32,7 +32,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
     """
     limit = _cpu_limit_s()
     # First, as it is the child's own, while the counters are of all processes.
-    if limit is not None and cpu_s >= limit * _CPU_PART:
+    if limit is not None and limit - cpu_s <= max(limit * 0.1, _TICKS_S):
         return Diagnosis(
             "cpu-limit",
             f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",

@@ -58,7 +58,13 @@ def test_unknown_counters_accuse_nobody():
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 @pytest.mark.parametrize(
     ("limit", "cpu_s", "kind"),
-    [(1, 1.01, "cpu-limit"), (1, 0.98, "cpu-limit"), (10, 1.0, "killed"), (-1, 99.0, "killed")],
+    [
+        (1, 1.01, "cpu-limit"),
+        (1, 0.8, "cpu-limit"),
+        (1, 0.5, "killed"),
+        (10, 1.0, "killed"),
+        (-1, 99.0, "killed"),
+    ],
 )
 def test_the_cpu_limit_is_blamed_where_the_child_had_used_it_up(monkeypatch, limit, cpu_s, kind):
     import resource
