@@ -271,6 +271,7 @@ _MACHINE = {
     "safe_bytes": Told(int, "What vmtool commits at most without being asked."),
     "binds": Told(str, "Whose limit safe_bytes comes from: the kind of a check of vmtool doctor."),
 }
+_RAN_ON = {"machine": facts.MachineFacts}
 _GRANULARITY = {
     **_MACHINE,
     "commit_headroom_bytes": Told(Either((SIGNED, None)), "Limit less charge."),
@@ -305,15 +306,17 @@ DOCUMENTS: dict[str, Document] = {
         1, "A run of vmtool stress", ((results.StressResult,),), bounded=True
     ),
     "vmtool.stress-matrix": Document(
-        1, "Every pattern, method and granule, by vmtool stress --matrix", ((matrix.MatrixReport,),)
+        1,
+        "Every pattern, method and granule, by vmtool stress --matrix",
+        ((_RAN_ON, matrix.MatrixReport),),
     ),
     "vmtool.stress-ceiling": Document(
-        1, "How far it goes, by vmtool stress --find-ceiling", ((limits.CeilingReport,),)
+        1, "How far it goes, by vmtool stress --find-ceiling", ((_RAN_ON, limits.CeilingReport),)
     ),
     "vmtool.stress-guards": Document(
         1,
         "What touching uncommitted memory does, by vmtool stress --prove-faults",
-        (({"passed": bool}, guards.GuardReport),),
+        (({**_RAN_ON, "passed": bool}, guards.GuardReport),),
     ),
     "vmtool.compare": Document(
         1,

@@ -16,6 +16,7 @@ if sys.platform != "win32":
 import signal
 
 from vmtool.cli.interrupt import watch_signals
+from vmtool.memory.wine import wine_version
 from vmtool.report.schema import load_schema
 from vmtool.report.validate import validate
 
@@ -156,6 +157,29 @@ def test_a_worker_that_uses_memory_which_is_not_there_is_named_by_its_exception(
     assert accident["operation"] in {"touch", "commit", "verify"}
     assert accident["exit_code"] in {0xC0000005, 1}  # 1 where ctypes made an error of it
     assert "not committed" in accident["cause"]
+
+
+def test_a_signal_that_was_asked_for_is_told_as_that():
+    code, out, err = run(
+        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
+        *("--method", "private", "--inject", "VirtualFree:9=SIGSEGV"),
+    )
+    assert code == 1, err
+    (accident,) = json.loads(out)["accidents"]
+    assert accident["cause"] == "the fault VirtualFree:9=SIGSEGV was asked for"
+
+
+@pytest.mark.parametrize("method", ["private", "decommit"])
+def test_the_ceiling_of_areas_is_no_number_that_was_not_reached(method):
+    code, out, err = run("stress", "--find-ceiling", "mappings", "--method", method, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    if wine_version() is not None:
+        assert document["machine"]["system"]["os"] == "Wine"
+    (found,) = document["methods"]
+    assert found["reached"] > 0 or found["refused"] is None
+    if method == "decommit":  # its commits stay in one area
+        assert found["cause"] == "its commits add no memory areas"
 
 
 def test_writing_to_what_is_not_committed_is_an_access_violation():

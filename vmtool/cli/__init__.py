@@ -154,7 +154,9 @@ def _unforeseen(error: OSError | MemoryError) -> VmtoolError:
     if isinstance(error, OSError):
         told = VmtoolError(str(error))
     else:
-        told = VmtoolError("this process cannot have more memory", hint="look at ulimit -a")
+        told = VmtoolError(
+            "this process cannot have more memory", hint="`vmtool doctor` shows its limits"
+        )
     told.__cause__ = error
     return told
 

@@ -96,6 +96,8 @@ def command(
     )
     runs = ComparedRuns(label(old), label(new))
     output = Output(as_json=as_json, path=path, quiet=quiet)
+    if any(run.result.machine.get("system", {}).get("os") == "Wine" for run in (old, new)):
+        output.notice("warning: a run was made on Wine: these are not figures of Windows")
     if comparison.machine:
         output.notice(differences("warning: the machines differ", comparison.machine))
     if comparison.settings:

@@ -20,16 +20,17 @@ def run_matrix_mode(output: Output, request: Request, hang_ns: int) -> int:
     from vmtool.report.stress_modes import matrix_document, matrix_text
     from vmtool.stress.matrix import run_matrix
 
+    facts = read_facts()
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
         report = run_matrix(
             request,
-            read_facts(),
+            facts,
             hang_ns=hang_ns,
             stopping=lambda: interruption.requested,
             progress=lambda done, total: show(lambda: f"run {done + 1} of {total}"),
         )
     output.emit(
-        lambda: matrix_document(report, command_line()),
+        lambda: matrix_document(report, facts, command_line()),
         lambda console: matrix_text(report, console),
     )
     if not report.complete:
@@ -47,6 +48,7 @@ def run_ceiling_mode(output: Output, kind: str, backing: str, methods: tuple[str
     """Search how far one resource goes."""
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
+    from vmtool.machine import read_facts
     from vmtool.report.stress_modes import ceiling_document, ceiling_text
     from vmtool.stress.ceiling import find_ceiling
 
@@ -59,7 +61,7 @@ def run_ceiling_mode(output: Output, kind: str, backing: str, methods: tuple[str
             stopping=lambda: interruption.requested,
         )
     output.emit(
-        lambda: ceiling_document(report, command_line()),
+        lambda: ceiling_document(report, read_facts(), command_line()),
         lambda console: ceiling_text(report, console),
     )
     if not report.complete:
@@ -71,13 +73,14 @@ def run_ceiling_mode(output: Output, kind: str, backing: str, methods: tuple[str
 def run_guards_mode(output: Output, backing: str, methods: tuple[str, ...]) -> int:
     """Show that memory which is not committed faults."""
     from vmtool.cli.interrupt import watch_signals
+    from vmtool.machine import read_facts
     from vmtool.report.stress_modes import guards_document, guards_text
     from vmtool.stress.guards import prove_guards
 
     with watch_signals() as interruption:
         report = prove_guards(backing, methods, stopping=lambda: interruption.requested)
     output.emit(
-        lambda: guards_document(report, command_line()),
+        lambda: guards_document(report, read_facts(), command_line()),
         lambda console: guards_text(report, console),
     )
     if not report.complete:

@@ -33,11 +33,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
     limit = _cpu_limit_s()
     # First, as it is the child's own, while the counters are of all processes.
     if limit is not None and limit - cpu_s <= max(limit * 0.1, _TICKS_S):
-        return Diagnosis(
-            "cpu-limit",
-            f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",
-            "ulimit -t unlimited, or a shorter --duration",
-        )
+        return _cpu_limit(limit, cpu_s)
     level = _grown_level(before, after)
     if level is not None:
         bound = "" if level.limit_bytes is None else f" of {format_size(level.limit_bytes)}"
@@ -54,10 +50,21 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
             f"the OOM killer ended a process because the machine had no memory left{left}",
             "use a smaller --budget; `dmesg | grep -i 'killed process'` names the victim",
         )
+    # On a busy machine the ticks run far ahead of the time that a child is told to have had.
+    if limit is not None and cpu_s > limit / 2:
+        return _cpu_limit(limit, cpu_s)
     return Diagnosis(
         "killed",
         "somebody sent it SIGKILL: the kernel counted no lack of memory",
         "look for a supervisor, a time limit or kill -9",
+    )
+
+
+def _cpu_limit(limit: int, cpu_s: float) -> Diagnosis:
+    return Diagnosis(
+        "cpu-limit",
+        f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",
+        "ulimit -t unlimited, or a shorter --duration",
     )
 
 

@@ -23,6 +23,12 @@ def wine_version() -> str | None:
         return None
 
 
+def not_windows() -> str | None:
+    """Return the line that marks figures taken on Wine; ``None`` on anything else."""
+    version = wine_version()
+    return None if version is None else f"on Wine {version}: these are not figures of Windows"
+
+
 def marked(method: str) -> str:
     """Return *method* as the figures of this run are labelled: on Wine they are not Windows'."""
     version = wine_version()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.padding import Padding
 from rich.text import Text
 
+from vmtool.memory.wine import not_windows
 from vmtool.report.columns import paragraph, table
 from vmtool.report.console import plain_table
 from vmtool.report.device import print_device
@@ -104,6 +105,8 @@ def to_text(report: GranularityReport, console: Console) -> None:
     exact = [f"{s.name} {s.ceiling.works_bytes:,}" for s in report.surveys if s.ceiling]
     if exact:  # as a row of the table it would not fit into a narrow terminal
         console.print(f"largest reservation in bytes: {', '.join(exact)}")
+    if words := not_windows():
+        console.print(words)
     for survey in report.surveys:
         if survey.device is not None:
             print_device(survey, survey.device, console)

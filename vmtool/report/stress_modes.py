@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from vmtool.compare import DEFAULT_THRESHOLD
+from vmtool.memory.wine import not_windows
 from vmtool.report.columns import paragraph, table
 from vmtool.report.compare import percent
 from vmtool.report.console import plain_table
@@ -19,6 +20,7 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vmtool.machine.facts import MachineFacts
     from vmtool.stress.ceiling import CeilingReport
     from vmtool.stress.guards import GuardReport
     from vmtool.stress.matrix import MatrixCell, MatrixReport
@@ -30,9 +32,12 @@ _CASES = {
 }
 
 
-def matrix_document(report: MatrixReport, command: list[str]) -> dict[str, Any]:
+def matrix_document(
+    report: MatrixReport, machine: MachineFacts, command: list[str]
+) -> dict[str, Any]:
     """Return the matrix as a JSON document."""
     body = {
+        "machine": machine,
         "device": report.device,
         "seed": report.seed,
         "complete": report.complete,
@@ -47,8 +52,7 @@ def matrix_text(report: MatrixReport, console: Console) -> None:
     rows: dict[tuple[int, str], dict[str, MatrixCell]] = {}
     for cell in report.cells:
         rows.setdefault((cell.granule_bytes, cell.pattern), {})[cell.method] = cell
-    if report.device is not None:
-        console.print(f"on {report.device}")
+    _print_place(report.device, console)
     headings = ["granule", "pattern", *methods]
     lines = [
         [format_size(granule), pattern, *(_cell(cells.get(method)) for method in methods)]
@@ -82,6 +86,13 @@ def matrix_text(report: MatrixReport, console: Console) -> None:
         console.print(f"refused: {why}")
 
 
+def _print_place(device: str | None, console: Console) -> None:
+    """Say what the figures are of, where that is not this machine's own platform."""
+    for words in (device and f"on {device}", not_windows()):
+        if words:
+            console.print(words)
+
+
 def _cell(cell: MatrixCell | None) -> str:
     if cell is None:
         return "-"
@@ -90,9 +101,12 @@ def _cell(cell: MatrixCell | None) -> str:
     return "-" if cell.cycle_ns is None else format_duration(cell.cycle_ns)
 
 
-def ceiling_document(report: CeilingReport, command: list[str]) -> dict[str, Any]:
+def ceiling_document(
+    report: CeilingReport, machine: MachineFacts, command: list[str]
+) -> dict[str, Any]:
     """Return the ceilings as a JSON document."""
     body = {
+        "machine": machine,
         "device": report.device,
         "kind": report.kind,
         "complete": report.complete,
@@ -108,14 +122,18 @@ def ceiling_text(report: CeilingReport, console: Console) -> None:
         "commit": "the largest commit in one call, untouched, after which another can follow",
         "mappings": "memory areas of one process",
     }
-    if report.device is not None:
-        console.print(f"on {report.device}")
+    _print_place(report.device, console)
     console.print(f"{titles[report.kind]}; a new process for each try")
     for method in report.methods:
         console.print()
         if method.refused is None and method.cause is not None:
             console.print(
                 f"{method.method}: no ceiling: {method.cause} (the process has {_amount(report.kind, method.reached)})"
+            )
+            continue
+        if method.refused is None and method.error is not None:
+            console.print(
+                f"{method.method}: not found, as the process that tried ended: {method.error}"
             )
             continue
         reached = _amount(report.kind, method.reached)
@@ -148,14 +166,22 @@ def _bound(kind: str, number: int) -> str:
     return f"{number:,}" if kind == "mappings" else format_size(number)
 
 
-def guards_document(report: GuardReport, command: list[str]) -> dict[str, Any]:
+def guards_document(
+    report: GuardReport, machine: MachineFacts, command: list[str]
+) -> dict[str, Any]:
     """Return the proofs as a JSON document."""
-    body = {"passed": report.passed, "complete": report.complete, "proofs": report.proofs}
+    body = {
+        "machine": machine,
+        "passed": report.passed,
+        "complete": report.complete,
+        "proofs": report.proofs,
+    }
     return document(GUARDS_SCHEMA, GUARDS_VERSION, command=command, body=body)
 
 
 def guards_text(report: GuardReport, console: Console) -> None:
     """Print what each write did."""
+    _print_place(None, console)
     table = plain_table("method", ("write to", "left"), ("what happened", "left"))
     table.padding = (0, 2, 0, 0)
     for proof in report.proofs:

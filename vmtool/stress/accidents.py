@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.results import Accident
@@ -48,7 +49,8 @@ _HANG: Final[_End] = (
     "hang",
     None,
     "the operation did not end: a lock, reclaim, or a device that does not answer",
-    "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large",
+    ("" if sys.platform == "win32" else "look at `dmesg` for hung tasks; ")
+    + "raise --hang-timeout if the operation is large",
 )
 
 
@@ -80,7 +82,9 @@ def describe_accident(
         kind, name, cause, hint = _by_signal(-code, killed)
     else:
         kind, name, cause, hint = _by_exit(code, stderr)
-    effect = "=HANG" if hung else f"={name}"
+    # Windows has no signals to send: os.kill() ends the process with the number as its exit code.
+    sent = signal_name(code) if name is None and sys.platform == "win32" else name
+    effect = "=HANG" if hung else f"={sent}"
     asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
     if asked:
         cause, hint = f"the fault {asked[0]} was asked for", "leave out --inject"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results import Advice, Recommendation
@@ -133,7 +134,8 @@ def _drift(method: MethodResult) -> Iterator[Advice]:
                 "drift",
                 f"{method.method}: the median {phase.phase} moved between rounds, from "
                 f"{format_duration(low)} to {format_duration(high)}",
-                "stop other work on this machine, or pin vmtool to a core (taskset -c 0)",
+                "stop other work on this machine"
+                + (", or pin vmtool to a core (taskset -c 0)" if sys.platform == "linux" else ""),
             )
             return
 

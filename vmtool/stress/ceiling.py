@@ -120,7 +120,8 @@ def _count(method: str, asked: Callable[[str, int], Answer | None]) -> MethodCei
     answer = asked(method, _MOST_MAPPINGS)
     if answer is None:
         return None
-    refused = None if answer.works else answer.reached + 1
+    # A process that died of it counted nothing.
+    refused = answer.reached + 1 if answer.works is False else None
     return MethodCeiling(
         method=method,
         reached=answer.reached,

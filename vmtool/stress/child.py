@@ -55,7 +55,8 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
         limited = error.errno in _LIMITS or getattr(error, "winerror", None) in _WINDOWS_LIMITS
         raise VmtoolError(
             f"a worker process cannot be started: {error.strerror}",
-            hint="use fewer --workers, or raise the limit that is reached (ulimit -a)"
+            hint="use fewer --workers, or raise the limit that is reached"
+            + ("" if sys.platform == "win32" else " (ulimit -a)")
             if limited
             else f"see why the Python that runs vmtool cannot be started again: {sys.executable}",
         ) from error

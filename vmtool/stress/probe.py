@@ -149,7 +149,7 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
         backing.release(reservation, 2 * step * granule, granule)
     # A device's driver has a limit of its own, and does not tell what it counts.
     counted = None if backing.tier is Tier.DEVICE else count_mappings()
-    if counted is not None and refusal is None and counted < done:
+    if counted is not None and counted < done:  # whatever was refused, it was not an area
         return Answer(works=True, reached=counted, cause=ADDS_NONE)
     areas = done if backing.tier is Tier.DEVICE else (counted or 0) + 2 * returned
     return Answer(works=refusal is None, reached=areas, error=refusal, cause=cause)

@@ -98,6 +98,7 @@ def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailur
     call = failed_call(error)
     entry = journal.read(problem.thread)
     struck = {(fault.call, fault.effect) for fault in session.faults.struck}
+    injected = call is not None and (call.call, call.symbol) in struck
     return CallFailure(
         call=call.call if call else "",
         symbol=call.symbol if call else type(error).__name__,
@@ -106,7 +107,8 @@ def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailur
         granule=entry.granule,
         cycle=entry.cycle,
         worker=session.plan.worker,
-        injected=call is not None and (call.call, call.symbol) in struck,
-        cause=error.cause,
-        hint=error.hint,
+        injected=injected,
+        # What the machine had to do with it was nothing.
+        cause="it was asked for" if injected else error.cause,
+        hint="leave out --inject" if injected else error.hint,
     )

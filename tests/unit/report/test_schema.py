@@ -23,6 +23,7 @@ from stored_runs import (
 
 from vmtool.compare import compare
 from vmtool.errors import UsageError
+from vmtool.machine import read_facts
 from vmtool.report.compare import ComparedRuns, RunLabel, compare_document
 from vmtool.report.schema import load_schema, schema_names
 from vmtool.report.stress_modes import matrix_document
@@ -81,7 +82,9 @@ def test_a_matrix_is_described_to_the_last_key():
             "tail", 4096, "protect", 0, None, None, None, None, None, (), "too many mappings"
         ),
     )
-    document = matrix_document(MatrixReport(cells, seed=7, complete=False), ["vmtool", "stress"])
+    document = matrix_document(
+        MatrixReport(cells, seed=7, complete=False), read_facts(), ["vmtool", "stress"]
+    )
     jsonschema.validate(document, closed(load_schema("stress-matrix")))
 
 
