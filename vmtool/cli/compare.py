@@ -75,6 +75,7 @@ def command(
     from vmtool.cli.output import Output, command_line
     from vmtool.compare import compare
     from vmtool.errors import ExitCode
+    from vmtool.memory.wine import NOT_WINDOWS
     from vmtool.report.compare import (
         ComparedRuns,
         compare_document,
@@ -97,7 +98,7 @@ def command(
     runs = ComparedRuns(label(old), label(new))
     output = Output(as_json=as_json, path=path, quiet=quiet)
     if any(run.result.machine.get("system", {}).get("os") == "Wine" for run in (old, new)):
-        output.notice("warning: a run was made on Wine: these are not figures of Windows")
+        output.notice(f"warning: a run was made on Wine: {NOT_WINDOWS}")
     if comparison.machine:
         output.notice(differences("warning: the machines differ", comparison.machine))
     if comparison.settings:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
+from typing import Final
+
+#: What is said of every figure that was taken on Wine.
+NOT_WINDOWS: Final = "these are not figures of Windows"
 
 
 @functools.cache
@@ -26,7 +30,7 @@ def wine_version() -> str | None:
 def not_windows() -> str | None:
     """Return the line that marks figures taken on Wine; ``None`` on anything else."""
     version = wine_version()
-    return None if version is None else f"on Wine {version}: these are not figures of Windows"
+    return None if version is None else f"on Wine {version}: {NOT_WINDOWS}"
 
 
 def marked(method: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from vmtool.memory.wine import NOT_WINDOWS
 from vmtool.report.console import backing_label, plain_table
 from vmtool.report.document import document
 from vmtool.report.driver_calls import HEADINGS, call_rows, unmapping_words
@@ -82,7 +83,7 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
     parts.append(f"{', '.join(options)}, seed {settings.seed}")
     system = result.machine.get("system", {})
     if system.get("os") == "Wine":
-        parts.append(f"on Wine {system['kernel']}: these are not figures of Windows")
+        parts.append(f"on Wine {system['kernel']}: {NOT_WINDOWS}")
     if settings.inject:
         parts.append(f"injected faults: {', '.join(settings.inject)}")
     for part in parts:
