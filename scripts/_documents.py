@@ -17,37 +17,41 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
-from vmtool import compare, differences, results, stats
-from vmtool.kv import capacity, geometry, llamacpp, tiling
-from vmtool.machine import facts
-from vmtool.machine.checkup import check
-from vmtool.memory import backing, ceiling, proof
-from vmtool.memory.cuda import allocations, devices
+from vmtool import stats
+from vmtool.compare import differences, runs
+from vmtool.kv import estimate, geometry
+from vmtool.kv.engines import llamacpp
+from vmtool.kv.packing import capacity
+from vmtool.machine import doctor, facts
+from vmtool.memory import backing
+from vmtool.memory.cuda import devices
+from vmtool.probes import granularity, grow, limits
+from vmtool.probes.guards import calls, children
 from vmtool.replay import plan as replay_plan
 from vmtool.replay import results as replayed
 from vmtool.report import compare as compared
-from vmtool.report import granularity, replay_table
-from vmtool.stress import ceiling as limits
-from vmtool.stress import guards, matrix
-from vmtool.trials import copying, growing, survey
+from vmtool.report import granularity as granularity_report
+from vmtool.report import replay_table
+from vmtool.results import stress
+from vmtool.stress import matrix
 
 #: Where types are found that a module imports for its annotations only.
 MODULES = (
     *(
-        allocations,
+        granularity,
         backing,
         capacity,
-        ceiling,
-        check,
-        compare,
+        limits,
+        doctor,
+        runs,
         compared,
         devices,
         differences,
         facts,
         geometry,
     ),
-    *(copying, granularity, growing, guards, limits, llamacpp, matrix, proof, results, stats),
-    *(replay_plan, replay_table, replayed, survey, tiling),
+    *(grow, granularity, grow, children, limits, llamacpp, matrix, calls, stress, stats),
+    *(replay_plan, replay_table, replayed, granularity_report, estimate),
 )
 
 
@@ -108,7 +112,7 @@ _RESERVE = {
     "reserve_ns": Told(int, "How long the call took."),
     "ledgers": {
         f"{name}?": _ledger("" if name == "mappings" else "_bytes")
-        for name in (*results.LEDGERS, "device_memory")
+        for name in (*stress.LEDGERS, "device_memory")
     },
     "passed": bool,
 }
@@ -192,7 +196,7 @@ _ESTIMATE = {
             "row_bytes": int,
             "bytes_per_token": int,
             "extent": geometry.Extent,
-            "granules": tuple[tiling.Fit, ...],
+            "granules": tuple[estimate.Fit, ...],
             "block_tiles": Told(bool, "Whether a block fills whole granules."),
             "suggested_block_tokens": Told(int, "The next block that does."),
         }
@@ -275,13 +279,13 @@ _RAN_ON = {"machine": facts.MachineFacts}
 _GRANULARITY = {
     **_MACHINE,
     "commit_headroom_bytes": Told(Either((SIGNED, None)), "Limit less charge."),
-    "backings": tuple[survey.BackingSurvey, ...],
-    "tokens_per_granule": tuple[granularity.TokensPerGranule, ...],
+    "backings": tuple[granularity.BackingSurvey, ...],
+    "tokens_per_granule": tuple[granularity_report.TokensPerGranule, ...],
 }
 _DOCTOR = {
     **_MACHINE,
     "counts": Told(Mapping[str, int], "Findings by rating."),
-    "checks": [{"section": str, "check": check.Check}],
+    "checks": [{"section": str, "check": doctor.Check}],
 }
 
 DOCUMENTS: dict[str, Document] = {
@@ -299,12 +303,10 @@ DOCUMENTS: dict[str, Document] = {
     "vmtool.grow": Document(
         1,
         "A buffer that vmtool grow grew and shrank",
-        ((_GROW, growing.GrowResult),),
+        ((_GROW, grow.GrowResult),),
         without=frozenset({"lengths_bytes", "committed_bytes", "elapsed_ns", "error"}),
     ),
-    "vmtool.stress": Document(
-        1, "A run of vmtool stress", ((results.StressResult,),), bounded=True
-    ),
+    "vmtool.stress": Document(1, "A run of vmtool stress", ((stress.StressResult,),), bounded=True),
     "vmtool.stress-matrix": Document(
         1,
         "Every pattern, method and granule, by vmtool stress --matrix",
@@ -316,12 +318,12 @@ DOCUMENTS: dict[str, Document] = {
     "vmtool.stress-guards": Document(
         1,
         "What touching uncommitted memory does, by vmtool stress --prove-faults",
-        (({**_RAN_ON, "passed": bool}, guards.GuardReport),),
+        (({**_RAN_ON, "passed": bool}, children.GuardReport),),
     ),
     "vmtool.compare": Document(
         1,
         "Two runs of vmtool stress held against each other",
-        ((compared.ComparedRuns, compare.Comparison),),
+        ((compared.ComparedRuns, runs.Comparison),),
     ),
     "vmtool.kv-estimate": Document(
         1,

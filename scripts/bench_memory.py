@@ -26,8 +26,8 @@ assert sys.platform != "win32", "the floor is a loop of POSIX calls"
 from vmtool.memory import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.posix import PosixBacking
-from vmtool.memory.posix_calls import CALLS
+from vmtool.memory.posix.backing import PosixBacking
+from vmtool.memory.posix.calls import CALLS
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 
 FLOOR = r"""

@@ -25,15 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it
 
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods, open_backing
-from vmtool.stress.closing import close_session
-from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
+from vmtool.stress.parent.run import run_stress
 from vmtool.stress.plan import Request, make_settings
-from vmtool.stress.run import run_stress
-from vmtool.stress.session import Session
+from vmtool.stress.worker.journal import Journal
+from vmtool.stress.worker.session import Session, close_session
 
 if TYPE_CHECKING:
-    from vmtool.results import MethodResult, StressSettings
+    from vmtool.results.stress import MethodResult, StressSettings
 
 ROUNDS = 7
 HANG_NS = 60 * 10**9

@@ -25,7 +25,7 @@ from typing import Any
 
 from _documents import DOCUMENTS, MODULES, SIGNED, Document, Either, Told
 
-from vmtool.results import DEVICE_LEDGERS, LEDGERS, PHASES
+from vmtool.results.stress import DEVICE_LEDGERS, LEDGERS, PHASES
 from vmtool.stats import SUB_BUCKET_BITS
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "vmtool" / "schemas"

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from vmtool.report.document import document
-from vmtool.results import (
+from vmtool.results.stress import (
     STRESS_SCHEMA,
     STRESS_VERSION,
     Accident,

@@ -6,7 +6,7 @@ import sys
 def entry() -> None:
     """Run the command line; Ctrl-C ends it with its own code, also before it can say so."""
     try:
-        from vmtool.cli import entry as enter  # noqa: PLC0415 - this is what is guarded
+        from vmtool.cli.app import entry as enter  # noqa: PLC0415 - this is what is guarded
 
         enter()
     except KeyboardInterrupt:

@@ -106,3 +106,12 @@ class RefusedError(VmtoolError):
     """Work that the budget or the preflight refuses before anything is mapped."""
 
     exit_code = ExitCode.REFUSED
+
+
+def printable(text: str) -> str:
+    """Return *text* with escapes for what a terminal would obey and for what no encoding has."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

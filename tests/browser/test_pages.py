@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from stored_runs import MACHINE, eventful, gaussian, method, run
 
-from vmtool.assertions import parse_change
-from vmtool.compare import compare
+from vmtool.compare.assertions import parse_change
+from vmtool.compare.runs import compare
 from vmtool.report.compare_page import compare_page
 from vmtool.report.reading import StoredRun
 from vmtool.report.stress_page import stress_page
-from vmtool.results import Verdict
+from vmtool.results.stress import Verdict
 
 pytestmark = pytest.mark.browser
 

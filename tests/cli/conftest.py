@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.cli import run
+from vmtool.cli.app import run
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def vmtool_child():
     """Return a function that runs ``vmtool ARGUMENTS`` in a new process, after *before*."""
 
     def call(*arguments, before="", stdin=subprocess.DEVNULL):
-        program = f"{before}\nimport sys\nfrom vmtool.cli import run\nsys.exit(run(sys.argv[1:]))"
+        program = (
+            f"{before}\nimport sys\nfrom vmtool.cli.app import run\nsys.exit(run(sys.argv[1:]))"
+        )
         child = subprocess.run(
             [sys.executable, "-c", program, *arguments],
             check=False,

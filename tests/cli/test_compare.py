@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from rich.console import Console
 from stored_runs import MACHINE, gaussian, method, run, write
 
-from vmtool.cli import run as run_vmtool
-from vmtool.compare import compare
+from vmtool.cli.app import run as run_vmtool
+from vmtool.compare.runs import compare
 from vmtool.report.compare import ComparedRuns, RunLabel, print_comparison
 
 

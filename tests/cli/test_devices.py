@@ -6,9 +6,9 @@ import json
 import jsonschema
 import pytest
 
+from vmtool.machine.doctor import check_device
 from vmtool.memory.cuda.devices import DeviceInfo
 from vmtool.report.schema import load_schema
-from vmtool.trials.devices import check_device
 from vmtool.units import GIB, MIB
 
 
@@ -102,7 +102,7 @@ def test_memory_that_a_device_does_not_get_back_is_found(python_with_fakecuda, f
     program = (
         "from vmtool.memory import open_device\n"
         "from vmtool.memory.faults import FaultyCalls, parse_fault\n"
-        "from vmtool.trials.growing import GrowPlan, run_growth\n"
+        "from vmtool.probes.grow import GrowPlan, run_growth\n"
         f"faults = FaultyCalls([parse_fault({fault!r})])\n"
         f"backing = open_device('cuda', faults=faults)\n"
         "plan = GrowPlan((32 << 20, 64 << 20, 0), 64 << 20, against_copying=False)\n"
@@ -120,7 +120,7 @@ def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
     from vmtool.memory import open_device
     from vmtool.memory.cuda.pool import HandlePool
     from vmtool.memory.governor import Governor
-    from vmtool.trials.growing import GrowPlan, run_growth
+    from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset()
     governor = Governor()
@@ -141,7 +141,7 @@ def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
 @pytest.mark.parametrize("driver_model", ["wddm", "wsl"])
 def test_where_free_memory_is_a_budget_it_is_not_told_what_is_released(fakecuda, driver_model):
     from vmtool.memory import open_device
-    from vmtool.trials.growing import GrowPlan, run_growth
+    from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset()
     backing = open_device("cuda")
@@ -153,7 +153,7 @@ def test_where_free_memory_is_a_budget_it_is_not_told_what_is_released(fakecuda,
 
 def test_where_free_memory_is_a_budget_a_reservation_is_not_judged_by_it(fakecuda):
     from vmtool.memory import open_device
-    from vmtool.trials.reserving import measured_reservation
+    from vmtool.probes.reserve import measured_reservation
 
     fakecuda.reset()
     backing = open_device("cuda")
@@ -314,7 +314,7 @@ def test_what_a_device_does_not_offer_is_not_asked_for(run_with_fakecuda):
 
 def test_plain_cuda_is_the_device_that_the_environment_names(python_with_fakecuda):
     code = (
-        "import os, sys; os.environ['VMTOOL_DEVICE'] = '1'; from vmtool.cli import run; "
+        "import os, sys; os.environ['VMTOOL_DEVICE'] = '1'; from vmtool.cli.app import run; "
         "sys.exit(run(['reserve', '1GiB', '--backing', 'cuda', '--json']))"
     )
     ran = python_with_fakecuda(code, devices=2)
@@ -413,7 +413,7 @@ def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
     from vmtool.memory import open_device
     from vmtool.memory.faults import FaultyCalls, parse_fault
     from vmtool.memory.governor import Governor
-    from vmtool.trials.growing import GrowPlan, run_growth
+    from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB", poison=0xA5)
     plan = GrowPlan((64 << 10, 256 << 10, 64 << 10), 1 << 20, against_copying=False)
@@ -428,15 +428,15 @@ def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
 
 def test_growing_on_a_device_finds_bytes_that_are_gone(fakecuda, monkeypatch):
     from vmtool.memory import open_device
-    from vmtool.trials import marks
-    from vmtool.trials.growing import GrowPlan, run_growth
+    from vmtool.probes import patterns
+    from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB")
     plan = GrowPlan((64 << 10, 256 << 10, 64 << 10), 1 << 20, against_copying=False)
     backing = open_device("cuda")
-    stamp = marks._stamp
+    stamp = patterns._stamp
     numbers = iter(range(100))
-    monkeypatch.setattr(marks, "_stamp", lambda index: stamp(index + next(numbers)))
+    monkeypatch.setattr(patterns, "_stamp", lambda index: stamp(index + next(numbers)))
     failure = run_growth(backing, plan).failure
     assert (failure.check, failure.failure) == (
         "contents survive",

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
-from vmtool.machine.checkup import Check, Rating
+from vmtool.machine.doctor import Check, Rating
 from vmtool.report.doctor import to_text
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these limits are Linux's")
@@ -41,7 +41,7 @@ def test_the_text_has_both_sections_and_a_count(vmtool):
 
 def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
     bad = Check("mapping-limit", Rating.PROBLEM, "full", "sysctl -w vm.max_map_count=1")
-    monkeypatch.setattr("vmtool.machine.checkup.examine", lambda _: (bad,))
+    monkeypatch.setattr("vmtool.machine.doctor.examine", lambda _: (bad,))
     assert vmtool("doctor").code == 0
     ran = vmtool("doctor", "--strict")
     assert ran.code == 3
@@ -51,7 +51,7 @@ def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
 
 def test_strict_is_0_without_a_problem(vmtool, monkeypatch):
     fine = Check("swap", Rating.NOTE, "none", "add some")
-    monkeypatch.setattr("vmtool.machine.checkup.examine", lambda _: (fine,))
+    monkeypatch.setattr("vmtool.machine.doctor.examine", lambda _: (fine,))
     assert vmtool("doctor", "--strict").code == 0
 
 

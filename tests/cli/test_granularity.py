@@ -9,9 +9,9 @@ from rich.console import Console
 
 from vmtool.cli import granularity as module
 from vmtool.memory.backing import Granularity
-from vmtool.memory.ceiling import Ceiling
-from vmtool.memory.proof import Proof
-from vmtool.trials.survey import BackingSurvey
+from vmtool.probes.granularity import BackingSurvey
+from vmtool.probes.guards.calls import Proof
+from vmtool.probes.limits import Ceiling
 
 
 def test_the_host_is_described_and_absent_cuda_says_why(vmtool):
@@ -129,7 +129,7 @@ def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
         ceiling=Ceiling(1, None, 1, None),
         proofs=(wrong,),
     )
-    monkeypatch.setattr("vmtool.trials.survey.survey_all", lambda **_: (found,))
+    monkeypatch.setattr("vmtool.probes.granularity.survey_all", lambda **_: (found,))
     ran = vmtool("granularity", "--prove")
     assert ran.code == 3
     assert "WRONG" in ran.stdout
@@ -138,7 +138,7 @@ def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
 
 def test_an_absent_backing_asked_for_by_name_is_exit_4(vmtool, monkeypatch):
     monkeypatch.setattr(
-        "vmtool.trials.survey.survey",
+        "vmtool.probes.granularity.survey",
         lambda name, **_: BackingSurvey(name, absent="no driver", hint="install one"),
     )
     ran = vmtool("granularity", "--backing", "cuda:7")

@@ -128,7 +128,7 @@ def test_a_limit_on_the_address_space_is_refused_by_the_preflight(vmtool_child):
 
 
 def test_a_broken_promise_is_exit_3_and_names_it(vmtool, monkeypatch):
-    from vmtool.trials.stamps import Stamps
+    from vmtool.probes.patterns import Stamps
 
     monkeypatch.setattr(Stamps, "not_zero", lambda *_: 4096)
     ran = vmtool("grow", "--to", "1MiB")
@@ -193,13 +193,13 @@ def test_a_refused_lease_has_its_exit_code_and_a_partial_result(vmtool, monkeypa
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")
 def test_ctrl_c_is_exit_130_with_a_valid_partial_document():
     program = (
-        "import sys, vmtool.trials.growing as g, os, signal\n"
+        "import sys, vmtool.probes.grow as g, os, signal\n"
         "real = g._Trial.step\n"
         "def step(self, length):\n"
         "    real(self, length)\n"
         "    if len(self.elapsed) == 3: os.kill(os.getpid(), signal.SIGINT)\n"
         "g._Trial.step = step\n"
-        "from vmtool.cli import run\n"
+        "from vmtool.cli.app import run\n"
         "sys.exit(run(['grow', '--to', '4MiB', '--json']))\n"
     )
     child = subprocess.run(
@@ -242,9 +242,9 @@ def test_signals_mean_what_they_did_afterwards(vmtool):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_digit_is_cut_at_any_width(width):
     from vmtool.memory import open_backing
+    from vmtool.probes.grow import GrowPlan, run_growth
+    from vmtool.probes.patterns import lengths
     from vmtool.report.grow import to_text
-    from vmtool.trials.growing import GrowPlan, run_growth
-    from vmtool.trials.lengths import lengths
 
     plan = GrowPlan(tuple(lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True)
     result = run_growth(open_backing(), plan)

@@ -10,13 +10,13 @@ import pytest
 from stored_runs import closed
 
 from vmtool.cli import kv_replay as module
-from vmtool.cli.replay_compare import replay_rows
-from vmtool.cli.replay_plan import read_rules
+from vmtool.cli.kv_replay import replay_rows
+from vmtool.cli.kv_replay_plan import read_rules
 from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
 from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report.replay import to_lines
 from vmtool.report.replay_page import compare_page

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.cli import COMMANDS
+from vmtool.cli.app import COMMANDS
 from vmtool.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]

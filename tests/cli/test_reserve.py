@@ -9,7 +9,7 @@ import pytest
 
 from vmtool.cli import reserve as module
 from vmtool.memory.counters import read_process
-from vmtool.trials.reserving import LedgerCheck
+from vmtool.probes.reserve import LedgerCheck
 from vmtool.units import TIB
 
 
@@ -98,7 +98,7 @@ def test_over_rlimit_as_is_explained(vmtool_child):
 
 def test_a_ledger_that_moved_too_much_is_exit_3(vmtool, monkeypatch):
     bad = LedgerCheck("charge", 0, 4096, 4096, 0, passed=False)
-    monkeypatch.setattr("vmtool.trials.reserving.check_ledgers", lambda *_: (bad,))
+    monkeypatch.setattr("vmtool.probes.reserve.check_ledgers", lambda *_: (bad,))
     ran = vmtool("reserve", "64KiB")
     assert ran.code == 3
     assert "WRONG: 0 B expected" in ran.stdout

@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 
-from vmtool.cli import run as run_vmtool
+from vmtool.cli.app import run as run_vmtool
 from vmtool.report.schema import schema_names
 
 

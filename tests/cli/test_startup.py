@@ -8,7 +8,7 @@ import pytest
 
 _PROBE = """
 import sys
-from vmtool.cli import run
+from vmtool.cli.app import run
 code = run(["--help"])
 loaded = sorted(sys.modules)
 import json
@@ -52,7 +52,7 @@ runpy.run_module("vmtool", run_name="__main__")
 def test_a_signal_outside_a_run_ends_with_the_same_code_unless_it_is_ignored(name, ignored, code):
     program = f"""
 import os, signal, sys
-import vmtool.cli
+import vmtool.cli.app
 signal.signal(signal.{name}, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
 def run():
     try:
@@ -60,8 +60,8 @@ def run():
         return 0
     except KeyboardInterrupt:
         return 130
-vmtool.cli.run = run
-vmtool.cli.entry()
+vmtool.cli.app.run = run
+vmtool.cli.app.entry()
 """
     child = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, timeout=60
@@ -71,14 +71,14 @@ vmtool.cli.entry()
 
 def test_an_interruption_in_the_making_of_a_dataclass_has_the_same_code():
     program = """
-import vmtool.__main__, vmtool.cli
+import vmtool.__main__, vmtool.cli.app
 def enter():
     try:
         exec("raise KeyboardInterrupt")
     except KeyboardInterrupt:
         sys.exit(130)
 import sys
-vmtool.cli.entry = enter
+vmtool.cli.app.entry = enter
 vmtool.__main__.entry()
 """
     child = subprocess.run(
@@ -100,4 +100,4 @@ def test_help_loads_nothing_that_only_a_command_needs():
     assert "Commands" in result.stdout
     assert not _HEAVY & set(seen["loaded"])
     ours = {name for name in seen["loaded"] if name.startswith("vmtool.")}
-    assert ours == {"vmtool.cli", "vmtool.errors"}
+    assert ours == {"vmtool.cli", "vmtool.cli.app", "vmtool.errors"}

@@ -98,7 +98,7 @@ def test_a_result_that_nothing_takes_is_told_to_be_lost(monkeypatch, tmp_path):
     for name in ("TMPDIR", "TEMP", "TMP"):
         monkeypatch.setenv(name, str(tmp_path))
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))"
-    program = f"{limit}\nfrom vmtool.cli import entry\nentry()"
+    program = f"{limit}\nfrom vmtool.cli.app import entry\nentry()"
     monkeypatch.setattr(sys.modules[__name__], "PROGRAM", [sys.executable, "-c", program])
     ran = shell("grow --to 1MiB", ">/dev/full")
     assert ran.returncode == 1

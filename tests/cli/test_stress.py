@@ -22,7 +22,7 @@ from vmtool.memory import host_methods
 from vmtool.report.schema import load_schema
 from vmtool.report.stress import to_text
 from vmtool.report.validate import validate
-from vmtool.stress.workloads import PATTERNS
+from vmtool.stress.worker.workloads import PATTERNS
 
 SMALL = ("--capacity", "4MiB", "--granule", "64KiB")
 FEW = (*SMALL, "--cycles", "40")
@@ -125,7 +125,7 @@ def test_bad_input_is_refused_before_anything_starts(vmtool, monkeypatch, argume
     def started(*_arguments, **_options):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("vmtool.stress.run.run_workers", started)
+    monkeypatch.setattr("vmtool.stress.parent.run.run_workers", started)
     ran = vmtool("stress", *arguments)
     assert ran.code == code
     assert ran.stdout == ""
@@ -218,7 +218,7 @@ def _signalled(name, *arguments):
     # Whoever runs the tests may ignore the signal, as nohup does, and children inherit that.
     program = (
         f"import signal, sys; signal.signal(signal.{name}, signal.default_int_handler)\n"
-        "from vmtool.cli import run; sys.exit(run(sys.argv[1:]))"
+        "from vmtool.cli.app import run; sys.exit(run(sys.argv[1:]))"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program, *arguments, "--json"],
@@ -266,9 +266,9 @@ def _text(show, report):
 
 
 def test_the_text_of_what_was_interrupted_says_so():
+    from vmtool.probes.guards.children import GuardReport
+    from vmtool.probes.limits import CeilingReport, MethodCeiling
     from vmtool.report.stress_modes import ceiling_text, guards_text
-    from vmtool.stress.ceiling import CeilingReport, MethodCeiling
-    from vmtool.stress.guards import GuardReport
 
     found = MethodCeiling("fixed", 1 << 40, None, 11, None, complete=False)
     text = _text(ceiling_text, CeilingReport("reserve", (found,), complete=False))

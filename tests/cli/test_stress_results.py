@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from stored_runs import closed
 
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
 from vmtool.report.schema import load_schema
 
 RUN = ("stress", "--capacity", "8MiB", "--budget", "4MiB", "--cycles", "120", "--seed", "1")

@@ -73,7 +73,9 @@ def test_a_planted_import_breaks_its_contract(project, module, code, contract):
 
 def test_imports_that_are_allowed_keep_the_contracts(project):
     plant(project, "vmtool.memory.cuda.driver", "import ctypes\nimport cuda.bindings.driver\n")
-    plant(project, "vmtool.cli.planted", "import click\nimport rich.table\nimport vmtool.memory\n")
+    plant(
+        project, "vmtool.cli.app.planted", "import click\nimport rich.table\nimport vmtool.memory\n"
+    )
     plant(project, "vmtool.report.planted", "import rich\n")
     result = check(project, "imports")
     assert result.returncode == 0, result.stdout

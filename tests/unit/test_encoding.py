@@ -6,8 +6,8 @@ import sys
 
 from stored_runs import checkpoint, gaussian, method
 
-from vmtool.encoding import decode, plain
-from vmtool.results import Checkpoint, MethodResult
+from vmtool.documents import decode, plain
+from vmtool.results.stress import Checkpoint, MethodResult
 from vmtool.stress.messages import encode
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.printable import printable
+from vmtool.errors import printable
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import Ledgers, read_process, read_range, read_split
 from vmtool.memory.faults import FaultyCalls, parse_fault
 from vmtool.memory.pressure import count_mappings, read_pressure
-from vmtool.memory.windows_counters import read_system_memory
-from vmtool.memory.windows_rights import large_page_bytes, may_lock_memory
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
+from vmtool.memory.windows.counters import read_system_memory
+from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
 
 
 def test_the_ledgers_of_a_range_follow_every_step(method):

@@ -13,12 +13,12 @@ if sys.platform != "win32":
     pytest.skip("the Windows backing needs Windows, or Wine", allow_module_level=True)
 
 from vmtool.errors import CallError, UsageError
-from vmtool.memory import windows_ranges
 from vmtool.memory.backing import OutOfMemoryError, QuarantineError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.windows import WindowsBacking
-from vmtool.memory.windows_calls import CALLS
+from vmtool.memory.windows import ranges
+from vmtool.memory.windows.backing import WindowsBacking
+from vmtool.memory.windows.calls import CALLS
 
 GRANULES = 16
 # Growth, holes, releases across blocks, and large commits where small ones were.
@@ -130,7 +130,7 @@ def test_a_refusal_without_memory_to_explain_it_leaves_the_books_true(
     def explain(*_arguments, **_more):
         raise MemoryError
 
-    monkeypatch.setattr(windows_ranges, "call_error", explain)
+    monkeypatch.setattr(ranges, "call_error", explain)
     flawless = new_recorder()
     run(method, flawless, kernel)
     for nth in range(1, len(flawless.made)):

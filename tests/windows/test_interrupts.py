@@ -13,8 +13,8 @@ if sys.platform != "win32":
 
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.windows import WindowsBacking
-from vmtool.memory.windows_calls import CALLS
+from vmtool.memory.windows.backing import WindowsBacking
+from vmtool.memory.windows.calls import CALLS
 
 
 class Interrupter:

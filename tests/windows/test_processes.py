@@ -16,7 +16,7 @@ if sys.platform != "win32":
 import signal
 
 from vmtool.cli.interrupt import watch_signals
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
 from vmtool.report.schema import load_schema
 from vmtool.report.validate import validate
 
@@ -69,7 +69,7 @@ BREAK = (
     WAIT
     + """
 import os
-from vmtool.cli import run
+from vmtool.cli.app import run
 def press():
     wait(os.getpid(), [])
     signal.raise_signal(signal.SIGBREAK)
@@ -193,7 +193,7 @@ def test_writing_to_what_is_not_committed_is_an_access_violation():
 
 def test_a_child_that_may_die_shows_no_error_box():
     program = (
-        "from vmtool.stress.child import volunteer; volunteer()\n"
+        "from vmtool.memory.process import volunteer; volunteer()\n"
         "import ctypes; print(ctypes.WinDLL('kernel32').GetErrorMode())"
     )
     code, out, err = run(program=("-c", program))

@@ -14,10 +14,10 @@ if sys.platform != "win32":
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory import host_methods, open_backing
-from vmtool.memory.proof import prove_granularity
-from vmtool.memory.windows import METHODS, WindowsBacking
-from vmtool.memory.windows_calls import CALLS, call_error
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
+from vmtool.memory.windows.backing import METHODS, WindowsBacking
+from vmtool.memory.windows.calls import CALLS, call_error
+from vmtool.probes.guards.calls import prove_granularity
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vmtool.cli.params import html_option, keep_inputs, output_options
+from vmtool.cli.options import html_option, keep_inputs, output_options
 
 
 class _Percent(click.FloatRange):
@@ -71,11 +71,11 @@ def command(
     vmtool compare before.json after.json
     vmtool compare before.json after.json --fail-on 'commit.median>+20%'
     """  # noqa: D301 - click's own mark
-    from vmtool.assertions import parse_change
     from vmtool.cli.output import Output, command_line
-    from vmtool.compare import compare
+    from vmtool.compare.assertions import parse_change
+    from vmtool.compare.runs import compare
     from vmtool.errors import ExitCode
-    from vmtool.memory.wine import NOT_WINDOWS
+    from vmtool.memory.process import NOT_WINDOWS
     from vmtool.report.compare import (
         ComparedRuns,
         compare_document,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from vmtool.cli.options import all_backings_option, output_options
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import all_backings_option, output_options
 from vmtool.errors import CheckFailedError
 
 
@@ -24,10 +24,9 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     knowing; a problem makes ordinary use fail. Nothing is changed.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
-    from vmtool.machine.checkup import Rating, examine
+    from vmtool.machine.doctor import Rating, examine, examine_device, examine_devices
     from vmtool.memory import device_ordinal
     from vmtool.report.doctor import to_document, to_text
-    from vmtool.trials.devices import examine_device, examine_devices
 
     ordinal = None if backing == "all" else device_ordinal(backing)
     facts = read_facts()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from vmtool.cli.options import SIZE, all_backings_option, output_options
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import SIZE, all_backings_option, output_options
 from vmtool.errors import CheckFailedError, UnavailableError
 
 
@@ -43,12 +43,12 @@ def command(
     with at most 64 reservations, each given back at once.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
+    from vmtool.probes.granularity import survey, survey_all
     from vmtool.report.granularity import GranularityReport, to_document, to_text
-    from vmtool.trials.survey import survey, survey_all
 
     tensors = () if bytes_per_token is None else (("KV tensor", bytes_per_token),)
     if model is not None:
-        from vmtool.cli.model import kv_tensors
+        from vmtool.cli.options import kv_tensors
 
         tensors = (*tensors, *kv_tensors(model))
     facts = read_facts()  # before the survey loads libraries, whose memory areas count too

@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from vmtool.cli.options import (
+    COUNT,
+    SIZE,
+    backing_options,
+    output_options,
+)
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import COUNT, SIZE, backing_options, output_options
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import GIB, align_down, align_up, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
-    from vmtool.trials.growing import GrowResult
+    from vmtool.probes.grow import GrowResult
 
 #: Up to this size the growth is also done by copying, unless --against says otherwise.
 _COPY_UP_TO: Final = GIB
@@ -88,16 +93,16 @@ def command(
     length rounded up to granules; else the exit code is 3. Beside it the same growth is done by
     reallocating and copying. More than the machine can safely give is refused with exit code 5.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.device import device_free
     from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.options import device_free
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory import open_backing
     from vmtool.memory.governor import Governor
+    from vmtool.probes.grow import GrowPlan, run_growth
+    from vmtool.probes.patterns import lengths
     from vmtool.report.grow import to_document, to_text
-    from vmtool.trials.growing import GrowPlan, run_growth
-    from vmtool.trials.lengths import lengths
 
     output = Output(as_json, path, quiet)
     facts = read_facts()
@@ -138,7 +143,7 @@ def _step(
     if (tokens is None) != (model is None):
         raise UsageError("--tokens and --model belong together", hint="give both, or --step SIZE")
     if tokens is not None and model is not None:
-        from vmtool.cli.model import step_bytes
+        from vmtool.cli.options import step_bytes
 
         if step is not None:
             raise UsageError("--step and --tokens both say how long a step is", hint="give one")

@@ -1,26 +1,123 @@
-"""Where a command's result goes: text or one JSON document, to stdout or a file."""
+"""Files that are written when the work is done: made sure of before it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli import ARGUMENTS
-from vmtool.cli.stderr import tell
-from vmtool.cli.streams import drop_unwritten
-from vmtool.printable import printable
+from vmtool.cli.app import ARGUMENTS
+from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console
+
+#: What is wrong with a name, and not with what the platform has or allows.
+_WRONG_NAMES: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+)
+
+
+def claim(path: str) -> str | None:
+    """Make sure that *path* can be written, before work that would be lost otherwise.
+
+    What is in the file stays, and one that is not there is not left behind.
+
+    Returns:
+        The file's real path, or ``None`` if it is a pipe or a device, which take whatever comes.
+
+    Raises:
+        UsageError: If it can name no file, such as one in a folder that does not exist.
+        VmtoolError: If the platform refuses to write it.
+    """
+    try:
+        file = Path(path)
+        if not file.exists():
+            file = Path(os.path.realpath(path))  # a link to what is not there stays
+            file.open("xb").close()
+            file.unlink()
+        elif file.is_dir():  # Windows would say that it is denied
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif file.is_file():
+            file.open("ab").close()
+        else:  # a pipe or a device. A pipe's reader would take closing it for the end
+            return None
+    except (OSError, ValueError) as error:
+        # A ValueError is a NUL in the path.
+        code = getattr(error, "errno", errno.EINVAL)
+        message = f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
+        if code not in _WRONG_NAMES:
+            raise VmtoolError(message, hint="write elsewhere, or make that possible") from error
+        hint = "make its folder first" if code == errno.ENOENT else "give another file"
+        raise UsageError(message, hint=hint) from error
+    return os.path.realpath(path)
+
+
+def save(path: str, text: str) -> None:
+    """Write *text* to *path*, in place of what was there.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    # Half a character, as in the name of a file that is no text, has no code in UTF-8.
+    Path(path).write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def on_terminal(stream: IO[str] | None) -> bool:
+    """Tell whether *stream* is shown to a person; ``None``, a closed one, is not."""
+    return stream is not None and stream.isatty()
+
+
+def drop_unwritten() -> None:
+    """Drop what stdout and stderr hold and do not take.
+
+    Python would try again at exit, and then end with code 120 whatever the command had to say.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
+
+
+def tell(message: str) -> None:
+    """Write *message*, which may have several lines, to stderr.
+
+    A terminal would break a long line in the middle of a number; one that is read by a program
+    stays one line. Where stderr takes nothing it is lost: the exit code says the same.
+    """
+    lines = [printable(line) for line in message.split("\n")]
+    if on_terminal(sys.stderr):
+        import shutil
+        import textwrap
+
+        width = max(shutil.get_terminal_size().columns, 20)
+        lines = [
+            textwrap.fill(
+                line,
+                width,
+                subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for line in lines
+        ]
+    with suppress(OSError):
+        click.echo("\n".join(lines), err=True)
 
 
 def command_line() -> list[str]:
@@ -108,7 +205,7 @@ class Output:
         """Write the result; only the form that was asked for is made."""
 
         def rich_text(file: IO[str]) -> None:
-            from vmtool.report.console import result_console
+            from vmtool.report.table import result_console
 
             if file.isatty():
                 text(result_console(file))
@@ -131,7 +228,7 @@ class Output:
         """
 
         def plain_text(file: IO[str]) -> None:
-            from vmtool.report.columns import text_width
+            from vmtool.report.table import text_width
 
             file.writelines(f"{printable(line)}\n" for line in lines(text_width(file)))
 
@@ -140,7 +237,7 @@ class Output:
     def _write(
         self, document: Callable[[], dict[str, Any]], text: Callable[[IO[str]], None]
     ) -> None:
-        from vmtool.report.codepage import UTF_8, result_encoding
+        from vmtool.report.table import UTF_8, result_encoding
 
         # Made before the file is opened: what fails here leaves an earlier result alone.
         body = document() if self.as_json else {}
@@ -160,7 +257,6 @@ class Output:
         """Write a file beside the result, if it was asked for."""
         if path is None:
             return
-        from vmtool.report.files import save
 
         text = make()
         put(path, lambda place: save(place, text), Path(path).suffix)

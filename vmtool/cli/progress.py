@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vmtool.cli.streams import on_terminal
+from vmtool.cli.output import on_terminal
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from vmtool.results import StressSettings
-    from vmtool.stress.run import Progress
+    from vmtool.results.stress import StressSettings
+    from vmtool.stress.parent.run import Progress
 
 _EVERY_NS: Final = 200 * 10**6
 # The narrowest terminal that is worth a thought; a wrapped line could not be removed.

@@ -6,8 +6,8 @@ import os
 
 import click
 
+from vmtool.cli.options import SIZE, backing_options, output_options
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import SIZE, backing_options, output_options
 from vmtool.errors import CheckFailedError, ExitCode
 
 
@@ -41,8 +41,8 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.memory import open_backing
+    from vmtool.probes.reserve import measured_reservation
     from vmtool.report.reserve import to_document, to_text
-    from vmtool.trials.reserving import measured_reservation
 
     output = Output(as_json, path, quiet)
     output.announce(backing)

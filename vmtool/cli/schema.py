@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from vmtool.cli.params import output_file_option
+from vmtool.cli.options import output_file_option
 
 
 @click.command()

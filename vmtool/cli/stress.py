@@ -9,9 +9,8 @@ import click
 from click.core import ParameterSource
 
 from vmtool import __version__
-from vmtool.cli.output import Output, command_line
-from vmtool.cli.params import backing_options, output_options
-from vmtool.cli.stderr import tell
+from vmtool.cli.options import backing_options, output_options
+from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import stress_options
 from vmtool.errors import ExitCode, UsageError
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.results import StressResult, StressSettings
+    from vmtool.results.stress import StressResult, StressSettings
     from vmtool.stress.plan import Request
 
 
@@ -81,7 +80,7 @@ def _refuse_unused(mode: str) -> None:
 
 
 def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
-    from vmtool.cli.device import device_free
+    from vmtool.cli.options import device_free
     from vmtool.cli.stress_modes import run_ceiling_mode, run_guards_mode, run_matrix_mode
     from vmtool.machine import read_facts
     from vmtool.stress.plan import method_names
@@ -100,14 +99,14 @@ def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
 
 
 def _run(output: Output, options: dict[str, Any]) -> int:
-    from vmtool.assertions import evaluate, parse_assertion
-    from vmtool.cli.device import device_free
     from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.options import device_free
     from vmtool.cli.progress import stress_progress
+    from vmtool.compare.assertions import evaluate, parse_assertion
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_document, to_text
+    from vmtool.stress.parent.run import run_stress, with_verdicts
     from vmtool.stress.plan import make_settings, method_names
-    from vmtool.stress.run import run_stress, with_verdicts
 
     conditions = [parse_assertion(text) for text in options["assertions"]]
     output.announce(options["backing"])
@@ -145,7 +144,7 @@ def _write_files(output: Output, options: dict[str, Any], result: StressResult) 
         return stress_page(result, command=command_line(), version=__version__)
 
     def table() -> str:
-        from vmtool.report.csv import stress_csv
+        from vmtool.report.stress import stress_csv
 
         return stress_csv(result)
 
@@ -239,7 +238,7 @@ def _preflight(
 
 def _exit_code(output: Output, result: StressResult) -> int:
     """Return the exit code; what failed stands in the result, and the first of it on stderr."""
-    from vmtool.results import Outcome
+    from vmtool.results.stress import Outcome
 
     if result.outcome is Outcome.INTERRUPTED:
         output.notice("interrupted; everything is released, the result is partial")

@@ -49,8 +49,8 @@ def run_ceiling_mode(output: Output, kind: str, backing: str, methods: tuple[str
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
+    from vmtool.probes.limits import find_ceiling
     from vmtool.report.stress_modes import ceiling_document, ceiling_text
-    from vmtool.stress.ceiling import find_ceiling
 
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
         report = find_ceiling(
@@ -74,8 +74,8 @@ def run_guards_mode(output: Output, backing: str, methods: tuple[str, ...]) -> i
     """Show that memory which is not committed faults."""
     from vmtool.cli.interrupt import watch_signals
     from vmtool.machine import read_facts
+    from vmtool.probes.guards.children import prove_guards
     from vmtool.report.stress_modes import guards_document, guards_text
-    from vmtool.stress.guards import prove_guards
 
     with watch_signals() as interruption:
         report = prove_guards(backing, methods, stopping=lambda: interruption.requested)

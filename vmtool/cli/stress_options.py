@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from vmtool.cli.params import (
+from vmtool.cli.options import (
     COUNT,
     DURATION,
     SIZE,

@@ -23,6 +23,6 @@ def read_facts() -> MachineFacts:
 
         return read_windows_facts()
     else:  # mypy needs every branch spelled out
-        from vmtool.machine.other import read_other_facts
+        from vmtool.machine.macos import read_other_facts
 
         return read_other_facts()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Final
 
 from vmtool.memory.pressure import ProcessFacts
-from vmtool.units import GIB, MIB
+from vmtool.units import GIB, MIB, format_size
 
 #: Left to everything else on the machine when a safe amount is worked out.
 KEEP_BYTES: Final = 256 * MIB
@@ -313,3 +314,38 @@ def safe_part(available: int | None) -> int:
     if available is None:
         return GIB
     return max(min(available * 4 // 5, available - KEEP_BYTES), 0) // MIB * MIB
+
+
+#: What frees RAM, and what shows who has it.
+FREE_RAM: Final = "end what else takes RAM: " + {
+    "linux": "`ps aux --sort=-rss | head`",
+    "darwin": "`top -o mem`",
+}.get(sys.platform, "Task Manager lists it by memory")
+
+
+def describe_bound(name: str, facts: MachineFacts) -> str:
+    """Return what the limit called *name* leaves, with its numbers.
+
+    Args:
+        name: A key of :attr:`vmtool.machine.facts.MachineFacts.safe_bounds`.
+        facts: The machine.
+    """
+    process = facts.process
+    left = format_size((facts.machine_bounds | facts.process_bounds).get(name, 0))
+    if name == "cgroup-limit" and (level := facts.cgroup.tightest) is not None:
+        return (
+            f"the control group {level.path} leaves {left} of {format_size(level.bound_bytes or 0)}"
+        )
+    if name == "commit-limit":
+        return f"the commit limit leaves {left}"
+    if name == "available-memory":
+        return f"{left} of RAM is available"
+    if name == "address-space-limit":
+        return _limit("RLIMIT_AS", process.address_space_limit_bytes, process.address_space_bytes)
+    if name == "data-limit":
+        return _limit("RLIMIT_DATA", process.data_limit_bytes, process.data_bytes)
+    return "what is available is not told here, so at most 1 GiB counts as safe"
+
+
+def _limit(name: str, limit: int | None, used: int | None) -> str:
+    return f"{name} is {format_size(limit or 0)} and {format_size(used or 0)} is in use"

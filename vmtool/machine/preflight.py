@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
-from vmtool.machine.bounds import FREE_RAM, describe_bound
-from vmtool.machine.facts import KEEP_BYTES, SPARE_BYTES, safe_part
+from vmtool.machine.facts import FREE_RAM, KEEP_BYTES, SPARE_BYTES, describe_bound, safe_part
 from vmtool.memory.diagnosis import lift_address_space_limit
 from vmtool.units import align_down, format_size
 

@@ -8,7 +8,7 @@ import sys
 
 from vmtool import __version__
 from vmtool.machine.facts import SystemFacts
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
 
 
 def read_system(cpu_model: str | None) -> SystemFacts:

@@ -11,9 +11,9 @@ import winreg
 
 from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
 from vmtool.machine.system import read_system
-from vmtool.memory.windows_counters import SystemMemory, read_system_memory
-from vmtool.memory.windows_rights import large_page_bytes, may_lock_memory
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
+from vmtool.memory.windows.counters import SystemMemory, read_system_memory
+from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
 
 
 def read_windows_facts() -> MachineFacts:

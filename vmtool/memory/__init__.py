@@ -109,16 +109,16 @@ def open_backing(
     if method is None:
         method = host_methods()[0]
     if sys.platform == "win32":
-        from vmtool.memory.windows import WindowsBacking
-        from vmtool.memory.windows_calls import CALLS as WINDOWS_CALLS
+        from vmtool.memory.windows.backing import WindowsBacking
+        from vmtool.memory.windows.calls import CALLS as WINDOWS_CALLS
 
         if prefault or huge:
             raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
         windows_calls = WINDOWS_CALLS if faults is None else faults.wrap(WINDOWS_CALLS)
         return WindowsBacking(method, calls=windows_calls)
     else:  # mypy needs both branches spelled out
-        from vmtool.memory.posix import PosixBacking
-        from vmtool.memory.posix_calls import CALLS
+        from vmtool.memory.posix.backing import PosixBacking
+        from vmtool.memory.posix.calls import CALLS
 
         calls = CALLS if faults is None else faults.wrap(CALLS)
         return PosixBacking(method, prefault=prefault, huge=huge, label=label, calls=calls)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vmtool.errors import CallError, UsageError, VmtoolError
 from vmtool.memory.blocks import BlockMap
-from vmtool.memory.owner import Owner
+from vmtool.memory.governor import Owner
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

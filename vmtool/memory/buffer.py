@@ -8,8 +8,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
 from vmtool.memory.blocks import BlockMap
 from vmtool.memory.exports import Exporting, LiveViewError
-from vmtool.memory.governor import BudgetError, Role
-from vmtool.memory.owner import Owner
+from vmtool.memory.governor import BudgetError, Owner, Role
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.wine import wine_version
+from vmtool.memory.process import wine_version
 from vmtool.units import KIB
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def read_process() -> Ledgers:
     and its areas are not counted.
     """
     if sys.platform == "win32":
-        from vmtool.memory.windows_counters import read_process_ledgers
+        from vmtool.memory.windows.counters import read_process_ledgers
 
         return read_process_ledgers()
     elif sys.platform == "darwin":
-        from vmtool.memory.darwin_counters import read_task_ledgers
+        from vmtool.memory.darwin import read_task_ledgers
 
         return read_task_ledgers()
     else:  # mypy needs every branch spelled out
@@ -106,7 +106,7 @@ def read_split(ranges: Sequence[Span]) -> tuple[Ledgers, tuple[Ledgers, ...]]:
     Raises nothing; what can't be told is ``None``.
     """
     if sys.platform == "win32":
-        from vmtool.memory.windows_counters import read_range_ledgers
+        from vmtool.memory.windows.counters import read_range_ledgers
 
         return read_process(), tuple(read_range_ledgers(*span) for span in ranges)
     elif sys.platform == "darwin":

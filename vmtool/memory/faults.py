@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vmtool.errors import UsageError
-from vmtool.memory.windows_diagnosis import code_of, symbol_of
+from vmtool.memory.windows.diagnosis import code_of, symbol_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

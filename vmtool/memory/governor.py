@@ -1,18 +1,34 @@
-"""How much memory may be committed, who holds it, and who may not have more."""
+"""What owns memory, addresses or a place in a ledger is one object and stays one."""
 
 from __future__ import annotations
 
 import enum
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.memory.owner import Owner
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class Owner:
+    """Refuses ``copy`` and ``pickle``: two objects would give the same thing back twice."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            TypeError: Always, as for a lock or a file.
+        """
+        raise TypeError(
+            f"cannot copy or pickle a {type(self).__name__}: it owns what it stands for"
+        )
+
 
 # Totals are compared with counters that platforms keep in 64 signed bits.
 _MAX_TOTAL: Final = (1 << 63) - 1

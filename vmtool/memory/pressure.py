@@ -66,7 +66,7 @@ def read_pressure() -> Pressure:
 
 def _read_counters() -> Pressure:
     if sys.platform == "win32":
-        from vmtool.memory.windows_counters import read_system_memory
+        from vmtool.memory.windows.counters import read_system_memory
 
         counters = read_system_memory()
         if counters is None:
@@ -104,7 +104,7 @@ def read_process_facts() -> ProcessFacts:
         status = _read_kib("/proc/self/status")
         space = status.get("VmSize")
         if sys.platform == "darwin":
-            from vmtool.memory.darwin_counters import read_virtual_size
+            from vmtool.memory.darwin import read_virtual_size
 
             space = read_virtual_size()
         return ProcessFacts(
@@ -131,7 +131,7 @@ def parse_kib(text: str | None) -> dict[str, int]:
 def count_mappings() -> int | None:
     """Return how many memory areas this process has, or ``None`` where it can't be told."""
     if sys.platform == "win32":
-        from vmtool.memory.windows_counters import read_process_ledgers
+        from vmtool.memory.windows.counters import read_process_ledgers
 
         return read_process_ledgers().mappings
     else:  # mypy needs both branches spelled out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from vmtool.kv.layout import Policy
+    from vmtool.kv.packing.ranges import Policy
 
 #: Slower than this a token takes minutes, faster is faster than a clock tick.
 _RATES: Final = (0.01, 1e9)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.kv.growth import Run
+    from vmtool.kv.packing.growth import Run
 
 
 class Node:

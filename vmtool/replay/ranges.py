@@ -10,9 +10,8 @@ from vmtool.replay.prefixes import Prefixes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.growth import Run, Shape
-    from vmtool.replay.account import Account
-    from vmtool.replay.memory import Piece
+    from vmtool.kv.packing.growth import Run, Shape
+    from vmtool.replay.account import Account, Piece
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import Sequence
 

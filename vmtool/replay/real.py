@@ -1,34 +1,67 @@
-"""Real memory under a replay: every commit and release of the simulation, done and timed.
-
-Each sequence has a :class:`VirtualBuffer` of its own, with its ranges one after the other; block
-pools have one buffer together. What sequences share is committed once, in a buffer of its own; it
-is not mapped into theirs a second time, which changes no byte count.
-"""
+"""How long operations on real memory took, in bounded memory."""
 
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Self
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final, Self
 
-from vmtool.encoding import plain
+from vmtool.documents import plain
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.fill import window
 from vmtool.memory.governor import BudgetError, Governor, Tier
-from vmtool.replay.results import RealRun
-from vmtool.replay.stopwatch import Stopwatch, now
+from vmtool.memory.process import window
+from vmtool.replay.results import RealRun, Timing
+from vmtool.stats import Histogram, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.pool import HandlePool
-    from vmtool.replay.memory import Piece
+    from vmtool.replay.account import Piece
+
+#: One call each, and all calls of an admission, of a step or of an end.
+OPERATIONS: Final = (
+    *("reserve", "commit", "touch", "release", "unreserve"),
+    *("admission", "step", "end"),
+)
+_BATCH: Final = 4096
+
+now = perf_counter_ns
+
+
+class Stopwatch:
+    """Histograms by operation; samples are sorted in batches, off the measured path."""
+
+    def __init__(self) -> None:
+        self._histograms = {name: Histogram() for name in OPERATIONS}
+        self._samples: dict[str, list[int]] = {name: [] for name in OPERATIONS}
+
+    def add(self, operation: str, elapsed_ns: int) -> None:
+        """Add one sample."""
+        samples = self._samples[operation]
+        samples.append(elapsed_ns)
+        if len(samples) >= _BATCH:
+            self._histograms[operation].extend(samples)
+            samples.clear()
+
+    def timings(self) -> tuple[Timing, ...]:
+        """Return what was measured, without operations that did not happen."""
+        found = []
+        for name in OPERATIONS:
+            histogram = self._histograms[name]
+            histogram.extend(self._samples[name])
+            self._samples[name].clear()
+            data = histogram.data()
+            if data.count:
+                found.append(Timing(name, data.sum_ns, summarize(data), data))
+        return tuple(found)
 
 
 class RealMemory:
-    """Carries out a replay's operations; implements :class:`vmtool.replay.memory.Memory`.
+    """Carries out a replay's operations; implements :class:`vmtool.replay.account.Memory`.
 
     Args:
         backing: Where the memory comes from.
@@ -57,7 +90,7 @@ class RealMemory:
         self._stepping = self._stalled = self._stall_ns = self._checks = 0
 
     def reserve(self, arena: int, nbytes: int) -> None:
-        """See :class:`vmtool.replay.memory.Memory`."""
+        """See :class:`vmtool.replay.account.Memory`."""
         start = now()
         buffer = VirtualBuffer(self._backing, nbytes, governor=self._governor, holder="kv-replay")
         self._watch.add("reserve", now() - start)
@@ -67,7 +100,7 @@ class RealMemory:
         self._expected[arena] = 0
 
     def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
-        """See :class:`vmtool.replay.memory.Memory`."""
+        """See :class:`vmtool.replay.account.Memory`."""
         buffer, watch = self._buffers[arena], self._watch
         together = 0
         for offset, nbytes in spans:
@@ -93,7 +126,7 @@ class RealMemory:
             self._stall_ns += together - slack_ns
 
     def release(self, arena: int, spans: Sequence[Piece]) -> None:
-        """See :class:`vmtool.replay.memory.Memory`."""
+        """See :class:`vmtool.replay.account.Memory`."""
         buffer = self._buffers[arena]
         together = 0
         for offset, nbytes in spans:
@@ -107,7 +140,7 @@ class RealMemory:
         self._watch.add("end", together)
 
     def unreserve(self, arena: int) -> None:
-        """See :class:`vmtool.replay.memory.Memory`."""
+        """See :class:`vmtool.replay.account.Memory`."""
         if self._expected[arena]:
             raise CheckFailedError(f"{self._expected[arena]} bytes are committed where none should")
         self._bytes.pop(arena, None)
@@ -117,12 +150,12 @@ class RealMemory:
         del self._buffers[arena], self._expected[arena]
 
     def trim(self) -> None:
-        """See :class:`vmtool.replay.memory.Memory`."""
+        """See :class:`vmtool.replay.account.Memory`."""
         if self._pool is not None:
             self._pool.trim()
 
     def check(self, committed: int, pooled: int) -> None:
-        """See :class:`vmtool.replay.memory.Memory`."""
+        """See :class:`vmtool.replay.account.Memory`."""
         self._checks += 1
         charged = self._governor.ledger(self._backing.tier).used_bytes
         kept = 0

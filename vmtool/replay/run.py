@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.account import Account
-from vmtool.replay.build import make_store
 from vmtool.replay.results import (
     BadLine,
     Level,
@@ -18,6 +17,7 @@ from vmtool.replay.results import (
     Usage,
 )
 from vmtool.replay.simulation import Simulation
+from vmtool.replay.stores import make_store
 from vmtool.stats import summarize
 
 if TYPE_CHECKING:

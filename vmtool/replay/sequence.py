@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vmtool.kv.growth import Run
+    from vmtool.kv.packing.growth import Run
     from vmtool.kv.traces.request import Request
     from vmtool.replay.prefixes import Node
 

@@ -12,10 +12,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.kv.live import LiveBytes
-from vmtool.replay.observer import Observer
+from vmtool.kv.packing.usage import LiveBytes
 from vmtool.replay.plan import OnRefusal
-from vmtool.replay.recorder import Recorder
+from vmtool.replay.recorder import Observer, Recorder
 from vmtool.replay.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
     from vmtool.replay.plan import Plan
-    from vmtool.replay.store import Store
+    from vmtool.replay.stores import Store
 
 _END: Final = 0
 _STEP: Final = 1

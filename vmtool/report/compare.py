@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.compare import QUANTILES, Direction
-from vmtool.report.console import plain_table
+from vmtool.compare.runs import QUANTILES, Direction
 from vmtool.report.document import document
+from vmtool.report.table import plain_table
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from vmtool.compare import Change, Comparison, Rate
-    from vmtool.differences import Difference
+    from vmtool.compare.differences import Difference
+    from vmtool.compare.runs import Change, Comparison, Rate
     from vmtool.report.reading import StoredRun
 
 SCHEMA: Final = "vmtool.compare"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.compare import Direction
-from vmtool.report.charts import histogram_chart, interval_chart
+from vmtool.compare.runs import Direction
+from vmtool.report.chart import histogram_chart, interval_chart
 from vmtool.report.compare import (
     change_text,
     footnotes,
@@ -14,15 +14,25 @@ from vmtool.report.compare import (
     percent,
     verdict_text,
 )
-from vmtool.report.html import check, checks, figure, grid, page, section, table
-from vmtool.report.markup import Markup, join, tag
+from vmtool.report.page import (
+    Markup,
+    check,
+    checks,
+    figure,
+    grid,
+    join,
+    page,
+    section,
+    table,
+    tag,
+)
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.compare import Change, Comparison
-    from vmtool.differences import Difference
+    from vmtool.compare.differences import Difference
+    from vmtool.compare.runs import Change, Comparison
     from vmtool.report.reading import StoredRun
 
 _STYLES = {Direction.FASTER: "good", Direction.SLOWER: "bad", Direction.UNCHANGED: "soft"}

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.machine.bounds import describe_bound
-from vmtool.machine.checkup import Check, Rating
+from vmtool.machine.doctor import Check, Rating
+from vmtool.machine.facts import describe_bound
 from vmtool.report.document import document
 from vmtool.report.machine import machine_body
 from vmtool.units import format_size

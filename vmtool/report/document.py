@@ -6,7 +6,7 @@ import json
 from typing import IO, TYPE_CHECKING, Any
 
 from vmtool import __version__
-from vmtool.encoding import plain
+from vmtool.documents import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

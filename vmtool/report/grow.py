@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.memory.wine import marked
-from vmtool.report.console import backing_label, plain_table
+from vmtool.memory.process import marked
 from vmtool.report.document import document
+from vmtool.report.table import backing_label, plain_table
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vmtool.machine.facts import MachineFacts
+    from vmtool.probes.grow import CopyResult, GrowFailure, GrowPlan, GrowResult
     from vmtool.stats import Summary
-    from vmtool.trials.copying import CopyResult
-    from vmtool.trials.growing import GrowFailure, GrowPlan, GrowResult
 
 SCHEMA: Final = "vmtool.grow"
 VERSION: Final = 1

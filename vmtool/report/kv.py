@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.capacity import Limit
 from vmtool.kv.geometry import Span
-from vmtool.report.columns import pairs, paragraph, table
+from vmtool.kv.packing.capacity import Limit
+from vmtool.report.table import pairs, paragraph, table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from fractions import Fraction
 
-    from vmtool.kv.capacity import Capacity
     from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.estimate import Budget, Estimate, PolicyAnswer, Question, TensorFit
-    from vmtool.kv.tiling import Fit
+    from vmtool.kv.estimate import Budget, Estimate, Fit, PolicyAnswer, Question, TensorFit
+    from vmtool.kv.packing.capacity import Capacity
 
 _GB: Final = 10**9
 
@@ -65,7 +64,7 @@ def _format_text(question: Question) -> str:
         summary += f"; {formats.value.summary}"
     text = f"{formats_text(question)} ({summary}), {question.format_origin}"
     if formats.key.name.startswith("fp8"):
-        from vmtool.kv.vllm import stored_formats  # noqa: PLC0415 - few questions need it
+        from vmtool.kv.engines.vllm import stored_formats  # noqa: PLC0415 - few questions need it
 
         packed = stored_formats(question.geometry, formats).key.name
         if packed != formats.key.name:
@@ -316,3 +315,111 @@ def explain_lines(question: Question, width: int) -> list[str]:
         text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
         rows.append([name, str(fact.value), text])
     return [*paragraph(title, width), *table(["", "value", "from"], rows, width, prose=2)]
+
+
+def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:
+    """Return the keys of the JSON document."""
+    question, cost = estimate.question, estimate.cost
+    geometry, budget = question.geometry, question.budget
+    body = {
+        "model": {
+            "name": geometry.name,
+            "architecture": geometry.architecture,
+            "layers": len(geometry.layers),
+            "context_tokens": geometry.context_tokens,
+            "tp": geometry.tp,
+            "pp": geometry.pp,
+            "dcp": geometry.dcp,
+        },
+        "format_k": question.formats.key.name,
+        "format_v": question.formats.value.name,
+        "format_origin": question.format_origin,
+        "budget": {
+            "total_bytes": budget.total_bytes,
+            "weights_bytes": budget.weights_bytes,
+            "reserve_bytes": budget.reserve_bytes,
+            "kv_bytes": budget.kv_bytes,
+            "origin": budget.origin,
+        },
+        "context_tokens": question.length,
+        "sequences": question.sequences,
+        "granule_bytes": question.granule,
+        "block_tokens": question.block,
+        "in_flight_tokens": question.in_flight,
+        "sequence": _sequence_body(cost, question.length),
+        "layers": _layer_bodies(cost),
+        "tensors": [_tensor_body(item) for item in estimate.tensors],
+        "policy": question.policy,
+        "policies": {
+            name: {"impossible": str(answer)}
+            if isinstance(answer, UsageError)
+            else policy_body(answer)
+            for name, answer in estimate.answers().items()
+        },
+    }
+    if estimate.prefill is not None:
+        prefill = estimate.prefill
+        body["prefill"] = {
+            "in_flight_tokens": prefill.question.in_flight,
+            "one_sequence": prefill.answer.one,
+            "sequences_of_context": prefill.answer.many,
+        }
+    if explain:
+        body["provenance"] = question.provenance
+    return body
+
+
+def _sequence_body(cost: SequenceCost, length: int) -> dict[str, Any]:
+    return {
+        "fixed_bytes": cost.fixed_bytes,
+        "slope_bytes": cost.slope.numerator,
+        "slope_tokens": cost.slope.denominator,
+        "saturation_tokens": cost.saturation_tokens,
+        "at_context_bytes": cost.bytes_for(length),
+        "marginal_bytes": cost.marginal_bytes(length),
+    }
+
+
+def _layer_bodies(cost: SequenceCost) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": layer.kind,
+            "indices": layer.indices,
+            "bytes_per_token_held": layer.bytes_per_token,
+            "cross_attention_bytes": layer.cross_bytes,
+            "state_bytes": layer.state_bytes,
+        }
+        for layer in cost.layers
+    ]
+
+
+def _tensor_body(item: TensorFit) -> dict[str, Any]:
+    tensor = item.tensor
+    return {
+        "name": tensor.name,
+        "kind": item.kind,
+        "layers": item.layers,
+        "format": tensor.format_name,
+        "heads": tensor.heads,
+        "row_bytes": tensor.row_bytes,
+        "bytes_per_token": tensor.bytes_per_token,
+        "extent": tensor.extent,
+        "granules": item.fits,
+        "block_tiles": item.tiles,
+        "suggested_block_tokens": item.block,
+    }
+
+
+def policy_body(answer: PolicyAnswer) -> dict[str, Any]:
+    """Return the JSON object of what one policy makes of the question."""
+    return {
+        "floor_bytes": answer.floor_bytes,
+        "reserved_bytes": answer.reserved_bytes,
+        "used_bytes": answer.waste.used_bytes,
+        "committed_bytes": answer.waste.committed_bytes,
+        "wasted_bytes": answer.waste.wasted_bytes,
+        "waste_ends_tokens": answer.waste_ends,
+        "one_sequence": answer.one,
+        "sequences_of_context": answer.many,
+        "longest_for_sequences": answer.longest,
+    }

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from vmtool.report.columns import comparison, paragraph, table
-from vmtool.report.kv import count_of, formats_text, percent
-from vmtool.report.kv_json import policy_body
+from vmtool.report.kv import count_of, formats_text, percent, policy_body
+from vmtool.report.table import comparison, paragraph, table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

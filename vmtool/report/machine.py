@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.report.console import plain_table
+from vmtool.report.table import plain_table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from vmtool.encoding import decode
+from vmtool.documents import decode
 from vmtool.errors import InputError
 from vmtool.report.schema import load_schema
 from vmtool.report.validate import SchemaViolation, validate
-from vmtool.results import STRESS_SCHEMA, STRESS_VERSION, StressResult
+from vmtool.results.stress import STRESS_SCHEMA, STRESS_VERSION, StressResult
 from vmtool.stats import SUB_BUCKET_BITS, bucket_start
 
 if TYPE_CHECKING:
-    from vmtool.results import CallResult, PhaseResult
+    from vmtool.results.stress import CallResult, PhaseResult
     from vmtool.stats import HistogramData
 
 #: A run's document has some 100 KB; the bound keeps a wrong file from filling memory.

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import csv
+import io
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.report.columns import pairs, paragraph, table
+from vmtool.replay.results import Point
+from vmtool.report.chart import (
+    BUDGET,
+    LIVE,
+    REFUSED,
+    ROUNDING,
+    budget_in_reach,
+    plot_lines,
+)
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
-from vmtool.report.plot import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines
+from vmtool.report.table import pairs, paragraph, table
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -252,3 +262,12 @@ def _timing(summary: Summary, total_ns: int) -> Sequence[str]:
     values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.p999_ns, summary.max_ns)
     told = ["" if ns is None else format_duration(ns) for ns in values]
     return [f"{summary.samples:,}", *told, format_duration(total_ns)]
+
+
+def timeline_csv(result: ReplayResult) -> str:
+    """Return a row for each point of the timeline, in exact integers."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Point)])
+    writer.writerows(astuple(point) for point in result.timeline)
+    return file.getvalue()

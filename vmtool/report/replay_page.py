@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool import __version__
-from vmtool.report.charts import Series, histogram_chart, timeline_chart
-from vmtool.report.html import facts as fact_table
-from vmtool.report.html import figure, flat, grid, page, section, table
+from vmtool.report.chart import Series, budget_in_reach, histogram_chart, timeline_chart
 from vmtool.report.kv import count_of
-from vmtool.report.markup import Markup, join, tag
-from vmtool.report.plot import budget_in_reach
+from vmtool.report.page import (
+    Markup,
+    figure,
+    flat,
+    grid,
+    join,
+    page,
+    section,
+    table,
+    tag,
+)
+from vmtool.report.page import facts as fact_table
 from vmtool.report.replay import facts, levels, settings_text, stall_text, trace_text
 from vmtool.report.replay_table import best_rows, headings, row_cells
 from vmtool.units import format_duration, format_size

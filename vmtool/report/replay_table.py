@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vmtool.replay.results import ReplayResult  # noqa: TC001 - likewise
-from vmtool.report.columns import comparison, paragraph
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
+from vmtool.report.table import comparison, paragraph
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

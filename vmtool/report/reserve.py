@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.memory.wine import marked
-from vmtool.report.console import backing_label, plain_table
+from vmtool.memory.process import marked
 from vmtool.report.document import document
+from vmtool.report.table import backing_label, plain_table
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.trials.reserving import LedgerCheck, ReserveResult
+    from vmtool.probes.reserve import LedgerCheck, ReserveResult
 
 SCHEMA: Final = "vmtool.reserve"
 VERSION: Final = 1

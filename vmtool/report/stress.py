@@ -1,17 +1,26 @@
-"""A stress run as text: latencies, histograms, checks; no digit is cut at any width."""
+"""The driver calls of a stress run on a device, each apart, and what running work does to them."""
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.memory.wine import NOT_WINDOWS
-from vmtool.report.console import backing_label, plain_table
+from vmtool.memory.process import NOT_WINDOWS
+from vmtool.report.chart import histogram_rows
 from vmtool.report.document import document
-from vmtool.report.driver_calls import HEADINGS, call_rows, unmapping_words
-from vmtool.report.histogram import histogram_rows
-from vmtool.results import DEVICE_LEDGERS, LEDGERS, STRESS_SCHEMA, STRESS_VERSION, Outcome
+from vmtool.report.table import backing_label, plain_table
+from vmtool.results.stress import (
+    DEVICE_LEDGERS,
+    LEDGERS,
+    STRESS_SCHEMA,
+    STRESS_VERSION,
+    Outcome,
+)
+from vmtool.stats import bucket_start
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -20,7 +29,44 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from vmtool.results import MethodResult, StressResult, Verdict
+    from vmtool.results.stress import Checkpoint, MethodResult, StressResult, UnmapResult, Verdict
+
+HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
+
+
+def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
+    """Return one row for each driver call of *method*, below :data:`HEADINGS`."""
+    return [
+        (
+            call.call,
+            _duration(call.summary.median_ns),
+            _duration(call.summary.p99_ns),
+            _duration(call.summary.max_ns),
+            f"{call.summary.samples:,}",
+            f"{call.summary.samples / method.cycles:.2f}" if method.cycles else "-",
+        )
+        for call in method.calls
+    ]
+
+
+def unmapping_words(found: UnmapResult) -> str:
+    """Return in a sentence whether unmapping waited for running work."""
+    idle, busy, work = map(format_duration, (found.idle_ns, found.busy_ns, found.work_ns))
+    words = {
+        True: "cuMemUnmap waited for work that ran on another range",
+        False: "cuMemUnmap did not wait for work that ran on another range",
+        None: "whether cuMemUnmap waits for running work could not be told: the work was too short",
+    }
+    return (
+        f"{words[found.waited]}: {idle} idle, {busy} beside {work} of work "
+        f"(medians of {found.rounds}); synchronising before it costs "
+        f"{format_duration(found.idle_synchronise_ns)} on an idle device"
+    )
+
+
+def _duration(ns: int | None) -> str:
+    return "-" if ns is None else format_duration(ns)
+
 
 # Below this width the statistics become rows, so that four phases still fit beside each other.
 _NARROW: Final = 72
@@ -128,10 +174,6 @@ def _calls(method: MethodResult) -> Table:
     return table
 
 
-def _duration(ns: int | None) -> str:
-    return "-" if ns is None else format_duration(ns)
-
-
 def _tail(result: StressResult) -> Iterator[RenderableType]:
     yield Text(f"harness overhead: {format_duration(result.overhead_ns)} in each sample")
     before, after = result.resident_before_bytes, result.resident_after_bytes
@@ -218,3 +260,62 @@ def _problem(message: str, cause: str | None, hint: str | None) -> RenderableTyp
         if more:
             text.append(f"\n{label}: {more}", style="not bold default")
     return text
+
+
+#: One row is one number. ``record`` is ``rate``, ``latency``, ``histogram``, ``driver_call``,
+#: ``ledger`` or ``process``; ``subject`` is a phase, a driver call or a ledger. A histogram's row
+#: counts the samples from ``from_ns`` to below ``to_ns``; a ledger's row was read at ``from_ns``
+#: after the first cycle.
+COLUMNS: Final = (
+    *("record", "method", "worker", "subject", "statistic"),
+    *("cycle", "from_ns", "to_ns", "value"),
+)
+
+_Row = tuple[object, ...]
+
+
+def stress_csv(result: StressResult) -> str:
+    """Return the table of one run; what was not told is left out."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for method in result.methods:
+        writer.writerows(_method_rows(method))
+    for point in result.checkpoints:
+        writer.writerows(_checkpoint_rows(point))
+    return file.getvalue()
+
+
+def _method_rows(method: MethodResult) -> Iterator[_Row]:
+    name = method.method
+    for rate in ("cycles_per_s", "bytes_per_s"):
+        yield "rate", name, "", "", rate, "", "", "", getattr(method, rate)
+    for phase in method.phases:
+        for item in fields(phase.summary):
+            value = getattr(phase.summary, item.name)
+            if value is not None:
+                yield "latency", name, "", phase.phase, item.name, "", "", "", value
+        for index, count in phase.histogram.buckets:
+            edges = bucket_start(index), bucket_start(index + 1)
+            yield "histogram", name, "", phase.phase, "count", "", *edges, count
+    for call in method.calls:
+        for item in fields(call.summary):
+            value = getattr(call.summary, item.name)
+            if value is not None:
+                yield "driver_call", name, "", call.call, item.name, "", "", "", value
+
+
+def _checkpoint_rows(point: Checkpoint) -> Iterator[_Row]:
+    for reading in point.buffers:
+        for statistic in ("believed", "observed", "low", "high"):
+            value = getattr(reading, statistic)
+            if value is not None:
+                yield _ledger_row("ledger", point, reading.ledger, statistic, value)
+    for ledger, value in point.process.items():
+        if value is not None:
+            yield _ledger_row("process", point, ledger, "beyond_belief", value)
+
+
+def _ledger_row(record: str, point: Checkpoint, ledger: str, statistic: str, value: int) -> _Row:
+    place = record, point.method, point.worker, ledger, statistic
+    return *place, point.cycle, point.at_ns, "", value

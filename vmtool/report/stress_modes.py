@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from vmtool.compare import DEFAULT_THRESHOLD
-from vmtool.memory.wine import not_windows
-from vmtool.report.columns import paragraph, table
+from vmtool.compare.runs import DEFAULT_THRESHOLD
+from vmtool.memory.process import not_windows
+from vmtool.probes.guards.children import GUARDS_SCHEMA, GUARDS_VERSION
+from vmtool.probes.limits import CEILING_SCHEMA, CEILING_VERSION
 from vmtool.report.compare import percent
-from vmtool.report.console import plain_table
 from vmtool.report.document import document
-from vmtool.stress.ceiling import CEILING_SCHEMA, CEILING_VERSION
-from vmtool.stress.guards import GUARDS_SCHEMA, GUARDS_VERSION
+from vmtool.report.table import paragraph, plain_table, table
 from vmtool.stress.matrix import MATRIX_SCHEMA, MATRIX_VERSION, fastest
 from vmtool.units import format_duration, format_size
 
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.stress.ceiling import CeilingReport
-    from vmtool.stress.guards import GuardReport
+    from vmtool.probes.guards.children import GuardReport
+    from vmtool.probes.limits import CeilingReport
     from vmtool.stress.matrix import MatrixCell, MatrixReport
 
 _CASES = {

@@ -5,18 +5,35 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.charts import Series, histogram_chart, timeline_chart
-from vmtool.report.console import backing_label
-from vmtool.report.driver_calls import HEADINGS, call_rows, unmapping_words
-from vmtool.report.html import check, checks, facts, figure, flat, grid, page, section, table
-from vmtool.report.markup import Markup, join, tag
-from vmtool.results import Outcome
+from vmtool.report.chart import Series, histogram_chart, timeline_chart
+from vmtool.report.page import (
+    Markup,
+    check,
+    checks,
+    facts,
+    figure,
+    flat,
+    grid,
+    join,
+    page,
+    section,
+    table,
+    tag,
+)
+from vmtool.report.stress import HEADINGS, call_rows, unmapping_words
+from vmtool.report.table import backing_label
+from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.results import Checkpoint, MethodResult, PhaseResult, StressResult
+    from vmtool.results.stress import (
+        Checkpoint,
+        MethodResult,
+        PhaseResult,
+        StressResult,
+    )
 
 _STATISTICS: Final = ("median", "p90", "p99", "p999", "max")
 _TITLES: Final = {"charge": "Commit charge"}

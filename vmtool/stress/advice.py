@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results import Advice, Recommendation
+from vmtool.results.stress import Advice, Recommendation
 from vmtool.stats import bucket_start
 from vmtool.units import MIB, format_duration, format_size
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results import MethodResult, PhaseResult, StressResult
+    from vmtool.results.stress import MethodResult, PhaseResult, StressResult
 
 _FEW_SAMPLES: Final = 100
 _OUTLIER: Final = 10  # times the median

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare import DEFAULT_THRESHOLD
+from vmtool.compare.intervals import median_interval
+from vmtool.compare.runs import DEFAULT_THRESHOLD
 from vmtool.errors import RefusedError
-from vmtool.intervals import median_interval
 from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
-from vmtool.results import Outcome, StressSettings
+from vmtool.results.stress import Outcome, StressSettings
 from vmtool.stats import Summary  # noqa: TC001 - the schema is made from the types
+from vmtool.stress.parent.run import run_stress
 from vmtool.stress.plan import Request, demand, make_settings
-from vmtool.stress.run import run_stress
-from vmtool.stress.workloads import PATTERNS
+from vmtool.stress.worker.workloads import PATTERNS
 from vmtool.units import KIB, MIB, align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from vmtool.intervals import Interval
+    from vmtool.compare.intervals import Interval
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results import PhaseResult, StressResult
+    from vmtool.results.stress import PhaseResult, StressResult
 
 MATRIX_SCHEMA: Final = "vmtool.stress-matrix"
 MATRIX_VERSION: Final = 1

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from vmtool.encoding import plain
-from vmtool.results import (  # noqa: TC001 - decoding reads the types
+from vmtool.documents import plain
+from vmtool.results.stress import (  # noqa: TC001 - decoded at run time
     CallFailure,
     Checkpoint,
     LedgerSlope,

@@ -10,8 +10,13 @@ from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import Demand, Lever
 from vmtool.memory import device_ordinal, methods_of
 from vmtool.memory.backing import MisalignedError
-from vmtool.results import StressSettings
-from vmtool.stress.workloads import PATTERNS, largest_commit, live_granules, worst_mappings
+from vmtool.results.stress import StressSettings
+from vmtool.stress.worker.workloads import (
+    PATTERNS,
+    largest_commit,
+    live_granules,
+    worst_mappings,
+)
 from vmtool.units import MIB, align_down, align_up, format_size
 
 if TYPE_CHECKING:

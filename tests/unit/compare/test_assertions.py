@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_runs import gaussian, method, run
 
-from vmtool.assertions import Metric, evaluate, parse_assertion, parse_change
+from vmtool.compare.assertions import (
+    Metric,
+    evaluate,
+    parse_assertion,
+    parse_change,
+)
 from vmtool.errors import UsageError
 
 

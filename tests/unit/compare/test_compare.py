@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 from stored_runs import MACHINE, gaussian, method, phase, run
 
-from vmtool.assertions import parse_change
-from vmtool.compare import Direction, compare
-from vmtool.differences import _MACHINE_FACTS
-from vmtool.encoding import plain
+from vmtool.compare.assertions import parse_change
+from vmtool.compare.differences import _MACHINE_FACTS
+from vmtool.compare.runs import Direction, compare
+from vmtool.documents import plain
 from vmtool.machine import read_facts
 from vmtool.memory.cuda.devices import DeviceInfo
 

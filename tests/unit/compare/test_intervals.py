@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.intervals import (
+from vmtool.compare.intervals import (
     Interval,
     histogram_interval,
     independent_samples,
@@ -59,7 +59,7 @@ def test_ranks_of_a_median_are_the_sign_tests(count, expected):
 def test_the_normal_approximation_continues_the_exact_ranks_without_a_step(quantile, monkeypatch):
     count = 150_000
     exact = quantile_ranks(count, quantile, 0.975)
-    monkeypatch.setattr("vmtool.intervals._EXACT_DEVIATION", 0)
+    monkeypatch.setattr("vmtool.compare.intervals._EXACT_DEVIATION", 0)
     low, high = quantile_ranks(count, quantile, 0.975)
     assert exact[0] - 3 <= low <= exact[0]
     assert exact[1] <= high <= exact[1] + 3

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.capacity import (
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.geometry import Extent, LayerKind, Span
+from vmtool.kv.packing import POLICIES, make_policy
+from vmtool.kv.packing.blocks import FloorPerPage
+from vmtool.kv.packing.capacity import (
     Limit,
     largest,
     longest_sequence,
@@ -15,11 +19,7 @@ from vmtool.kv.capacity import (
     waste_at,
     waste_ends,
 )
-from vmtool.kv.cost import SequenceCost
-from vmtool.kv.geometry import Extent, LayerKind, Span
-from vmtool.kv.layout import HeadMajor, PerTensor, TokenMajor
-from vmtool.kv.policies import POLICIES, make_policy
-from vmtool.kv.pools import FloorPerPage
+from vmtool.kv.packing.ranges import HeadMajor, PerTensor, TokenMajor
 from vmtool.units import GIB, KIB, MIB
 
 GRANULES = st.sampled_from([1, 100, 4 * KIB, 64 * KIB])

@@ -3,7 +3,7 @@
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv.dtypes import FORMATS, choose_formats, find_format
+from vmtool.kv.formats import FORMATS, choose_formats, find_format
 from vmtool.kv.geometry import Role, StatePart, StateTensor, Tensor
 
 KEY = Tensor("k", Role.KEY, 8, 128)

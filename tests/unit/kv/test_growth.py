@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.block_classes import block_classes
-from vmtool.kv.growth import Held, StridedRange, shapes_of
-from vmtool.kv.live import LiveBytes
-from vmtool.kv.policies import POLICIES, make_policy
+from vmtool.kv.packing import POLICIES, make_policy
+from vmtool.kv.packing.growth import Held, StridedRange, block_classes, shapes_of
+from vmtool.kv.packing.usage import LiveBytes
 
 LONGEST = 400
 

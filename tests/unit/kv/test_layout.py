@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
 from vmtool.kv.geometry import Extent, Span
-from vmtool.kv.layout import HeadMajor, KvMerged, PerTensor, TokenMajor
-from vmtool.kv.policies import POLICIES, make_policy
-from vmtool.kv.pools import FloorPerPage, Paged, StraddleLoses
+from vmtool.kv.packing import POLICIES, make_policy
+from vmtool.kv.packing.blocks import FloorPerPage, Paged, StraddleLoses
+from vmtool.kv.packing.ranges import (
+    HeadMajor,
+    KvMerged,
+    PerTensor,
+    TokenMajor,
+)
 from vmtool.units import KIB, MIB
 
 GRANULES = st.sampled_from([1, 100, 4 * KIB, 64 * KIB, 2 * MIB])

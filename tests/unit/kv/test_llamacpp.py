@@ -4,9 +4,9 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.kv import sources
-from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.engines.llamacpp import Settings, llamacpp_buffers, log_line
+from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
-from vmtool.kv.llamacpp import Settings, llamacpp_buffers, log_line
 from vmtool.units import MIB
 
 

@@ -5,8 +5,8 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.dtypes import choose_formats
-from vmtool.kv.sglang import log_lines, sglang_pool
+from vmtool.kv.engines.sglang import log_lines, sglang_pool
+from vmtool.kv.formats import choose_formats
 from vmtool.units import GIB
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.tiling import fit, suggest_block, tiles
+from vmtool.kv.estimate import fit, suggest_block, tiles
 
 KIB4, KIB64, MIB2 = 4096, 65536, 2 << 20
 

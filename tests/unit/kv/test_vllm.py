@@ -7,9 +7,14 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.dtypes import choose_formats
+from vmtool.kv.engines.vllm import (
+    Settings,
+    log_lines,
+    stored_formats,
+    vllm_pool,
+)
+from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
-from vmtool.kv.vllm import Settings, log_lines, stored_formats, vllm_pool
 from vmtool.units import GIB
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.checkup import Rating, examine
+from vmtool.machine.doctor import Rating, examine
 from vmtool.machine.facts import (
     CgroupFacts,
     CgroupLevel,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vmtool.machine.environment import parse_wsl, read_environment
 from vmtool.machine.facts import EnvironmentFacts
+from vmtool.machine.linux import parse_wsl, read_environment
 
 WSL2 = "Linux version 6.6.87.2-microsoft-standard-WSL2 (root@x) (gcc) #1 SMP\n"
 WSL1 = "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com) (gcc) #1237-Microsoft\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vmtool.machine import read_facts
-from vmtool.machine.checkup import Rating, examine
+from vmtool.machine.doctor import Rating, examine
 from vmtool.memory import open_backing
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.units import GIB, align_up

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from vmtool.machine import other
+from vmtool.machine import macos
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="macOS's facts are read as on POSIX")
 def test_what_is_not_known_is_not_told():
-    facts = other.read_other_facts()
+    facts = macos.read_other_facts()
     assert facts.memory.total_bytes > 0
     assert facts.commit.mode is None
     assert facts.cgroup.levels == ()
@@ -21,5 +21,5 @@ def test_what_is_not_known_is_not_told():
 @pytest.mark.parametrize(("present", "hypervisor"), [(1, "unknown"), (0, None), (None, None)])
 def test_a_hypervisor_shows_in_sysctl(monkeypatch, present, hypervisor):
     numbers = {"kern.hv_vmm_present": present}
-    monkeypatch.setattr(other, "read_integer", numbers.__getitem__)
-    assert other.read_other_facts().environment.hypervisor == hypervisor
+    monkeypatch.setattr(macos, "read_integer", numbers.__getitem__)
+    assert macos.read_other_facts().environment.hypervisor == hypervisor

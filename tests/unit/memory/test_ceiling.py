@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vmtool.memory import open_backing
-from vmtool.memory.ceiling import largest_reservation, search_ceiling
+from vmtool.probes.limits import largest_reservation, search_ceiling
 from vmtool.units import GIB
 
 

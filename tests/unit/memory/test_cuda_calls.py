@@ -7,7 +7,7 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import SPOILED, TIMED, CallTimes
-from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
+from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.faults import FaultyCalls, parse_fault
 
 CHUNK = 64 << 10

@@ -15,9 +15,9 @@ import ctypes, dataclasses, errno, json, mmap, os, resource, sys, weakref
 sys.platform = "darwin"
 mmap.PAGESIZE = 16384
 from vmtool.errors import CallError, UnavailableError
-from vmtool.memory import darwin_counters
-from vmtool.memory.posix import PosixBacking
-from vmtool.memory.posix_calls import CALLS, PosixCalls
+from vmtool.memory import darwin as darwin_counters
+from vmtool.memory.posix.backing import PosixBacking
+from vmtool.memory.posix.calls import CALLS, PosixCalls
 
 darwin_counters.read_virtual_size = lambda: 400 << 30  # as with the shared cache
 made = []

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from vmtool.memory.counters import Ledgers
-from vmtool.memory.darwin_counters import (
+from vmtool.memory.darwin import (
     parse_footprint,
     parse_virtual_size,
     read_task_ledgers,

@@ -22,7 +22,7 @@ from vmtool.memory.pressure import read_pressure
 PRELUDE = """
 import ctypes, gc, json, resource
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.posix import PosixBacking
+from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.pressure import count_mappings, read_pressure
 
 # At its limit a process gets no new arena for its objects: keep some that are nearly empty.

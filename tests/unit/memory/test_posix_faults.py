@@ -15,8 +15,8 @@ from vmtool.errors import CallError, UnavailableError
 from vmtool.memory.backing import OutOfMemoryError, QuarantineError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.posix import METHODS, PosixBacking
-from vmtool.memory.posix_calls import CALLS, PROT_NONE
+from vmtool.memory.posix.backing import METHODS, PosixBacking
+from vmtool.memory.posix.calls import CALLS, PROT_NONE
 
 GRANULES = 16
 OPTIONS = {

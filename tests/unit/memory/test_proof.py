@@ -6,7 +6,7 @@ import pytest
 
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_process
-from vmtool.memory.proof import prove_granularity
+from vmtool.probes.guards.calls import prove_granularity
 
 
 def test_the_host_proves_its_granule_and_gives_everything_back():

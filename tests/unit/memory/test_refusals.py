@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vmtool.memory.refusals import diagnose_refusal
+from vmtool.memory.diagnosis import diagnose_refusal
 
 PAGE = mmap.PAGESIZE
 
@@ -39,7 +39,7 @@ def test_what_is_not_known_is_not_explained(code):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="asks a POSIX kernel")
 def test_a_call_that_the_kernel_refuses_carries_the_cause():
-    from vmtool.memory.posix_calls import CALLS, call_error
+    from vmtool.memory.posix.calls import CALLS, call_error
 
     assert CALLS.mprotect(PAGE // 2, PAGE, 0) == -1
     error = call_error("mprotect", PAGE // 2, PAGE, 0)
@@ -54,7 +54,7 @@ def test_a_process_that_locks_its_memory_is_told_so():
     program = """
 import ctypes, os, resource, sys
 from vmtool.errors import CallError
-from vmtool.memory.posix import PosixBacking
+from vmtool.memory.posix.backing import PosixBacking
 limit = min(8 << 20, *(n for n in resource.getrlimit(resource.RLIMIT_MEMLOCK) if n >= 0))
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
 if os.geteuid() == 0:

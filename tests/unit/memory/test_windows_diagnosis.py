@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vmtool.memory.pressure import Pressure
-from vmtool.memory.windows_diagnosis import OUT_OF_MEMORY, diagnose_windows, symbol_of
+from vmtool.memory.windows.diagnosis import OUT_OF_MEMORY, diagnose_windows, symbol_of
 
 GIB = 1 << 30
 FULL = Pressure(charge_bytes=47 * GIB, charge_limit_bytes=48 * GIB, available_bytes=20 * GIB)

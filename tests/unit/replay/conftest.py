@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
 from vmtool.kv.geometry import Extent, LayerKind, Role, Span
-from vmtool.kv.policies import POLICIES, make_policy
+from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.plan import OnRefusal, Plan
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vmtool.kv.policies import make_policy
+from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.memory import open_backing
 from vmtool.replay.plan import OnRefusal, Plan

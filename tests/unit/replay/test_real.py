@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
-from vmtool.kv.policies import POLICIES, make_policy
+from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.traces import Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range

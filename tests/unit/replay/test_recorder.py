@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.policies import make_policy
+from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.account import Account
-from vmtool.replay.build import host_demand, make_store
 from vmtool.replay.plan import Plan
 from vmtool.replay.recorder import MOST_POINTS, Recorder
 from vmtool.replay.results import Point
 from vmtool.replay.simulation import Simulation
-from vmtool.report.plot import plot_lines
+from vmtool.replay.stores import host_demand, make_store
+from vmtool.report.chart import plot_lines
 
 
 def point(at, live=1, committed=2, refused=0):

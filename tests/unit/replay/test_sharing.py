@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.policies import make_policy
+from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.plan import OnRefusal, Plan
 from vmtool.replay.run import run_replay

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay_reference import Reference
 
-from vmtool.kv.policies import make_policy
+from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.plan import Plan
 from vmtool.replay.recorder import Recorder

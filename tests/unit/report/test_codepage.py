@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmtool.report.codepage import result_encoding
+from vmtool.report.table import result_encoding
 
 
 @pytest.fixture

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.report.columns import WIDE, comparison, pairs, paragraph, table, text_width
+from vmtool.report.table import (
+    WIDE,
+    comparison,
+    pairs,
+    paragraph,
+    table,
+    text_width,
+)
 
 HEADINGS = ("name", "bytes", "share")
 ROWS = (("k", "2,048", "50%"), ("latent", "1,152", "6.25%"))

@@ -5,7 +5,7 @@ import io
 
 from stored_runs import eventful, gaussian, method, run
 
-from vmtool.report.csv import COLUMNS, stress_csv
+from vmtool.report.stress import COLUMNS, stress_csv
 
 
 def rows(result):

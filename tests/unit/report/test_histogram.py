@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from stored_runs import method
 
-from vmtool.report.histogram import bar, histogram_rows
+from vmtool.report.chart import bar, histogram_rows
 
 
 def _text(made, width=80):

@@ -9,12 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_runs import checkpoint, eventful, method, phase, run
 
-from vmtool.compare import compare
+from vmtool.cli.output import claim, save
+from vmtool.compare.runs import compare
 from vmtool.errors import UsageError, VmtoolError
-from vmtool.report.charts import Series, histogram_chart, interval_chart, timeline_chart
+from vmtool.report.chart import (
+    Series,
+    histogram_chart,
+    interval_chart,
+    timeline_chart,
+)
 from vmtool.report.compare_page import compare_page
-from vmtool.report.files import claim, save
-from vmtool.report.markup import Markup, join, tag
+from vmtool.report.page import Markup, join, tag
 from vmtool.report.reading import StoredRun
 from vmtool.report.stress_page import stress_page
 from vmtool.stats import Histogram

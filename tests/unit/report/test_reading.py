@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from stored_runs import as_document, eventful, gaussian, method, run, write
 
-from vmtool.assertions import evaluate, parse_assertion, parse_change
-from vmtool.compare import compare
+from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
+from vmtool.compare.runs import compare
 from vmtool.errors import InputError
 from vmtool.report import reading
 from vmtool.report.compare import ComparedRuns, compare_document, label, print_comparison
 from vmtool.report.compare_page import compare_page
-from vmtool.report.csv import stress_csv
 from vmtool.report.reading import StoredRun, read_run
+from vmtool.report.stress import stress_csv
 from vmtool.report.stress_page import stress_page
 
 DOCUMENT = as_document(eventful())

@@ -21,14 +21,14 @@ from stored_runs import (
     schema_parts,
 )
 
-from vmtool.compare import compare
+from vmtool.compare.runs import compare
 from vmtool.errors import UsageError
 from vmtool.machine import read_facts
 from vmtool.report.compare import ComparedRuns, RunLabel, compare_document
 from vmtool.report.schema import load_schema, schema_names
 from vmtool.report.stress_modes import matrix_document
 from vmtool.report.validate import KEYWORDS, SchemaViolation, validate
-from vmtool.results import Outcome
+from vmtool.results.stress import Outcome
 from vmtool.stress.matrix import MatrixCell, MatrixReport
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -3,11 +3,10 @@
 import pytest
 
 from vmtool.memory import host_methods, open_backing
-from vmtool.stress.closing import close_session
-from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.plan import Request, make_settings
-from vmtool.stress.session import Session
+from vmtool.stress.worker.journal import Journal
+from vmtool.stress.worker.session import Session, close_session
 from vmtool.units import GIB, KIB, MIB
 
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from vmtool.machine import read_facts
+from vmtool.probes.child import Answer, ask
+from vmtool.probes.limits import CeilingReport, MethodCeiling, find_ceiling
 from vmtool.report.stress_modes import ceiling_text
-from vmtool.stress.ceiling import CeilingReport, MethodCeiling, find_ceiling
-from vmtool.stress.probe import Answer, ask
 from vmtool.units import GIB
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
@@ -31,7 +31,7 @@ def tried(monkeypatch):
         numbers.append(number)
         return Answer(works=True, reached=number)
 
-    monkeypatch.setattr("vmtool.stress.ceiling.ask", ask)
+    monkeypatch.setattr("vmtool.probes.limits.ask", ask)
     return numbers
 
 
@@ -82,7 +82,7 @@ def test_a_probe_that_takes_long_is_ended_when_the_user_stops(monkeypatch):
     pipe = subprocess.PIPE
     program = [sys.executable, "-c", "import time; time.sleep(100)"]
     child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
-    monkeypatch.setattr("vmtool.stress.probe.start_child", lambda *_: child)
+    monkeypatch.setattr("vmtool.probes.child.start_child", lambda *_: child)
     asked = iter([False, False, True])
     assert ask("reserve", "host", "fixed", GIB, stopping=lambda: next(asked)) is None
     assert child.returncode
@@ -93,13 +93,13 @@ def test_where_the_heuristic_refuses_is_found_in_two_tries_and_said(monkeypatch)
     facts = read_facts()
     total = facts.memory.total_bytes + facts.memory.swap_total_bytes
     heuristic = replace(facts, commit=replace(facts.commit, mode=0))
-    monkeypatch.setattr("vmtool.stress.ceiling.read_facts", lambda: heuristic)
+    monkeypatch.setattr("vmtool.probes.limits.read_facts", lambda: heuristic)
 
     def ask(_kind, _backing, _method, number, *, stopping):
         works = number <= total
         return Answer(works, number, None if works else "ENOMEM", cause=None if works else "why")
 
-    monkeypatch.setattr("vmtool.stress.ceiling.ask", ask)
+    monkeypatch.setattr("vmtool.probes.limits.ask", ask)
     (found,) = find_ceiling("commit", "host", ["fixed"], lambda _tries: None).methods
     assert (found.reached, found.refused, found.tries) == (total, total + mmap.PAGESIZE, 2)
     assert (found.error, found.cause) == ("ENOMEM", "why")
@@ -114,7 +114,7 @@ def test_a_ceiling_that_is_not_the_likely_one_is_searched_for(monkeypatch, offse
     def ask(_kind, _backing, _method, number, *, stopping):
         return Answer(works=number <= limit, reached=number)
 
-    monkeypatch.setattr("vmtool.stress.ceiling.ask", ask)
+    monkeypatch.setattr("vmtool.probes.limits.ask", ask)
     (found,) = find_ceiling("commit", "host", ["fixed"], lambda _tries: None).methods
     assert found.reached <= limit < found.refused
     assert found.refused - found.reached <= limit // 1000
@@ -127,7 +127,7 @@ def test_a_commit_after_which_nothing_works_is_no_ceiling():
     program = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
-from vmtool.stress.probe import main
+from vmtool.probes.child import main
 main(["commit", "host", "fixed", str(512 << 20)])
 """
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -12,15 +12,15 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory import methods_of
-from vmtool.stress.child import start_child
-from vmtool.stress.probe import ask
+from vmtool.memory.process import start_child
+from vmtool.probes.child import ask
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_what_stops_vmtool_stops_no_child_even_before_its_first_line(name):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with start_child("vmtool.stress.probe", "commit", "host", "fixed", "65536") as child:
+    with start_child("vmtool.probes.child", "commit", "host", "fixed", "65536") as child:
         child.send_signal(getattr(signal, name))  # it is still loading Python
         stdout, stderr = child.communicate(timeout=60)
     assert (child.returncode, stderr) == (0, "")
@@ -39,7 +39,7 @@ def _hint(monkeypatch, error):
 
     monkeypatch.setattr("subprocess.Popen", refuse)
     with pytest.raises(VmtoolError, match="cannot be started") as caught:
-        start_child("vmtool.stress.probe")
+        start_child("vmtool.probes.child")
     return caught.value.hint
 
 

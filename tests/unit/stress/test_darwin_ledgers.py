@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vmtool.memory.counters import Ledgers, read_process
-from vmtool.stress.closing import close_session
+from vmtool.stress.worker.session import close_session
 from vmtool.units import KIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its counters stand in for others")
@@ -23,10 +23,10 @@ def macos(monkeypatch):
         told = Ledgers(process.address_space_bytes, None, process.resident_bytes, None)
         return told, tuple(Ledgers() for _ in ranges)
 
-    monkeypatch.setattr("vmtool.stress.host.sys", SimpleNamespace(platform="darwin"))
-    monkeypatch.setattr("vmtool.stress.host.read_split", read_split)
-    monkeypatch.setattr("vmtool.stress.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.checkpoint._FIRST_NS", 0)
+    monkeypatch.setattr("vmtool.stress.worker.host.sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr("vmtool.stress.worker.host.read_split", read_split)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
 
 
 def verdicts(report):

@@ -6,8 +6,7 @@ import pytest
 
 from vmtool.memory import open_device
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.stress.device_contents import DeviceContents
-from vmtool.stress.verify import CorruptionError
+from vmtool.stress.worker.contents import CorruptionError, DeviceContents
 
 CHUNK = 64 << 10
 GRANULE = 4 * CHUNK

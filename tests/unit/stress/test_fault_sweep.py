@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from vmtool.memory import host_methods
-from vmtool.stress.closing import close_session
+from vmtool.stress.worker.session import close_session
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the sweep names POSIX calls")
 
@@ -104,7 +104,7 @@ def _is_commit(nth):
 def _order():
     from random import Random
 
-    from vmtool.stress.workloads import PATTERNS, Kind, Quota
+    from vmtool.stress.worker.workloads import PATTERNS, Kind, Quota
 
     warm_up = PATTERNS["hole-punch"](4, 4, Quota(4), Random("7/0/0"))
     return [kind is Kind.COMMIT for kind, _, _ in warm_up]

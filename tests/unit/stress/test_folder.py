@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from vmtool.errors import VmtoolError
-from vmtool.stress.folder import JournalFolder
+from vmtool.stress.parent.child import JournalFolder
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def full(monkeypatch, tmp_path):
                 raise OSError(errno.ENOSPC, "No space left on device")
             return write(descriptor, data)
 
-        monkeypatch.setattr("vmtool.stress.journal.os.write", refuse)
+        monkeypatch.setattr("vmtool.stress.worker.journal.os.write", refuse)
 
     shared = tmp_path / "shm"
     shared.mkdir()
-    monkeypatch.setattr("vmtool.stress.folder._SHARED", str(shared))
+    monkeypatch.setattr("vmtool.stress.parent.child._SHARED", str(shared))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return fill
 

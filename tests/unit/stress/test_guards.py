@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from vmtool.stress.guards import prove_guards
-from vmtool.stress.probe import Answer
+from vmtool.probes.child import Answer
+from vmtool.probes.guards.children import prove_guards
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")
@@ -18,7 +18,7 @@ def test_interrupted_proofs_are_those_that_were_made(monkeypatch):
         asked.append((method, case))
         return Answer(None, 0, signal_number=11) if case != "committed" else Answer(True, 1)
 
-    monkeypatch.setattr("vmtool.stress.guards.ask", ask)
+    monkeypatch.setattr("vmtool.probes.guards.children.ask", ask)
     report = prove_guards("host", ["fixed", "protect"], stopping=lambda: len(asked) == 4)
     assert [(proof.method, proof.case) for proof in report.proofs] == asked
     assert len(asked) == 4

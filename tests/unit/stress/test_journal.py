@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from vmtool.stress.journal import (
+from vmtool.stress.worker.journal import (
     COMMIT,
     CYCLE,
     GRANULE,
@@ -17,7 +17,7 @@ from vmtool.stress.journal import (
 _WRITER = """
 import os, signal, sys
 from pathlib import Path
-from vmtool.stress.journal import Journal, RELEASE
+from vmtool.stress.worker.journal import Journal, RELEASE
 journal = Journal(Path(sys.argv[1]), 2)
 slot = journal.slot(1)
 slot[0], slot[1], slot[2], slot[3] = RELEASE, 42, 7, 2

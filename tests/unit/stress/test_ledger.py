@@ -10,10 +10,17 @@ from vmtool.memory import host_methods, open_backing
 from vmtool.memory.blocks import BlockMap
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Ledgers, read_split
-from vmtool.results import LEDGERS
-from vmtool.stress.ledger import LEAK_FLOORS, believe, leak_slopes, make_rules, observe, outside
-from vmtool.stress.verify import Contents, Palette
-from vmtool.stress.workloads import PATTERNS, Kind, Quota
+from vmtool.results.stress import LEDGERS
+from vmtool.stress.worker.contents import Contents, Palette
+from vmtool.stress.worker.ledger import (
+    LEAK_FLOORS,
+    believe,
+    leak_slopes,
+    make_rules,
+    observe,
+    outside,
+)
+from vmtool.stress.worker.workloads import PATTERNS, Kind, Quota
 from vmtool.units import KIB, MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells all four ledgers")

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from stored_runs import method, run
 
-from vmtool.intervals import median_interval
+from vmtool.compare.intervals import median_interval
 from vmtool.report.stress_modes import matrix_text
 from vmtool.stress import matrix
 from vmtool.stress.matrix import MatrixCell, MatrixReport, fastest
-from vmtool.stress.recorder import MAX_ROUNDS
+from vmtool.stress.worker.recorder import MAX_ROUNDS
 
 CELL = MatrixCell("tail", 4096, "fixed", 9, 100, None, None, None, None, (), None, 90, 110)
 

@@ -2,7 +2,12 @@
 
 import statistics
 
-from vmtool.stress.recorder import BATCH, MAX_ROUNDS, PhaseRecorder, join_phases
+from vmtool.stress.worker.recorder import (
+    BATCH,
+    MAX_ROUNDS,
+    PhaseRecorder,
+    join_phases,
+)
 
 
 def _record(rounds):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.memory import host_methods
-from vmtool.stress.schedule import Schedule
+from vmtool.stress.worker.schedule import Schedule
 
 
 def _rounds(settings):

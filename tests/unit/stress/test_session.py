@@ -9,10 +9,10 @@ import pytest
 from vmtool.errors import VmtoolError
 from vmtool.memory import host_methods
 from vmtool.memory.counters import read_split
-from vmtool.memory.fill import window
 from vmtool.memory.governor import Tier
-from vmtool.stress.closing import close_session
-from vmtool.stress.workloads import PATTERNS
+from vmtool.memory.process import window
+from vmtool.stress.worker.session import close_session
+from vmtool.stress.worker.workloads import PATTERNS
 from vmtool.units import KIB, MIB
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells all four ledgers")
@@ -106,8 +106,8 @@ def test_a_byte_that_changes_behind_our_back_fails_the_contents(session, failed,
 
 @linux
 def test_a_leak_in_each_cycle_fails_the_run_and_names_the_ledger(session, failed, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.checkpoint._FIRST_NS", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
     begun = session(cycles=40)
     begun.prepare()
     leaked = []
@@ -133,16 +133,16 @@ class _Spans:
 
 @linux
 def test_a_run_without_a_leak_has_slopes_and_none_is_significant(run, failed, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.checkpoint._FIRST_NS", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
     report = run(cycles=40)
     assert len(report.slopes) == 4
     assert failed(report) == {}
 
 
 def test_every_checkpoint_is_told_and_none_is_kept(session, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.checkpoint._FIRST_NS", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
+    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
     begun = session(cycles=20)
     begun.prepare()
     begun.run()

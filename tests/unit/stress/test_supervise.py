@@ -10,15 +10,14 @@ import time
 
 import pytest
 
-from vmtool.encoding import decode
+from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
-from vmtool.results import Checkpoint, Outcome
+from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
-from vmtool.stress.run import run_stress
-from vmtool.stress.running import RunningWorker
-from vmtool.stress.supervise import WorkerRefusedError, run_workers
+from vmtool.stress.parent.child import RunningWorker
+from vmtool.stress.parent.run import WorkerRefusedError, run_stress, run_workers
 from vmtool.units import MIB
 
 SECOND = 10**9
@@ -110,7 +109,7 @@ def test_what_a_killed_worker_told_before_is_kept(make, monkeypatch):
             killed.extend(_children(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr("vmtool.stress.supervise.decode", decode_and_note)
+    monkeypatch.setattr("vmtool.stress.parent.run.decode", decode_and_note)
     result = run_stress(
         make(duration_ns=600 * SECOND), read_facts(), hang_ns=60 * SECOND, progress=kill
     )
@@ -168,7 +167,7 @@ def test_a_worker_that_cannot_start_says_why_with_its_exit_code(stress):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
 def test_no_process_and_no_file_is_left(stress, tmp_path, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.folder._SHARED", str(tmp_path))
+    monkeypatch.setattr("vmtool.stress.parent.child._SHARED", str(tmp_path))
     stress(inject=("mmap:4=SIGKILL",), methods=("fixed",))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ChildProcessError):
@@ -180,7 +179,7 @@ def test_a_worker_does_not_outlive_its_parent():
     import subprocess
 
     program = (
-        "from vmtool.cli import run\n"
+        "from vmtool.cli.app import run\n"
         "run(['stress', '--duration', '10m', '--capacity', '4MiB', '--granule', '64KiB'])"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
@@ -210,7 +209,7 @@ def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, mo
     def refuse(*_arguments, **_options):
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("vmtool.stress.child.subprocess.Popen", refuse)
+    monkeypatch.setattr("vmtool.memory.process.subprocess.Popen", refuse)
     with pytest.raises(VmtoolError, match="cannot be started: Resource") as caught:
         stress()
     assert "raise the limit that is reached" in caught.value.hint

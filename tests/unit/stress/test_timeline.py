@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from stored_runs import checkpoint
 
-from vmtool.stress.timeline import SlopePoints, Timeline
+from vmtool.stress.worker.checkpoint import SlopePoints, Timeline
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 1000])

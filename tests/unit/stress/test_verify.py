@@ -6,8 +6,13 @@ import pytest
 
 from vmtool.memory import open_backing
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.fill import window
-from vmtool.stress.verify import STRIDE, Contents, CorruptionError, Palette
+from vmtool.memory.process import window
+from vmtool.stress.worker.contents import (
+    STRIDE,
+    Contents,
+    CorruptionError,
+    Palette,
+)
 from vmtool.units import KIB, MIB
 
 GRANULE = max(64 * KIB, mmap.PAGESIZE)

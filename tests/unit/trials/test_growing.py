@@ -9,9 +9,8 @@ from vmtool.errors import CallError
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
-from vmtool.trials.copying import CopiedBuffer
-from vmtool.trials.growing import GrowPlan, run_growth
-from vmtool.trials.lengths import PATTERNS, lengths
+from vmtool.probes.grow import CopiedBuffer, GrowPlan, run_growth
+from vmtool.probes.patterns import PATTERNS, lengths
 from vmtool.units import KIB, MIB
 
 PAGE = mmap.ALLOCATIONGRANULARITY  # a granule: more than a page on Windows
@@ -137,7 +136,7 @@ def test_what_cannot_be_given_back_at_the_end_is_a_failure_with_every_step():
 def test_a_limit_that_ends_a_check_leaves_what_was_measured_before(
     monkeypatch, error, symbol, words
 ):
-    from vmtool.trials.stamps import Stamps
+    from vmtool.probes.patterns import Stamps
 
     def fail(*_):
         raise error
@@ -194,7 +193,7 @@ def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
 
 
 def test_copying_stops_at_its_time_limit(monkeypatch):
-    monkeypatch.setattr("vmtool.trials.copying.COPY_LIMIT_NS", 0)
+    monkeypatch.setattr("vmtool.probes.grow.COPY_LIMIT_NS", 0)
     result = run_growth(open_backing(), plan_for(copying=True))
     assert result.copying.steps == 1
     assert "2 s" in result.copying.stopped

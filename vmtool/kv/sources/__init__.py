@@ -48,9 +48,9 @@ def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeome
 
 def builtin_names() -> tuple[str, ...]:
     """Return the names of the built-in models, sorted."""
-    from vmtool.kv.sources import models  # noqa: PLC0415
+    from vmtool.kv.sources import builtin  # noqa: PLC0415
 
-    return models.names()
+    return builtin.names()
 
 
 def from_flags(
@@ -61,12 +61,12 @@ def from_flags(
     Raises:
         UsageError: If a value is out of range.
     """
-    from vmtool.kv.sources import flags  # noqa: PLC0415
+    from vmtool.kv.sources import builtin  # noqa: PLC0415
 
     values = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim}
     if head_dim_v is not None:
         values["head_dim_v"] = head_dim_v
-    return flags.build(_checked(values))
+    return builtin.build(_checked(values))
 
 
 def from_hub(repository: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeometry:
@@ -107,9 +107,9 @@ def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
         return gguf.load(path, overrides)
     # Every ONNX file starts with its version: field 1, a varint. JSON cannot start so.
     if head[:1] == b"\x08":
-        from vmtool.kv.sources import onnx_model  # noqa: PLC0415
+        from vmtool.kv.sources import onnx  # noqa: PLC0415
 
-        return onnx_model.load(path, overrides)
+        return onnx.load(path, overrides)
     return _load_json(path, overrides)
 
 

@@ -1,20 +1,310 @@
-"""Built-in models: looked up by name, resolved as their config files are."""
+"""The built-in models: the deciding fields of each model's published ``config.json``, and no more.
+
+Facts only, named as the files name them, and resolved as the files are.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.kv.geometry import Provenance, Source
+from vmtool.kv.geometry import (
+    Layer,
+    LayerKind,
+    ModelGeometry,
+    Provenance,
+    Source,
+    pair,
+)
+from vmtool.kv.sources.fields import FLAGS
 from vmtool.kv.sources.hf.resolve import resolve
 from vmtool.kv.sources.hub import is_repository
-from vmtool.kv.sources.models import config_of, names
-from vmtool.kv.sources.origins import ORIGINS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vmtool.kv.geometry import ModelGeometry
+#: What the bare numbers after the model type are, in order; ``key=value`` is any further field.
+_COLUMNS: Final = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "max_position_embeddings",
+)
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
+_WORDS: Final = {"true": True, "false": False, "null": None}
+
+# name, model type, the columns above, dtype, further fields; an indented line goes on.
+_TABLE: Final = """
+# Meta
+llama-2-7b llama 32 32 32 4096 4096 fp16
+llama-2-13b llama 40 40 40 5120 4096 fp16
+llama-2-70b llama 80 64 8 8192 4096 fp16
+llama-3-8b llama 32 32 8 4096 8192 bf16
+llama-3-70b llama 80 64 8 8192 8192 bf16
+llama-3.1-8b llama 32 32 8 4096 131072 bf16
+llama-3.1-70b llama 80 64 8 8192 131072 bf16
+llama-3.1-405b llama 126 128 8 16384 131072 bf16
+llama-3.2-1b llama 16 32 8 2048 131072 bf16 head_dim=64
+llama-3.2-3b llama 28 24 8 3072 131072 bf16 head_dim=128
+llama-3.3-70b llama 80 64 8 8192 131072 bf16
+llama-4-scout llama4_text 48 40 8 5120 10485760 bf16 attention_chunk_size=8192 head_dim=128
+llama-4-maverick llama4_text 48 40 8 5120 1048576 bf16 attention_chunk_size=8192 head_dim=128
+opt-6.7b opt fp16 num_hidden_layers=32 num_attention_heads=32 hidden_size=4096
+    max_position_embeddings=2048
+# Mistral AI
+mistral-7b-v0.1 mistral 32 32 8 4096 32768 bf16 sliding_window=4096
+mistral-7b-v0.3 mistral 32 32 8 4096 32768 bf16 sliding_window=null
+mistral-nemo-12b mistral 40 32 8 5120 131072 bf16 sliding_window=null head_dim=128
+mistral-small-24b mistral 40 32 8 5120 131072 bf16 sliding_window=null head_dim=128
+ministral-3-3b ministral3 26 32 8 3072 262144 bf16 head_dim=128
+mixtral-8x7b mixtral 32 32 8 4096 32768 bf16
+mixtral-8x22b mixtral 56 48 8 6144 65536 bf16
+# Alibaba
+qwen2-7b qwen2 28 28 4 3584 32768 bf16
+qwen2.5-0.5b qwen2 24 14 2 896 32768 bf16
+qwen2.5-1.5b qwen2 28 12 2 1536 32768 bf16
+qwen2.5-3b qwen2 36 16 2 2048 32768 bf16
+qwen2.5-7b qwen2 28 28 4 3584 32768 bf16
+qwen2.5-14b qwen2 48 40 8 5120 32768 bf16
+qwen2.5-32b qwen2 64 40 8 5120 32768 bf16
+qwen2.5-72b qwen2 80 64 8 8192 32768 bf16
+qwen3-0.6b qwen3 28 16 8 1024 40960 bf16 head_dim=128
+qwen3-1.7b qwen3 28 16 8 2048 40960 bf16 head_dim=128
+qwen3-4b qwen3 36 32 8 2560 40960 bf16 head_dim=128
+qwen3-8b qwen3 36 32 8 4096 40960 bf16 head_dim=128
+qwen3-14b qwen3 40 40 8 5120 40960 bf16 head_dim=128
+qwen3-32b qwen3 64 64 8 5120 40960 bf16 head_dim=128
+qwen3-30b-a3b qwen3_moe 48 32 4 2048 40960 bf16 head_dim=128
+qwen3-235b-a22b qwen3_moe 94 64 4 4096 40960 bf16 head_dim=128
+qwen3-coder-480b-a35b qwen3_moe 62 96 8 6144 262144 bf16 head_dim=128
+qwen3-vl-8b qwen3_vl_text 36 32 8 4096 262144 bf16 head_dim=128
+qwen3-vl-235b-a22b qwen3_vl_moe_text 94 64 4 4096 262144 bf16 head_dim=128
+qwen3-next-80b-a3b qwen3_next 48 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
+    full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128
+qwen3.5-27b qwen3_5_text 64 24 4 5120 262144 bf16 linear_num_value_heads=48 head_dim=256
+    full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+qwen3.5-397b-a17b qwen3_5_moe_text 60 32 2 4096 262144 bf16 linear_num_value_heads=64
+    head_dim=256 full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+qwen3.6-35b-a3b qwen3_5_moe_text 40 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
+    full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+# Google
+gemma-2-2b gemma2 26 8 4 2304 8192 bf16 sliding_window=4096 head_dim=256
+gemma-2-9b gemma2 42 16 8 3584 8192 bf16 sliding_window=4096 head_dim=256
+gemma-2-27b gemma2 46 32 16 4608 8192 bf16 sliding_window=4096 head_dim=128
+gemma-3-1b gemma3_text 26 4 1 1152 32768 bf16 sliding_window=512 sliding_window_pattern=6
+    head_dim=256
+gemma-3-4b gemma3_text 34 8 4 2560 131072 bf16 sliding_window=1024 sliding_window_pattern=6
+    head_dim=256
+gemma-3-12b gemma3_text 48 16 8 3840 131072 bf16 sliding_window=1024 sliding_window_pattern=6
+    head_dim=256
+gemma-3-27b gemma3_text 62 32 16 5376 131072 bf16 sliding_window=1024 sliding_window_pattern=6
+    head_dim=128
+gemma-3n-e2b gemma3n_text 30 8 2 2048 32768 bf16 sliding_window=512 num_kv_shared_layers=10
+    head_dim=256
+gemma-3n-e4b gemma3n_text 35 8 2 2048 32768 bf16 sliding_window=512 num_kv_shared_layers=15
+    head_dim=256
+gemma-4-e2b gemma4_text 35 8 1 1536 131072 bf16 sliding_window=512 sliding_window_pattern=5
+    num_kv_shared_layers=20 head_dim=256 global_head_dim=512
+gemma-4-e4b gemma4_text 42 8 2 2560 131072 bf16 sliding_window=512 num_kv_shared_layers=18
+    head_dim=256 global_head_dim=512
+gemma-4-12b gemma4_text 48 16 8 3840 262144 bf16 sliding_window=1024 attention_k_eq_v=true
+    num_global_key_value_heads=1 head_dim=256 global_head_dim=512
+gemma-4-26b-a4b gemma4_text 30 16 8 2816 262144 bf16 sliding_window=1024 attention_k_eq_v=true
+    num_global_key_value_heads=2 head_dim=256 global_head_dim=512
+gemma-4-31b gemma4_text 60 32 16 5376 262144 bf16 sliding_window=1024 attention_k_eq_v=true
+    num_global_key_value_heads=4 head_dim=256 global_head_dim=512
+# OpenAI
+gpt-oss-20b gpt_oss 24 64 8 2880 131072 sliding_window=128 head_dim=64
+gpt-oss-120b gpt_oss 36 64 8 2880 131072 sliding_window=128 head_dim=64
+gpt2 gpt2 n_layer=12 n_head=12 n_embd=768 n_positions=1024
+whisper-large-v3 whisper fp16 decoder_layers=32 decoder_attention_heads=20 d_model=1280
+    max_source_positions=1500 max_target_positions=448
+# DeepSeek
+deepseek-v2-lite deepseek_v2 27 16 16 2048 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+deepseek-v3 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+deepseek-r1 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+deepseek-v3.2 deepseek_v32 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    index_head_dim=128 index_n_heads=64 index_topk=2048
+deepseek-v4-flash deepseek_v4 43 64 1 4096 1048576 bf16 head_dim=512 qk_rope_head_dim=64
+    sliding_window=128 index_head_dim=128
+deepseek-v4-pro deepseek_v4 61 128 1 7168 1048576 bf16 head_dim=512 qk_rope_head_dim=64
+    sliding_window=128 index_head_dim=128
+# Moonshot AI
+kimi-k2 kimi_k2 61 64 64 7168 131072 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+kimi-k2.5 kimi_k2 61 64 64 7168 262144 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+kimi-linear-48b-a3b kimi_linear 27 32 32 2304 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+# Zhipu
+glm-4-9b glm4 40 32 2 4096 32768 bf16 head_dim=128
+glm-4.5 glm4_moe 92 96 8 5120 131072 bf16 head_dim=128
+glm-4.5-air glm4_moe 46 96 8 4096 131072 bf16 head_dim=128
+glm-4.7 glm4_moe 92 96 8 5120 202752 bf16 head_dim=128
+glm-4.7-flash glm4_moe_lite 47 20 20 2048 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+glm-5 glm_moe_dsa 78 64 64 6144 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    index_head_dim=128
+# Others
+minimax-m2.5 minimax_m2 62 48 8 3072 196608 head_dim=128
+mimo-v2-flash mimo_v2_flash 48 64 4 4096 262144 bf16 head_dim=192 v_head_dim=128
+    sliding_window=128 swa_num_key_value_heads=8 swa_head_dim=192 swa_v_head_dim=128
+phi-2 phi 32 32 32 2560 2048 fp16
+phi-3-mini-4k phi3 32 32 32 3072 4096 bf16 sliding_window=2047
+phi-4 phi3 40 40 10 5120 16384 bf16
+phi-4-mini phi3 32 24 8 3072 131072 bf16 sliding_window=262144
+nemotron-3-nano-30b-a3b nemotron_h 52 32 2 2688 262144 bf16
+    hybrid_override_pattern=MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME
+    mamba_num_heads=64 mamba_head_dim=64 n_groups=8 ssm_state_size=128 conv_kernel=4
+    mamba_ssm_cache_dtype=float32 head_dim=128
+llama-3.3-nemotron-super-49b nemotron-nas 80 64 null 8192 131072 bf16
+jamba-v0.1 jamba 32 32 8 4096 262144 bf16 attn_layer_period=8 attn_layer_offset=4 mamba_d_conv=4
+    mamba_d_state=16 mamba_expand=2
+lfm2-1.2b lfm2 16 32 8 2048 128000 bf16 conv_L_cache=3
+command-r cohere 40 64 64 8192 131072 fp16
+command-r7b cohere2 32 32 8 4096 132096 fp16 sliding_window=4096 head_dim=128
+command-a cohere2 64 96 8 12288 131072 bf16 sliding_window=4096 head_dim=128
+exaone-4-32b exaone4 64 40 8 5120 131072 bf16 sliding_window=4096 sliding_window_pattern=LLLG
+    head_dim=128
+olmo-3-7b olmo3 32 32 32 4096 65536 bf16 sliding_window=4096
+seed-oss-36b seed_oss 64 80 8 5120 524288 bf16 head_dim=128
+smollm-1.7b llama 24 32 32 2048 2048 bf16
+smollm3-3b smollm3 36 16 4 2048 65536 bf16
+granite-3.3-8b granite 40 32 8 4096 131072 bf16
+starcoder2-15b starcoder2 40 48 4 6144 16384 bf16 sliding_window=4096
+yi-34b llama 60 56 8 7168 4096 bf16
+falcon-7b falcon bf16 num_hidden_layers=32 num_attention_heads=71 hidden_size=4544
+    multi_query=true max_position_embeddings=2048
+falcon-40b falcon bf16 num_hidden_layers=60 num_attention_heads=128 num_kv_heads=8
+    hidden_size=8192 new_decoder_architecture=true multi_query=true max_position_embeddings=2048
+bloom-7b1 bloom fp16 n_layer=30 n_head=32 hidden_size=4096
+mpt-7b mpt bf16 n_layers=32 n_heads=32 d_model=4096 max_seq_len=2048
+falcon-mamba-7b falcon_mamba bf16 num_hidden_layers=64 hidden_size=4096 intermediate_size=8192
+    state_size=16 conv_kernel=4
+rwkv-5-3b rwkv5 num_hidden_layers=32 hidden_size=2560 attention_hidden_size=2560 head_size=64
+    context_length=4096
+"""
+
+#: Fields that are lists or objects.
+_LISTS: Final[dict[str, dict[str, Any]]] = {
+    "deepseek-v4-flash": {"compress_ratios": [0, 0, *[4, 128] * 20, 4]},
+    "deepseek-v4-pro": {"compress_ratios": [128, *[128, 4] * 30]},
+    "kimi-linear-48b-a3b": {
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+            "kda_layers": [i for i in range(1, 27) if i % 4],
+            "head_dim": 128,
+            "num_heads": 32,
+            "short_conv_kernel_size": 4,
+        }
+    },
+    "lfm2-1.2b": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+    "llama-3.3-nemotron-super-49b": {
+        "block_configs": [
+            {"attention": {"no_op": False, "n_heads_in_group": 8} if attends else {"no_op": True}}
+            for attends in [True] * 6
+            + [False] * 2
+            + [True] * 3
+            + [False]
+            + [True] * 30
+            + [False] * 10
+            + [True]
+            + [False] * 18
+            + [True] * 9
+        ]
+    },
+    "mimo-v2-flash": {"hybrid_layer_pattern": [0, *[1] * 4, 0, *[1, 1, 1, 1, 1, 0] * 7]},
+}
+
+
+def _rows() -> dict[str, list[str]]:
+    """Return the words of each model's row by its name."""
+    rows: dict[str, list[str]] = {}
+    name = ""
+    for line in _TABLE.splitlines():
+        words = line.split()
+        if not words or line.startswith("#"):
+            continue
+        if not line.startswith(" "):
+            name = words.pop(0)
+            rows[name] = []
+        rows[name] += words
+    return rows
+
+
+_ROWS: Final = _rows()
+
+
+def names() -> tuple[str, ...]:
+    """Return every built-in name, sorted."""
+    return tuple(sorted(_ROWS))
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """Return the config of the built-in model *name*, as its file has it.
+
+    Raises:
+        KeyError: If there is none of that name.
+    """
+    model_type, *words = _ROWS[name]
+    config: dict[str, Any] = {"model_type": model_type}
+    columns = iter(_COLUMNS)
+    for word in words:
+        key, is_field, text = word.partition("=")
+        if is_field:
+            config[key] = _value(text)
+        elif word in _DTYPES:
+            config["torch_dtype"] = _DTYPES[word]
+        else:
+            config[next(columns)] = _value(word)
+    return {**config, **_LISTS.get(name, {})}
+
+
+def _value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    return int(text) if text.isdecimal() else text
+
+
+_NAMES: Final = {
+    "github.com/ai-dynamo/aiconfigurator: model_configs": """
+        deepseek-v3 deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro gemma-4-26b-a4b glm-4.7
+        glm-4.7-flash glm-5 gpt-oss-20b kimi-k2 kimi-k2.5 llama-3.1-70b llama-3.1-8b llama-3.3-70b
+        llama-3.3-nemotron-super-49b llama-4-maverick llama-4-scout mimo-v2-flash minimax-m2.5
+        mixtral-8x7b nemotron-3-nano-30b-a3b qwen3-0.6b qwen3-30b-a3b qwen3-32b qwen3-8b
+        qwen3-next-80b-a3b qwen3-vl-235b-a22b qwen3-vl-8b qwen3.5-27b qwen3.5-397b-a17b""",
+    "github.com/mlc-ai/mlc-llm: model_preset.py": """
+        deepseek-v2-lite gemma-2-27b gemma-2-2b gemma-3-1b gpt2 llama-2-13b llama-2-70b llama-2-7b
+        llama-3-70b llama-3-8b llama-3.2-1b llama-3.2-3b ministral-3-3b mistral-7b-v0.1
+        mistral-7b-v0.3 phi-2 phi-3-mini-4k phi-4-mini qwen2-7b qwen2.5-0.5b qwen2.5-1.5b
+        qwen2.5-3b qwen3-1.7b qwen3-4b rwkv-5-3b""",
+    "config.json on huggingface.co, its own or a finetune's": """
+        bloom-7b1 command-r7b gemma-2-9b glm-4.5-air jamba-v0.1 opt-6.7b whisper-large-v3""",
+    "copies of config.json in public source code": """
+        command-a deepseek-r1 exaone-4-32b falcon-40b falcon-7b falcon-mamba-7b gemma-3-12b
+        gemma-3-27b gemma-3-4b gemma-3n-e2b gemma-3n-e4b gemma-4-12b gemma-4-31b gemma-4-e2b
+        gemma-4-e4b glm-4-9b glm-4.5 granite-3.3-8b kimi-linear-48b-a3b lfm2-1.2b llama-3.1-405b
+        mixtral-8x22b olmo-3-7b qwen2.5-14b qwen2.5-32b qwen2.5-72b qwen2.5-7b qwen3-14b
+        qwen3-235b-a22b qwen3-coder-480b-a35b qwen3.6-35b-a3b seed-oss-36b smollm3-3b""",
+    "cache sizes in public logs agree; layers and heads from the model card": """
+        command-r gpt-oss-120b mistral-small-24b smollm-1.7b yi-34b""",
+    "model card or paper; no config.json was seen": """
+        mistral-nemo-12b mpt-7b phi-4 starcoder2-15b""",
+}
+#: The origin of each built-in model.
+ORIGINS: Final = {name: origin for origin, names in _NAMES.items() for name in names.split()}
+
+
+def build(values: Mapping[str, int]) -> ModelGeometry:
+    """Return equal full-attention layers; V is as wide as K unless ``head_dim_v`` is given."""
+    facts = {name: Provenance(value, Source.FLAG, FLAGS[name]) for name, value in values.items()}
+    dim = values["head_dim"]
+    if "head_dim_v" not in values:
+        facts["head_dim_v"] = Provenance(dim, Source.DERIVED, "flags", "as wide as K")
+    tensors = pair(values["kv_heads"], dim, values.get("head_dim_v", dim))
+    layers = tuple(Layer(i, LayerKind.FULL, tensors) for i in range(values["layers"]))
+    return ModelGeometry("flags", "flags", layers, provenance=facts)
 
 
 def known(name: str) -> bool:

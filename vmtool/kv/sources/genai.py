@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor
+from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, pair
 from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_TOKENS, Fields
 from vmtool.kv.sources.reading import name_of
-from vmtool.kv.sources.tensors import pair
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vmtool.errors import InputError
+from vmtool.errors import InputError, printable
 from vmtool.kv.sources.fields import shown
-from vmtool.printable import printable
 
 #: Parsed, the worst text takes some thirty times its length. The index of the largest checkpoints
 #: has about 9 MiB.

@@ -1,9 +1,4 @@
-"""Request traces as streams of requests: known formats by content, and made-up ones.
-
-A trace is read line by line, so that its size does not matter. Times count from the first request.
-A request whose time is before that of the one above it counts as arriving with that one: sorting
-would need the whole trace.
-"""
+"""Lines of a file that may be hostile: bounded length, numbered, one in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +6,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import InputError, UsageError
+from vmtool.kv.sources.reading import open_regular
 from vmtool.kv.traces.formats import Format, detect
-from vmtool.kv.traces.lines import MAX_LINE_BYTES, numbered_lines
 from vmtool.kv.traces.request import (
     LISTED_BAD_LINES,
     MAX_SECONDS,
@@ -25,6 +20,37 @@ from vmtool.kv.traces.synthetic import SYNTHETIC, parse_synthetic, synthetic_req
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+#: The longest line. One of Mooncake's with a million tokens has some 16 KiB.
+MAX_LINE_BYTES: Final = 1 << 20
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, bytes | None]]:
+    """Yield each line of *path* with its number, from 1; ``None`` for one that is too long.
+
+    Raises:
+        InputError: If the file cannot be read or is not a regular file.
+    """
+    with open_regular(path) as file:
+        number = 0
+        while True:
+            try:
+                line = file.readline(MAX_LINE_BYTES + 1)
+                if not line:
+                    return
+                number += 1
+                if len(line) <= MAX_LINE_BYTES:
+                    yield number, line
+                    continue
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE_BYTES)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise InputError(
+                    path, f"cannot be read: {reason}", field=f"line {number}"
+                ) from error
+            yield number, None
+
 
 __all__ = ["PREFIX_TOKENS", "Reading", "Request", "Trace"]
 

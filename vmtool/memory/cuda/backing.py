@@ -19,9 +19,8 @@ from vmtool.memory.backing import (
 )
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.diagnosis import explain
-from vmtool.memory.cuda.errors import CudaError
-from vmtool.memory.cuda.handles import ColdHandles, HandleSource
-from vmtool.memory.cuda.mapping import MappedRange
+from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.mapping import ColdHandles, HandleSource, MappedRange
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
 

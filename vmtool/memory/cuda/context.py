@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.cuda import calls, driver
 from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.driver import CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
+from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.units import format_size
 

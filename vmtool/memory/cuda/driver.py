@@ -1,32 +1,174 @@
-"""The CUDA driver behind one checked call; the only file that imports ``cuda``.
-
-``load()`` imports the bindings and initialises the driver once, or says why it is not available here.
-Nothing in this file creates a context. How the bindings behave is from cuda-bindings 12.9 and 13.4.
-"""
+"""What a CUDA driver call can answer, and which of vmtool's errors that becomes."""
 
 from __future__ import annotations
 
 import functools
 import os
+import platform
 import re
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from vmtool.memory.cuda import absence
-from vmtool.memory.cuda.errors import (
-    INVALID_VALUE,
-    NOT_INITIALIZED,
-    NOT_SUPPORTED,
-    OUT_OF_MEMORY,
-    STICKY_CODES,
-    CudaError,
-    DeviceLostError,
-    error_class,
-)
+from vmtool.errors import CallError, ExitCode, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.errors import UnavailableError
+INVALID_VALUE: Final = 1
+OUT_OF_MEMORY: Final = 2
+NOT_INITIALIZED: Final = 3
+NOT_SUPPORTED: Final = 801
+
+# The codes of which cuda.h 13.0 says that every later call returns the same error, or that the process
+# (710: the context) has to be given up. The others leave the driver usable.
+STICKY_CODES: Final = frozenset(
+    {226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911},
+)
+
+
+class CudaError(CallError):
+    """A CUDA driver call that failed: ``code`` is the CUresult, ``symbol`` its name."""
+
+
+class CudaOutOfMemoryError(CudaError):
+    """The device, its address space or one of its tables is full (CUDA_ERROR_OUT_OF_MEMORY)."""
+
+
+class CudaNotSupportedError(CudaError):
+    """This device or driver does not offer what was asked for (CUDA_ERROR_NOT_SUPPORTED)."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.UNAVAILABLE
+
+
+class DeviceLostError(CudaError):
+    """A sticky error: the driver is unusable until the process ends, so nothing is called any more."""
+
+
+def error_class(code: int) -> type[CudaError]:
+    """Return the class for a non-zero CUresult."""
+    if code in STICKY_CODES:
+        return DeviceLostError
+    return {OUT_OF_MEMORY: CudaOutOfMemoryError, NOT_SUPPORTED: CudaNotSupportedError}.get(
+        code, CudaError
+    )
+
+
+_INSTALL_DRIVER: Final = "install the NVIDIA display driver, or use --backing host"
+
+# What cuInit answers on machines that look as if they had CUDA: (cause, hint).
+_INIT_CODES: Final[dict[int, tuple[str, str]]] = {
+    3: (
+        "the kernel module is not usable, or this process was forked from one that uses CUDA",
+        "run nvidia-smi; start workers with spawn, not fork",
+    ),
+    34: (
+        "the library found is the toolkit's stub, made for linking only",
+        "take the toolkit's lib/stubs folder out of LD_LIBRARY_PATH",
+    ),
+    46: ("the device is held by another process or in a bad state", "run nvidia-smi"),
+    100: ("there is no NVIDIA GPU, or it is hidden from this process", "run nvidia-smi"),
+    802: ("the fabric manager of this machine is not running", "start nvidia-fabricmanager"),
+    803: (
+        "the driver's library and kernel module have different versions",
+        "reboot, or reload the kernel module, after an update; in a container, mount the host's libcuda",
+    ),
+    804: (
+        "a forward-compatibility library is used on a GPU that it does not support",
+        "take the cuda-compat folder out of LD_LIBRARY_PATH",
+    ),
+    999: (
+        "the kernel module is not loaded, or the container lacks the device nodes",
+        "run nvidia-smi; start the container with GPU access (--gpus all)",
+    ),
+}
+
+
+def no_bindings(exc: ImportError) -> UnavailableError:
+    """The ``cuda-bindings`` package is missing or does not import."""
+    if sys.platform == "darwin":
+        return UnavailableError("CUDA does not exist on macOS", hint="use --backing host")
+    return UnavailableError(
+        f"the CUDA bindings cannot be imported: {exc}",
+        hint="reinstall vmtool with its dependency: pip install 'cuda-python>=12.9,<14'",
+    )
+
+
+def no_driver(exc: RuntimeError) -> UnavailableError:
+    """The bindings could not find the driver's library, or a function in it."""
+    text = str(exc)
+    if "cuGetProcAddress_v2" in text:
+        return UnavailableError(
+            f"the NVIDIA driver is too old or not a real one: {text}",
+            cause="libcuda has no cuGetProcAddress_v2, which came with CUDA 12.0",
+            hint="install NVIDIA driver 525.60 or newer, or take stub folders out of LD_LIBRARY_PATH",
+        )
+    if "not found" in text and "unction" in text:
+        return UnavailableError(
+            f"the NVIDIA driver is not usable: {text}",
+            cause="libcuda was found but does not offer the driver's functions",
+            hint="take stub folders out of LD_LIBRARY_PATH and reinstall the display driver",
+        )
+    return UnavailableError(
+        f"no NVIDIA driver was found on this machine: {text}", cause=_wsl(), hint=_INSTALL_DRIVER
+    )
+
+
+def init_failed(symbol: str, code: int, words: str) -> UnavailableError:
+    """``cuInit`` answered *code*: any non-zero answer means that there is nothing to use."""
+    cause, hint = _INIT_CODES.get(code, (None, "run nvidia-smi: it shows whether the driver works"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and code == 100:
+        cause, hint = f"CUDA_VISIBLE_DEVICES is {visible!r}", "unset CUDA_VISIBLE_DEVICES"
+    return UnavailableError(
+        f"CUDA is not usable here: cuInit(0) failed: {symbol} ({code}){words and ': ' + words}",
+        cause=_wsl() or cause,
+        hint=hint,
+    )
+
+
+def too_old(version: int, bindings_version: str) -> UnavailableError:
+    """The driver initialises, but lacks what vmtool and its bindings need."""
+    return UnavailableError(
+        f"the NVIDIA driver is too old: it supports CUDA {dotted(version)}, "
+        f"cuda-bindings {bindings_version} needs 12.0 or newer",
+        hint="update the NVIDIA driver to 525.60 or newer (580.65 for cuda-bindings 13)",
+    )
+
+
+def no_function(name: str, version: int, bindings_version: str) -> UnavailableError:
+    """The driver or the bindings do not offer one function."""
+    return UnavailableError(
+        f"{name} is not offered by this driver (CUDA {dotted(version)}) "
+        f"with cuda-bindings {bindings_version}",
+        hint="update the NVIDIA driver, or install the cuda-python of its major version",
+    )
+
+
+def no_vmm(name: str, driver_model: str | None) -> UnavailableError:
+    """The device has no virtual memory management, without which there is nothing to commit."""
+    model = f" under the {driver_model} driver model" if driver_model else ""
+    return UnavailableError(
+        f"{name} does not support CUDA virtual memory management{model}",
+        cause=_wsl(),
+        hint="use another device (vmtool granularity lists them), or --backing host",
+    )
+
+
+def dotted(version: int) -> str:
+    """Return a CUDA version such as 12040 as ``12.4``."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def in_wsl() -> bool:
+    """Whether this is Linux under Windows (WSL), where the driver is the Windows one."""
+    return sys.platform == "linux" and "microsoft" in platform.release().lower()
+
+
+def _wsl() -> str | None:
+    if not in_wsl():
+        return None
+    return "under WSL the driver is the Windows one, in /usr/lib/wsl/lib; install none inside Linux"
+
 
 # cuGetProcAddress_v2, through which the bindings find every other function, came with CUDA 12.0.
 _OLDEST_DRIVER: Final = 12000
@@ -166,14 +308,14 @@ class Driver:
         try:
             result = self._binding.cuInit(0)
         except RuntimeError as exc:
-            raise absence.no_driver(exc) from exc
+            raise no_driver(exc) from exc
         except ValueError as exc:
-            raise absence.init_failed("unknown CUresult", _unknown_code(exc), str(exc)) from exc
+            raise init_failed("unknown CUresult", _unknown_code(exc), str(exc)) from exc
         if result[0]:
-            raise absence.init_failed(*self._describe(int(result[0])))
+            raise init_failed(*self._describe(int(result[0])))
         self.version = self.call("cuDriverGetVersion")
         if self.version < _OLDEST_DRIVER:
-            raise absence.too_old(self.version, self.bindings_version)
+            raise too_old(self.version, self.bindings_version)
 
     def _bind(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
         lost = self._lost
@@ -188,7 +330,7 @@ class Driver:
             )
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
         if function is None:
-            raise absence.no_function(name, self.version, self.bindings_version)
+            raise no_function(name, self.version, self.bindings_version)
         self._functions[name] = function
         return function
 
@@ -237,7 +379,7 @@ class Driver:
             symbol = "a code unknown to these bindings"
             return CudaError(name, _render(arguments), code=_unknown_code(exc), symbol=symbol)
         if isinstance(exc, RuntimeError) and "not found" in str(exc):
-            return absence.no_function(name, self.version, self.bindings_version)
+            return no_function(name, self.version, self.bindings_version)
         return exc
 
 
@@ -271,7 +413,7 @@ def load() -> Driver:
     try:
         from cuda.bindings import __version__, driver
     except ImportError as exc:
-        raise absence.no_bindings(exc) from exc
+        raise no_bindings(exc) from exc
     loaded = Driver(driver, __version__)
     loaded._initialise()  # noqa: SLF001  # this module's own class
     return loaded
@@ -286,7 +428,7 @@ def result_name(effect: str) -> str | None:
     try:
         from cuda.bindings.driver import CUresult
     except ImportError as exc:
-        raise absence.no_bindings(exc) from exc
+        raise no_bindings(exc) from exc
     for result in CUresult:
         if int(result) and effect in {result.name, str(int(result))}:
             return str(result.name)

@@ -6,8 +6,7 @@ import pytest
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Role, Source, Span
-from vmtool.kv.sources.hf.registry import FAMILIES
-from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.hf.resolve import FAMILIES, resolve
 
 LLAMA = {
     "model_type": "llama",

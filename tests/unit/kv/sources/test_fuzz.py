@@ -15,11 +15,10 @@ from vmtool.kv import sources
 from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources import genai
 from vmtool.kv.sources import gguf as our_gguf
-from vmtool.kv.sources.gguf_reader import read_metadata
-from vmtool.kv.sources.gguf_table import RULES
-from vmtool.kv.sources.hf.registry import FAMILIES
-from vmtool.kv.sources.hf.resolve import resolve
-from vmtool.kv.sources.models import config_of, names
+from vmtool.kv.sources.builtin import config_of, names
+from vmtool.kv.sources.gguf.layers import RULES
+from vmtool.kv.sources.gguf.reader import read_metadata
+from vmtool.kv.sources.hf.resolve import FAMILIES, resolve
 from vmtool.kv.sources.reading import parse_object
 
 ODD = st.one_of(

@@ -12,7 +12,7 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Role, Source
 from vmtool.kv.sources import gguf as our_gguf
-from vmtool.kv.sources.gguf_reader import MAX_METADATA_BYTES, read_metadata
+from vmtool.kv.sources.gguf.reader import MAX_METADATA_BYTES, read_metadata
 
 gguf = pytest.importorskip("gguf", reason="the gguf package writes the files to read")
 

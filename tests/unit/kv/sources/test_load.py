@@ -13,7 +13,7 @@ import pytest
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Role, Source, Span
-from vmtool.kv.sources.origins import ORIGINS
+from vmtool.kv.sources.builtin import ORIGINS
 
 LLAMA = {
     "model_type": "llama",

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import InputError, UsageError
-from vmtool.kv.traces import Request, Trace
-from vmtool.kv.traces.lines import MAX_LINE_BYTES
+from vmtool.kv.traces import MAX_LINE_BYTES, Request, Trace
 
 # The first lines of AzureLLMInferenceTrace_code.csv (AzurePublicDataset, CC-BY).
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

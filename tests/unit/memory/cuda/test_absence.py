@@ -9,7 +9,7 @@ import pytest
 from fakecuda import build, control
 
 from vmtool.errors import ExitCode, UnavailableError
-from vmtool.memory.cuda import absence, devices, driver
+from vmtool.memory.cuda import devices, driver
 
 LOAD = """
 import json
@@ -67,7 +67,7 @@ def test_missing_bindings_say_how_to_install_them(monkeypatch):
 
 def test_missing_bindings_on_macos_are_no_fault(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "macOS" in str(absence.no_bindings(ImportError("cuda")))
+    assert "macOS" in str(driver.no_bindings(ImportError("cuda")))
 
 
 def test_a_library_that_is_no_library_counts_as_no_driver(tmp_path, load_with):
@@ -157,8 +157,8 @@ def test_a_refused_start_is_tried_again(fakecuda):
 
 def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(absence.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
-    assert "WSL" in absence.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
+    monkeypatch.setattr(driver.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    assert "WSL" in driver.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
     assert devices._driver_model(0) == "wsl"
 
 

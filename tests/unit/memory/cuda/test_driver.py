@@ -8,7 +8,7 @@ import pytest
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.cuda import devices, driver
-from vmtool.memory.cuda.errors import (
+from vmtool.memory.cuda.driver import (
     STICKY_CODES,
     CudaError,
     CudaNotSupportedError,
@@ -145,7 +145,7 @@ def test_other_errors_leave_the_driver_usable(fakecuda):
 def test_a_forked_child_is_told_to_use_spawn(python_with_fakecuda):
     done = python_with_fakecuda(
         "import os\n"
-        "from vmtool.memory.cuda import driver, errors\n"
+        "from vmtool.memory.cuda import driver, driver as errors\n"
         "cuda = driver.load()\n"
         "if os.fork() == 0:\n"
         "    try: cuda.call('cuDeviceGetCount')\n"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
-from vmtool.kv.geometry import Extent, LayerKind, Role, Span, Tensor
+from vmtool.kv.geometry import Extent, LayerKind, Role, Span, Tensor, pair
 from vmtool.kv.sources.fields import MAX_TOKENS
-from vmtool.kv.sources.tensors import pair
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

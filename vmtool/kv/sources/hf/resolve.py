@@ -1,4 +1,4 @@
-"""From a Hugging Face config to a geometry, refusing whatever is not understood."""
+"""The element type in which engines keep the KV cache of a quantised checkpoint."""
 
 from __future__ import annotations
 
@@ -9,13 +9,99 @@ from vmtool.errors import UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf.attention import context
+from vmtool.kv.sources.hf.dense import DENSE
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of
-from vmtool.kv.sources.hf.quantization import cache_dtype
-from vmtool.kv.sources.hf.registry import ARCHITECTURES, FAMILIES, INNER_KEYS, WRAPPERS
+from vmtool.kv.sources.hf.hybrid import HYBRID
 from vmtool.kv.sources.hf.state import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
+
+
+def cache_dtype(configs: Iterable[Fields | None]) -> str | None:
+    """Return ``fp8`` if one of the *configs* of quantisation says so, and ``None`` if none does.
+
+    vLLM's ``auto`` is fp8 for a compressed-tensors file with a ``kv_cache_scheme``
+    (``Attention.__init__``; ``CompressedTensorsKVCacheMethod.validate_kv_cache_scheme`` takes only
+    symmetric 8-bit floats with a scale for each tensor or head) and for a ModelOpt file with that
+    scheme or a ``kv_cache_quant_algo`` of FP8, also one deeper, under ``quantization``
+    (``get_kv_cache_quant_algo_string`` in ``torch_utils.py``).
+
+    Raises:
+        InputError: If a cache is to be quantised in another way.
+    """
+    found = None
+    for part in _parts(configs):
+        for key in filter(part.has, _KEYS):
+            _require_fp8(part, key)
+            part.stated("cache_dtype", "fp8", key)
+            found = "fp8"
+    return found
+
+
+def _parts(configs: Iterable[Fields | None]) -> Iterator[Fields]:
+    for config in configs:
+        if config is not None:
+            yield config
+            if isinstance(config.peek("quantization"), dict):
+                yield from filter(None, [config.nested("quantization")])
+
+
+def _require_fp8(part: Fields, key: str) -> None:
+    value = part.raw(key)
+    if isinstance(value, str) and value.lower() == "fp8":
+        return
+    if isinstance(value, dict) and (
+        (value.get("type"), value.get("num_bits")) == ("float", 8)
+        and value.get("dynamic") in (None, False)
+        and value.get("symmetric") in (None, True)
+        and value.get("strategy") in (None, "tensor", "attn_head")
+    ):
+        return
+    part.fail(
+        key,
+        "quantises the KV cache in a way that is not understood",
+        hint="take it out of a copy of the file, and give the cache's format with --dtype",
+    )
+
+
+FAMILIES = {**DENSE, **HYBRID}
+
+_WRAPPERS = (
+    "aya_vision cohere2_vision deepseek_vl_v2 gemma3 gemma3n gemma4 gemma4_unified glm4v"
+    " glm4v_moe idefics2 idefics3 internvl internvl_chat kimi_k25 kimi_vl lfm2_vl llama4 llava"
+    " llava_next llava_next_video llava_onevision ministral3 mistral3 mllama paligemma"
+    " qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_5_moe"
+    " qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe smolvlm step3_vl video_llava"
+    " vipllava voxtral"
+)
+#: Models of several parts whose decoder is an object inside, and attends as it does on its own.
+WRAPPERS = frozenset(_WRAPPERS.split())
+
+#: Keys under which wrappers keep their decoder.
+INNER_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+
+#: For files without ``model_type``.
+ARCHITECTURES = {
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "GPT2LMHeadModel": "gpt2",
+    "GPTNeoXForCausalLM": "gpt_neox",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "GemmaForCausalLM": "gemma",
+    "GptOssForCausalLM": "gpt_oss",
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "Phi3ForCausalLM": "phi3",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
+
 
 #: Keys that may change what is cached. One that is set and was not read is refused.
 _SUSPECT = re.compile(

@@ -14,10 +14,10 @@ from vmtool.kv.geometry import (
     StatePart,
     StateTensor,
     Tensor,
+    pair,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf.attention import grouped, head_dim, head_dim_v, heads
-from vmtool.kv.sources.tensors import pair
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

@@ -1,0 +1,177 @@
+"""The ``vmtool`` command line: one short module per command, imported when it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+import click
+
+from vmtool import __version__
+from vmtool.errors import ExitCode, VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Every command, with the line that ``vmtool --help`` shows, so that listing imports none of them.
+#: The module is ``vmtool.cli.app.NAME`` (dashes become underscores) and has a command ``command``.
+COMMANDS: Final[dict[str, str]] = {
+    "granularity": "What this machine can map, and in what unit.",
+    "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",
+    "doctor": "What here would stop or slow such memory, and what changes it.",
+    "reserve": "Reserve addresses and show that nothing else is taken.",
+    "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
+    "stress": "Commit and release real memory, measured and checked.",
+    "compare": "Say what got faster or slower between two runs of stress.",
+    "kv-replay": "What a request trace does to KV memory, real or simulated.",
+    "schema": "Print the JSON Schema of a document that vmtool writes.",
+}
+#: Where the group keeps the arguments it was called with, in click's ``meta``.
+ARGUMENTS: Final = "vmtool.arguments"
+
+
+@contextmanager
+def _until_enough() -> Iterator[None]:
+    """Leave with 0 when whoever reads stdout has enough; click itself would leave with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise click.exceptions.Exit(ExitCode.DONE) from error
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used, not to list it."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with _until_enough():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _until_enough():
+            return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"vmtool.cli.{cmd_name.replace('-', '_')}")
+        return cast("click.Command", module.command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            raise click.exceptions.NoSuchCommand(
+                args[0], possibilities=get_close_matches(args[0], COMMANDS), ctx=ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 a call failed, 2 wrong usage, 3 a check failed, 4 not available "
+    "here, 5 refused by budget or preflight, 130 interrupted.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="vmtool")
+def main() -> None:
+    """Diagnose and benchmark memory that is contiguous in address and scattered in RAM or on a GPU.
+
+    \b
+    vmtool granularity          what this machine can map, and in what unit
+    vmtool kv-estimate llama-3.1-8b --budget 16GiB
+    """  # noqa: D301 - click's own mark
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; errors are told on stderr."""
+    unwritten: list[str] = []
+    code = _run(arguments, unwritten)
+    return ExitCode.CALL_FAILED if unwritten else code
+
+
+def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
+    """Run the command line; files that its result could not be written to are added to a list."""
+    try:
+        code = main.main(args=arguments, prog_name="vmtool", standalone_mode=False, obj=unwritten)
+    except VmtoolError as error:
+        _tell(error)
+        return error.exit_code
+    except click.ClickException as error:
+        with suppress(OSError):  # stderr may be full or gone: the code says it as well
+            error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        with suppress(OSError):
+            click.echo("vmtool: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except (OSError, MemoryError) as error:
+        _tell(_unforeseen(error))
+        return ExitCode.CALL_FAILED
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def entry() -> NoReturn:
+    """Run the command line and exit with the code that says how it went."""
+    import signal
+
+    # Each ends the process without a word, unless whoever started it wants it ignored. Python gives
+    # the same to Ctrl-C itself.
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    from vmtool.cli.output import drop_unwritten
+
+    code = run()
+    drop_unwritten()
+    sys.exit(code)
+
+
+def _unforeseen(error: OSError | MemoryError) -> VmtoolError:
+    """Return what is told of a failure that no command expects: a full disk, no memory at all."""
+    if isinstance(error, OSError):
+        told = VmtoolError(str(error))
+    else:
+        told = VmtoolError(
+            "this process cannot have more memory", hint="`vmtool doctor` shows its limits"
+        )
+    told.__cause__ = error
+    return told
+
+
+def _tell(error: VmtoolError) -> None:
+    from vmtool.cli.output import tell
+
+    if os.environ.get("VMTOOL_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    tell(f"vmtool: error: {error}")
+    if error.cause:
+        tell(f"  cause: {error.cause}")
+    if error.hint:
+        tell(f"  hint: {error.hint}")
+    for note in getattr(error, "__notes__", ()):
+        tell(f"  note: {note}")

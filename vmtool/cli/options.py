@@ -1,0 +1,309 @@
+"""Parameter types and option groups that several commands share; same name, same meaning."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from vmtool import units
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from vmtool.kv.cost import SequenceCost
+    from vmtool.memory.backing import VirtualBacking
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+#: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
+_RESULTS: Final = "vmtool.results.stress"
+
+
+class _Quantity(click.ParamType[int]):
+    """A number with a unit, parsed by :mod:`vmtool.units`."""
+
+    def __init__(self, name: str, parse: Callable[[str], int], *, minimum: int) -> None:
+        self.name = name
+        self._parse = parse
+        self._minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            number = self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if number < self._minimum:
+            self.fail(f"{value!r} is not positive", param, ctx)
+        return number
+
+
+class _BackingName(click.ParamType[str]):
+    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0."""
+
+    name = "backing"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value != "cuda":
+            return str(value)
+        device = os.environ.get("VMTOOL_DEVICE") or "0"
+        if not (device.isascii() and device.isdigit()):
+            self.fail(
+                f"VMTOOL_DEVICE is {device!r}, which is not the number of a device", param, ctx
+            )
+        return f"cuda:{device}"
+
+
+class _ResultFile(click.Path):
+    """A file to write when the work is done. That it can be written is made sure of before."""
+
+    def __init__(self, *, or_stdout: bool = False) -> None:
+        super().__init__(dir_okay=False, allow_dash=or_stdout)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if self.allow_dash and path == "-":
+            if sys.stdout is None:
+                raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
+        elif path == "-":
+            self.fail("'-' is stdout, which the result has; name a file", param, ctx)
+        else:
+            from vmtool.cli.output import claim
+
+            real = claim(str(path))
+            if real is not None and param is not None and ctx is not None:
+                _note_result(real, param, ctx)
+        return path
+
+
+def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
+    """Remember a file that will be written; refuse one that another option of the run writes."""
+    option = param.opts[0]
+    other = ctx.meta.setdefault(_RESULTS, {}).setdefault(real, option)
+    if other != option:
+        raise UsageError(
+            f"{other} and {option} would write the same file, {real}",
+            hint="give each a file of its own",
+        )
+
+
+def keep_inputs(*paths: str | None) -> None:
+    """Refuse to write a result over one of *paths*, files that the command reads.
+
+    Raises:
+        UsageError: If a result's option names one of them.
+    """
+    results = click.get_current_context().meta.get(_RESULTS)
+    if not results:
+        return
+    from pathlib import Path
+
+    for path in filter(None, paths):
+        option = results.get(os.path.realpath(path))
+        if option is not None and Path(path).exists():
+            raise UsageError(
+                f"{option} would write over {path}, which is read", hint="give another file"
+            )
+
+
+#: ``host``, ``cuda`` or ``cuda:N``.
+BACKING: Final = _BackingName()
+#: A positive number of bytes, such as ``64KiB``.
+SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
+#: Bytes, zero allowed.
+SIZE_OR_ZERO: Final = _Quantity("size", units.parse_size, minimum=0)
+#: A positive number of tokens or cycles, such as ``32k``.
+COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
+#: A positive duration in nanoseconds, such as ``10s``.
+DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
+#: A file beside the result.
+FILE: Final = _ResultFile()
+#: A file, or ``-`` for stdout.
+FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
+
+
+def option_group(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Return a decorator that adds *options*; help shows them in this order."""
+
+    def add(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+#: ``-o``: pass it to :class:`vmtool.cli.output.Output`.
+output_file_option: Final = click.option(
+    "-o",
+    "--output",
+    "path",
+    type=FILE_OR_STDOUT,
+    default="-",
+    metavar="FILE",
+    help="Write the result to FILE instead of stdout.",
+)
+
+#: ``--json``, ``-o`` and ``-q``: pass them to :class:`vmtool.cli.output.Output`.
+output_options: Final = option_group(
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    output_file_option,
+    click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
+)
+
+html_option: Final = click.option(
+    "--html",
+    type=FILE,
+    metavar="FILE",
+    help="Also write one self-contained page.",
+)
+
+
+def csv_option(content: str) -> Callable[[_F], _F]:
+    """Return ``--csv`` of a command that writes *content* beside its result."""
+    return click.option(
+        "--csv",
+        type=FILE,
+        metavar="FILE",
+        help=f"Also write {content}.",
+    )
+
+
+#: ``--backing`` of commands that look at every kind of memory by default.
+all_backings_option: Final = click.option(
+    "--backing",
+    type=BACKING,
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="all, host, cuda or cuda:N.",
+)
+
+#: ``--backing`` and ``--chunk``: which memory to use, and in what pieces.
+backing_options: Final = option_group(
+    click.option(
+        "--backing",
+        type=BACKING,
+        default="host",
+        show_default=True,
+        envvar="VMTOOL_BACKING",
+        show_envvar=True,
+        metavar="NAME",
+        help="host, cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
+    ),
+    click.option(
+        "--chunk",
+        type=SIZE,
+        metavar="SIZE",
+        help="Bytes of one physical handle of a device, a power of two; what its driver recommends "
+        "by default.",
+    ),
+)
+
+
+def read_axes(
+    texts: Iterable[str],
+    known: Collection[str],
+    most_rows: int,
+    *,
+    first: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, list[str]]:
+    """Return the values on each axis that *texts* name, each once.
+
+    Args:
+        texts: An axis each; the values of one that is named again are joined.
+        known: The axes there are.
+        most_rows: How many combinations there may be.
+        first: Values that an axis begins with if it is named.
+
+    Raises:
+        UsageError: If an axis is unknown or has no values, or there are too many combinations.
+    """
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        axis, _, given = text.partition("=")
+        if axis not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(axis, known, n=1)
+            raise UsageError(
+                f"--compare {text!r}: unknown axis {axis!r}",
+                hint=f"did you mean {close[0]}?" if close else f"use {', '.join(known)}",
+            )
+        found = [value.strip() for value in given.split(",") if value.strip()]
+        if not found:
+            raise UsageError(f"--compare {text!r}: no values", hint=f"write {axis}=A,B")
+        before = values.get(axis) or (first or {}).get(axis, ())
+        values[axis] = list(dict.fromkeys([*before, *found]))
+    count = prod(len(found) for found in values.values())
+    if count > most_rows:
+        raise UsageError(f"--compare: {count} combinations are more than {most_rows}")
+    return values
+
+
+def device_free(backing: VirtualBacking) -> int | None:
+    """Return what is free on the device of *backing*, or ``None`` for the host."""
+    from vmtool.memory import device_ordinal
+
+    ordinal = device_ordinal(backing.name)
+    if ordinal is None:
+        return None
+    from vmtool.memory.cuda.devices import free_bytes
+
+    return free_bytes(ordinal)
+
+
+def load_cost(model: str) -> SequenceCost:
+    """Return what a sequence of *model* costs in its own element type.
+
+    Args:
+        model: A built-in name, a file, or a folder with one.
+
+    Raises:
+        UsageError: If *model* is not known or cannot be read.
+    """
+    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.formats import choose_formats
+    from vmtool.kv.sources import load
+
+    geometry = load(model)
+    formats = choose_formats(geometry.dtype, key=None, value=None, cache_dtype=geometry.cache_dtype)
+    return SequenceCost.of(geometry, formats)
+
+
+def kv_tensors(model: str) -> tuple[tuple[str, int], ...]:
+    """Return the name and the bytes per token of each kind of KV tensor of *model*.
+
+    Raises:
+        UsageError: If *model* is not known, cannot be read, or caches nothing per token.
+    """
+    found: dict[tuple[str, int], list[str]] = {}
+    for layer in load_cost(model).layers:
+        for tensor in layer.tensors:
+            key = (tensor.name, tensor.bytes_per_token)
+            found.setdefault(key, []).append(layer.kind.value)
+    if not found:
+        raise UsageError(f"{model} caches nothing per token", hint="its states have a fixed size")
+    names = [name for name, _ in found]
+    return tuple(
+        (name if names.count(name) == 1 else f"{name} ({kinds[0]})", nbytes)
+        for (name, nbytes), kinds in found.items()
+    )
+
+
+def step_bytes(model: str, tokens: int) -> int:
+    """Return what *tokens* more of a long sequence of *model* add to its cache.
+
+    Raises:
+        UsageError: If *model* is not known, cannot be read, or does not grow with the sequence.
+    """
+    slope = load_cost(model).slope
+    if not slope:
+        raise UsageError(f"the cache of {model} stops growing", hint="use --step SIZE")
+    return math.ceil(slope * tokens)

@@ -1,0 +1,244 @@
+"""Conditions on one run or on a change, and whether they hold: ``commit.p99<5ms``, ``>+20%``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UsageError
+from vmtool.results.stress import PHASES, Verdict
+from vmtool.stats import P999_SAMPLES
+from vmtool.units import format_duration, format_size, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vmtool.results.stress import MethodResult, StressResult
+
+#: Statistics of a phase, by the names that a condition may use.
+STATISTICS: Final = ("min", "median", "p50", "p90", "p99", "p99.9", "p999", "max", "mean")
+#: Rates of a whole method.
+RATES: Final = ("cycles_per_s", "bytes_per_s")
+
+_ALIASES: Final = {"p50": "median", "p999": "p99.9"}
+_METRIC: Final = re.compile(
+    rf"(?:(?P<method>[a-z][a-z0-9_-]*)\.)??"
+    rf"(?:(?P<phase>{'|'.join(PHASES)})\.(?P<statistic>{'|'.join(map(re.escape, STATISTICS))})"
+    rf"|(?P<rate>{'|'.join(RATES)}))"
+)
+_CONDITION: Final = re.compile(r"([^<>=\s]+)\s*(<=|>=|<|>)\s*([^<>=]+)")
+_PERCENT: Final = re.compile(r"([+-]?)([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?", re.ASCII)
+_MAX_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a run.
+
+    Attributes:
+        method: Only this commit method; ``None`` is every method of the run.
+        phase: The phase; ``None`` for a rate.
+        statistic: One of :data:`STATISTICS` without its aliases, or of :data:`RATES`.
+    """
+
+    method: str | None
+    phase: str | None
+    statistic: str
+
+    def __str__(self) -> str:
+        return ".".join(part for part in (self.method, self.phase, self.statistic) if part)
+
+    def show(self, value: Fraction | float) -> str:
+        """Return *value* with the metric's unit."""
+        if self.phase is not None:
+            return format_duration(float(value))
+        if self.statistic == "bytes_per_s":
+            return f"{format_size(round(value))}/s"
+        return f"{float(value):,.0f}/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A metric, an operator and a limit.
+
+    Attributes:
+        text: As it was written.
+        operator: ``<``, ``<=``, ``>`` or ``>=``.
+        limit: Nanoseconds, bytes or cycles per second; for a change the part of the old value,
+            so that ``+20%`` is 1/5.
+    """
+
+    text: str
+    metric: Metric
+    operator: str
+    limit: Fraction
+
+    def holds(self, value: Fraction | float) -> bool:
+        """Return whether *value* is on the side of the limit that the condition names."""
+        return {
+            "<": value < self.limit,
+            "<=": value <= self.limit,
+            ">": value > self.limit,
+            ">=": value >= self.limit,
+        }[self.operator]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition of ``--fail-on`` and what became of it.
+
+    Attributes:
+        failed: Whether the condition came true, or could not be told.
+        detail: The figures.
+    """
+
+    condition: str
+    failed: bool
+    detail: str
+
+
+def parse_assertion(text: str) -> Condition:
+    """Return the condition that one run must meet: ``commit.p99<5ms``, ``cycles_per_s>10000``.
+
+    Durations need a unit, because a bare number would have to be guessed. ``bytes_per_s`` takes
+    a size. A method's name in front (``protect.commit.p99<5ms``) asks about that method only.
+
+    Raises:
+        UsageError: If *text* is not such a condition.
+    """
+    metric, operator, value = _split(text, "commit.p99<5ms")
+    try:
+        limit = _parse_limit(metric, value)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}") from error
+    return Condition(text, metric, operator, limit)
+
+
+def parse_change(text: str) -> Condition:
+    """Return the condition on a change from one run to another: ``commit.p99>+20%``.
+
+    Raises:
+        UsageError: If *text* is not such a condition.
+    """
+    metric, operator, value = _split(text, "commit.p99>+20%")
+    match = _PERCENT.fullmatch(value)
+    if match is None:
+        raise UsageError(
+            f"{text!r}: {value!r} is not a change in percent",
+            hint="write the change from the first run to the second, such as +20% or -5%",
+        )
+    sign = -1 if match[1] == "-" else 1
+    return Condition(text, metric, operator, sign * Fraction(match[2]) / 100)
+
+
+def evaluate(condition: Condition, result: StressResult) -> Verdict:
+    """Return whether *result* meets *condition*; what cannot be told has not been met.
+
+    A gate that passes because there was nothing to measure would pass for ever.
+    """
+    methods = [m for m in result.methods if condition.metric.method in (None, m.method)]
+    if not methods:
+        ran = ", ".join(m.method for m in result.methods) or "none"
+        return _verdict(condition, passed=False, detail=f"the method did not run; methods: {ran}")
+    values = [(m.method, measured(condition.metric, m)) for m in methods]
+    details = [
+        f"{name}: {condition.metric.show(value)}" if isinstance(value, Fraction) else value
+        for name, value in values
+    ]
+    passed = all(isinstance(v, Fraction) and condition.holds(v) for _, v in values)
+    return _verdict(condition, passed=passed, detail="; ".join(details))
+
+
+def judge_change(condition: Condition, pairs: Sequence[tuple[MethodResult, MethodResult]]) -> Gate:
+    """Return what became of *condition*; what cannot be told has failed.
+
+    Args:
+        condition: On a change.
+        pairs: Each method before and after.
+    """
+    metric = condition.metric
+    chosen = [pair for pair in pairs if metric.method in (None, pair[0].method, pair[1].method)]
+    if not chosen:
+        return Gate(condition.text, failed=True, detail="no method is in both runs to tell it by")
+    failed, details = False, []
+    for old, new in chosen:
+        before, after = measured(metric, old), measured(metric, new)
+        if isinstance(before, str) or isinstance(after, str):
+            failed = True
+            details.append(before if isinstance(before, str) else str(after))
+            continue
+        change = max(after, Fraction(1)) / max(before, Fraction(1)) - 1
+        failed |= condition.holds(change)
+        details.append(
+            f"{old.method}: {metric.show(before)} to {metric.show(after)}, "
+            f"{round(float(change) * 100, 1) + 0.0:+,.1f} %"  # no -0.0
+        )
+    return Gate(condition.text, failed=failed, detail="; ".join(details))
+
+
+def measured(metric: Metric, method: MethodResult) -> Fraction | str:
+    """Return what *method* measured for *metric*, or why it cannot be told."""
+    if metric.phase is None:
+        return Fraction(getattr(method, metric.statistic))
+    phase = method.phase(metric.phase)
+    if phase is None or not phase.summary.samples:
+        return f"{method.method}: no {metric.phase} was measured"
+    attribute = "p999" if metric.statistic == "p99.9" else metric.statistic
+    value = getattr(phase.summary, f"{attribute}_ns")
+    if value is None:
+        return (
+            f"{method.method}: {phase.summary.samples:,} samples are too few for "
+            f"{metric.statistic}, which needs {P999_SAMPLES:,}"
+        )
+    return Fraction(value)
+
+
+def _verdict(condition: Condition, *, passed: bool, detail: str) -> Verdict:
+    return Verdict(
+        check=f"assert.{''.join(condition.text.split())}",
+        passed=passed,
+        detail=detail,
+        hint=None
+        if passed
+        else "look at the warnings first: a noisy machine or few cycles move percentiles",
+    )
+
+
+def _split(text: str, example: str) -> tuple[Metric, str, str]:
+    match = _CONDITION.fullmatch(text.strip()) if len(text) <= _MAX_TEXT else None
+    if match is None:
+        raise UsageError(f"{text[:_MAX_TEXT]!r} is not a condition; write it like {example!r}")
+    name, operator, value = match.groups()
+    return _parse_metric(name), operator, value.strip()
+
+
+def _parse_metric(name: str) -> Metric:
+    match = _METRIC.fullmatch(name)
+    if match is None:
+        known = [f"{phase}.{statistic}" for phase in PHASES for statistic in STATISTICS]
+        near = get_close_matches(name, [*known, *RATES], n=3)
+        raise UsageError(
+            f"{name!r} is nothing that a run measures",
+            hint=f"did you mean {' or '.join(near)}?"
+            if near
+            else f"PHASE.STATISTIC, with {', '.join(PHASES)} and {', '.join(STATISTICS)}; "
+            f"or {' or '.join(RATES)}; a method's name may stand in front",
+        )
+    statistic = match["rate"] or match["statistic"]
+    return Metric(match["method"], match["phase"], _ALIASES.get(statistic, statistic))
+
+
+def _parse_limit(metric: Metric, value: str) -> Fraction:
+    if metric.phase is not None:
+        if value[-1:].isdigit():
+            raise ValueError(f"{value!r} has no unit; write ns, us, ms or s")
+        return Fraction(parse_duration(value))
+    if metric.statistic == "bytes_per_s":
+        return Fraction(parse_size(value.removesuffix("/s")))
+    if _NUMBER.fullmatch(value.removesuffix("/s")) is None:
+        raise ValueError(f"{value!r} is not a number of cycles per second")
+    return Fraction(value.removesuffix("/s"))

@@ -1,0 +1,103 @@
+"""In what two runs differ besides their latencies: the machines and the settings; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vmtool.results.stress import StressSettings
+
+#: What must be alike for two runs to be comparable, by its path in the machine facts. What changes
+#: from minute to minute (free memory, mappings in use) is not among it.
+_MACHINE_FACTS: Final = {
+    "system.os": "operating system",
+    "system.kernel": "kernel",
+    "system.arch": "architecture",
+    "system.cpu_model": "CPU",
+    "system.cpus": "CPUs",
+    "system.cpus_usable": "usable CPUs",
+    "system.python": "Python",
+    "page_bytes": "page size in bytes",
+    "memory.total_bytes": "RAM in bytes",
+    "memory.swap_total_bytes": "swap in bytes",
+    "huge_pages.thp_mode": "THP mode",
+    "huge_pages.thp_defrag": "THP defrag",
+    "huge_pages.pmd_bytes": "huge page size in bytes",
+    "commit.mode": "vm.overcommit_memory",
+    "commit.ratio_percent": "vm.overcommit_ratio",
+    "process.max_mappings": "vm.max_map_count",
+    "process.address_space_limit_bytes": "RLIMIT_AS in bytes",
+    "process.data_limit_bytes": "RLIMIT_DATA in bytes",
+    "environment.container": "container",
+    "environment.hypervisor": "hypervisor",
+    "environment.wsl": "WSL version",
+    "environment.gvisor": "gVisor",
+    "device.name": "GPU",
+    "device.total_bytes": "GPU memory in bytes",
+    "device.compute_capability": "compute capability",
+    "device.driver_version": "CUDA version of the driver",
+    "device.driver_model": "driver model",
+}
+#: The seed is left out: another order of the same work is still the same work.
+_SETTINGS_IGNORED: Final = frozenset({"seed", "cycles", "duration_ns", "methods"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact that is not the same in both runs; ``None`` is not told."""
+
+    name: str
+    before: str | int | float | bool | None
+    after: str | int | float | bool | None
+
+
+def machine_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[Difference]:
+    """Yield the facts that make two machines unlike for the purpose of comparing runs."""
+    pairs = [
+        (label, _lookup(before, path), _lookup(after, path))
+        for path, label in _MACHINE_FACTS.items()
+    ]
+    pairs.append(("cgroup limit in bytes", _cgroup_limit(before), _cgroup_limit(after)))
+    for name, was, now in pairs:
+        if was != now:
+            yield Difference(name, was, now)
+
+
+def _lookup(facts: Any, path: str) -> str | int | float | bool | None:
+    for key in path.split("."):
+        facts = facts.get(key) if isinstance(facts, Mapping) else None
+    return facts if isinstance(facts, (str, int, float, bool)) else None
+
+
+def _cgroup_limit(facts: Mapping[str, Any]) -> int | None:
+    """Return the lowest limit of any control group above the process, as that one binds."""
+    group = facts.get("cgroup")
+    levels = group.get("levels") if isinstance(group, Mapping) else None
+    limits = [
+        level[key]
+        for level in (levels if isinstance(levels, (list, tuple)) else ())
+        if isinstance(level, Mapping)
+        for key in ("limit_bytes", "high_bytes")
+        if isinstance(level.get(key), int)
+    ]
+    return min(limits, default=None)
+
+
+def settings_differences(before: StressSettings, after: StressSettings) -> Iterator[Difference]:
+    """Yield the settings by which two runs did unlike work."""
+    for item in fields(before):
+        if item.name in _SETTINGS_IGNORED:
+            continue
+        was, now = getattr(before, item.name), getattr(after, item.name)
+        if was != now:
+            yield Difference(item.name, _scalar(was), _scalar(now))
+
+
+def _scalar(value: Any) -> str | int | float | bool | None:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""What inference engines would log for the same memory."""

@@ -1,0 +1,268 @@
+"""What vLLM would log for the same pool: blocks, "GPU KV cache size", "Maximum concurrency".
+
+Source: ``kv_cache_interface.py`` and ``kv_cache_utils.py`` at commit 001cabc1 (early 2026), and for
+the newer meaning of the cache size the releases from about 0.21. A *page* is one block of one layer
+on one rank.
+
+fp8 becomes another format where a latent has index keys: in every such model by ``models/config.py``
+at commit 0144dd5b (class ``DeepseekV32ForCausalLM``, late 2025), and later by
+``attention/mla_attention.py`` at commit 0014ca6b where the backend is ``FLASHMLA_SPARSE``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UsageError
+from vmtool.kv.formats import FORMATS
+from vmtool.kv.geometry import LayerKind, Role, Span
+
+if TYPE_CHECKING:
+    from vmtool.kv.cost import LayerCost, SequenceCost
+    from vmtool.kv.formats import Formats
+    from vmtool.kv.geometry import Extent, ModelGeometry
+
+#: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
+STATE_MODES: Final = ("none", "align", "all")
+# Attention kernels take blocks in multiples of 16 tokens (64 on some backends, not modelled).
+_KERNEL_BLOCK: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the engine is started with.
+
+    Attributes:
+        max_model_len: Tokens of the longest request.
+        block: Tokens in a block, ``--block-size``.
+        in_flight: Tokens that a step may add before a window drops old ones:
+            ``--max-num-batched-tokens``, and twice that where scheduling is asynchronous.
+        state_mode: One of :data:`STATE_MODES`; prefix caching means ``align`` or ``all``.
+    """
+
+    max_model_len: int
+    block: int = 16
+    in_flight: int = 8192
+    state_mode: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What vLLM makes of the memory.
+
+    Attributes:
+        num_blocks: Blocks in the pool.
+        block_tokens: Tokens of the smallest block of any group, after alignment.
+        page_bytes: Bytes of one block of one layer; 0 where layers differ.
+        groups: Groups of layers with block tables of their own.
+        group_layers: Layers in each group.
+        padding_layers: Layers that exist only to fill up groups.
+        blocks_per_request: Blocks of a request of ``max_model_len``, over all groups.
+        tokens_older: "GPU KV cache size" before about 0.21.
+        tokens_newer: The same since then.
+        concurrency: "Maximum concurrency".
+        aligned_block_tokens: The block size that hybrid alignment chose, or ``None``.
+        state_padding_bytes: What a state page was padded by to match.
+    """
+
+    num_blocks: int
+    block_tokens: int
+    page_bytes: int
+    groups: int
+    group_layers: int
+    padding_layers: int
+    blocks_per_request: int
+    tokens_older: int
+    tokens_newer: int
+    concurrency: Fraction
+    aligned_block_tokens: int | None
+    state_padding_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What vLLM keeps of one layer; layers with equal specs form groups."""
+
+    kind: str
+    block: int
+    token_bytes: int = 0
+    extent: Extent | None = None
+    state_bytes: int = 0
+
+    @property
+    def page_bytes(self) -> int:
+        return self.state_bytes or self.block * self.token_bytes
+
+    @property
+    def uniform_key(self) -> tuple[object, ...]:
+        """What must be equal for layers of different sizes to share one group."""
+        return (self.kind, self.extent, self.block)
+
+    def blocks_for(self, settings: Settings) -> int:
+        """Return the blocks of one request of ``max_model_len``."""
+        if self.extent is None:
+            every_block = -(-settings.max_model_len // self.block)
+            return {"none": 1, "align": 2, "all": every_block}[settings.state_mode]
+        held = self.extent.tokens_held(settings.max_model_len, settings.in_flight)
+        # A window need not begin at a block's edge, so it can touch one block more.
+        return -(-held // self.block) + (self.extent.span is Span.WINDOW)
+
+
+def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
+    """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are as asked.
+
+    It packs fp8 latents of sparse attention with scales, and positions in 16 bits.
+    """
+    name = formats.key.name
+    if name.startswith("fp8") and not name.startswith("fp8_ds"):
+        for layer in geometry.layers:
+            if any(tensor.role is Role.INDEX for tensor in layer.tensors):
+                packed = "fp8_ds_v4" if layer.kind is LayerKind.COMPRESSED else "fp8_ds_mla"
+                return formats._replace(key=FORMATS[packed])
+    return formats
+
+
+def vllm_pool(cost: SequenceCost, budget: int, settings: Settings) -> Pool:
+    """Return how vLLM divides *budget* bytes of KV memory on one rank.
+
+    Raises:
+        UsageError: If vLLM could not, or a layer is of a kind that is not modelled here.
+    """
+    if settings.state_mode not in STATE_MODES:
+        raise UsageError(f"state mode {settings.state_mode[:40]!r}: use {', '.join(STATE_MODES)}")
+    specs = [spec for layer in cost.layers for spec in _layer_specs(layer, settings)]
+    if not specs:
+        raise UsageError("the model keeps nothing, so vLLM has no KV cache to size")
+    specs, aligned, padding = _align_states(specs, settings)
+    if len({spec.uniform_key for spec in specs}) == 1:
+        page = sum(spec.page_bytes for spec in specs)
+        sizes = {spec.page_bytes for spec in specs}
+        return _pool(
+            budget // page,
+            [specs[0]],
+            settings,
+            page_bytes=sizes.pop() if len(sizes) == 1 else 0,
+            group_layers=len(specs),
+            aligned=(aligned, padding),
+        )
+    specs = _unify_pages(specs)
+    layers = Counter(specs)
+    size = _group_size(list(layers.values()))
+    groups = [spec for spec, count in layers.items() for _ in range(-(-count // size))]
+    page = specs[0].page_bytes
+    return _pool(
+        budget // page // size,
+        groups,
+        settings,
+        page_bytes=page,
+        group_layers=size,
+        padding_layers=len(groups) * size - len(specs),
+        aligned=(aligned, padding),
+    )
+
+
+def log_lines(pool: Pool, settings: Settings) -> dict[str, list[str]]:
+    """Return the lines that vLLM would log, by the versions that have that meaning."""
+    length = f"{settings.max_model_len:,}"
+    concurrency = (
+        f"Maximum concurrency for {length} tokens per request: {float(pool.concurrency):.2f}x"
+    )
+    return {
+        "before about 0.21": [f"GPU KV cache size: {pool.tokens_older:,} tokens", concurrency],
+        "since about 0.21": [f"GPU KV cache size: {pool.tokens_newer:,} tokens", concurrency],
+    }
+
+
+def _layer_specs(layer: LayerCost, settings: Settings) -> list[_Spec]:
+    """Return the specs of *layer*, once for each of the layers that are counted together."""
+    if layer.kind is LayerKind.COMPRESSED:
+        raise UsageError(f"--as vllm: layers with {layer.kind.value} are not modelled")
+    sizes: dict[tuple[str, Extent], int] = {}
+    for tensor in layer.tensors:
+        # Index keys have a cache of their own, of the same type as the latent.
+        latent = tensor.role in (Role.LATENT, Role.INDEX)
+        name = "index" if tensor.role is Role.INDEX else "latent" if latent else "attention"
+        key = (name, tensor.extent)
+        sizes[key] = sizes.get(key, 0) + tensor.bytes_per_token
+    found = [
+        _Spec("attention" if name == "attention" else "latent", settings.block, size, extent)
+        for (name, extent), size in sizes.items()
+    ]
+    if layer.states:
+        # Without prefix caching, MambaModelConfig in vLLM's models/config.py makes mamba_block_size
+        # the longest request: a block is a sequence.
+        alone = settings.state_mode == "none"
+        block = settings.max_model_len if alone else settings.block
+        found.append(_Spec("state", block, state_bytes=layer.state_bytes))
+    return found * layer.count
+
+
+def _align_states(specs: list[_Spec], settings: Settings) -> tuple[list[_Spec], int | None, int]:
+    """Make attention blocks at least as large as a state, and pad states to that size."""
+    states = [spec.state_bytes for spec in specs if spec.extent is None]
+    tokens = [spec.token_bytes for spec in specs if spec.extent is not None]
+    if not states or not tokens:
+        return specs, None, 0
+    unit = _KERNEL_BLOCK * max(tokens)
+    block = max(settings.block, _KERNEL_BLOCK * -(-max(states) // unit))
+    page = block * max(tokens)
+    aligned = []
+    for spec in specs:
+        if spec.extent is not None:
+            aligned.append(replace(spec, block=block))
+        elif settings.state_mode == "none":
+            aligned.append(replace(spec, state_bytes=page))
+        else:
+            aligned.append(replace(spec, block=block, state_bytes=page))
+    return aligned, block, page - max(states)
+
+
+def _unify_pages(specs: list[_Spec]) -> list[_Spec]:
+    """Give layers with small pages larger blocks, until all pages are equal."""
+    page = max(spec.page_bytes for spec in specs)
+    for spec in specs:
+        if page % spec.page_bytes:
+            raise UsageError(
+                f"--as vllm: pages of {spec.page_bytes} B and {page} B cannot be made equal, so"
+                " vLLM would refuse the model at this block size and format"
+            )
+    return [replace(spec, block=spec.block * (page // spec.page_bytes)) for spec in specs]
+
+
+def _group_size(counts: list[int]) -> int:
+    """Return the layers in a group: the fewest of any spec, or the most where that pads little."""
+    return max(counts) if 2 * max(counts) < 3 * min(counts) else min(counts)
+
+
+def _pool(
+    num_blocks: int,
+    groups: list[_Spec],
+    settings: Settings,
+    *,
+    page_bytes: int,
+    group_layers: int,
+    aligned: tuple[int | None, int],
+    padding_layers: int = 0,
+) -> Pool:
+    per_request = sum(spec.blocks_for(settings) for spec in groups)
+    concurrency = Fraction(num_blocks, per_request)
+    block = min(spec.block for spec in groups)
+    # Ranks that divide the tokens hold that many times as many together.
+    ranks = max(spec.extent.ranks if spec.extent else 1 for spec in groups)
+    return Pool(
+        num_blocks=num_blocks,
+        block_tokens=block,
+        page_bytes=page_bytes,
+        groups=len(groups),
+        group_layers=group_layers,
+        padding_layers=padding_layers,
+        blocks_per_request=per_request,
+        tokens_older=num_blocks // len(groups) * block * ranks,
+        tokens_newer=int(concurrency * settings.max_model_len),
+        concurrency=concurrency,
+        aligned_block_tokens=aligned[0],
+        state_padding_bytes=aligned[1],
+    )

@@ -1,0 +1,386 @@
+"""How the ranges of one growing sequence fill up: by which granules, and at which lengths.
+
+A packing policy says how many bytes a length commits. A replay also needs where they lie, and how
+far a sequence can grow before the next granule, so that it can go from one to the next and not from
+token to token. What is added up here is what the policy says; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from vmtool.kv.geometry import Span
+from vmtool.kv.packing.blocks import FloorPerPage, Paged, StraddleLoses
+from vmtool.kv.packing.ranges import (
+    HeadMajor,
+    KvMerged,
+    PerTensor,
+    TokenMajor,
+)
+
+if TYPE_CHECKING:
+    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.geometry import Extent
+    from vmtool.kv.packing.ranges import Policy
+
+#: A half-open range of granules in one range of a sequence, ``(first, end)``.
+Run: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How many entries a tensor holds for a length: ``ceil(min(tokens, cap) / every)``.
+
+    Attributes:
+        cap: Tokens beyond which nothing is added; ``None`` where each token counts.
+        every: Tokens for each entry.
+        fixed: Entries whatever the length; the other two do not matter then.
+    """
+
+    cap: int | None = None
+    every: int = 1
+    fixed: int | None = None
+
+    @classmethod
+    def of(cls, extent: Extent, in_flight: int) -> Held:
+        """Return the closed form of ``extent.tokens_held(n, in_flight)``."""
+        if extent.span is Span.FIXED:
+            return cls(fixed=extent.size)
+        every = extent.ratio * extent.ranks
+        if extent.span is Span.WINDOW:
+            return cls(extent.size - 1 + max(in_flight, 1), every)
+        if extent.span is Span.CHUNK:
+            return cls(extent.size + in_flight, every)
+        return cls(None, every)
+
+    def at(self, tokens: int) -> int:
+        """Return the entries for *tokens*."""
+        if self.fixed is not None:
+            return self.fixed
+        if self.cap is not None and tokens > self.cap:
+            tokens = self.cap
+        return -(-tokens // self.every)
+
+    def longest(self, entries: int) -> int | None:
+        """Return the largest length that needs no more than *entries*; ``None`` for any length."""
+        if self.fixed is not None or (
+            self.cap is not None and entries >= -(-self.cap // self.every)
+        ):
+            return None
+        return entries * self.every
+
+    @property
+    def shared(self) -> bool:
+        """Whether what early tokens filled stays as it is, so that others can read it too."""
+        return self.fixed is None and self.cap is None
+
+
+_NOTHING = Held(fixed=0)
+
+
+class Shape(Protocol):
+    """Equal ranges that each sequence has, and how they fill."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def granules(self, tokens: int) -> int:
+        """Return the granules of one range for a sequence of *tokens*."""
+
+    def longest(self, tokens: int) -> int | None:
+        """Return how far a sequence of *tokens* can grow on the same granules; ``None``: on and on."""
+
+    def runs(self, tokens: int) -> tuple[Run, ...]:
+        """Return which granules those are, ascending and apart."""
+
+    def whole(self, tokens: int) -> tuple[Run, ...]:
+        """Return those that the first *tokens* alone fill, which several sequences can share."""
+
+    def whole_bytes(self, tokens: int) -> int:
+        """Return the bytes of tokens in the granules of :meth:`whole`."""
+
+
+# ---- ranges that are filled from the front ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PackedRange:
+    """Entries one after the other from the front, after *fixed_bytes*.
+
+    Attributes:
+        count: Equal ranges of one sequence.
+        granule: In bytes.
+        entry_bytes: Bytes of an entry.
+        held: How many entries there are.
+        fixed_bytes: Bytes besides.
+        per_granule: Entries in a granule where none may cross an edge; 0 where they may.
+    """
+
+    count: int
+    granule: int
+    entry_bytes: int
+    held: Held
+    fixed_bytes: int = 0
+    per_granule: int = 0
+
+    def granules(self, tokens: int) -> int:
+        """See :class:`Shape`."""
+        entries = self.held.at(tokens)
+        if self.per_granule:
+            return -(-entries // self.per_granule)
+        return -(-(self.fixed_bytes + self.entry_bytes * entries) // self.granule)
+
+    def longest(self, tokens: int) -> int | None:
+        """See :class:`Shape`."""
+        granules = self.granules(tokens)
+        if self.per_granule:
+            return self.held.longest(granules * self.per_granule)
+        if not self.entry_bytes:
+            return None
+        return self.held.longest((granules * self.granule - self.fixed_bytes) // self.entry_bytes)
+
+    def runs(self, tokens: int) -> tuple[Run, ...]:
+        """See :class:`Shape`."""
+        granules = self.granules(tokens)
+        return ((0, granules),) if granules else ()
+
+    def whole(self, tokens: int) -> tuple[Run, ...]:
+        """See :class:`Shape`."""
+        granules = self._whole(tokens)
+        return ((0, granules),) if granules else ()
+
+    def whole_bytes(self, tokens: int) -> int:
+        """See :class:`Shape`."""
+        size = self.per_granule * self.entry_bytes if self.per_granule else self.granule
+        return self._whole(tokens) * size
+
+    def _whole(self, tokens: int) -> int:
+        if not self.held.shared or self.fixed_bytes:
+            return 0
+        entries = self.held.at(tokens // self.held.every * self.held.every)
+        if self.per_granule:
+            return entries // self.per_granule
+        return entries * self.entry_bytes // self.granule
+
+
+# ---- ranges with a stride for each head -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StridedRange:
+    """A part for each head at a fixed stride, each filled from its own front.
+
+    Attributes:
+        count: Equal ranges of one sequence.
+        granule: In bytes.
+        heads: Parts of a range.
+        row_bytes: Bytes of an entry of one head.
+        held: How many entries there are.
+        stride: Bytes from one head's part to the next.
+    """
+
+    count: int
+    granule: int
+    heads: int
+    row_bytes: int
+    held: Held
+    stride: int
+
+    def granules(self, tokens: int) -> int:
+        """See :class:`Shape`."""
+        return sum(end - first for first, end in self.runs(tokens))
+
+    def longest(self, tokens: int) -> int | None:
+        """See :class:`Shape`."""
+        granules = self.granules(tokens)
+        while True:
+            used = self.row_bytes * self.held.at(tokens)
+            # Until one of the heads enters a granule, which another one may have already.
+            room = min(-(at + used) % self.granule for at in self._places) if used else 0
+            found = self.held.longest((used + room) // self.row_bytes)
+            if found is None or self.granules(found + 1) != granules:
+                return found
+            tokens = found + 1
+
+    def runs(self, tokens: int) -> tuple[Run, ...]:
+        """See :class:`Shape`."""
+        used = self.row_bytes * self.held.at(tokens)
+        if not used:
+            return ()
+        joined: list[Run] = []
+        for head in range(self.heads):
+            at = head * self.stride
+            first, end = at // self.granule, -(-(at + used) // self.granule)
+            if joined and first <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((first, end))
+        return tuple(joined)
+
+    def whole(self, tokens: int) -> tuple[Run, ...]:
+        """See :class:`Shape`."""
+        if not self.held.shared:
+            return ()
+        used = self.row_bytes * self.held.at(tokens // self.held.every * self.held.every)
+        found = []
+        for head in range(self.heads):
+            at = head * self.stride
+            first, end = -(-at // self.granule), (at + used) // self.granule
+            if first < end:
+                found.append((first, end))
+        return tuple(found)
+
+    def whole_bytes(self, tokens: int) -> int:
+        """See :class:`Shape`."""
+        return sum(end - first for first, end in self.whole(tokens)) * self.granule
+
+    @cached_property
+    def _places(self) -> frozenset[int]:
+        """Where in a granule the heads' parts begin."""
+        period = self.granule // gcd(self.stride, self.granule)
+        return frozenset(
+            head * self.stride % self.granule for head in range(min(self.heads, period))
+        )
+
+
+# ---- from a policy --------------------------------------------------------------------------
+
+
+def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
+    """Return the ranges that *policy* gives each sequence; ``None`` if it shares pools instead."""
+    if isinstance(policy, (PerTensor, KvMerged, TokenMajor)):
+        found: list[PackedRange | StridedRange] = [
+            PackedRange(
+                item.copies,
+                policy.granule,
+                item.token_bytes,
+                Held.of(item.extent, policy.cost.in_flight) if item.extent else _NOTHING,
+                item.fixed_bytes,
+            )
+            for item in policy.ranges
+        ]
+    elif isinstance(policy, FloorPerPage):
+        found = [
+            PackedRange(
+                count,
+                policy.granule,
+                tensor.bytes_per_token,
+                Held.of(tensor.extent, policy.cost.in_flight),
+                per_granule=policy.tokens_per_page(tensor),
+            )
+            for count, tensor in policy.cost.tensors()
+        ]
+        found += _states(policy.cost, policy.granule)
+    elif isinstance(policy, HeadMajor):
+        found = [
+            StridedRange(
+                count,
+                policy.granule,
+                tensor.heads,
+                tensor.row_bytes,
+                Held.of(tensor.extent, policy.cost.in_flight),
+                tensor.row_bytes * policy.cost.held(tensor, policy.stride_tokens),
+            )
+            for count, tensor in policy.cost.tensors()
+        ]
+        found += _states(policy.cost, policy.granule)
+    else:
+        return None
+    return _merged(found)
+
+
+def _states(cost: SequenceCost, granule: int) -> list[PackedRange | StridedRange]:
+    return [
+        PackedRange(layer.count, granule, 0, _NOTHING, state.nbytes)
+        for layer in cost.layers
+        for state in layer.states
+    ]
+
+
+def _merged(shapes: list[PackedRange | StridedRange]) -> tuple[Shape, ...]:
+    """Return *shapes* with those that differ only in their count as one."""
+    counts: dict[PackedRange | StridedRange, int] = {}
+    for shape in shapes:
+        alike = replace(shape, count=1)
+        counts[alike] = counts.get(alike, 0) + shape.count
+    return tuple(replace(shape, count=count) for shape, count in counts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPool:
+    """Equal pools of blocks.
+
+    Attributes:
+        count: How many there are.
+        block_bytes: Bytes of a block.
+        apart: Whether a block that would cross a granule's edge is left out.
+    """
+
+    count: int
+    block_bytes: int
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockClass:
+    """Pools from which a sequence takes the same blocks: the block table has one number for all.
+
+    Attributes:
+        pools: The pools, those of one size together.
+        held: How many entries a sequence has.
+        block: Entries of a block.
+    """
+
+    pools: tuple[BlockPool, ...]
+    held: Held
+    block: int
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in every pool together."""
+        return sum(pool.count * pool.block_bytes for pool in self.pools)
+
+    def blocks(self, tokens: int) -> int:
+        """Return the blocks of a sequence of *tokens*."""
+        return -(-self.held.at(tokens) // self.block)
+
+    def longest(self, tokens: int) -> int | None:
+        """Return how far a sequence of *tokens* can grow on the same blocks; ``None``: on and on."""
+        return self.held.longest(self.blocks(tokens) * self.block)
+
+    def whole(self, tokens: int) -> int:
+        """Return the blocks that the first *tokens* alone fill, which sequences can share."""
+        return tokens // self.held.every // self.block if self.held.shared else 0
+
+
+def block_classes(policy: Policy) -> tuple[BlockClass, ...] | None:
+    """Return the pools of *policy*, or ``None`` if it gives each sequence ranges of its own."""
+    if not isinstance(policy, (Paged, StraddleLoses)):
+        return None
+    apart = isinstance(policy, StraddleLoses)
+    sizes: dict[Held, dict[int, int]] = {}
+    for count, tensor in policy.cost.tensors():
+        pools = sizes.setdefault(Held.of(tensor.extent, policy.cost.in_flight), {})
+        nbytes = policy.block * tensor.bytes_per_token
+        pools[nbytes] = pools.get(nbytes, 0) + count
+    classes = [
+        BlockClass(
+            tuple(BlockPool(count, nbytes, apart) for nbytes, count in pools.items()),
+            held,
+            policy.block,
+        )
+        for held, pools in sizes.items()
+    ]
+    states: dict[int, int] = {}
+    for layer in policy.cost.layers:
+        for state in layer.states:
+            states[state.nbytes] = states.get(state.nbytes, 0) + layer.count
+    if states:
+        # The states of all sequences lie end to end: each has one block, which may cross edges.
+        slots = tuple(BlockPool(count, nbytes, apart=False) for nbytes, count in states.items())
+        classes.append(BlockClass(slots, Held(fixed=1), 1))
+    return tuple(classes)

@@ -1,0 +1,88 @@
+"""From GGUF metadata to a geometry, as llama.cpp would lay out the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vmtool.errors import UsageError
+from vmtool.kv.geometry import ModelGeometry
+from vmtool.kv.sources.fields import FLAGS, MAX_TOKENS, Fields
+from vmtool.kv.sources.gguf.layers import HARMLESS, RULES, SUSPECT, Builder
+from vmtool.kv.sources.gguf.reader import read_metadata
+from vmtool.kv.sources.reading import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry of the GGUF file *path*.
+
+    Raises:
+        InputError: If the file is malformed, or its architecture or a field is not understood.
+        UsageError: If an override does not apply.
+    """
+    return build(read_metadata(path), path, overrides)
+
+
+def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry that *metadata*, read from *path*, describes."""
+    fields = Fields(metadata, path, overrides=overrides)
+    architecture = fields.text("general.architecture")
+    if architecture is None:
+        hint = "in a model split into several files, give the first"
+        fields.fail("general.architecture", "is missing", hint=hint)
+    rule = RULES.get(architecture)
+    if rule is None:
+        fields.fail(
+            "general.architecture", f"{architecture[:60]!r} is not one that vmtool understands"
+        )
+    fields.architecture = architecture
+    fields.names = _names(architecture)
+    layers = Builder(fields, architecture, rule).layers()
+    _refuse_unread(fields, architecture)
+    for name in set(overrides) - fields.applied:
+        raise UsageError(f"{FLAGS[name]} does not apply to {architecture}: it reads no such value")
+    context = fields.optional("context", high=MAX_TOKENS)
+    fields.defaulted("dtype", "fp16", "llama.cpp keeps f16 unless told otherwise")
+    return ModelGeometry(name_of(path), architecture, layers, context, "fp16", fields.facts)
+
+
+def _names(architecture: str) -> dict[str, tuple[str, ...]]:
+    keys = {
+        "layers": "block_count",
+        "extra_layers": "nextn_predict_layers",
+        "hidden": "embedding_length",
+        "context": "context_length",
+        "kv_heads": "attention.head_count_kv",
+        "head_dim": "attention.key_length",
+        "head_dim_v": "attention.value_length",
+        "window_dim_k": "attention.key_length_swa",
+        "window_dim_v": "attention.value_length_swa",
+        "mla_dim": "attention.key_length_mla",
+        "kv_lora_rank": "attention.kv_lora_rank",
+        "index_dim": "attention.indexer.key_length",
+        "window": "attention.sliding_window",
+        "shared_layers": "attention.shared_kv_layers",
+        "interval": "full_attention_interval",
+        "conv_kernel": "ssm.conv_kernel",
+        "ssm_inner": "ssm.inner_size",
+        "ssm_state": "ssm.state_size",
+        "ssm_groups": "ssm.group_count",
+        "ssm_heads": "ssm.time_step_rank",
+        "short_conv": "shortconv.l_cache",
+        "wkv_head": "wkv.head_size",
+        "shift_count": "token_shift_count",
+    }
+    return {name: (f"{architecture}.{key}",) for name, key in keys.items()}
+
+
+def _refuse_unread(fields: Fields, architecture: str) -> None:
+    """Fail on a set key that may change what is cached and that nothing read."""
+    start = f"{architecture}."
+    for key in fields.all_keys():
+        short = key.removeprefix(start)
+        if key in fields.used or short == key or short in HARMLESS:
+            continue
+        if short.startswith(SUSPECT) and fields.peek(key) not in (None, False, 0):
+            fields.fail(key, f"is set, and its effect on {architecture} is not understood")

@@ -1,0 +1,349 @@
+"""The GGUF architectures that vmtool understands, as llama.cpp lays out their caches."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vmtool.kv.geometry import (
+    Extent,
+    Layer,
+    LayerKind,
+    Role,
+    Span,
+    StatePart,
+    StateTensor,
+    Tensor,
+    pair,
+)
+from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
+
+if TYPE_CHECKING:
+    from vmtool.kv.sources.fields import Fields
+
+
+class State(enum.Enum):
+    """Which state the layers without attention keep."""
+
+    NONE = "none"
+    MAMBA1 = "mamba1"
+    MAMBA2 = "mamba2"
+    DELTA = "delta"
+    SHORT_CONV = "short conv"
+    RWKV = "rwkv"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What llama.cpp knows about an architecture besides the file's keys.
+
+    Attributes:
+        period: Every *period*-th layer is full and the others windowed, unless the file says.
+        listed: Whether the file itself must say which layers are windowed.
+        window: Tokens in the window where the file does not say.
+        window_off: Whether llama.cpp keeps everything although the file names a window.
+        chunk: Whether windows are chunks.
+        state: What layers without attention keep.
+        interval: Every *interval*-th layer attends, unless the file says; the others have a state.
+        parallel: Whether every layer has both attention and a state.
+        own_layers: Layers with KV of their own; the rest share.
+    """
+
+    period: int | None = None
+    listed: bool = False
+    window: int | None = None
+    window_off: bool = False
+    chunk: bool = False
+    state: State = State.NONE
+    interval: int | None = None
+    parallel: bool = False
+    own_layers: int | None = None
+
+
+_FULL = (
+    "llama deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder bloom stablelm qwen2 qwen2moe"
+    " qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 orion internlm2 minicpm minicpm3 gemma"
+    " starcoder2 xverse command-r dbrx olmo olmoe openelm arctic deepseek deepseek2 glm-dsa chatglm"
+    " glm4 glm4moe bitnet nemotron exaone granite granitemoe smollm3 arcee ernie4_5 ernie4_5-moe"
+    " hunyuan-moe hunyuan-dense seed_oss dots1 bailingmoe bailingmoe2 minimax-m2 mistral3 apertus"
+    " codeshell jais2 mistral4 pangu-embedded qwen refact"
+)
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_FULL.split(), Rule()),
+    **dict.fromkeys(("phi3", "phimoe"), Rule(window_off=True)),
+    "gemma2": Rule(period=2, window=4096),
+    "gemma3": Rule(period=6),
+    "gemma3n": Rule(period=5, own_layers=20),
+    "gemma4": Rule(listed=True),
+    "cohere2": Rule(period=4),
+    "exaone4": Rule(period=4),
+    "olmo2": Rule(period=4),
+    "afmoe": Rule(period=4),
+    "gpt-oss": Rule(period=2),
+    "mimo2": Rule(listed=True),
+    "llama4": Rule(period=4, window=8192, chunk=True),
+    "mamba": Rule(state=State.MAMBA1),
+    "jamba": Rule(state=State.MAMBA1),
+    **dict.fromkeys(
+        ("mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"), Rule(state=State.MAMBA2)
+    ),
+    "falcon-h1": Rule(state=State.MAMBA2, parallel=True),
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), Rule(state=State.DELTA, interval=4)),
+    **dict.fromkeys(("lfm2", "lfm2moe"), Rule(state=State.SHORT_CONV)),
+    **dict.fromkeys(("rwkv6", "rwkv6qwen2", "rwkv7"), Rule(state=State.RWKV)),
+}
+
+#: Under ``<architecture>.``, keys with these starts may change what is cached.
+SUSPECT = (
+    "attention.",
+    "ssm.",
+    "shortconv.",
+    "wkv.",
+    "kda.",
+    "token_shift_count",
+    "full_attention_interval",
+    "nextn_predict_layers",
+)
+#: Those of them that never do.
+HARMLESS = frozenset(
+    f"attention.{name}"
+    for name in (
+        "causal",
+        "clamp_kqv",
+        "group_norm_epsilon",
+        "group_norm_groups",
+        "head_count",
+        "indexer.head_count",
+        "indexer.top_k",
+        "key_length",
+        "value_length",
+        "layer_norm_epsilon",
+        "layer_norm_rms_epsilon",
+        "max_alibi_bias",
+        "output_scale",
+        "q_lora_rank",
+        "scale",
+        "temperature_length",
+        "temperature_scale",
+        "value_length_mla",
+        "value_residual_mix_lora_rank",
+        "decay_lora_rank",
+        "iclr_lora_rank",
+        "gate_lora_rank",
+    )
+) | {"ssm.dt_b_c_rms"}
+
+
+_STATE_KINDS = {
+    State.MAMBA1: LayerKind.MAMBA1,
+    State.MAMBA2: LayerKind.MAMBA2,
+    State.DELTA: LayerKind.GATED_DELTA,
+    State.SHORT_CONV: LayerKind.SHORT_CONV,
+    State.RWKV: LayerKind.RWKV,
+}
+
+
+class Builder:
+    """Puts the layers of one file together."""
+
+    def __init__(self, fields: Fields, architecture: str, rule: Rule) -> None:
+        self._fields = fields
+        self._start = f"{architecture}."
+        self._rule = rule
+        extra = fields.optional("extra_layers", low=0, high=MAX_LAYERS) or 0
+        stated = fields.integer("layers", high=MAX_LAYERS)
+        if extra >= stated:
+            fields.fail(fields.names["extra_layers"][0], f"is {extra}, of {stated} blocks")
+        self._count = stated - extra
+        if extra:
+            fields.derived("layers", self._count, f"block_count - nextn = {stated} - {extra}")
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return every layer, in order."""
+        if self._rule.state is State.RWKV or self._without_attention():
+            kind = _STATE_KINDS[self._rule.state]
+            states = self._states()
+            return tuple(Layer(i, kind, states=states) for i in range(self._count))
+        kv_heads, windowed = self._kv_heads(), self._windowed()
+        own = self._own_layers()
+        layers = []
+        for i in range(self._count):
+            if i >= own:
+                layers.append(Layer(i, LayerKind.SHARED, shares=self._source(i, own, windowed)))
+            elif kv_heads[i] == 0 or self._by_interval(i):
+                layers.append(self._stateful(i))
+            else:
+                layers.append(self._attending(i, kv_heads[i], windowed[i]))
+        return tuple(layers)
+
+    def _without_attention(self) -> bool:
+        """Return whether this is a pure Mamba file, whose attention keys are zero or absent."""
+        heads = self._fields.raw(f"{self._start}attention.head_count")
+        pure = self._start in ("mamba.", "mamba2.") and heads in (None, 0)
+        if pure:
+            self._fields.raw(f"{self._start}attention.head_count_kv")
+        return pure
+
+    def _kv_heads(self) -> list[int]:
+        """Return the KV heads of each layer; 0 is a layer without attention."""
+        fields = self._fields
+        key = fields.names["kv_heads"][0]
+        if fields.raw(key) is None and "kv_heads" not in fields.overridden:
+            key = f"{self._start}attention.head_count"
+        if "kv_heads" not in fields.overridden and isinstance(fields.raw(key), list):
+            values = fields.integers(key)
+            if values is None or len(values) < self._count:
+                fields.fail(key, f"has too few entries for {self._count} layers")
+            fields.stated("kv_heads", "per layer", key)
+            return values[: self._count]
+        fields.names = {**fields.names, "kv_heads": (key,)}
+        return [fields.integer("kv_heads", low=0)] * self._count
+
+    def _windowed(self) -> list[bool]:
+        """Return which layers keep only a window or chunk."""
+        fields, rule = self._fields, self._rule
+        key = f"{self._start}attention.sliding_window_pattern"
+        pattern = fields.raw(key)
+        window = fields.optional("window", low=0, high=MAX_TOKENS)
+        if rule.window_off or window == 0 or (window is None and rule.window is None):
+            return [False] * self._count
+        if rule.period is None and not rule.listed:
+            fields.fail(fields.names["window"][0], "is set, where llama.cpp is not known to use it")
+        if isinstance(pattern, list):
+            return self._pattern_list(key, pattern)
+        period = rule.period if pattern is None else fields.checked(key, pattern)
+        if period is None:
+            fields.fail(key, "is missing, but there is a sliding window")
+        fields.defaulted("period", period, f"one layer in {period} keeps everything")
+        return [(i + 1) % period != 0 for i in range(self._count)]
+
+    def _pattern_list(self, key: str, pattern: list[Any]) -> list[bool]:
+        if len(pattern) < self._count or any(value not in (0, 1) for value in pattern):
+            self._fields.fail(key, f"must say 0 or 1 for each of {self._count} layers")
+        self._fields.stated("layer_kinds", "per layer", key)
+        return [bool(value) for value in pattern[: self._count]]
+
+    def _own_layers(self) -> int:
+        """Return how many layers, from the first, have KV of their own."""
+        shared = self._fields.optional("shared_layers", low=0, high=MAX_LAYERS)
+        if shared is not None:
+            if shared >= self._count:
+                key = self._fields.names["shared_layers"][0]
+                self._fields.fail(key, f"is {shared}, of {self._count} layers")
+            return self._count - shared
+        own = self._rule.own_layers
+        if own is not None and own < self._count:
+            self._fields.defaulted("own_layers", own, "the first layers; the others share")
+            return own
+        return self._count
+
+    def _source(self, index: int, own: int, windowed: list[bool]) -> int:
+        """Return the last layer with its own KV that is of the same kind as layer *index*."""
+        for i in reversed(range(own)):
+            if windowed[i] == windowed[index]:
+                return i
+        key = self._fields.names["shared_layers"][0]
+        return self._fields.fail(key, f"leaves layer {index} no layer to share with")
+
+    def _by_interval(self, index: int) -> bool:
+        default = self._rule.interval
+        if default is None:
+            return False
+        every = self._fields.optional("interval") or default
+        return (index + 1) % every != 0
+
+    def _attending(self, index: int, kv_heads: int, windowed: bool) -> Layer:
+        fields = self._fields
+        if fields.optional("mla_dim") is not None:
+            return Layer(index, LayerKind.MLA, self._latent())
+        fields.raw(fields.names["kv_lora_rank"][0])  # files before MLA support keep K and V whole
+        dim_k, dim_v = self._head_dims(windowed=windowed)
+        if not windowed:
+            kind = LayerKind.PARALLEL if self._rule.parallel else LayerKind.FULL
+            states = self._states() if self._rule.parallel else ()
+            return Layer(index, kind, pair(kv_heads, dim_k, dim_v), states)
+        size = fields.optional("window", high=MAX_TOKENS) or self._rule.window or 0
+        span, kind = (
+            (Span.CHUNK, LayerKind.CHUNK) if self._rule.chunk else (Span.WINDOW, LayerKind.WINDOW)
+        )
+        return Layer(index, kind, pair(kv_heads, dim_k, dim_v, Extent(span, size)))
+
+    def _head_dims(self, *, windowed: bool) -> tuple[int, int]:
+        fields = self._fields
+        dim_k, dim_v = fields.optional("head_dim"), fields.optional("head_dim_v")
+        if dim_k is None or dim_v is None:
+            derived = self._derived_dim()
+            dim_k, dim_v = dim_k or derived, dim_v or derived
+        if windowed:
+            dim_k = fields.optional("window_dim_k") or dim_k
+            dim_v = fields.optional("window_dim_v") or dim_v
+        return dim_k, dim_v
+
+    def _derived_dim(self) -> int:
+        """Return the width of a head where the file does not say: hidden size / heads."""
+        fields = self._fields
+        key = f"{self._start}attention.head_count"
+        heads = fields.checked(key, fields.raw(key))
+        hidden = fields.integer("hidden")
+        if hidden % heads:
+            fields.fail(key, f"is {heads}, which does not divide embedding_length {hidden}")
+        fields.derived("head_dim", hidden // heads, f"hidden / heads = {hidden} / {heads}")
+        return hidden // heads
+
+    def _latent(self) -> tuple[Tensor, ...]:
+        fields = self._fields
+        dim, rank = fields.integer("head_dim"), fields.integer("kv_lora_rank")
+        fields.raw(fields.names["head_dim_v"][0])
+        if dim <= rank:
+            key = fields.names["head_dim"][0]
+            fields.fail(key, f"is {dim}, not more than the kv_lora_rank {rank} it includes")
+        row = Tensor("latent", Role.LATENT, 1, dim, rope_dim=dim - rank)
+        index = fields.optional("index_dim")
+        return (row,) if index is None else (row, Tensor("index", Role.INDEX, 1, index))
+
+    def _stateful(self, index: int) -> Layer:
+        """Return a layer without attention: with a state, or with nothing at all."""
+        widths = self._fields.raw(f"{self._start}feed_forward_length")
+        mlp_only = isinstance(widths, list) and index < len(widths) and widths[index] != 0
+        if self._rule.state is State.NONE or (self._rule.state is State.MAMBA2 and mlp_only):
+            return Layer(index, LayerKind.NONE)
+        return Layer(index, _STATE_KINDS[self._rule.state], states=self._states())
+
+    def _states(self) -> tuple[StateTensor, ...]:
+        """Return the states that llama.cpp keeps, always in fp32."""
+        fields = self._fields
+        if self._rule.state is State.RWKV:
+            hidden = fields.integer("hidden")
+            shift = fields.optional("shift_count") or 2
+            dim = fields.integer("wkv_head")
+            if hidden % dim:
+                fields.fail(fields.names["wkv_head"][0], f"is {dim}, not a divisor of {hidden}")
+            return (
+                _state("shift", StatePart(1, shift * hidden, replicates=True)),
+                _state("recurrent", StatePart(hidden // dim, dim * dim)),
+            )
+        if self._rule.state is State.SHORT_CONV:
+            taps = fields.integer("short_conv") - 1
+            return (_state("conv", StatePart(fields.integer("hidden"), taps)),)
+        taps = fields.integer("conv_kernel") - 1
+        inner, state = fields.integer("ssm_inner"), fields.integer("ssm_state")
+        if self._rule.state is State.MAMBA1:
+            conv = [StatePart(inner, taps)]
+            matrix = StatePart(inner, state)
+            fields.raw(fields.names["ssm_heads"][0])
+            fields.raw(fields.names["ssm_groups"][0])
+        else:
+            heads, groups = fields.integer("ssm_heads"), fields.integer("ssm_groups")
+            if inner % heads:
+                fields.fail(fields.names["ssm_heads"][0], f"does not divide inner_size {inner}")
+            width = inner // heads
+            shared = StatePart(groups, 2 * state * taps, self._rule.state is State.MAMBA2)
+            conv = [StatePart(heads, width * taps), shared]
+            matrix = StatePart(heads, width * state)
+        return (_state("conv", *conv), _state("ssm", matrix))
+
+
+def _state(name: str, *parts: StatePart) -> StateTensor:
+    return StateTensor(name, parts, "fp32")

@@ -1,0 +1,1 @@
+"""The process's own address space on Linux and macOS."""

@@ -1,0 +1,361 @@
+"""The process's own address space on Linux and macOS, committed by one of three methods.
+
+=========  ==============================  =============================  ====================
+method     commit                          release                        gives back
+=========  ==============================  =============================  ====================
+fixed      ``mmap(MAP_FIXED, RW)``         ``mmap(MAP_FIXED, NONE)``      residency and charge
+protect    ``mprotect(RW)``                ``MADV_DONTNEED``, ``NONE``    residency
+advise     ``MADV_POPULATE_WRITE``         ``MADV_DONTNEED``              residency; no guard
+=========  ==============================  =============================  ====================
+
+On macOS there is no charge, ``advise`` commits nothing, and ``MADV_FREE_REUSABLE`` stands for
+``MADV_DONTNEED``: it gives back footprint at once, the pages when memory is short.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import sys
+import weakref
+from typing import Final
+
+from vmtool.errors import CallError, UnavailableError, UsageError
+from vmtool.memory.backing import (
+    Granularity,
+    MisalignedError,
+    PhysicalMemoryAccounting,
+    QuarantineError,
+    Reservation,
+)
+from vmtool.memory.governor import Tier
+from vmtool.memory.posix.calls import (
+    CALLS,
+    FAILED,
+    MADV_DONTNEED,
+    MADV_FREE_REUSABLE,
+    MADV_FREE_REUSE,
+    MADV_HUGEPAGE,
+    MADV_POPULATE_WRITE,
+    MAP_ANON,
+    MAP_FIXED,
+    MAP_FIXED_NOREPLACE,
+    MAP_NORESERVE,
+    MAP_PRIVATE,
+    PR_SET_VMA,
+    PR_SET_VMA_ANON_NAME,
+    PROT_NONE,
+    PROT_RW,
+    PosixCalls,
+    call_error,
+    last_errno,
+)
+from vmtool.units import MIB, align_up
+
+assert sys.platform != "win32"
+
+METHODS: Final = ("fixed", "protect", "advise")
+
+_RESERVE: Final = MAP_PRIVATE | MAP_ANON
+_REPLACE: Final = MAP_PRIVATE | MAP_ANON | MAP_FIXED
+_FILL_HOLE: Final = MAP_PRIVATE | MAP_ANON | MAP_FIXED_NOREPLACE
+# Darwin's DONTNEED keeps pages resident; REUSABLE takes them off the footprint at once.
+_DISCARD: Final = MADV_DONTNEED if MADV_FREE_REUSABLE is None else MADV_FREE_REUSABLE
+# One huge page of the page tables that x86-64 and arm64 (4 KiB pages) use.
+_HUGE_ALIGNMENT: Final = 2 * MIB
+# mmap takes the length as a signed pointer difference on every 64-bit system.
+_MAX_LENGTH: Final = 1 << 63
+
+
+class PosixReservation(Reservation):
+    """A reservation, and the mapping that holds it (larger when the base had to be aligned)."""
+
+    __slots__ = ("finalizer", "mapping")
+
+    def __init__(
+        self, base: int, capacity: int, mapping: tuple[int, int], calls: PosixCalls
+    ) -> None:
+        super().__init__(base, capacity, mmap.PAGESIZE)
+        self.mapping = mapping
+        self.finalizer = weakref.finalize(self, calls.munmap, *mapping)
+        self.finalizer.atexit = False  # the kernel does it, after the last thread that might look
+
+    @property
+    def address_space_bytes(self) -> int:
+        """The addresses it takes: the capacity, and what aligning the base cost."""
+        return self.mapping[1]
+
+
+class PosixBacking:
+    """Reserve, commit and release parts of the process's own address space.
+
+    A release that the kernel refuses at its limit of memory areas still gives back the pages
+    (the advice needs no new area); the span is then *degraded*: released, zero when
+    committed again, but still charged and perhaps without a guard. ``Reservation.degraded``
+    counts it.
+
+    Args:
+        method: ``fixed``, ``protect`` or ``advise``; see the table above.
+        prefault: Make commit fault every page in, and report it when that fails.
+        huge: Ask for transparent huge pages, on a base aligned to 2 MiB.
+        label: Name the mapping in ``/proc/self/maps``, where the kernel can.
+        calls: The calls to make; tests pass failing ones.
+
+    Raises:
+        UsageError: If *method* is unknown.
+        UnavailableError: If this platform lacks what *prefault* or *huge* needs.
+    """
+
+    name = "host"
+    device_name = None
+    tier = Tier.HOST
+
+    def __init__(
+        self,
+        method: str = "fixed",
+        *,
+        prefault: bool = False,
+        huge: bool = False,
+        label: str = "",
+        calls: PosixCalls = CALLS,
+    ) -> None:
+        if method not in METHODS:
+            raise UsageError(f"unknown method {method!r}", hint=f"use one of {', '.join(METHODS)}")
+        if prefault and MADV_POPULATE_WRITE is None:
+            raise UnavailableError("pre-faulting needs MADV_POPULATE_WRITE, which only Linux has")
+        if huge and MADV_HUGEPAGE is None:
+            raise UnavailableError("transparent huge pages are a Linux feature")
+        self.method = method
+        self.accounting = PhysicalMemoryAccounting()
+        self.granularity = mmap.PAGESIZE  # sysconf(_SC_PAGESIZE), asked by the interpreter
+        self.units = Granularity(mmap.PAGESIZE, mmap.PAGESIZE, mmap.PAGESIZE)
+        self.zeroes = method == "fixed" or _DISCARD == MADV_DONTNEED
+        self.guards = method != "advise"
+        self._calls = calls
+        self._mmap = calls.mmap
+        self._mask = self.granularity - 1
+        self._huge = huge
+        self._label = (
+            label.encode(errors="replace")[:79] or None
+        )  # the kernel keeps 79 bytes of a name
+        self.populates = prefault or (method == "advise" and MADV_POPULATE_WRITE is not None)
+        # MAP_FIXED makes a new mapping that knows nothing of the old one's advice and name.
+        self._prepares = prefault or (method == "fixed" and (huge or self._label is not None))
+        self._commit_span, self._release_span = {
+            "fixed": (self._commit_fixed, self._release_fixed),
+            "protect": (self._commit_protect, self._release_protect),
+            "advise": (self._commit_advise, self._release_advise),
+        }[method]
+
+    def reserve(self, nbytes: int) -> PosixReservation:
+        """Reserve *nbytes* of address space; see :class:`VirtualBacking`."""
+        if nbytes <= 0:
+            raise UsageError(
+                f"cannot reserve {nbytes} bytes", hint=f"use {self.granularity} or more"
+            )
+        if nbytes & self._mask:
+            raise MisalignedError("length", nbytes, self.granularity)
+        slack = _HUGE_ALIGNMENT if self._huge else 0
+        if nbytes + slack >= _MAX_LENGTH:
+            raise UsageError(
+                f"{nbytes} bytes is more than any address space holds",
+                hint="`vmtool granularity` shows the largest reservation that works here",
+            )
+        # A writable reservation would be charged without NORESERVE. On a PROT_NONE one the flag
+        # would do harm: commits by mprotect would then escape the charge, and so the refusal.
+        if self.method == "advise":
+            prot, flags = PROT_RW, _RESERVE | MAP_NORESERVE
+        else:
+            prot, flags = PROT_NONE, _RESERVE
+        address = self._mmap(0, nbytes + slack, prot, flags, -1, 0)
+        if address == FAILED:
+            purpose = "reserve" if prot == PROT_NONE else "reserve writable"
+            raise call_error("mmap", 0, nbytes + slack, prot, flags, purpose=purpose)
+        base = align_up(address, _HUGE_ALIGNMENT) if slack else address
+        reservation = PosixReservation(base, nbytes, (address, nbytes + slack), self._calls)
+        try:
+            if self._huge and self._calls.madvise(base, nbytes, MADV_HUGEPAGE):
+                raise call_error("madvise", base, nbytes, MADV_HUGEPAGE)
+        except CallError:
+            self.unreserve(reservation)
+            raise
+        self._set_label(base, nbytes)
+        return reservation
+
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Put memory behind a span; see :class:`VirtualBacking`."""
+        end = offset + nbytes
+        blocks = reservation.blocks
+        if (
+            (offset | nbytes) & self._mask
+            or not 0 <= offset < end <= reservation.capacity
+            or blocks.overlap(offset, end) is not None
+            or reservation.quarantined.total
+            or reservation.closed
+        ):
+            reservation.check_commit(offset, nbytes)
+        self._commit_span(reservation, offset, nbytes)
+        blocks.add(offset, end)
+
+    def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Give back the memory behind a span; see :class:`VirtualBacking`."""
+        end = offset + nbytes
+        blocks = reservation.blocks
+        if (
+            (offset | nbytes) & self._mask
+            or not 0 <= offset < end
+            or not blocks.covers(offset, end)
+            or reservation.closed
+        ):
+            reservation.check_release(offset, nbytes)
+        self._release_span(reservation, offset, nbytes)
+        blocks.remove(offset, end)
+
+    def unreserve(self, reservation: Reservation) -> None:
+        """Give back every block and the addresses, once; see :class:`VirtualBacking`."""
+        assert isinstance(reservation, PosixReservation)  # narrows the contract's type
+        if reservation.closed:
+            return
+        address, nbytes = reservation.mapping
+        if self._calls.munmap(address, nbytes):
+            raise call_error("munmap", address, nbytes)
+        reservation.finalizer.detach()
+        reservation.mark_closed()
+
+    def _commit_fixed(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        address = reservation.base + offset
+        if self._mmap(address, nbytes, PROT_RW, _REPLACE, -1, 0) == FAILED:
+            error = call_error("mmap", address, nbytes, PROT_RW, _REPLACE)
+            self._fill_hole(reservation, offset, nbytes, error)
+            raise error
+        if self._prepares:
+            try:
+                self._prepare(address, nbytes)
+            except CallError as error:
+                if self._mmap(address, nbytes, PROT_NONE, _REPLACE, -1, 0) == FAILED:
+                    self._quarantine(reservation, offset, nbytes, error)
+                raise
+        if reservation.degraded.total:
+            reservation.forget_degraded(offset, offset + nbytes)
+
+    def _release_fixed(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        address = reservation.base + offset
+        # macOS keeps the pages of a part that was replaced for as long as another part of the same
+        # mapping lives, unless they were given up while the part was writable.
+        discarded = MADV_FREE_REUSABLE is not None and not self._calls.madvise(
+            address, nbytes, MADV_FREE_REUSABLE
+        )
+        if self._mmap(address, nbytes, PROT_NONE, _REPLACE, -1, 0) != FAILED:
+            if self._label:
+                self._set_label(address, nbytes)
+            return
+        refused = last_errno() == errno.ENOMEM
+        error = call_error("mmap", address, nbytes, PROT_NONE, _REPLACE)
+        if discarded or (refused and not self._calls.madvise(address, nbytes, _DISCARD)):
+            # A whole area can still be guarded; it stays charged all the same.
+            self._calls.mprotect(address, nbytes, PROT_NONE)
+            reservation.degraded.add(offset, offset + nbytes)
+            return
+        if refused and last_errno() == errno.ENOMEM:
+            # Not all of it is mapped: the refused call had unmapped it already. A guard in the
+            # hole is what the release was for.
+            reservation.blocks.remove(offset, offset + nbytes)
+            self._fill_hole(reservation, offset, nbytes, error)
+            reservation.blocks.add(offset, offset + nbytes)
+            return
+        raise error
+
+    def _commit_protect(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        address = reservation.base + offset
+        if reservation.degraded.total:
+            self._rezero_degraded(reservation, offset, offset + nbytes)
+        if self._calls.mprotect(address, nbytes, PROT_RW):
+            error = call_error("mprotect", address, nbytes, PROT_RW)
+            self._guard_again(reservation, offset, nbytes)
+            raise error
+        if MADV_FREE_REUSE is not None:
+            self._calls.madvise(address, nbytes, MADV_FREE_REUSE)  # accounting only
+        if self._prepares:
+            try:
+                self._prepare(address, nbytes)
+            except CallError:
+                self._calls.madvise(address, nbytes, _DISCARD)
+                self._guard_again(reservation, offset, nbytes)
+                raise
+        if reservation.degraded.total:
+            reservation.forget_degraded(offset, offset + nbytes)
+
+    def _release_protect(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        address = reservation.base + offset
+        if self._calls.madvise(address, nbytes, _DISCARD):
+            raise call_error("madvise", address, nbytes, _DISCARD)
+        self._guard_again(reservation, offset, nbytes)
+
+    def _commit_advise(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        address = reservation.base + offset
+        if MADV_FREE_REUSE is not None:
+            self._calls.madvise(address, nbytes, MADV_FREE_REUSE)  # accounting only
+        if self.populates:
+            try:
+                self._prepare(address, nbytes)
+            except CallError:
+                self._calls.madvise(address, nbytes, _DISCARD)
+                raise
+
+    def _release_advise(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        address = reservation.base + offset
+        if self._calls.madvise(address, nbytes, _DISCARD):
+            raise call_error("madvise", address, nbytes, _DISCARD)
+
+    def _prepare(self, address: int, nbytes: int) -> None:
+        """Apply what was asked for beyond plain memory to a span that was just made writable."""
+        madvise = self._calls.madvise
+        if self.method == "fixed":
+            if self._huge and madvise(address, nbytes, MADV_HUGEPAGE):
+                raise call_error("madvise", address, nbytes, MADV_HUGEPAGE or 0)
+            self._set_label(address, nbytes)
+        if self.populates and madvise(address, nbytes, MADV_POPULATE_WRITE):
+            raise call_error("madvise", address, nbytes, MADV_POPULATE_WRITE or 0)
+
+    def _fill_hole(
+        self, reservation: Reservation, offset: int, nbytes: int, error: CallError
+    ) -> None:
+        """Put a guard where a failed MAP_FIXED may have left nothing.
+
+        Until Linux 6.12 such a call unmapped the old range before it could fail, and another
+        thread's mmap may land in the hole. The span holds no contents, so DONTNEED is harmless; it
+        fails where something is not mapped. (At the limit of memory areas mmap answers ENOMEM
+        before it looks, so NOREPLACE alone can't tell.)
+        """
+        address = reservation.base + offset
+        if not self._calls.madvise(address, nbytes, MADV_DONTNEED):
+            return
+        got = self._mmap(address, nbytes, PROT_NONE, _FILL_HOLE, -1, 0)
+        if got == FAILED and last_errno() != errno.EEXIST:
+            self._quarantine(reservation, offset, nbytes, error)
+        if got not in {FAILED, address}:
+            self._calls.munmap(got, nbytes)  # the flag was only a hint here: there was no hole
+
+    def _guard_again(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Make an empty span fault; where the kernel refuses, it is degraded."""
+        if self._calls.mprotect(reservation.base + offset, nbytes, PROT_NONE):
+            for start, end in list(reservation.degraded.gaps(offset, offset + nbytes)):
+                reservation.degraded.add(start, end)
+
+    def _rezero_degraded(self, reservation: Reservation, start: int, end: int) -> None:
+        """Drop what stray writes may have left in spans that no longer faulted."""
+        for at, at_end in list(reservation.degraded.spans(start, end)):
+            address = reservation.base + at
+            if self._calls.madvise(address, at_end - at, _DISCARD):
+                raise call_error("madvise", address, at_end - at, _DISCARD)
+
+    @staticmethod
+    def _quarantine(reservation: Reservation, offset: int, nbytes: int, error: CallError) -> None:
+        span = (offset, offset + nbytes)
+        reservation.quarantine(*span)
+        raise QuarantineError(span, error) from error
+
+    def _set_label(self, address: int, nbytes: int) -> None:
+        """Name a mapping; kernels without CONFIG_ANON_VMA_NAME refuse, which costs nothing."""
+        if self._label and self._calls.prctl is not None:
+            self._calls.prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, address, nbytes, self._label)

@@ -1,0 +1,149 @@
+"""The POSIX memory calls through ctypes: prototypes, constants, names for messages."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from vmtool.errors import CallError
+from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.diagnosis import diagnose_host, diagnose_refusal
+from vmtool.memory.pressure import read_pressure
+
+PROT_NONE: Final = 0
+PROT_RW: Final = 3
+MAP_PRIVATE: Final = 0x02
+MAP_FIXED: Final = 0x10
+FAILED: Final = -1
+
+if sys.platform == "linux":  # include/uapi/asm-generic/mman.h, mman-common.h
+    MAP_ANON: Final = 0x20
+    MAP_NORESERVE: Final = 0x4000
+    MAP_FIXED_NOREPLACE: Final = 0x100000  # before Linux 4.17 the flag is ignored: a mere hint
+    MADV_DONTNEED: Final = 4
+    MADV_HUGEPAGE: Final = 14
+    MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
+    MADV_FREE_REUSABLE: Final = None
+    MADV_FREE_REUSE: Final = None
+else:  # sys/mman.h of macOS
+    MAP_ANON: Final = 0x1000
+    MAP_NORESERVE: Final = 0x40
+    MAP_FIXED_NOREPLACE: Final = 0
+    MADV_DONTNEED: Final = 4
+    MADV_HUGEPAGE: Final = None
+    MADV_POPULATE_WRITE: Final = None
+    MADV_FREE_REUSABLE: Final = 7
+    MADV_FREE_REUSE: Final = 8
+
+PR_SET_VMA: Final = 0x53564D41
+PR_SET_VMA_ANON_NAME: Final = 0
+
+_PROT_NAMES: Final = {PROT_NONE: "PROT_NONE", PROT_RW: "PROT_READ|PROT_WRITE"}
+_FLAG_NAMES: Final = {
+    MAP_FIXED: "MAP_FIXED",
+    MAP_NORESERVE: "MAP_NORESERVE",
+    MAP_FIXED_NOREPLACE or -1: "MAP_FIXED_NOREPLACE",
+}
+_ADVICE_NAMES: Final = {
+    MADV_DONTNEED: "MADV_DONTNEED",
+    MADV_HUGEPAGE: "MADV_HUGEPAGE",
+    MADV_POPULATE_WRITE: "MADV_POPULATE_WRITE",
+    MADV_FREE_REUSABLE: "MADV_FREE_REUSABLE",
+    MADV_FREE_REUSE: "MADV_FREE_REUSE",
+}
+
+#: A call through ctypes: integers in, an integer out, -1 for failure with errno kept by ctypes.
+Call: TypeAlias = Callable[..., int]
+
+
+@dataclass(frozen=True, slots=True)
+class PosixCalls:
+    """The calls a POSIX backing makes; a test or ``--inject`` puts failing ones in their place."""
+
+    mmap: Call
+    munmap: Call
+    mprotect: Call
+    madvise: Call
+    prctl: Call | None
+
+
+def _declare() -> PosixCalls:
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Addresses are plain integers here: a pointer type would only turn 0 into None and back.
+    size = ctypes.c_size_t
+    libc.mmap.argtypes = [size, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    libc.mmap.restype = ctypes.c_ssize_t
+    libc.munmap.argtypes = [size, size]
+    libc.mprotect.argtypes = [size, size, ctypes.c_int]
+    libc.madvise.argtypes = [size, size, ctypes.c_int]
+    for call in (libc.munmap, libc.mprotect, libc.madvise):
+        call.restype = ctypes.c_int
+    prctl: Call | None = None
+    if sys.platform == "linux":
+        libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, size, size, ctypes.c_char_p]
+        libc.prctl.restype = ctypes.c_int
+        prctl = libc.prctl
+    return PosixCalls(libc.mmap, libc.munmap, libc.mprotect, libc.madvise, prctl)
+
+
+CALLS: Final = _declare()
+
+
+def last_errno() -> int:
+    """Return the errno of this thread's last failed call."""
+    return ctypes.get_errno()
+
+
+def describe(call: str, arguments: tuple[int, ...]) -> str:
+    """Return the arguments of a call as a person would write them."""
+    if call == "mmap":
+        address, nbytes, prot, flags = arguments[:4]
+        names = [name for bit, name in _FLAG_NAMES.items() if bit > 0 and flags & bit]
+        where = "NULL" if address == 0 else f"{address:#x}"
+        return ", ".join(
+            [where, str(nbytes), _PROT_NAMES[prot], "|".join([*names, "MAP_PRIVATE|MAP_ANON"])]
+        )
+    text = [f"{arguments[0]:#x}", str(arguments[1])]
+    if call == "mprotect":
+        text.append(_PROT_NAMES[arguments[2]])
+    elif call == "madvise":
+        text.append(_ADVICE_NAMES.get(arguments[2], str(arguments[2])))
+    return ", ".join(text)
+
+
+def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
+    """Return the error for a call that just failed, with its likely cause on this machine.
+
+    Args:
+        call: The function.
+        arguments: Its arguments.
+        purpose: As `diagnose_host` takes it, where the name of the call does not tell.
+    """
+    code = last_errno()
+    symbol = errno.errorcode.get(code, "UNKNOWN")
+    text = describe(call, arguments)
+    pressure = read_pressure()
+    diagnosis = diagnose_refusal(
+        call,
+        code,
+        arguments[0],
+        advice=_ADVICE_NAMES.get(arguments[2], "") if call == "madvise" else "",
+        memlock_limit=pressure.memlock_limit_bytes,
+    )
+    ran_out = code in {errno.ENOMEM, errno.EAGAIN}
+    if diagnosis is None and ran_out:
+        diagnosis = diagnose_host(purpose or call, arguments[1], pressure)
+    return (OutOfMemoryError if ran_out else CallError)(
+        call,
+        text,
+        code=code,
+        symbol=symbol,
+        detail=os.strerror(code),
+        cause=None if diagnosis is None else diagnosis.cause,
+        hint=None if diagnosis is None else diagnosis.remedy,
+    )

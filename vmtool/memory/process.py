@@ -1,0 +1,191 @@
+"""Writing and comparing memory by address, at the speed of the C library."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import vmtool
+from vmtool.errors import VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# On Windows None is not the C library; msvcrt has the same two functions.
+_libc: Final = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+_libc.memcmp.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t]
+_libc.memcmp.restype = ctypes.c_int
+_libc.memmove.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t]
+_libc.memmove.restype = ctypes.c_size_t
+
+#: ``copy(to, from, nbytes)``. Like any call through ctypes it lets other threads run meanwhile.
+copy: Final[Callable[[int, int, int], int]] = _libc.memmove
+#: ``differs(a, b, nbytes)`` is 0 when the bytes are equal. Other threads run meanwhile.
+differs: Final[Callable[[int, int, int], int]] = _libc.memcmp
+
+
+def window(base: int, nbytes: int) -> memoryview:
+    """Return a writable view of ``base..base + nbytes`` as bytes.
+
+    Making it touches nothing, so the range may be one that is only reserved; using a part that is
+    not committed kills the process. It does not keep the range alive: drop it before.
+    """
+    return memoryview((ctypes.c_ubyte * nbytes).from_address(base)).cast("B")
+
+
+class Block:
+    """Zeroed memory of our own with a known address.
+
+    Attributes:
+        address: Its first byte, aligned to 64 bytes.
+        view: Its bytes, writable.
+    """
+
+    __slots__ = ("_owner", "address", "view")
+
+    def __init__(self, nbytes: int) -> None:
+        self._owner = (ctypes.c_ubyte * (nbytes + 63))()
+        skip = -ctypes.addressof(self._owner) % 64  # a cache line, for equal copying speed
+        self.address = ctypes.addressof(self._owner) + skip
+        self.view = memoryview(self._owner).cast("B")[skip : skip + nbytes]
+
+
+# SetErrorMode on learn.microsoft.com: no box for critical errors, none for a fault.
+_SEM_FAILCRITICALERRORS: Final = 1
+_SEM_NOGPFAULTERRORBOX: Final = 2
+
+
+def show_no_error_box() -> None:
+    """Let a fault end this process at once on Windows, without a dialog that someone must close."""
+    if sys.platform == "win32":
+        import ctypes
+
+        ctypes.WinDLL("kernel32").SetErrorMode(_SEM_FAILCRITICALERRORS | _SEM_NOGPFAULTERRORBOX)
+
+
+if sys.platform == "win32":
+    # A console of its own, without a window: Ctrl-C and Ctrl-Break reach a whole console.
+    _FLAGS: Final = subprocess.CREATE_NO_WINDOW
+else:
+    _FLAGS: Final = 0
+
+#: With these a start failed at a limit; those of Windows have no errno of their own.
+_LIMITS: Final = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_WINDOWS_LIMITS: Final = {1450, 1455}  # ERROR_NO_SYSTEM_RESOURCES, ERROR_COMMITMENT_LIMIT
+
+
+def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start *module* of vmtool with pipes for all that it reads and writes.
+
+    It never hears what stops vmtool. A terminal, and timeout(1), signal a whole process group, and
+    it is this process that decides when its children stop.
+
+    Raises:
+        VmtoolError: If the platform allows no more processes, files or memory, or the interpreter
+            cannot be run.
+    """
+    try:
+        with _signals_held():
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="backslashreplace",  # another code page in a library's words ends no reader
+                env=_environment(),
+                creationflags=_FLAGS,
+            )
+    except OSError as error:
+        limited = error.errno in _LIMITS or getattr(error, "winerror", None) in _WINDOWS_LIMITS
+        raise VmtoolError(
+            f"a worker process cannot be started: {error.strerror}",
+            hint="use fewer --workers, or raise the limit that is reached"
+            + ("" if sys.platform == "win32" else " (ulimit -a)")
+            if limited
+            else f"see why the Python that runs vmtool cannot be started again: {sys.executable}",
+        ) from error
+
+
+def volunteer() -> None:
+    """Offer this process to the OOM killer before any other (Linux); let it die at once (Windows)."""
+    show_no_error_box()
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    except OSError:
+        return  # another platform, or a sandbox that forbids it
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold back what stops vmtool; a child that starts meanwhile is born with it held back."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _environment() -> dict[str, str]:
+    """Return an environment in which a child finds the vmtool that runs here, and writes UTF-8."""
+    root = str(Path(vmtool.__file__).parent.parent)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONIOENCODING": "utf-8",  # as it is read here, whatever the user set for vmtool's output
+    }
+
+
+#: What is said of every figure that was taken on Wine.
+NOT_WINDOWS: Final = "these are not figures of Windows"
+
+
+@functools.cache
+def wine_version() -> str | None:
+    """Return the version of Wine, such as ``10.0``, or ``None`` on anything else."""
+    if sys.platform == "win32":
+        import ctypes
+
+        try:
+            version = ctypes.WinDLL("ntdll").wine_get_version
+        except AttributeError:  # only Wine's ntdll exports it
+            return None
+        version.restype = ctypes.c_char_p
+        text: bytes = version()
+        return text.decode("ascii", errors="replace")
+    else:  # mypy needs both branches spelled out
+        return None
+
+
+def not_windows() -> str | None:
+    """Return the line that marks figures taken on Wine; ``None`` on anything else."""
+    version = wine_version()
+    return None if version is None else f"on Wine {version}: {NOT_WINDOWS}"
+
+
+def marked(method: str) -> str:
+    """Return *method* as the figures of this run are labelled: on Wine they are not Windows'."""
+    version = wine_version()
+    return method if version is None else f"{method}, Wine {version}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; most of those for real-time use have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,180 @@
+"""One question in a process of its own, whose death is an answer.
+
+``python -m vmtool.probes.child QUESTION BACKING METHOD NUMBER``
+
+=============  ==========================================================================
+reserve        reserve NUMBER bytes
+commit         commit NUMBER bytes at once, untouched (``advise`` faults them in), then a granule
+mappings       commit every second granule, untouched, until refused or NUMBER areas are reached
+committed      write to memory that is committed
+never          write to memory that is reserved and was never committed
+released       write to memory that was committed, written and released
+=============  ==========================================================================
+
+It prints one JSON object. Exit code 0 says that the question was answered, whatever the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.documents import decode
+from vmtool.errors import VmtoolError
+from vmtool.memory import open_backing
+from vmtool.memory.governor import Tier
+from vmtool.memory.pressure import count_mappings, read_pressure
+from vmtool.memory.process import start_child, volunteer, window
+from vmtool.units import align_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
+WRITES: Final = ("committed", "never", "released")
+GUARDED: Final = ("never", "released")
+#: Why no number of commits would reach the limit of memory areas.
+ADDS_NONE: Final = "its commits add no memory areas"
+_TIMEOUT_S: Final = 60
+_TURN_S: Final = 0.1
+_HEADROOM: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a probe found.
+
+    Attributes:
+        works: Whether it was done; ``None`` if the process died of it.
+        reached: The number that was reached.
+        error: What the platform said, or how the process died.
+        cause: Why, as far as the counters of that moment tell; or why nothing could be refused.
+        signal_number: Of the signal that killed it, or its exit code as Windows gives it.
+    """
+
+    works: bool | None
+    reached: int
+    error: str | None = None
+    signal_number: int | None = None
+    cause: str | None = None
+
+
+def ask(
+    question: str,
+    backing: str,
+    method: str,
+    number: int = 0,
+    *,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Answer | None:
+    """Ask *question* in a new process and return its answer, or ``None`` if there was no time.
+
+    Args:
+        question: See above.
+        backing: Which memory.
+        method: Which commit method.
+        number: What the question is about.
+        stopping: Asked about ten times a second whether to end without an answer.
+    """
+    if stopping():
+        return None
+    with start_child("vmtool.probes.child", question, backing, method, str(number)) as child:
+        try:
+            for _ in range(round(_TIMEOUT_S / _TURN_S)):
+                try:
+                    stdout, stderr = child.communicate(timeout=_TURN_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if stopping():
+                        return None
+            else:
+                return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
+        finally:
+            child.kill()  # nothing if it has ended
+    if child.returncode == 0:
+        return decode(Answer, json.loads(stdout))
+    last = stderr.strip().splitlines()[-1:]
+    code = child.returncode
+    return Answer(None, 0, last[0] if last else None, -code if code < 0 else code)
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one question."""
+    question, kind, method, number = arguments
+    volunteer()
+    read_pressure()  # at a limit not even the modules that it needs could be loaded
+    try:
+        backing = open_backing(kind, method=method)
+        if question == "mappings":
+            answer = _count_mappings(kind, method, int(number))
+        elif question in WRITES:
+            _no_core_dump()
+            answer = _write(kind, method, question)
+        else:
+            size = align_up(int(number), backing.granularity)
+            # On Linux one mmap may go past RLIMIT_DATA, and then nothing works any more: a commit
+            # counts if another can follow. A device has no such limit.
+            then = backing.granularity if question == "commit" and backing.tier is Tier.HOST else 0
+            reservation = backing.reserve(size + then)
+            if question == "commit":
+                backing.commit(reservation, 0, size)
+            if then:
+                backing.commit(reservation, size, then)
+            answer = Answer(works=True, reached=size)
+    except VmtoolError as error:
+        answer = Answer(works=False, reached=0, error=str(error), cause=error.cause)
+    json.dump(asdict(answer), sys.stdout)
+    return 0
+
+
+def _count_mappings(kind: str, method: str, most: int) -> Answer:
+    backing = open_backing(kind, method=method)
+    granule = backing.granularity
+    steps = max((most - (count_mappings() or 0)) // 2, 1)
+    reservation = backing.reserve((2 * steps + 1) * granule)
+    done, refusal, cause = 0, None, None
+    try:
+        while done < steps:
+            backing.commit(reservation, 2 * done * granule, granule)
+            done += 1
+    except VmtoolError as error:
+        refusal, cause = str(error), error.cause
+    # Counting takes memory of its own, for which there is no area left: give some back first.
+    returned = min(done - 1, _HEADROOM)
+    for step in range(done - returned, done):
+        backing.release(reservation, 2 * step * granule, granule)
+    # A device's driver has a limit of its own, and does not tell what it counts.
+    counted = None if backing.tier is Tier.DEVICE else count_mappings()
+    if counted is not None and counted < done:  # whatever was refused, it was not an area
+        return Answer(works=True, reached=counted, cause=ADDS_NONE)
+    areas = done if backing.tier is Tier.DEVICE else (counted or 0) + 2 * returned
+    return Answer(works=refusal is None, reached=areas, error=refusal, cause=cause)
+
+
+def _write(kind: str, method: str, question: str) -> Answer:
+    backing = open_backing(kind, method=method)
+    granule = backing.granularity
+    reservation = backing.reserve(3 * granule)
+    memory = window(reservation.base, 3 * granule)
+    middle = granule  # with free neighbours on both sides
+    if question != "never":
+        backing.commit(reservation, middle, granule)
+        memory[middle] = 1
+    if question == "released":
+        backing.release(reservation, middle, granule)
+    memory[middle] = 2
+    return Answer(works=True, reached=1)
+
+
+def _no_core_dump() -> None:
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Accesses and calls that must fail: tried, not believed."""

@@ -1,0 +1,102 @@
+"""Whether the granule is what it is said to be: tried, not believed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vmtool.errors import CallError, VmtoolError
+from vmtool.memory.backing import MisalignedError
+from vmtool.memory.governor import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vmtool.memory.backing import Reservation, VirtualBacking
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One attempt.
+
+    Attributes:
+        who: ``vmtool``, or the platform that was asked directly, such as ``kernel``.
+        attempt: What was tried, in granules ``g``.
+        accepted: Whether it was done.
+        answer: The error, or what was done instead of what was asked.
+        expected: Whether it went as a granule of that size must.
+    """
+
+    who: str
+    attempt: str
+    accepted: bool
+    answer: str
+    expected: bool
+
+
+def prove_granularity(backing: VirtualBacking) -> tuple[Proof, ...]:
+    """Commit and release at g, g/2 and g + 1, through vmtool and past it, and tell what happened.
+
+    At most two granules are committed, in a reservation of its own that is given back.
+
+    Raises:
+        CallError: If the reservation is refused.
+    """
+    granule = backing.granularity
+    reservation = backing.reserve(4 * granule)
+    try:
+        return (*_ask_vmtool(backing, reservation), *_ask_platform(backing, reservation))
+    finally:
+        backing.unreserve(reservation)
+
+
+def _ask_vmtool(backing: VirtualBacking, reservation: Reservation) -> list[Proof]:
+    g = backing.granularity
+
+    def cycle(offset: int, nbytes: int) -> None:
+        backing.commit(reservation, offset, nbytes)
+        backing.release(reservation, offset, nbytes)
+
+    def attempt(what: str, offset: int, nbytes: int, *, legal: bool) -> Proof:
+        accepted, answer, refused_for_granule = _try(lambda: cycle(offset, nbytes))
+        return Proof("vmtool", what, accepted, answer, accepted if legal else refused_for_granule)
+
+    return [
+        attempt("commit and release g at offset 0", 0, g, legal=True),
+        attempt("commit and release g at offset g", g, g, legal=True),
+        attempt("commit g at offset g/2", g // 2, g, legal=False),
+        attempt("commit g at offset g+1", g + 1, g, legal=False),
+        attempt("commit g/2 at offset 0", 0, g // 2, legal=False),
+        attempt("commit g+1 at offset 0", 0, g + 1, legal=False),
+    ]
+
+
+def _try(action: Callable[[], None]) -> tuple[bool, str, bool]:
+    """Return whether *action* was accepted, what was said, and whether it is the right refusal."""
+    try:
+        action()
+    except MisalignedError as error:
+        return False, f"{error}; {error.hint}", True
+    except (CallError, VmtoolError) as error:
+        return False, str(error), False
+    return True, "done", False
+
+
+def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Proof, ...]:
+    """Ask the platform itself, where vmtool knows how; nobody elsewhere."""
+    if backing.tier is Tier.DEVICE:
+        from vmtool.memory.cuda.backing import CudaBacking
+        from vmtool.probes.guards.cuda import ask_driver
+
+        return ask_driver(backing) if isinstance(backing, CudaBacking) else ()
+    if backing.name != "host":
+        return ()
+    if sys.platform == "win32":
+        from vmtool.probes.guards.windows import ask_windows
+
+        return ask_windows(backing.method, reservation.base, backing.granularity)
+    else:  # mypy needs both branches spelled out
+        from vmtool.probes.guards.posix import ask_kernel
+
+        return ask_kernel(backing.method, reservation.base, backing.granularity)

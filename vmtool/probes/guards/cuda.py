@@ -1,0 +1,36 @@
+"""What a CUDA driver itself says to physical memory that is not a multiple of its granularity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vmtool.memory.cuda.driver import CudaError
+from vmtool.probes.guards.calls import Proof
+
+if TYPE_CHECKING:
+    from vmtool.memory.cuda.backing import CudaBacking
+
+
+def ask_driver(backing: CudaBacking) -> tuple[Proof, ...]:
+    """Create handles of m, m/2 and m + 1 bytes, where m is the driver's minimum granularity.
+
+    One handle of m bytes exists at a time, for a moment.
+    """
+    minimum = backing.units.reserve_bytes
+    return (
+        _create(backing, minimum, "m", legal=True),
+        _create(backing, minimum // 2, "m/2", legal=False),
+        _create(backing, minimum + 1, "m+1", legal=False),
+    )
+
+
+def _create(backing: CudaBacking, nbytes: int, what: str, *, legal: bool) -> Proof:
+    attempt = f"cuMemCreate {what} ({nbytes} bytes)"
+    call = backing.context.call
+    try:
+        handle = call("cuMemCreate", nbytes, backing.properties, 0)
+    except CudaError as error:
+        right = not legal and error.symbol == "CUDA_ERROR_INVALID_VALUE"
+        return Proof("driver", attempt, False, f"{error.symbol} ({error.code})", right)
+    call("cuMemRelease", handle)
+    return Proof("driver", attempt, True, "done", legal)

@@ -1,0 +1,88 @@
+"""What Windows itself says to offsets and lengths that are not whole granules."""
+
+from __future__ import annotations
+
+import sys
+
+assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
+
+import ctypes
+from typing import Final
+
+from vmtool.memory.process import wine_version
+from vmtool.memory.windows.calls import (
+    CALLS,
+    MEM_COMMIT,
+    MEM_DECOMMIT,
+    PAGE_FILE,
+    PAGE_READWRITE,
+    PROCESS,
+    SEC_COMMIT,
+)
+from vmtool.memory.windows.counters import read_range_ledgers
+from vmtool.memory.windows.diagnosis import symbol_of
+from vmtool.probes.guards.calls import Proof
+
+_MAPPED_ALIGNMENT: Final = 1132
+_WHO: Final = "Windows" if wine_version() is None else f"Wine {wine_version()}"
+
+
+def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
+    """Try the granule past vmtool.
+
+    ``view`` and ``private`` use the allocation granularity: a view at an offset that is not a
+    multiple of it is refused with 1132. ``decommit`` uses pages, to which Windows extends any
+    commit without a word, which is why vmtool refuses those itself.
+
+    Args:
+        method: The commit method.
+        base: The first address of a reservation in which four granules are free.
+        granule: The granule of the method.
+    """
+    if method == "decommit":
+        return (
+            _commit(base, granule, "g at address base", granule, granule),
+            _commit(base, granule // 2, "g/2 at address base", granule, granule),
+            _commit(base, granule + 1, "g+1 at address base", granule, 2 * granule),
+            _commit(base + granule // 2, granule, "g at address base+g/2", granule, 2 * granule),
+        )
+    section = CALLS.CreateFileMappingW(PAGE_FILE, 0, PAGE_READWRITE | SEC_COMMIT, 0, 4 * granule, 0)
+    if not section:
+        code = ctypes.get_last_error()
+        return (Proof(_WHO, "CreateFileMappingW 4g", False, _words(code), False),)
+    try:
+        return (
+            _map(section, granule, granule, "g", legal=True),
+            _map(section, granule // 2, granule, "g/2", legal=False),
+            _map(section, granule + 1, granule, "g+1", legal=False),
+        )
+    finally:
+        CALLS.CloseHandle(section)
+
+
+def _map(section: int, offset: int, granule: int, what: str, *, legal: bool) -> Proof:
+    attempt = f"MapViewOfFile3 g at section offset {what}"
+    view = CALLS.MapViewOfFile3(section, PROCESS, 0, offset, granule, 0, PAGE_READWRITE, 0, 0)
+    if view:
+        CALLS.UnmapViewOfFile2(PROCESS, view, 0)
+        return Proof(_WHO, attempt, True, "done", legal)
+    code = ctypes.get_last_error()
+    return Proof(_WHO, attempt, False, _words(code), not legal and code == _MAPPED_ALIGNMENT)
+
+
+def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -> Proof:
+    attempt = f"VirtualAlloc MEM_COMMIT {what}"
+    if not CALLS.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
+        return Proof(_WHO, attempt, False, _words(ctypes.get_last_error()), False)
+    start = address // granule * granule
+    committed = read_range_ledgers(start, start + 3 * granule).charge_bytes
+    # If this is refused the pages stay committed until the reservation goes, moments later.
+    CALLS.VirtualFree(start, 2 * granule, MEM_DECOMMIT)
+    answer = "done"
+    if committed != nbytes:
+        answer = f"extended without a word: {committed} bytes are committed"
+    return Proof(_WHO, attempt, True, answer, committed == expected)
+
+
+def _words(code: int) -> str:
+    return f"{symbol_of(code)} ({code}): {ctypes.FormatError(code).strip()}"

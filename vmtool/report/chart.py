@@ -1,0 +1,387 @@
+"""Charts as inline SVG: histograms of latencies, ledgers over time, intervals of changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from vmtool.report.page import Markup, join, tag
+from vmtool.stats import bucket_start
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from vmtool.replay.results import Point
+    from vmtool.results.stress import MethodResult
+    from vmtool.stats import HistogramData
+
+#: A chart is as wide as a phone, so that its text has the size of the page's text there; a wide
+#: page puts several beside each other.
+WIDTH: Final = 300
+_HEIGHT: Final = 170
+_LEFT, _RIGHT, _TOP, _BOTTOM = 8, 8, 16, 22
+
+#: Bars of a histogram, and the least factor that its axis covers, as a power of two: a narrow
+#: peak must not look like a wide one.
+_BARS: Final = 40
+_OCTAVES: Final = 1.0
+#: Round numbers to mark on a logarithmic axis, in tenths of a power of ten, from many to few.
+_ROUND: Final = (
+    (10, 12, 14, 16, 18, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90),
+    *((10, 15, 20, 30, 50, 70), (10, 20, 50), (10, 30), (10,)),
+)
+_MOST_TICKS: Final = 6
+#: About the width of a character of a tick's text.
+_CHARACTER: Final = 6.5
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a timeline.
+
+    Attributes:
+        style: The CSS class that colours it.
+        points: Pairs of time in ns and value, ascending in time; ``None`` breaks the line.
+    """
+
+    style: str
+    points: Sequence[tuple[int, int | None]]
+
+
+def histogram_chart(
+    label: str,
+    runs: Sequence[tuple[str, HistogramData]],
+    marks: Sequence[tuple[str, int]] = (),
+) -> Markup:
+    """Return the latencies of one phase as bars over a logarithmic axis.
+
+    Args:
+        label: What is shown, for readers that do not see it.
+        runs: A CSS class and the samples; more than one are drawn over each other, each as a
+            part of its own samples, so that runs of unlike length compare.
+        marks: Names and values in ns that get a line of their own, such as the median.
+    """
+    low, high = _log_range([data for _, data in runs])
+    ceiling = _TOP + 13 * max(len(marks) - 1, 0)
+
+    def x(value: float) -> float:
+        return _LEFT + (math.log2(max(value, 1)) - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
+
+    shares = [(style, _shares(data, low, high)) for style, data in runs]
+    top = max((share for _, bars in shares for share in bars), default=0) or 1
+    shapes = [
+        _bar(style, index, share / top * (_HEIGHT - ceiling - _BOTTOM))
+        for style, bars in shares
+        for index, share in enumerate(bars)
+        if share
+    ]
+    shapes.extend(_mark(x(value), name, index) for index, (name, value) in enumerate(marks))
+    ticks = [(x(ns), format_duration(ns)) for ns in _round_values(2**low, 2**high)]
+    return _chart(label, shapes, ticks)
+
+
+def timeline_chart(
+    label: str,
+    series: Sequence[Series],
+    show: Callable[[int], str],
+    band: Sequence[tuple[int, int, int]] = (),
+) -> Markup:
+    """Return values over time, with the range they may have.
+
+    Args:
+        label: What is shown.
+        series: The lines.
+        show: Gives a value its unit.
+        band: Time in ns, lowest and highest value allowed, ascending in time.
+    """
+    values = [v for line in series for _, v in line.points if v is not None]
+    values += [edge for _, low, high in band for edge in (low, high)]
+    times = [at for line in series for at, _ in line.points]
+    if not values:
+        return _chart(label, [tag("text", "not told here", x=_LEFT, y=_HEIGHT / 2)], [])
+    bottom, top = min(*values, 0), max(*values, 0)
+    first, last = min(times), max(times)
+
+    def x(at: int) -> float:
+        return _LEFT + (at - first) / ((last - first) or 1) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(value: int) -> float:
+        part = (value - bottom) / ((top - bottom) or 1)
+        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
+
+    shapes = [tag("line", class_="axis", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y(0), y2=y(0))]
+    if band:
+        edges = [f"{x(at):.1f},{y(high):.1f}" for at, _, high in band]
+        edges += [f"{x(at):.1f},{y(low):.1f}" for at, low, _ in reversed(band)]
+        shapes.append(tag("polygon", class_="band", points=" ".join(edges)))
+    for line in series:
+        shapes.extend(
+            tag("polyline", class_=line.style, points=" ".join(f"{a:.1f},{b:.1f}" for a, b in part))
+            for part in _unbroken((x(at), None if v is None else y(v)) for at, v in line.points)
+        )
+    shapes.append(tag("text", show(top), x=_LEFT, y=_TOP - 6))
+    if bottom < 0:
+        shapes.append(tag("text", show(bottom), x=_LEFT, y=_HEIGHT - _BOTTOM - 4))
+    ends = [(_LEFT + 0.0, "0 s"), (WIDTH - _RIGHT - 0.0, format_duration(last - first))]
+    return _chart(label, shapes, ends)
+
+
+def interval_chart(
+    label: str, ratio: float, low: float, high: float | None, limit: float
+) -> Markup:
+    """Return a change as a dot with its interval, around a band of what counts as unchanged.
+
+    The axis is logarithmic and as wide as the change needs, at least a factor of 1.25 each way.
+    """
+    reach = max(abs(_log(low)), abs(_log(ratio)), _log(high or ratio), _log(1.25)) * 1.1
+    width, height = 160, 24
+
+    def x(value: float) -> float:
+        return width / 2 + max(min(_log(value) / reach, 1), -1) * (width / 2 - 4)
+
+    middle = height / 2
+    left, right = x(1 - min(limit, 0.99)), x(1 + limit)
+    return tag(
+        "svg",
+        tag("title", label),
+        tag("rect", class_="band", x=left, y=2, width=right - left, height=height - 4),
+        tag("line", class_="axis", x1=width / 2, x2=width / 2, y1=0, y2=height),
+        tag(
+            "line",
+            class_="interval",
+            x1=x(low),
+            x2=width - 1.0 if high is None else x(high),
+            y1=middle,
+            y2=middle,
+        ),
+        tag("circle", class_="dot", cx=x(ratio), cy=middle, r=4),
+        viewBox=f"0 0 {width} {height}",
+        class_="interval",
+        role="img",
+    )
+
+
+def _log(value: float) -> float:
+    return math.log(max(value, 1e-3))
+
+
+def _log_range(histograms: Sequence[HistogramData]) -> tuple[float, float]:
+    """Return the log2 of the smallest and the largest sample, with room at least."""
+    used = [data for data in histograms if data.count]
+    low = min((math.log2(max(data.min_ns, 1)) for data in used), default=0.0)
+    high = max((math.log2(data.max_ns + 1) for data in used), default=1.0)
+    spare = max(_OCTAVES - (high - low), 0) / 2
+    low = max(low - spare, 0.0)
+    return low, max(high + spare, low + _OCTAVES)
+
+
+def _shares(data: HistogramData, low: float, high: float) -> list[float]:
+    """Return which part of the samples each bar holds; a bucket spreads over those it touches."""
+    found = [0.0] * _BARS
+    if not data.count:
+        return found
+    for index, count in data.buckets:
+        edges = (math.log2(max(bucket_start(i), 0.5)) for i in (index, index + 1))
+        start, end = (min(max((e - low) / (high - low) * _BARS, 0), _BARS) for e in edges)
+        first, last = (min(math.floor(edge), _BARS - 1) for edge in (start, end))
+        for bar in range(first, last + 1):
+            inside = min(end, bar + 1) - max(start, bar)
+            found[bar] += count / data.count * (inside / (end - start) if end > start else 1)
+    return found
+
+
+def _bar(style: str, index: int, height: float) -> Markup:
+    step = (WIDTH - _LEFT - _RIGHT) / _BARS
+    height = max(height, 1.0)  # a single sample among millions is still seen
+    y = _HEIGHT - _BOTTOM - height
+    x = _LEFT + index * step
+    return tag("rect", class_=style, x=x, y=y, width=step * 0.85, height=height)
+
+
+def _round_values(low: float, high: float) -> list[int]:
+    """Return at most six round values between *low* and *high*."""
+    powers = range(max(math.floor(math.log10(low)), 0), math.ceil(math.log10(high)) + 1)
+    ticks: list[int] = []
+    for tenths in _ROUND:
+        values = (ten * 10**power for power in powers for ten in tenths)
+        ticks = [
+            value // 10 for value in values if value % 10 == 0 and low * 10 <= value <= high * 10
+        ]
+        if len(ticks) <= _MOST_TICKS:
+            return ticks
+    return ticks[:: -(-len(ticks) // _MOST_TICKS)]
+
+
+def _apart(ticks: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str, str]]:
+    """Yield the ticks whose texts stay inside and do not touch, each with its anchor."""
+    edge = -math.inf
+    for x, text in ticks:
+        half = len(text) * _CHARACTER / 2
+        anchor = "start" if x < half else "end" if x > WIDTH - half else "middle"
+        left = {"start": x, "middle": x - half, "end": x - 2 * half}[anchor]
+        if left >= edge:
+            yield x, text, anchor
+            edge = left + 2 * half + _CHARACTER
+
+
+def _unbroken(
+    points: Iterable[tuple[float, float | None]],
+) -> Iterator[list[tuple[float, float]]]:
+    """Yield the parts of a line between unknown values; a lone point twice, to be seen as a dot."""
+    part: list[tuple[float, float]] = []
+    for at, value in (*points, (0.0, None)):
+        if value is not None:
+            part.append((at, value))
+        elif part:
+            yield part * 2 if len(part) == 1 else part
+            part = []
+
+
+def _mark(x: float, name: str, index: int) -> Markup:
+    """Return a line with a name beside it, on the side that has room."""
+    left = x > WIDTH * 0.75
+    return join(
+        tag("line", class_="mark", x1=x, x2=x, y1=_TOP + 13 * index - 10, y2=_HEIGHT - _BOTTOM),
+        tag(
+            "text",
+            name,
+            x=x - 3 if left else x + 3,
+            y=_TOP + 13 * index,
+            text_anchor="end" if left else "start",
+        ),
+    )
+
+
+def _chart(label: str, shapes: Sequence[Markup], ticks: Sequence[tuple[float, str]]) -> Markup:
+    base = _HEIGHT - _BOTTOM
+    axis = [tag("line", class_="axis", x1=_LEFT, x2=WIDTH - _RIGHT, y1=base, y2=base)]
+    for x, text, anchor in _apart(ticks):
+        axis.append(tag("line", class_="axis", x1=x, x2=x, y1=base, y2=base + 4))
+        axis.append(tag("text", text, x=x, y=_HEIGHT - 4, text_anchor=anchor))
+    return tag(
+        "svg",
+        tag("title", label),
+        *shapes,
+        *axis,
+        viewBox=f"0 0 {WIDTH} {_HEIGHT}",
+        role="img",
+    )
+
+
+LIVE: Final = "█"
+ROUNDING: Final = "░"
+BUDGET: Final = "-"
+REFUSED: Final = "!"
+_ROWS: Final = 8
+_WIDEST: Final = 72
+
+
+def budget_in_reach(points: Sequence[Point], budget: int) -> bool:
+    """Tell whether a plot of *points* goes up to *budget*: it is near, or refused something."""
+    peak = max(point.committed_max_bytes for point in points)
+    return 2 * budget <= 3 * peak or any(point.refused for point in points)
+
+
+def plot_lines(points: Sequence[Point], budget: int, width: int) -> Iterator[str]:
+    """Yield a plot of *points* in at most *width* columns, with the line of *budget* if in reach.
+
+    A column has the most of what was committed and live in its stretch of time, and a mark below
+    where requests were refused memory.
+    """
+    limited = budget_in_reach(points, budget)
+    top = budget if limited else max(point.committed_max_bytes for point in points)
+    label = format_size(top)
+    columns = max(min(_WIDEST, width - len(label) - 2), 8)
+    last = points[-1].at_ns or 1
+    committed, live = [0] * columns, [0] * columns
+    refused = [" "] * columns
+    start = 0  # a point tells what was so since the one before it
+    for point in points:
+        stop = point.at_ns * (columns - 1) // last
+        for at in range(start, stop + 1):
+            committed[at] = max(committed[at], point.committed_max_bytes)
+            live[at] = max(live[at], point.live_max_bytes)
+            if point.refused:
+                refused[at] = REFUSED
+        start = stop
+    if limited:
+        yield f"{label} {BUDGET * columns}"
+    for row in range(_ROWS, 0, -1):
+        cells = "".join(
+            _cell(a, b, (row - 1) * top, _ROWS) for a, b in zip(live, committed, strict=True)
+        )
+        head = label if row == _ROWS and not limited else "0 B" if row == 1 else ""
+        yield f"{head:>{len(label)}} {cells}".rstrip()
+    if REFUSED in refused:
+        yield f"{'':{len(label)}} {''.join(refused)}".rstrip()
+    end = format_duration(last)
+    yield " " * (len(label) + 1) + "0 s" + end.rjust(columns - 3)
+
+
+def _cell(live: int, committed: int, floor: int, rows: int) -> str:
+    """Return the character of a row that begins at *floor* in units of a row."""
+    if live * rows > floor:
+        return LIVE
+    return ROUNDING if committed * rows > floor else " "
+
+
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_WIDEST_BAR: Final = 20
+_NARROWEST_BAR: Final = 4
+
+
+def histogram_rows(method: MethodResult, width: int) -> Table:
+    """Return the latencies of the platform's phases of *method*, in at most *width* columns."""
+    rows: list[tuple[str, str, int, int]] = []
+    for phase in method.phases:
+        if phase.phase == "verify":
+            continue  # what the harness does itself
+        buckets = _join_empty(phase.histogram.log2_buckets())
+        most = max((count for _, _, count in buckets), default=0)
+        for index, (start, end, count) in enumerate(buckets):
+            rows.append((phase.phase if index == 0 else "", _range(start, end), count, most))
+    names = max((len(row[0]) for row in rows), default=0)
+    ranges = max((len(row[1]) for row in rows), default=0)
+    counts = max((len(f"{row[2]:,}") for row in rows), default=0)
+    gap = 2 if width >= 60 else 1
+    room = width - names - ranges - counts - 3 * gap
+    size = min(max(room, _NARROWEST_BAR), _WIDEST_BAR)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=False)
+    for justify in ("left", "right", "left", "right"):
+        table.add_column(justify=justify, overflow="fold")
+    for name, span, count, most in rows:
+        table.add_row(
+            name, span, Text(bar(count, most, size).ljust(size), style="cyan"), f"{count:,}"
+        )
+    return table
+
+
+def bar(count: int, most: int, size: int) -> str:
+    """Return a bar of *count* where *most* fills *size* columns; one that is not zero shows."""
+    if count <= 0:
+        return ""
+    eighths = max(count * size * 8 // most, 1)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _join_empty(buckets: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return *buckets* with neighbouring empty ones as one."""
+    joined: list[tuple[int, int, int]] = []
+    for start, end, count in buckets:
+        if joined and not count and not joined[-1][2]:
+            joined[-1] = (joined[-1][0], end, 0)
+        else:
+            joined.append((start, end, count))
+    return joined
+
+
+def _range(start: int, end: int) -> str:
+    low, high = format_duration(start), format_duration(end)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return f"{low}\N{EN DASH}{high}"

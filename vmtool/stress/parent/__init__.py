@@ -1,0 +1,1 @@
+"""The side of a stress run that survives a worker."""

@@ -1,0 +1,224 @@
+"""Where the journals of a run's workers are: in memory if there is room, and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic_ns
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from vmtool.errors import VmtoolError
+from vmtool.machine import read_facts
+from vmtool.machine.kills import diagnose_kill, ended_children_s
+from vmtool.memory.process import start_child
+from vmtool.results.stress import PHASES, PhaseResult
+from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
+from vmtool.stress.parent.accidents import describe_accident
+from vmtool.stress.worker.checkpoint import Timeline
+from vmtool.stress.worker.journal import Journal
+
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Sequence
+
+    from vmtool.results.stress import Accident
+    from vmtool.stress.messages import WorkerPlan
+    from vmtool.stress.worker.journal import Entry
+
+# Memory that is never written back to a disk, where there is such a place.
+_SHARED: Final = "/dev/shm" if sys.platform == "linux" else None  # noqa: S108 - a private folder in it
+
+
+class JournalFolder:
+    """One journal for each worker, in a private folder.
+
+    Args:
+        threads: Of each worker.
+
+    Attributes:
+        paths: For the workers to open.
+        journals: The same, open in this process.
+
+    Raises:
+        VmtoolError: If there is no place for them.
+    """
+
+    def __init__(self, threads: Sequence[int]) -> None:
+        refusal: OSError | None = None
+        for place in (_SHARED, None):  # a container's /dev/shm is small, and may be full
+            try:
+                self._make(place, threads)
+            except OSError as error:
+                refusal = error
+            else:
+                return
+        raise VmtoolError(
+            f"there is no place for the workers' journals: {refusal}",
+            hint="set TMPDIR to a folder that can be written to and is not full",
+        ) from refusal
+
+    def _make(self, place: str | None, threads: Sequence[int]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="vmtool-", dir=place))
+        self.paths = [self._folder / f"journal-{index}" for index in range(len(threads))]
+        self.journals: list[Journal] = []
+        try:
+            for path, count in zip(self.paths, threads, strict=True):
+                self.journals.append(Journal(path, count))
+        except BaseException:
+            self.close()
+            raise
+
+    def hide(self) -> None:
+        """Remove the names, once every worker has its journal open.
+
+        Nothing is then left even when this process is killed. On Windows open files cannot be
+        removed; they are when the run ends.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the journals and remove them."""
+        for journal in self.journals:
+            journal.close()
+        self.hide()
+
+
+#: The last bytes of a worker's stderr are kept for the error message.
+_STDERR_KEPT: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one worker ended.
+
+    Attributes:
+        report: Its final report, or the last one before it died; ``None`` if there was none.
+        accident: What killed it, if it did not end by itself.
+    """
+
+    report: WorkerReport | None
+    accident: Accident | None
+
+
+class RunningWorker:
+    """One child process and its three channels."""
+
+    def __init__(
+        self, plan: WorkerPlan, path: Path, journal: Journal, inbox: queue.SimpleQueue[Any]
+    ) -> None:
+        self.plan = plan
+        self.index = plan.worker
+        self.journal = journal
+        self._before = read_facts()
+        self.process = start_child("vmtool.stress.worker", str(path))
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        if stdin is None or stdout is None or stderr is None:  # narrows: all three are pipes
+            raise RuntimeError("a worker was started without pipes")
+        self._stdin = stdin
+        self._streams = (stdin, stdout, stderr)
+        self.report: WorkerReport | None = None
+        self.final = False
+        self.timeline = Timeline()
+        self.phases: dict[tuple[int, str], PhaseSoFar] = {}
+        self.arriving: dict[tuple[int, str], PhaseSoFar] = {}
+        self.hung = False
+        self.stderr = ""
+        self.moved_ns = monotonic_ns()
+        self._seen: list[Entry] = []
+        self._readers = [
+            threading.Thread(target=self._read_messages, args=(stdout, inbox), daemon=True),
+            threading.Thread(target=self._read_errors, args=(stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.tell(encode("plan", plan))
+
+    def tell(self, line: str) -> None:
+        """Write one line to the worker; one that is dead is noticed elsewhere."""
+        try:
+            self._stdin.write(line)
+            self._stdin.flush()
+        except (BrokenPipeError, OSError):
+            return
+
+    def entries(self) -> list[Entry]:
+        """Return what each of its threads is doing."""
+        return [self.journal.read(thread) for thread in range(self.plan.settings.threads)]
+
+    def stalled_ns(self) -> int:
+        """Return for how long none of its threads has moved."""
+        entries = self.entries()
+        now = monotonic_ns()
+        if entries != self._seen:
+            self._seen, self.moved_ns = entries, now
+        return now - self.moved_ns
+
+    def kill(self) -> None:
+        """End it now."""
+        self.process.kill()
+
+    def end(self) -> Ending:
+        """Wait for it and return how it ended."""
+        others_s = ended_children_s()
+        code = self.process.wait()
+        cpu_s = ended_children_s() - others_s
+        for reader in self._readers:
+            reader.join()
+        accident = None
+        if not self.final:
+            accident = describe_accident(
+                self.entries(),
+                self.plan,
+                code,
+                killed=diagnose_kill(self._before, read_facts(), cpu_s),
+                hung=self.hung,
+                stderr=self.stderr,
+            )
+        return Ending(self._whole_report(), accident)
+
+    def _whole_report(self) -> WorkerReport | None:
+        """Return the last report with everything that was told apart from it."""
+        report = self.report
+        if report is None:
+            return None
+        methods = report.methods
+        if not self.final:
+            methods = tuple(
+                replace(method, phases=self._phases_of(index))
+                for index, method in enumerate(methods)
+            )
+        return replace(report, methods=methods, checkpoints=self.timeline.kept())
+
+    def _phases_of(self, index: int) -> tuple[PhaseResult, ...]:
+        told = (self.phases.get((index, phase)) for phase in PHASES)
+        return tuple(t.phase for t in told if t is not None and t.phase.summary.samples)
+
+    def close(self) -> None:
+        """Kill what is left of it and close every channel."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in self._streams:
+            with contextlib.suppress(OSError):  # the unsent rest for a dead reader
+                stream.close()
+
+    def _read_messages(self, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
+        for line in stream:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # the half of one that was being written when it was killed
+            inbox.put((self, message))
+        inbox.put((self, {"message": "end"}))
+
+    def _read_errors(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.stderr = (self.stderr + line)[-_STDERR_KEPT:]

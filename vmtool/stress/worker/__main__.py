@@ -1,0 +1,81 @@
+"""The sacrificial process: it takes a plan from stdin and tells its results on stdout.
+
+``python -m vmtool.stress.worker JOURNAL``; the plan is the first line of stdin, ``go`` the second.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from vmtool.documents import decode
+from vmtool.errors import VmtoolError
+from vmtool.memory.process import volunteer
+from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
+from vmtool.stress.worker.journal import Journal
+from vmtool.stress.worker.session import Session, close_session, snapshot
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plan that stdin brings."""
+    volunteer()
+    gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
+    plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
+    with Journal(Path(arguments[0]), plan.settings.threads) as journal:
+        # Neither sends while the other does: snapshots are taken while every thread waits, and
+        # one checkpoint after the other.
+        session = Session(
+            plan,
+            journal,
+            snapshot=lambda current: _tell_so_far(current, journal),
+            note=lambda checkpoint: _send("checkpoint", checkpoint),
+        )
+        try:
+            session.prepare()
+        except VmtoolError as error:
+            kind = type(error).__name__
+            _send(
+                "error",
+                WorkerError(int(error.exit_code), kind, str(error), error.cause, error.hint),
+            )
+            return 0
+        _send("ready")
+        order = sys.stdin.readline()
+        if not order:
+            return 0  # the parent is gone
+        if order == "stop\n":
+            session.stop()
+        threading.Thread(target=_listen, args=(session,), daemon=True).start()
+        session.run()
+        _send("report", close_session(session, journal))
+    return 0
+
+
+def _listen(session: Session) -> None:
+    """Wait for the parent's ``stop``; end at once when the parent is gone."""
+    for line in sys.stdin:
+        if line == "stop\n":
+            session.stop()
+    os._exit(1)
+
+
+def _tell_so_far(session: Session, journal: Journal) -> None:
+    for part in snapshot(session, journal):
+        _send("phase" if isinstance(part, PhaseSoFar) else "snapshot", part)
+    # Between rounds, where it costs no phase anything: a collection also empties the free lists
+    # of tuples, which fill up to 2,000 of each size and would look like a leak.
+    gc.collect()
+
+
+def _send(message: str, value: Any = None) -> None:
+    sys.stdout.write(encode(message, value))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

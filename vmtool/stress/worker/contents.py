@@ -1,0 +1,430 @@
+"""What belongs in each granule: written at touch, checked at release, nothing of another's."""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from dataclasses import dataclass
+from math import gcd
+from random import Random
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import CheckFailedError
+from vmtool.memory.process import (
+    Block,
+    copy,
+    differs,
+    window,
+)
+from vmtool.units import MIB
+
+if TYPE_CHECKING:
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.cuda.copies import DeviceCopies
+
+#: The smallest page of any platform: every stretch of this size carries its own stamp.
+STRIDE: Final = 4096
+_STRIDE_WORDS: Final = STRIDE // 8
+# A granule is written piece by piece from one prepared piece that stays in the cache.
+_PIECE: Final = 2 * MIB
+# The prepared piece is used from one of this many strides on, so that stamps are not the only
+# difference between two granules. A prime: stamps that differ in one bit never share a place.
+_ROTATIONS: Final = 61
+_IDENTITY_BITS: Final = 48  # of the granule; the buffer is above
+_SPREAD: Final = 2654435761  # Knuth's multiplicative hash: consecutive cycles check far apart
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """Where contents were not what they had to be.
+
+    Attributes:
+        check: ``zero`` (fresh memory), ``survival`` (what was written) or ``isolation`` (another
+            granule's bytes).
+        offset: Of the first wrong byte, in the buffer.
+    """
+
+    check: str
+    granule: int
+    generation: int
+    offset: int
+    detail: str
+
+
+class CorruptionError(CheckFailedError):
+    """Memory did not hold what was written to it, or was not zero when fresh.
+
+    Attributes:
+        corruption: Where and what.
+    """
+
+    def __init__(self, corruption: Corruption) -> None:
+        super().__init__(
+            f"granule {corruption.granule} (offset {corruption.offset}): {corruption.detail}",
+            hint="run again with --verify full and another --method; test the RAM if both fail",
+        )
+        self.corruption = corruption
+
+
+class Palette:
+    """What one thread writes from and compares with; its buffers share it.
+
+    Attributes:
+        piece_bytes: A granule is written in pieces of this size.
+        pattern: A piece of pseudo-random bytes, and more to begin at another place in it.
+        zeros: A piece of zeros.
+    """
+
+    def __init__(self, granule_bytes: int, seed: int) -> None:
+        self.piece_bytes = math.gcd(granule_bytes, _PIECE)
+        self.pattern = Block(self.piece_bytes + _ROTATIONS * STRIDE)
+        self.pattern.view[:] = Random(seed).randbytes(len(self.pattern.view))
+        self.zeros = Block(self.piece_bytes)
+
+
+class Contents:
+    """Writes and checks one buffer's granules.
+
+    Each stretch of 4 KiB begins with two words: buffer and granule, then the generation (the
+    cycle that committed it). The rest is pseudo-random from the seed, and differs from stretch to
+    stretch and, through a rotation, between granules and generations.
+
+    Args:
+        base: The buffer's first address.
+        capacity: Its size in bytes.
+        granule_bytes: The unit of operations.
+        palette: What to write from.
+        buffer_id: Tells buffers apart (16 bits).
+        touch: ``none``, ``first`` or ``full``.
+        verify: ``off``, ``sample`` or ``full``.
+        zeroes: Whether the platform promises that fresh memory is zero.
+    """
+
+    def __init__(
+        self,
+        base: int,
+        capacity: int,
+        granule_bytes: int,
+        palette: Palette,
+        *,
+        buffer_id: int,
+        touch: str,
+        verify: str,
+        zeroes: bool,
+    ) -> None:
+        self._base = base
+        self._granule = granule_bytes
+        self._buffer_id = buffer_id
+        self._first_only = touch == "first"
+        self._verify = verify
+        self._zero_check = zeroes and verify != "off"
+        self._bytes = window(base, capacity)
+        self._words = self._bytes.cast("Q")
+        self._piece = palette.piece_bytes
+        self._strides = self._piece // STRIDE
+        self._block = palette.pattern
+        self._block_words = self._block.view.cast("Q")
+        self._zeros = palette.zeros
+        # By granule: the cycle that filled it, and what checking it for zero took.
+        self._live: dict[int, tuple[int, int]] = {}
+
+    def arrive(self, first: int, count: int, generation: int) -> int:
+        """Touch *count* freshly committed granules; return the nanoseconds that took.
+
+        Raises:
+            CorruptionError: If one of them was not zero.
+        """
+        touch_ns = 0
+        for granule in range(first, first + count):
+            verify_ns = 0
+            start = granule * self._granule
+            for at in range(start, start + self._granule, self._piece):
+                touched, checked = self._fill_piece(at, granule, generation)
+                touch_ns += touched
+                verify_ns += checked
+            if self._verify != "off":
+                self._live[granule] = generation, verify_ns
+        return touch_ns
+
+    def check(self, first: int, count: int) -> int:
+        """Check that granules about to be released hold what was written.
+
+        Returns:
+            The nanoseconds of this check and of the check for zero when they were fresh.
+
+        Raises:
+            CorruptionError: If one of them does not.
+        """
+        earlier_ns = 0
+        began = perf_counter_ns()
+        for granule in range(first, first + count):
+            generation, zero_ns = self._live.pop(granule)
+            earlier_ns += zero_ns
+            start = granule * self._granule
+            if self._verify == "full":
+                for at in range(start, start + self._granule, self._piece):
+                    self._check_piece(at, granule, generation)
+            else:
+                for at in self._sampled(granule, generation):
+                    self._check_stride(at, granule, generation)
+        return perf_counter_ns() - began + earlier_ns
+
+    def _fill_piece(self, at: int, granule: int, generation: int) -> tuple[int, int]:
+        address = self._base + at
+        source = self._expect(at, granule, generation)
+        checked = 0
+        touched = 0
+        if self._zero_check:
+            before = perf_counter_ns()
+            if self._verify == "full":
+                # Reading fresh memory would map the zero page first and make the touch a copy.
+                # So the touch faults each page in by writing one zero, at another place each
+                # time, and the rest of the page is checked before it is filled.
+                place = (generation * _SPREAD) % STRIDE
+                self._bytes[at + place : at + self._piece : STRIDE] = bytes(self._strides)
+                touched = perf_counter_ns() - before
+                self._check_zero(at, self._piece, granule, generation)
+            else:
+                for sample in self._sampled(granule, generation):
+                    if at <= sample < at + self._piece:
+                        self._check_zero(sample, STRIDE, granule, generation)
+            checked = perf_counter_ns() - before - touched
+        before = perf_counter_ns()
+        if self._first_only:
+            self._write_heads(at, source)
+        else:
+            copy(address, self._block.address + source, self._piece)
+        return touched + perf_counter_ns() - before, checked
+
+    def _expect(self, at: int, granule: int, generation: int) -> int:
+        """Stamp the prepared piece; return where in it the piece at offset *at* begins."""
+        if self._verify == "off":
+            return 0
+        rotation = self._rotation(granule, generation, at)
+        word = rotation * _STRIDE_WORDS
+        end = word + self._strides * _STRIDE_WORDS
+        identity = array("Q", (self._buffer_id << _IDENTITY_BITS | granule,)) * self._strides
+        self._block_words[word:end:_STRIDE_WORDS] = memoryview(identity)
+        stamp = array("Q", (generation,)) * self._strides
+        self._block_words[word + 1 : end : _STRIDE_WORDS] = memoryview(stamp)
+        return rotation * STRIDE
+
+    def _write_heads(self, at: int, source: int) -> None:
+        """Write the first three words of each stretch; the third tells stretches apart."""
+        to, end = at // 8, (at + self._piece) // 8
+        word, last = source // 8, (source + self._piece) // 8
+        for i in range(3):
+            self._words[to + i : end : _STRIDE_WORDS] = self._block_words[
+                word + i : last : _STRIDE_WORDS
+            ]
+
+    def _sampled(self, granule: int, generation: int) -> tuple[int, int]:
+        """Return the offsets of the stretches that ``sample`` looks at: the first and another."""
+        start = granule * self._granule
+        strides = self._granule // STRIDE
+        return start, start + (generation * _SPREAD + granule) % strides * STRIDE
+
+    def _check_zero(self, at: int, nbytes: int, granule: int, generation: int) -> None:
+        if differs(self._base + at, self._zeros.address, nbytes):
+            wrong = self._first_difference(at, nbytes, 0, zero=True)
+            self._fail("zero", wrong, granule, generation, "fresh memory is not zero")
+
+    def _check_piece(self, at: int, granule: int, generation: int) -> None:
+        source = self._expect(at, granule, generation)
+        if self._first_only:
+            self._check_heads(at, source, granule, generation)
+        elif differs(self._base + at, self._block.address + source, self._piece):
+            wrong = self._first_difference(at, self._piece, source)
+            self._fail("survival", wrong, granule, generation, "what was written is not there")
+
+    def _check_stride(self, at: int, granule: int, generation: int) -> None:
+        piece = at - (at - granule * self._granule) % self._piece
+        source = self._expect(piece, granule, generation) + at - piece
+        length = 24 if self._first_only else STRIDE
+        if differs(self._base + at, self._block.address + source, length):
+            wrong = self._first_difference(at, length, source)
+            self._fail("survival", wrong, granule, generation, "what was written is not there")
+
+    def _check_heads(self, at: int, source: int, granule: int, generation: int) -> None:
+        to, end = at // 8, (at + self._piece) // 8
+        word, last = source // 8, (source + self._piece) // 8
+        for i in range(3):
+            found = self._words[to + i : end : _STRIDE_WORDS].tolist()
+            wanted = self._block_words[word + i : last : _STRIDE_WORDS].tolist()
+            if found != wanted:
+                index = next(
+                    n
+                    for n, pair in enumerate(zip(found, wanted, strict=True))
+                    if pair[0] != pair[1]
+                )
+                self._fail(
+                    "survival",
+                    at + index * STRIDE,
+                    granule,
+                    generation,
+                    "what was written is not there",
+                )
+
+    def _first_difference(self, at: int, nbytes: int, source: int, *, zero: bool = False) -> int:
+        found = bytes(self._bytes[at : at + nbytes])
+        wanted = bytes(nbytes) if zero else bytes(self._block.view[source : source + nbytes])
+        return at + next(i for i in range(nbytes) if found[i] != wanted[i])
+
+    def _fail(self, check: str, at: int, granule: int, generation: int, detail: str) -> None:
+        """Raise, naming whose bytes are found there, if they are those of some granule."""
+        owner = self._owner(at)
+        mine = (self._buffer_id, granule, generation)
+        if owner is not None and owner != mine:
+            check = check if owner[:2] == mine[:2] else "isolation"
+            detail += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*owner)
+        raise CorruptionError(Corruption(check, granule, generation, at, detail))
+
+    def _owner(self, at: int) -> tuple[int, int, int] | None:
+        """Return buffer, granule and cycle of the stretch around *at*, if all of it is theirs."""
+        stretch = at // STRIDE * STRIDE
+        identity, generation = self._words[stretch // 8], self._words[stretch // 8 + 1]
+        buffer_id, granule = identity >> _IDENTITY_BITS, identity & ((1 << _IDENTITY_BITS) - 1)
+        piece = stretch - stretch % self._granule % self._piece
+        source = self._rotation(granule, generation, piece) * STRIDE + stretch - piece
+        end = 24 if self._first_only else STRIDE
+        found = self._bytes[stretch + 16 : stretch + end]
+        wanted = self._block.view[source + 16 : source + end]
+        # The check for zero has written one byte of each stretch before it looks.
+        wrong = sum(a != b for a, b in zip(found, wanted, strict=True))
+        return (buffer_id, granule, generation) if wrong <= 1 else None
+
+    def _rotation(self, granule: int, generation: int, at: int) -> int:
+        piece = at % self._granule // self._piece
+        return (granule * 7 + generation + piece) % _ROTATIONS
+
+
+#: A granule is filled and read in pieces of this size at most; the host holds one of them.
+#: The first bytes of a piece: a mark, then buffer, granule and generation.
+_STAMP: Final = struct.Struct("<8sQQQ")
+_MARK: Final = b"vmtool\xa5\x5a"
+_WORD: Final = 0xFFFFFFFF
+
+
+class DeviceContents:
+    """Fills and checks one buffer's granules; implements :class:`vmtool.stress.worker.target.Witness`.
+
+    Each piece begins with a stamp and is filled with one word of 32 bits, which differs between
+    buffers, granules, generations and pieces.
+
+    Args:
+        copies: The way to the device's memory.
+        reservation: Where the buffer is.
+        granule_bytes: The unit of operations.
+        buffer_id: Tells buffers apart.
+        touch: ``first`` (the first 4 KiB of each piece) or ``full``.
+        verify: ``off``, ``sample`` (two stretches of 4 KiB) or ``full``.
+        zeroes: Whether fresh memory is promised to be zero.
+    """
+
+    def __init__(
+        self,
+        copies: DeviceCopies,
+        reservation: Reservation,
+        granule_bytes: int,
+        *,
+        buffer_id: int,
+        touch: str,
+        verify: str,
+        zeroes: bool,
+    ) -> None:
+        self._copies = copies
+        self._reservation = reservation
+        self._granule = granule_bytes
+        self._buffer_id = buffer_id
+        self._verify = verify
+        self._zero_check = zeroes and verify != "off"
+        # No larger than a handle, so that handles mapped in the wrong order are found out.
+        self._piece = gcd(granule_bytes, reservation.granularity, _PIECE)
+        self._filled = STRIDE if touch == "first" else self._piece
+        self._back = memoryview(bytearray(self._filled))
+        # By granule: the cycle that filled it, and what checking it for zero took.
+        self._live: dict[int, tuple[int, int]] = {}
+
+    def arrive(self, first: int, count: int, generation: int) -> int:
+        """Fill *count* freshly committed granules; return the nanoseconds that took."""
+        touch_ns = 0
+        for granule in range(first, first + count):
+            began = perf_counter_ns()
+            if self._zero_check:
+                self._check_zero(granule, generation)
+            filling = perf_counter_ns()
+            for at in self._pieces(granule):
+                word = self._word(at, generation)
+                self._copies.fill(self._reservation, at, self._filled, word)
+                if self._verify != "off":
+                    self._copies.write(self._reservation, at, self._stamp(granule, generation))
+            touch_ns += perf_counter_ns() - filling
+            if self._verify != "off":
+                self._live[granule] = generation, filling - began
+        return touch_ns
+
+    def check(self, first: int, count: int) -> int:
+        """Check that granules about to be released hold what was written; how long that took."""
+        earlier_ns = 0
+        began = perf_counter_ns()
+        for granule in range(first, first + count):
+            generation, zero_ns = self._live.pop(granule)
+            earlier_ns += zero_ns
+            for at, start, nbytes in self._looked_at(granule, generation):
+                self._check(at, start, nbytes, granule, generation)
+        return perf_counter_ns() - began + earlier_ns
+
+    def _pieces(self, granule: int) -> range:
+        return range(granule * self._granule, (granule + 1) * self._granule, self._piece)
+
+    def _looked_at(self, granule: int, generation: int) -> list[tuple[int, int, int]]:
+        """Return piece, offset in it and length of every stretch that is checked."""
+        pieces = self._pieces(granule)
+        if self._verify == "full":
+            return [(at, 0, self._filled) for at in pieces]
+        other = pieces[(generation * _SPREAD + granule) % len(pieces)]
+        place = (generation * _SPREAD + granule) % (self._filled // STRIDE) * STRIDE
+        return [(pieces[0], 0, STRIDE), (other, place, STRIDE)]
+
+    def _check_zero(self, granule: int, generation: int) -> None:
+        for at, start, nbytes in self._looked_at(granule, generation):
+            back = self._read(at + start, nbytes)
+            if any(back):
+                wrong = next(i for i, byte in enumerate(back) if byte)
+                self._fail("zero", at + start + wrong, granule, generation, back)
+
+    def _check(self, at: int, start: int, nbytes: int, granule: int, generation: int) -> None:
+        back = self._read(at + start, nbytes)
+        wanted = self._word(at, generation).to_bytes(4, "little") * (nbytes // 4)
+        if start == 0:
+            wanted = self._stamp(granule, generation) + wanted[_STAMP.size :]
+        if back != wanted:
+            wrong = next(i for i in range(nbytes) if back[i] != wanted[i])
+            self._fail("survival", at + start + wrong, granule, generation, back)
+
+    def _read(self, offset: int, nbytes: int) -> memoryview:
+        back = self._back[:nbytes]
+        self._copies.read(self._reservation, offset, back)
+        return back
+
+    def _word(self, at: int, generation: int) -> int:
+        """Return the word of the piece at offset *at*; never zero."""
+        number = (self._buffer_id << 40) ^ (generation << 20) ^ (at // self._piece)
+        return (number * _SPREAD >> 7) & _WORD | 1
+
+    def _stamp(self, granule: int, generation: int) -> bytes:
+        return _STAMP.pack(_MARK, self._buffer_id, granule, generation)
+
+    def _fail(
+        self, check: str, wrong: int, granule: int, generation: int, back: memoryview
+    ) -> None:
+        """Raise, naming whose bytes stand there, if they begin with a stamp."""
+        words = {"zero": "fresh memory is not zero", "survival": "what was written is not there"}
+        detail = words[check]
+        mark, *owner = _STAMP.unpack_from(back)
+        if mark == _MARK and owner != [self._buffer_id, granule, generation]:
+            check = check if owner[:2] == [self._buffer_id, granule] else "isolation"
+            detail += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*owner)
+        raise CorruptionError(Corruption(check, granule, generation, wrong, detail))

@@ -1,0 +1,170 @@
+"""One thread's buffer under one method: it runs operations and times their phases."""
+
+from __future__ import annotations
+
+from array import array
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vmtool.memory.blocks import BlockMap
+from vmtool.results.stress import PHASES
+from vmtool.stress.worker.journal import (
+    COMMIT,
+    CYCLE,
+    GRANULE,
+    IDLE,
+    OPERATION,
+    RELEASE,
+    TOUCH,
+    VERIFY,
+)
+from vmtool.stress.worker.recorder import BATCH, PhaseRecorder
+from vmtool.stress.worker.workloads import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from vmtool.stress.worker.target import Witness
+    from vmtool.stress.worker.workloads import Operation
+
+
+class Spans(Protocol):
+    """What a lane needs of a buffer; the harness's overhead is measured on an empty one."""
+
+    def commit(self, offset: int, nbytes: int, /) -> None:
+        """Commit a span."""
+
+    def release(self, offset: int, nbytes: int, /) -> None:
+        """Release a span."""
+
+
+class Lane:
+    """Runs operations on one buffer.
+
+    Attributes:
+        recorders: By phase.
+        cycles: Commits that succeeded, warm-up left out.
+        ever: Every span that was ever committed, which bounds what the kernel may still hold
+            against it.
+    """
+
+    def __init__(
+        self,
+        spans: Spans,
+        granule_bytes: int,
+        slot: memoryview,
+        contents: Witness | None,
+        *,
+        verified: bool,
+    ) -> None:
+        self.recorders = {phase: PhaseRecorder() for phase in PHASES}
+        self.cycles = 0
+        self.ever = BlockMap()
+        self._spans = spans
+        self._granule = granule_bytes
+        self._slot = slot
+        self._contents = contents
+        self._verified = verified and contents is not None
+        self._generation = 0
+
+    def run(self, operations: Iterable[Operation], between: Callable[[], bool]) -> None:
+        """Run *operations*; *between* is called after each and ends the run by returning false."""
+        recorders = list(self.recorders.values())
+        try:
+            for kind, first, count in operations:
+                if kind is Kind.COMMIT:
+                    self._commit(first, count)
+                else:
+                    self._release(first, count)
+                if len(recorders[0].samples) >= BATCH:
+                    for recorder in recorders:
+                        recorder.fold()
+                if not between():
+                    break
+            else:
+                self._slot[OPERATION] = IDLE
+        finally:
+            # On failure the slot keeps saying what was going on; it is read from there.
+            for recorder in recorders:
+                recorder.fold()
+
+    def end_round(self) -> None:
+        """Note the medians of the round that ends here."""
+        for recorder in self.recorders.values():
+            recorder.end_round()
+
+    def forget(self) -> None:
+        """Drop all samples: what came so far was warm-up."""
+        for recorder in self.recorders.values():
+            recorder.forget()
+        self.cycles = 0
+
+    def _commit(self, first: int, count: int) -> None:
+        slot, recorders = self._slot, self.recorders
+        offset, nbytes = first * self._granule, count * self._granule
+        self._generation += 1
+        slot[GRANULE] = first
+        slot[OPERATION] = COMMIT
+        # Before the commit: one that fails after mprotect is taken back, but its charge may stay.
+        self._remember(offset, offset + nbytes)
+        began = perf_counter_ns()
+        self._spans.commit(offset, nbytes)
+        took = perf_counter_ns() - began
+        recorder = recorders["commit"]
+        recorder.samples.append(took)
+        recorder.total_bytes += nbytes
+        if self._contents is not None:
+            slot[OPERATION] = TOUCH
+            touch_ns = self._contents.arrive(first, count, self._generation)
+            recorder = recorders["touch"]
+            recorder.samples.append(touch_ns)
+            recorder.total_bytes += nbytes
+        self.cycles += 1
+        slot[CYCLE] += 1
+
+    def _release(self, first: int, count: int) -> None:
+        slot, recorders = self._slot, self.recorders
+        offset, nbytes = first * self._granule, count * self._granule
+        slot[GRANULE] = first
+        if self._verified:
+            slot[OPERATION] = VERIFY
+            recorder = recorders["verify"]
+            recorder.samples.append(self._contents.check(first, count))  # type: ignore[union-attr]
+            recorder.total_bytes += nbytes
+        slot[OPERATION] = RELEASE
+        began = perf_counter_ns()
+        self._spans.release(offset, nbytes)
+        took = perf_counter_ns() - began
+        recorder = recorders["release"]
+        recorder.samples.append(took)
+        recorder.total_bytes += nbytes
+
+    def _remember(self, start: int, end: int) -> None:
+        ever = self.ever
+        if not ever.covers(start, end):
+            for gap in list(ever.gaps(start, end)):
+                ever.add(*gap)
+
+
+_CYCLES: Final = 2000
+
+
+class _NoSpans:
+    """A buffer that commits and releases nothing."""
+
+    def commit(self, _offset: int, _nbytes: int, /) -> None:
+        pass
+
+    def release(self, _offset: int, _nbytes: int, /) -> None:
+        pass
+
+
+def measure_overhead() -> int:
+    """Return the median nanoseconds of a commit phase that commits nothing.
+
+    Two clock reads and one method call: what every sample of a real phase contains as well.
+    """
+    lane = Lane(_NoSpans(), 1, memoryview(array("Q", bytes(64))), None, verified=False)
+    operations = ((kind, 0, 1) for _ in range(_CYCLES) for kind in Kind)
+    lane.run(operations, lambda: True)
+    return lane.recorders["commit"].result("commit").summary.median_ns or 0

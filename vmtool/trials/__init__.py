@@ -1,1 +1,0 @@
-"""Short measured trials of one thing each: a survey, a reservation, a growth."""
