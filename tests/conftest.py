@@ -1,9 +1,13 @@
-"""What every test shares: the summary of what this machine could not run."""
+"""What every test shares: golden files, and the summary of what this machine could not run."""
 
+import difflib
+import io
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from rich.console import Console
 
 # How long an example takes says nothing on a shared machine.
 settings.register_profile("vmtool", deadline=None)
@@ -17,6 +21,45 @@ _MARKERS = ("gpu", "wine", "browser", "cc")
 def pytest_collection_modifyitems(items):
     """Put the one long test first, so that the others fill the time beside it."""
     items.sort(key=lambda item: item.get_closest_marker("wine") is None)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write tests/golden/*.txt from the reports of this run instead of comparing them",
+    )
+
+
+@pytest.fixture
+def golden(request):
+    """Return a function that compares a whole report with ``tests/golden/NAME.txt``.
+
+    ``golden(name, render)`` calls ``render(console)`` with a console of 80 columns without colour.
+    After an intended change run the test with ``--update-golden`` and read the diff.
+    """
+
+    def check(name, render, *, width=80):
+        file = io.StringIO()
+        console = Console(file=file, width=width, color_system=None, highlight=False, markup=False)
+        render(console)
+        printed = "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+        path = Path(__file__).parent / "golden" / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(printed, encoding="utf-8", newline="\n")
+            return
+        stored = path.read_text(encoding="utf-8") if path.exists() else ""
+        if printed != stored:
+            diff = difflib.unified_diff(
+                stored.splitlines(), printed.splitlines(), path.name, "printed now", lineterm=""
+            )
+            pytest.fail(
+                "\n".join(["the report changed (--update-golden accepts it):", *diff]),
+                pytrace=False,
+            )
+
+    return check
 
 
 def pytest_terminal_summary(terminalreporter):

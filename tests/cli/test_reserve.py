@@ -9,7 +9,8 @@ import pytest
 
 from vmtool.cli import reserve as module
 from vmtool.memory.counters import read_process
-from vmtool.probes.reserve import LedgerCheck
+from vmtool.probes.reserve import LedgerCheck, ReserveResult
+from vmtool.report.reserve import to_text
 from vmtool.units import TIB
 
 
@@ -177,3 +178,20 @@ def test_help_examples_are_two_and_the_first_works(vmtool, help_examples):
     examples = help_examples(module.command)
     assert examples == [["reserve", "1TiB"], ["reserve", "64GiB", "--hold", "--json"]]
     assert vmtool(*examples[0]).code == 0
+
+
+def test_the_report(golden):
+    result = ReserveResult(
+        backing="host",
+        method="fixed",
+        base=0x7E45C9200000,
+        capacity_bytes=TIB,
+        reserve_ns=36_500,
+        ledgers=(
+            LedgerCheck("address space", 23_969_792, 23_969_792 + TIB, TIB, TIB, passed=True),
+            LedgerCheck("charge", 15_138_816, 15_138_816, 0, 0, passed=True),
+            LedgerCheck("resident", 20_209_664, 20_217_856, 0, 0, passed=True),
+            LedgerCheck("mappings", 129, 130, 1, 1, passed=True),
+        ),
+    )
+    golden("reserve", lambda console: to_text(result, console))
