@@ -1,6 +1,6 @@
 """Modes of the whole machine, really changed for some milliseconds: only when asked for.
 
-``VMTOOL_TEST_MODES=1 pytest tests/unit/machine/test_machine_modes.py`` as root; every other process
+``VMTOOL_TEST_MODES=1 pytest tests/unit/machine/test_overcommit_modes.py`` as root; every other process
 on the machine sees the change as well.
 """
 
