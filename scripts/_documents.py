@@ -112,7 +112,7 @@ _RESERVE = {
     "reserve_ns": Told(int, "How long the call took."),
     "ledgers": {
         f"{name}?": _ledger("" if name == "mappings" else "_bytes")
-        for name in (*stress.LEDGERS, "device_memory")
+        for name in (*stress.COUNTERS, "device_memory")
     },
     "passed": bool,
 }

@@ -25,7 +25,7 @@ from typing import Any
 
 from _documents import DOCUMENTS, MODULES, SIGNED, Document, Either, Told
 
-from vmtool.results.stress import DEVICE_LEDGERS, LEDGERS, PHASES
+from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, PHASES
 from vmtool.stats import SUB_BUCKET_BITS
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "vmtool" / "schemas"
@@ -36,7 +36,7 @@ _INT64 = (1 << 63) - 1
 #: back, so that any reader can hold it; elsewhere it is 2**63 - 1.
 INTEGERS: dict[str, tuple[int | None, int]] = {
     "Checkpoint.process": (-_INT64, _INT64),
-    "LedgerSlope.grown": (-_INT64, _INT64),
+    "CounterSlope.grown": (-_INT64, _INT64),
     "Accident.exit_code": (-_INT64, _INT64),
     "StressSettings.seed": (-_INT64, (1 << 64) - 1),
     "StressResult.base_addresses": (0, (1 << 64) - 1),
@@ -50,8 +50,8 @@ INTEGERS: dict[str, tuple[int | None, int]] = {
 REFINEMENTS: dict[str, dict[str, Any]] = {
     "PhaseResult.phase": {"enum": list(PHASES)},
     "Change.phase": {"enum": list(PHASES)},
-    "LedgerReading.ledger": {"enum": [*LEDGERS, *DEVICE_LEDGERS]},
-    "LedgerSlope.ledger": {"enum": [*LEDGERS, *DEVICE_LEDGERS]},
+    "CounterReading.ledger": {"enum": [*COUNTERS, *DEVICE_COUNTERS]},
+    "CounterSlope.ledger": {"enum": [*COUNTERS, *DEVICE_COUNTERS]},
     "HistogramData.sub_bucket_bits": {"const": SUB_BUCKET_BITS},
 }
 

@@ -14,8 +14,8 @@ from vmtool.results.stress import (
     CallFailure,
     CallResult,
     Checkpoint,
-    LedgerReading,
-    LedgerSlope,
+    CounterReading,
+    CounterSlope,
     MethodResult,
     Outcome,
     PhaseResult,
@@ -108,7 +108,7 @@ def run(*methods, machine=None, verdicts=None, settings=None, **fields):
         "scaling": (Scaling("fixed", 2, 1, 1000.0, 1900.0, 1.9),),
         "checkpoints": tuple(checkpoint(i) for i in range(20)),
         "checkpoint_share": 0.01,
-        "slopes": (LedgerSlope("resident", 0, 0.5, -1.0, 2.0, 0.99, 20, 10, 4096, leaks=False),),
+        "slopes": (CounterSlope("resident", 0, 0.5, -1.0, 2.0, 0.99, 20, 10, 4096, leaks=False),),
         "verdicts": verdicts
         if verdicts is not None
         else (Verdict("contents", True, "all as written"), Verdict("zero", None, "not asked for")),
@@ -130,7 +130,7 @@ def checkpoint(index, *, observed=None):
         worker=0,
         method="fixed",
         buffers=tuple(
-            LedgerReading(name, value, value if observed is None else observed, value, value)
+            CounterReading(name, value, value if observed is None else observed, value, value)
             for name, value in readings
         ),
         process={"address_space": 0, "charge": 4096, "resident": -4096, "mappings": None},

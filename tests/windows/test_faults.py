@@ -36,7 +36,7 @@ STEPS = [
 ]
 
 
-class Subject:
+class CheckedBuffer:
     """A reservation on a backing whose calls are recorded; every granule's first byte is marked."""
 
     def __init__(self, method, recorder, kernel):
@@ -99,7 +99,7 @@ class Subject:
 
 
 def run(method, recorder, kernel):
-    subject = Subject(method, recorder, kernel)
+    subject = CheckedBuffer(method, recorder, kernel)
     for step in STEPS:
         subject.attempt(step)
     subject.close()
@@ -136,7 +136,7 @@ def test_a_refusal_without_memory_to_explain_it_leaves_the_books_true(
     for nth in range(1, len(flawless.made)):
         recorder = new_recorder()
         recorder.fails = lambda index, _name, nth=nth: index == nth
-        subject = Subject(method, recorder, kernel)
+        subject = CheckedBuffer(method, recorder, kernel)
         for operation, first, count in STEPS:
             before = subject.belief()
             try:
@@ -157,7 +157,7 @@ def test_a_refusal_without_memory_to_explain_it_leaves_the_books_true(
 def test_coalescing_that_always_fails_costs_no_memory(method, kernel, new_recorder):
     """The seams are mended as soon as Windows lets us, and the whole range is used again."""
     recorder = new_recorder()
-    subject = Subject(method, recorder, kernel)
+    subject = CheckedBuffer(method, recorder, kernel)
     subject.do("commit", 0, 16)
     recorder.fails = lambda _index, name: name == "VirtualFree" and method == "view"
     if method == "view":
@@ -177,7 +177,7 @@ def test_coalescing_that_always_fails_costs_no_memory(method, kernel, new_record
 @pytest.mark.parametrize("method", ["view", "private"])
 def test_a_granule_that_is_not_given_back_is_quarantined_alone(method, kernel, new_recorder):
     recorder = new_recorder()
-    subject = Subject(method, recorder, kernel)
+    subject = CheckedBuffer(method, recorder, kernel)
     subject.do("commit", 0, 8)
     third = len(recorder.made) + 2
     recorder.fails = lambda index, _name: index == third
@@ -197,7 +197,7 @@ def test_a_granule_that_is_not_given_back_is_quarantined_alone(method, kernel, n
 def test_a_section_handle_that_stays_open_keeps_its_granule(kernel, new_recorder):
     """The section holds its charge until its handle is closed, so the bytes stay counted."""
     recorder = new_recorder()
-    subject = Subject("view", recorder, kernel)
+    subject = CheckedBuffer("view", recorder, kernel)
     closes = iter([False, False, True])
     recorder.fails = lambda _index, name: name == "CloseHandle" and next(closes)
     with pytest.raises(QuarantineError, match="CloseHandle"):
@@ -211,7 +211,7 @@ def test_a_section_handle_that_stays_open_keeps_its_granule(kernel, new_recorder
 def test_the_commit_limit_is_named(method, kernel, new_recorder):
     """Wine has no commit limit, so the error is put in the call's place."""
     recorder = new_recorder()
-    subject = Subject(method, recorder, kernel)
+    subject = CheckedBuffer(method, recorder, kernel)
     recorder.fails = lambda _index, name: (
         name
         in {
@@ -260,7 +260,7 @@ def test_the_lease_follows_what_is_quarantined(kernel, new_recorder):
 
 def test_a_forgotten_reservation_gives_back_its_quarantine(method, kernel, new_recorder):
     recorder = new_recorder()
-    subject = Subject(method, recorder, kernel)
+    subject = CheckedBuffer(method, recorder, kernel)
     subject.do("commit", 0, 8)
     base = subject.reservation.base
     del subject

@@ -14,8 +14,8 @@ from vmtool.report.chart import histogram_rows
 from vmtool.report.document import document
 from vmtool.report.table import backing_label, plain_table
 from vmtool.results.stress import (
-    DEVICE_LEDGERS,
-    LEDGERS,
+    COUNTERS,
+    DEVICE_COUNTERS,
     STRESS_SCHEMA,
     STRESS_VERSION,
     Outcome,
@@ -218,7 +218,7 @@ def _checks(result: StressResult) -> Iterator[RenderableType]:
     if not verdicts:
         yield Text("checks: none could be made, as no worker ended by itself")
         return
-    ledgers = (*DEVICE_LEDGERS, *LEDGERS)
+    ledgers = (*DEVICE_COUNTERS, *COUNTERS)
     groups = (
         ("checks", {name: name for name in _INVARIANTS}),
         ("ledgers", {f"ledger.{name}": name.replace("_", " ") for name in ledgers}),

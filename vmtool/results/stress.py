@@ -15,9 +15,9 @@ STRESS_VERSION: Final = 1
 #: The phases in the order of a cycle; ``verify`` is the harness's own and is not a platform cost.
 PHASES: Final = ("commit", "touch", "verify", "release")
 #: The ledgers that are held against the kernel's.
-LEDGERS: Final = ("address_space", "charge", "resident", "mappings")
+COUNTERS: Final = ("address_space", "charge", "resident", "mappings")
 #: The ledgers of a device, which are held against its driver's.
-DEVICE_LEDGERS: Final = ("device_memory", "device_mappings")
+DEVICE_COUNTERS: Final = ("device_memory", "device_mappings")
 
 
 class Outcome(enum.Enum):
@@ -133,7 +133,7 @@ class MethodResult:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerReading:
+class CounterReading:
     """One ledger at a checkpoint: bytes, or a count for ``mappings``; ``None`` is not told here.
 
     Attributes:
@@ -168,12 +168,12 @@ class Checkpoint:
     cycle: int
     worker: int
     method: str
-    buffers: tuple[LedgerReading, ...]
+    buffers: tuple[CounterReading, ...]
     process: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerSlope:
+class CounterSlope:
     """The growth of one ledger of one worker beyond vmtool's belief, per cycle.
 
     Attributes:
@@ -358,7 +358,7 @@ class StressResult:
     scaling: tuple[Scaling, ...]
     checkpoints: tuple[Checkpoint, ...]
     checkpoint_share: float
-    slopes: tuple[LedgerSlope, ...]
+    slopes: tuple[CounterSlope, ...]
     verdicts: tuple[Verdict, ...]
     accidents: tuple[Accident, ...]
     failures: tuple[CallFailure, ...]

@@ -10,7 +10,7 @@ from vmtool.documents import plain
 from vmtool.results.stress import (  # noqa: TC001 - decoded at run time
     CallFailure,
     Checkpoint,
-    LedgerSlope,
+    CounterSlope,
     MethodResult,
     PhaseResult,
     StressSettings,
@@ -80,7 +80,7 @@ class WorkerReport:
     checkpoints: tuple[Checkpoint, ...]
     checkpoint_ns: int
     busy_ns: int
-    slopes: tuple[LedgerSlope, ...]
+    slopes: tuple[CounterSlope, ...]
     verdicts: tuple[Verdict, ...]
     failures: tuple[CallFailure, ...]
     device: str | None = None

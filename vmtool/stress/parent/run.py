@@ -93,7 +93,7 @@ class _Watch:
 
     Args:
         workers: Whom to follow.
-        inbox: Where their messages arrive.
+        inbox: Where their messages write_and_time.
         hang_ns: A worker that does not move for this long is killed.
         stopping: Asked whether to end early.
         progress: Called with the cycles done.

@@ -8,15 +8,15 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results.stress import Checkpoint
-from vmtool.stress.worker.ledger import leak_slopes
+from vmtool.stress.worker.expected import leak_slopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from vmtool.memory.backing import Reservation
     from vmtool.memory.blocks import BlockMap
-    from vmtool.results.stress import LedgerReading, LedgerSlope
-    from vmtool.stress.worker.target import Observer
+    from vmtool.results.stress import CounterReading, CounterSlope
+    from vmtool.stress.worker.target import CounterObserver
 
 #: When there are more, every other one is dropped.
 MOST: Final = 256
@@ -108,7 +108,7 @@ _SPACING: Final = 60
 _FIRST_NS: Final = 2 * 10**6
 
 
-class Subject:
+class CheckedBuffer:
     """One buffer as the checkpoints see it.
 
     Attributes:
@@ -149,8 +149,8 @@ class Checkpoints:
     def __init__(
         self,
         worker: int,
-        subjects: Sequence[Subject],
-        observer: Observer,
+        subjects: Sequence[CheckedBuffer],
+        observer: CounterObserver,
         threads: int,
         live: int,
         note: Callable[[Checkpoint], None],
@@ -181,7 +181,7 @@ class Checkpoints:
         """Tell whether *thread* should take one at time *now*."""
         return now >= self._due[thread]
 
-    def take(self, thread: int, subject: Subject, cycle: int) -> int:
+    def take(self, thread: int, subject: CheckedBuffer, cycle: int) -> int:
         """Hold *subject* against what is counted; return the nanoseconds that took.
 
         Only the buffer of the calling thread is compared, as the others move meanwhile.
@@ -211,7 +211,7 @@ class Checkpoints:
         with self._lock:
             self._note(self._checkpoint(began, cycle, methods, *found))
 
-    def slopes(self) -> tuple[LedgerSlope, ...]:
+    def slopes(self) -> tuple[CounterSlope, ...]:
         """Return the growth of each ledger of the process beyond its buffers."""
         with self._lock:
             return leak_slopes(self._points.points(), self._worker, self._live)
@@ -221,7 +221,7 @@ class Checkpoints:
         began: int,
         cycle: int,
         method: str,
-        readings: tuple[LedgerReading, ...],
+        readings: tuple[CounterReading, ...],
         process: Mapping[str, int | None],
     ) -> Checkpoint:
         return Checkpoint(

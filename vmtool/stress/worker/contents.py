@@ -68,7 +68,7 @@ class CorruptionError(CheckFailedError):
         self.corruption = corruption
 
 
-class Palette:
+class FillData:
     """What one thread writes from and compares with; its buffers share it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Palette:
         self.zeros = Block(self.piece_bytes)
 
 
-class Contents:
+class HostContents:
     """Writes and checks one buffer's granules.
 
     Each stretch of 4 KiB begins with two words: buffer and granule, then the generation (the
@@ -95,7 +95,7 @@ class Contents:
         base: The buffer's first address.
         capacity: Its size in bytes.
         granule_bytes: The unit of operations.
-        palette: What to write from.
+        fill: What to write from.
         buffer_id: Tells buffers apart (16 bits).
         touch: ``none``, ``first`` or ``full``.
         verify: ``off``, ``sample`` or ``full``.
@@ -107,7 +107,7 @@ class Contents:
         base: int,
         capacity: int,
         granule_bytes: int,
-        palette: Palette,
+        fill: FillData,
         *,
         buffer_id: int,
         touch: str,
@@ -122,15 +122,15 @@ class Contents:
         self._zero_check = zeroes and verify != "off"
         self._bytes = window(base, capacity)
         self._words = self._bytes.cast("Q")
-        self._piece = palette.piece_bytes
+        self._piece = fill.piece_bytes
         self._strides = self._piece // STRIDE
-        self._block = palette.pattern
+        self._block = fill.pattern
         self._block_words = self._block.view.cast("Q")
-        self._zeros = palette.zeros
+        self._zeros = fill.zeros
         # By granule: the cycle that filled it, and what checking it for zero took.
         self._live: dict[int, tuple[int, int]] = {}
 
-    def arrive(self, first: int, count: int, generation: int) -> int:
+    def write_and_time(self, first: int, count: int, generation: int) -> int:
         """Touch *count* freshly committed granules; return the nanoseconds that took.
 
         Raises:
@@ -308,7 +308,7 @@ _WORD: Final = 0xFFFFFFFF
 
 
 class DeviceContents:
-    """Fills and checks one buffer's granules; implements :class:`vmtool.stress.worker.target.Witness`.
+    """Fills and checks one buffer's granules; implements :class:`vmtool.stress.worker.target.Contents`.
 
     Each piece begins with a stamp and is filled with one word of 32 bits, which differs between
     buffers, granules, generations and pieces.
@@ -347,7 +347,7 @@ class DeviceContents:
         # By granule: the cycle that filled it, and what checking it for zero took.
         self._live: dict[int, tuple[int, int]] = {}
 
-    def arrive(self, first: int, count: int, generation: int) -> int:
+    def write_and_time(self, first: int, count: int, generation: int) -> int:
         """Fill *count* freshly committed granules; return the nanoseconds that took."""
         touch_ns = 0
         for granule in range(first, first + count):

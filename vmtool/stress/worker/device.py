@@ -23,7 +23,7 @@ from vmtool.results.stress import CallResult, UnmapResult
 from vmtool.stats import Histogram, summarize
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.contents import DeviceContents
-from vmtool.stress.worker.ledger import DeviceObserver
+from vmtool.stress.worker.expected import DeviceObserver
 from vmtool.units import MIB, align_down
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
     from vmtool.results.stress import StressSettings
-    from vmtool.stress.worker.checkpoint import Subject
+    from vmtool.stress.worker.checkpoint import CheckedBuffer
 
 _ROUNDS: Final = 9
 #: The range that is filled; smaller where the budget is.
@@ -162,8 +162,8 @@ class _Probe:
         return False
 
 
-class DeviceGround:
-    """Implements :class:`vmtool.stress.worker.target.Ground`."""
+class DeviceTarget:
+    """Implements :class:`vmtool.stress.worker.target.Target`."""
 
     def __init__(
         self, settings: StressSettings, governor: Governor, faults: FaultyCalls | None
@@ -189,7 +189,7 @@ class DeviceGround:
             for method, times in zip(settings.methods, self._times, strict=True)
         ]
 
-    def witness(self, buffer: VirtualBuffer, buffer_id: int) -> DeviceContents:
+    def contents(self, buffer: VirtualBuffer, buffer_id: int) -> DeviceContents:
         """Return what fills *buffer* on the device and reads it back."""
         settings = self._settings
         return DeviceContents(
@@ -202,7 +202,7 @@ class DeviceGround:
             zeroes=buffer.backing.zeroes,
         )
 
-    def observer(self, subjects: Sequence[Subject]) -> DeviceObserver:
+    def observer(self, subjects: Sequence[CheckedBuffer]) -> DeviceObserver:
         """Return what asks the driver about *subjects*."""
         settings = self._settings
         return DeviceObserver(

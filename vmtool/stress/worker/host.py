@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from vmtool.machine import read_facts
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_split
-from vmtool.results.stress import LEDGERS
-from vmtool.stress.worker.contents import Contents, Palette
-from vmtool.stress.worker.ledger import (
+from vmtool.results.stress import COUNTERS
+from vmtool.stress.worker.contents import FillData, HostContents
+from vmtool.stress.worker.expected import (
     assume,
     believe,
     make_rules,
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.faults import FaultyCalls
-    from vmtool.results.stress import LedgerReading, StressSettings
-    from vmtool.stress.worker.checkpoint import Subject
-    from vmtool.stress.worker.ledger import Rules
+    from vmtool.results.stress import CounterReading, StressSettings
+    from vmtool.stress.worker.checkpoint import CheckedBuffer
+    from vmtool.stress.worker.expected import CountingRules
 
 
-class HostGround:
-    """Implements :class:`vmtool.stress.worker.target.Ground`."""
+class HostTarget:
+    """Implements :class:`vmtool.stress.worker.target.Target`."""
 
     device = None
 
@@ -46,26 +46,26 @@ class HostGround:
         ]
         self._settings = settings
         self._seed = seed
-        self._palettes: dict[int, Palette] = {}
+        self._fill_data: dict[int, FillData] = {}
 
-    def witness(self, buffer: VirtualBuffer, buffer_id: int) -> Contents:
-        """Return what writes to *buffer* and checks it; one thread's buffers share a palette."""
+    def contents(self, buffer: VirtualBuffer, buffer_id: int) -> HostContents:
+        """Return what writes to *buffer* and checks it; one thread's buffers share a fill."""
         settings = self._settings
         thread = buffer_id // len(self.backings)
-        if thread not in self._palettes:
-            self._palettes[thread] = Palette(settings.granule_bytes, self._seed)
-        return Contents(
+        if thread not in self._fill_data:
+            self._fill_data[thread] = FillData(settings.granule_bytes, self._seed)
+        return HostContents(
             buffer.base,
             settings.capacity_bytes,
             settings.granule_bytes,
-            self._palettes[thread],
+            self._fill_data[thread],
             buffer_id=buffer_id,
             touch=settings.touch,
             verify=settings.verify,
             zeroes=buffer.backing.zeroes,
         )
 
-    def observer(self, subjects: Sequence[Subject]) -> HostObserver:
+    def observer(self, subjects: Sequence[CheckedBuffer]) -> HostObserver:
         """Return what asks the kernel about *subjects*."""
         facts = read_facts()
         rules = {
@@ -92,10 +92,10 @@ class HostGround:
 class HostObserver:
     """The four ledgers that the kernel keeps of a process and of a range of addresses."""
 
-    ledgers = LEDGERS
+    ledgers = COUNTERS
 
     def __init__(
-        self, subjects: Sequence[Subject], rules: Mapping[str, Rules], granule: int
+        self, subjects: Sequence[CheckedBuffer], rules: Mapping[str, CountingRules], granule: int
     ) -> None:
         self._subjects = subjects
         self._rules = rules
@@ -105,8 +105,8 @@ class HostObserver:
         ]
 
     def look(
-        self, chosen: Sequence[Subject], *, settled: bool
-    ) -> tuple[tuple[LedgerReading, ...], Mapping[str, int | None]]:
+        self, chosen: Sequence[CheckedBuffer], *, settled: bool
+    ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
         """Hold the belief about *chosen* against the kernel's counts."""
         process, parts = read_split(self._ranges)
         counts = [parts[self._subjects.index(subject)] for subject in chosen]
@@ -118,7 +118,7 @@ class HostObserver:
             parts = tuple(assume(s.reservation, self._rules[s.method]) for s in self._subjects)
         return observe(beliefs, counts), outside(process, parts)
 
-    def still_held(self) -> int | None:
+    def count_mapped(self) -> int | None:
         """Return how many whole ranges are still mapped; ``None`` if that is not told."""
         _, parts = read_split(self._ranges)
         if any(part.address_space_bytes is None for part in parts):

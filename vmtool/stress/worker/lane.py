@@ -24,7 +24,7 @@ from vmtool.stress.worker.workloads import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.stress.worker.target import Witness
+    from vmtool.stress.worker.target import Contents
     from vmtool.stress.worker.workloads import Operation
 
 
@@ -53,7 +53,7 @@ class Lane:
         spans: Spans,
         granule_bytes: int,
         slot: memoryview,
-        contents: Witness | None,
+        contents: Contents | None,
         *,
         verified: bool,
     ) -> None:
@@ -115,7 +115,7 @@ class Lane:
         recorder.total_bytes += nbytes
         if self._contents is not None:
             slot[OPERATION] = TOUCH
-            touch_ns = self._contents.arrive(first, count, self._generation)
+            touch_ns = self._contents.write_and_time(first, count, self._generation)
             recorder = recorders["touch"]
             recorder.samples.append(touch_ns)
             recorder.total_bytes += nbytes

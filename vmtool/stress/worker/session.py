@@ -15,8 +15,8 @@ from vmtool.memory.counters import read_process
 from vmtool.memory.faults import FaultyCalls, parse_fault
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.results.stress import (
-    DEVICE_LEDGERS,
-    LEDGERS,
+    COUNTERS,
+    DEVICE_COUNTERS,
     PHASES,
     CallFailure,
     MethodResult,
@@ -24,7 +24,7 @@ from vmtool.results.stress import (
 )
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
-from vmtool.stress.worker.checkpoint import Checkpoints, Subject
+from vmtool.stress.worker.checkpoint import CheckedBuffer, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.journal import (
     CHECKPOINT,
@@ -36,18 +36,18 @@ from vmtool.stress.worker.journal import (
 from vmtool.stress.worker.lane import Lane, measure_overhead
 from vmtool.stress.worker.recorder import join_phases
 from vmtool.stress.worker.schedule import Schedule
-from vmtool.stress.worker.target import open_ground
+from vmtool.stress.worker.target import open_target
 from vmtool.stress.worker.workloads import PATTERNS, Quota
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.results.stress import Checkpoint, LedgerSlope, PhaseResult, UnmapResult
+    from vmtool.results.stress import Checkpoint, CounterSlope, PhaseResult, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
     from vmtool.stress.worker.schedule import Round
-    from vmtool.stress.worker.target import Ground, Observer
+    from vmtool.stress.worker.target import CounterObserver, Target
 
 #: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
 #: little more scattered; the number of them grows with the logarithm of time.
@@ -56,12 +56,12 @@ _SNAPSHOT_PART: Final = 20
 
 
 @dataclass(slots=True)
-class Seat:
+class ThreadBuffer:
     """One thread's buffer under one method, with everything that belongs to it."""
 
     buffer: VirtualBuffer
     lane: Lane
-    subject: Subject
+    subject: CheckedBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Problem:
 
     thread: int
     error: VmtoolError
-    seat: Seat | None
+    seat: ThreadBuffer | None
 
 
 class Session:
@@ -88,7 +88,7 @@ class Session:
         interrupted: Whether :meth:`stop` ended the run.
         wall_ns: Time in rounds, by method, checkpoints left out.
         busy_ns: Time in rounds, with checkpoints.
-        ground: The memory it runs on, once prepared.
+        target: The memory it runs on, once prepared.
         observer: Who counts that memory, once prepared.
     """
 
@@ -101,7 +101,7 @@ class Session:
     ) -> None:
         self.plan = plan
         self.settings = plan.settings
-        self.seats: list[list[Seat]] = []
+        self.seats: list[list[ThreadBuffer]] = []
         self.problems: list[Problem] = []
         self.interrupted = False
         self.overhead_ns = measure_overhead()
@@ -112,8 +112,8 @@ class Session:
         self.governor = Governor(
             dict.fromkeys((Tier.HOST, Tier.DEVICE), worker_budget(self.settings))
         )
-        self.ground: Ground
-        self.observer: Observer
+        self.target: Target
+        self.observer: CounterObserver
         self._journal = journal
         self._snapshot = snapshot
         self._note = note
@@ -143,11 +143,11 @@ class Session:
         """
         settings = self.settings
         seed = settings.seed + self.plan.worker
-        self.ground = ground = open_ground(settings, seed, self.governor, self.faults)
+        self.target = target = open_target(settings, seed, self.governor, self.faults)
         try:
             for thread in range(settings.threads):
                 self.seats.append([])
-                for index in range(len(ground.backings)):
+                for index in range(len(target.backings)):
                     self.seats[thread].append(self._reserve(thread, index))
         except VmtoolError:
             for seats in self.seats:
@@ -157,7 +157,7 @@ class Session:
         everything = [seat for seats in self.seats for seat in seats]
         self.base_addresses = tuple(seat.buffer.base for seat in everything)
         subjects = [seat.subject for seat in everything]
-        self.observer = ground.observer(subjects)
+        self.observer = target.observer(subjects)
         if self.plan.checks:
             # Each buffer keeps the tables of the most that it ever had committed.
             live = live_limit(settings) * len(subjects)
@@ -165,8 +165,8 @@ class Session:
                 self.plan.worker, subjects, self.observer, settings.threads, live, self._note
             )
 
-    def _reserve(self, thread: int, index: int) -> Seat:
-        settings, backing = self.settings, self.ground.backings[index]
+    def _reserve(self, thread: int, index: int) -> ThreadBuffer:
+        settings, backing = self.settings, self.target.backings[index]
         slot = self._journal.slot(thread)
         slot[OPERATION] = RESERVE
         buffer = VirtualBuffer(
@@ -177,10 +177,12 @@ class Session:
         )
         contents = None
         if settings.touch != "none":
-            contents = self.ground.witness(buffer, thread * len(settings.methods) + index)
+            contents = self.target.contents(buffer, thread * len(settings.methods) + index)
         verified = settings.verify != "off"
         lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
-        return Seat(buffer, lane, Subject(buffer.reservation, lane.ever, backing.method))
+        return ThreadBuffer(
+            buffer, lane, CheckedBuffer(buffer.reservation, lane.ever, backing.method)
+        )
 
     def run(self) -> None:
         """Run rounds on every thread until the schedule ends, a thread fails, or :meth:`stop`."""
@@ -251,7 +253,7 @@ class Session:
             self._round = None
             return
         coming = self._round = self._schedule.next()
-        self.ground.turn(
+        self.target.turn(
             last.method_index if last else None,
             coming.method_index if coming else None,
             warm_up=last is not None and last.warm_up,
@@ -269,7 +271,7 @@ class Session:
         self._round_paused = 0
         self._round_began = perf_counter_ns()
 
-    def _run_round(self, thread: int, seat: Seat, turn: Round, random: Random) -> None:
+    def _run_round(self, thread: int, seat: ThreadBuffer, turn: Round, random: Random) -> None:
         settings = self.settings
         quota = Quota(turn.commits)
         deadline = perf_counter_ns() + turn.length_ns
@@ -339,7 +341,7 @@ def report_of(
         busy_ns=session.busy_ns * session.settings.threads,
         slopes=checkpoints.slopes() if checkpoints and phases else (),
         verdicts=(),
-        device=session.ground.device,
+        device=session.target.device,
         failures=tuple(
             _failure(session, problem, journal)
             for problem in session.problems
@@ -369,7 +371,7 @@ def _method(session: Session, index: int, phases: Sequence[str]) -> MethodResult
         degraded_bytes=sum(seat.subject.reservation.degraded.total for seat in seats),
         quarantined_bytes=sum(seat.subject.reservation.quarantined.total for seat in seats),
         phases=tuple(phase for phase in found if phase.summary.samples),
-        calls=session.ground.calls(index),
+        calls=session.target.calls(index),
     )
 
 
@@ -426,7 +428,7 @@ def _unmapping(session: Session, *, complete: bool) -> UnmapResult | None:
     if not complete or not session.plan.checks or session.plan.worker:
         return None
     try:
-        return session.ground.measure_unmapping()
+        return session.target.measure_unmapping()
     except VmtoolError:
         return None  # a device that is full, or has failed: the run itself was complete
 
@@ -446,7 +448,7 @@ def _injected(session: Session) -> Verdict:
     )
 
 
-def _seats(session: Session) -> list[Seat]:
+def _seats(session: Session) -> list[ThreadBuffer]:
     return [seat for seats in session.seats for seat in seats]
 
 
@@ -492,7 +494,7 @@ def _base(session: Session) -> Verdict:
 
 def _leases(session: Session) -> Verdict:
     """The governor's ledger and the buffers' maps tell of the same bytes (V2, B8)."""
-    held = session.ground.pooled_bytes() + sum(
+    held = session.target.pooled_bytes() + sum(
         seat.buffer.committed + seat.subject.reservation.quarantined.total
         for seat in _seats(session)
         if seat.buffer.backing.accounting.authority is None
@@ -542,8 +544,8 @@ def _released(session: Session, refusals: list[VmtoolError]) -> Verdict:
     if refusals:
         return Verdict("released", passed=False, detail=str(refusals[0]), hint=refusals[0].hint)
     leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
-    leased -= session.ground.pooled_bytes()
-    left, buffers = session.observer.still_held(), len(session.base_addresses)
+    leased -= session.target.pooled_bytes()
+    left, buffers = session.observer.count_mapped(), len(session.base_addresses)
     mapped = (
         f"whether any of {buffers} buffers is still mapped is not told here"
         if left is None
@@ -570,7 +572,7 @@ def _ledgers(session: Session) -> list[Verdict]:
         else:
             reading = next(r for r in differing.buffers if r.ledger == name)
             unit = "" if name.endswith("mappings") else " bytes"
-            who = "the driver" if name in DEVICE_LEDGERS else "the kernel"
+            who = "the driver" if name in DEVICE_COUNTERS else "the kernel"
             detail = (
                 f"{differing.method}, cycle {differing.cycle}: {who} counts "
                 f"{reading.observed}{unit}, vmtool believes {reading.believed} "
@@ -581,9 +583,9 @@ def _ledgers(session: Session) -> list[Verdict]:
     return verdicts
 
 
-def _leaks(session: Session, slopes: tuple[LedgerSlope, ...]) -> list[Verdict]:
+def _leaks(session: Session, slopes: tuple[CounterSlope, ...]) -> list[Verdict]:
     verdicts, checkpoints = [], session.checkpoints
-    names = dict.fromkeys((*LEDGERS, *(slope.ledger for slope in slopes)))
+    names = dict.fromkeys((*COUNTERS, *(slope.ledger for slope in slopes)))
     for name in names:
         slope = next((slope for slope in slopes if slope.ledger == name), None)
         if slope is None and checkpoints is not None and name not in checkpoints.counted:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from vmtool.memory.governor import Governor
     from vmtool.results.stress import (
         CallResult,
-        LedgerReading,
+        CounterReading,
         StressSettings,
         UnmapResult,
     )
-    from vmtool.stress.worker.checkpoint import Subject
+    from vmtool.stress.worker.checkpoint import CheckedBuffer
 
 
-class Witness(Protocol):
+class Contents(Protocol):
     """Writes what belongs in each granule of one buffer, and checks that it is there."""
 
-    def arrive(self, first: int, count: int, generation: int) -> int:
+    def write_and_time(self, first: int, count: int, generation: int) -> int:
         """Touch *count* freshly committed granules; return the nanoseconds that took.
 
         Raises:
@@ -40,7 +40,7 @@ class Witness(Protocol):
         """
 
 
-class Observer(Protocol):
+class CounterObserver(Protocol):
     """Counts, outside of vmtool, what its buffers hold."""
 
     @property
@@ -48,8 +48,8 @@ class Observer(Protocol):
         """What it counts, in the order of its readings."""
 
     def look(
-        self, chosen: Sequence[Subject], *, settled: bool
-    ) -> tuple[tuple[LedgerReading, ...], Mapping[str, int | None]]:
+        self, chosen: Sequence[CheckedBuffer], *, settled: bool
+    ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
         """Hold vmtool's belief about *chosen* against the counts.
 
         Args:
@@ -60,11 +60,11 @@ class Observer(Protocol):
             The readings, and what the process has beyond its buffers, by ledger.
         """
 
-    def still_held(self) -> int | None:
+    def count_mapped(self) -> int | None:
         """Return how many buffers' ranges are still there after closing; ``None`` if not told."""
 
 
-class Ground(Protocol):
+class Target(Protocol):
     """The memory under one worker."""
 
     @property
@@ -75,10 +75,10 @@ class Ground(Protocol):
     def device(self) -> str | None:
         """The driver's own name of the device; ``None`` for the host."""
 
-    def witness(self, buffer: VirtualBuffer, buffer_id: int) -> Witness:
+    def contents(self, buffer: VirtualBuffer, buffer_id: int) -> Contents:
         """Return what writes to *buffer* and checks it."""
 
-    def observer(self, subjects: Sequence[Subject]) -> Observer:
+    def observer(self, subjects: Sequence[CheckedBuffer]) -> CounterObserver:
         """Return what counts the memory of *subjects*, before anything is committed."""
 
     def turn(self, last: int | None, coming: int | None, *, warm_up: bool) -> None:
@@ -107,9 +107,9 @@ class Ground(Protocol):
         """
 
 
-def open_ground(
+def open_target(
     settings: StressSettings, seed: int, governor: Governor, faults: FaultyCalls
-) -> Ground:
+) -> Target:
     """Open the memory that *settings* name.
 
     Args:
@@ -123,9 +123,9 @@ def open_ground(
     """
     injected = faults if settings.inject else None
     if device_ordinal(settings.backing) is None:
-        from vmtool.stress.worker.host import HostGround  # noqa: PLC0415 - the other is not loaded
+        from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - the other is not loaded
 
-        return HostGround(settings, seed, injected)
-    from vmtool.stress.worker.device import DeviceGround  # noqa: PLC0415 - it needs the bindings
+        return HostTarget(settings, seed, injected)
+    from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
 
-    return DeviceGround(settings, governor, injected)
+    return DeviceTarget(settings, governor, injected)

@@ -9,9 +9,9 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.process import window
 from vmtool.stress.worker.contents import (
     STRIDE,
-    Contents,
     CorruptionError,
-    Palette,
+    FillData,
+    HostContents,
 )
 from vmtool.units import KIB, MIB
 
@@ -25,11 +25,11 @@ def buffer():
 
 
 def _contents(buffer, *, granule=GRANULE, touch="full", verify="full", buffer_id=0):
-    return Contents(
+    return HostContents(
         buffer.base,
         buffer.capacity,
         granule,
-        Palette(granule, 11),
+        FillData(granule, 11),
         buffer_id=buffer_id,
         touch=touch,
         verify=verify,
@@ -39,7 +39,7 @@ def _contents(buffer, *, granule=GRANULE, touch="full", verify="full", buffer_id
 
 def _cycle(buffer, contents, granule, generation):
     buffer.commit(granule * GRANULE, GRANULE)
-    contents.arrive(granule, 1, generation)
+    contents.write_and_time(granule, 1, generation)
 
 
 @pytest.mark.parametrize("touch", ["first", "full"])
@@ -95,9 +95,9 @@ def test_the_bytes_of_another_buffer_are_named(buffer):
 def test_stale_bytes_in_fresh_memory_are_found(buffer, verify):
     contents = _contents(buffer, verify=verify)
     buffer.commit(0, GRANULE)
-    contents.arrive(0, 1, 1)
+    contents.write_and_time(0, 1, 1)
     with pytest.raises(CorruptionError, match="granule 0, cycle 1") as caught:
-        contents.arrive(0, 1, 2)  # as if it had been released and committed again
+        contents.write_and_time(0, 1, 2)  # as if it had been released and committed again
     assert caught.value.corruption.check == "zero"
 
 
@@ -126,7 +126,7 @@ def test_a_granule_of_several_pieces_is_written_to_its_end():
     with VirtualBuffer(open_backing(), granule) as buffer:
         contents = _contents(buffer, granule=granule)
         buffer.commit(0, granule)
-        contents.arrive(0, 1, 1)
+        contents.write_and_time(0, 1, 1)
         contents.check(0, 1)
         memory = window(buffer.base, granule)
         assert any(memory[granule - 64 :])

@@ -40,7 +40,7 @@ def rig(fakecuda):
 @pytest.mark.parametrize("verify", ["sample", "full"])
 def test_what_was_written_is_there(rig, touch, verify):
     contents = rig[0](touch=touch, verify=verify)
-    assert contents.arrive(0, 3, 7) > 0
+    assert contents.write_and_time(0, 3, 7) > 0
     assert contents.check(0, 3) > 0
 
 
@@ -48,7 +48,7 @@ def test_what_was_written_is_there(rig, touch, verify):
 def test_one_wrong_byte_is_found_where_it_is(rig, offset):
     make, copies, reservation = rig
     contents = make()
-    contents.arrive(1, 1, 1)
+    contents.write_and_time(1, 1, 1)
     byte = bytearray(1)
     copies.read(reservation, GRANULE + offset, byte)
     copies.write(reservation, GRANULE + offset, bytes([byte[0] ^ 1]))
@@ -61,7 +61,7 @@ def test_one_wrong_byte_is_found_where_it_is(rig, offset):
 def test_another_granules_bytes_are_named(rig):
     make, copies, reservation = rig
     contents = make()
-    contents.arrive(0, 2, 5)
+    contents.write_and_time(0, 2, 5)
     stolen = bytearray(GRANULE)
     copies.read(reservation, GRANULE, stolen)
     copies.write(reservation, 0, stolen)
@@ -74,7 +74,7 @@ def test_another_granules_bytes_are_named(rig):
 def test_handles_in_the_wrong_order_are_found(rig):
     make, copies, reservation = rig
     contents = make()
-    contents.arrive(0, 1, 5)
+    contents.write_and_time(0, 1, 5)
     second = bytearray(CHUNK)
     copies.read(reservation, CHUNK, second)
     copies.write(reservation, 2 * CHUNK, second)
@@ -85,23 +85,23 @@ def test_handles_in_the_wrong_order_are_found(rig):
 def test_fresh_memory_that_is_not_zero_is_found_where_zero_is_promised(rig):
     make, copies, reservation = rig
     copies.write(reservation, GRANULE - 1, b"\x01")
-    make(zeroes=False).arrive(0, 1, 1)
+    make(zeroes=False).write_and_time(0, 1, 1)
     copies.fill(reservation, 0, GRANULE, 0)
     copies.write(reservation, GRANULE - 1, b"\x01")
     with pytest.raises(CorruptionError) as raised:
-        make().arrive(0, 1, 1)
+        make().write_and_time(0, 1, 1)
     assert (raised.value.corruption.check, raised.value.corruption.offset) == ("zero", GRANULE - 1)
 
 
 def test_an_earlier_cycle_is_told_from_this_one(rig):
     make, copies, reservation = rig
     contents = make()
-    contents.arrive(0, 1, 1)
+    contents.write_and_time(0, 1, 1)
     old = bytearray(GRANULE)
     copies.read(reservation, 0, old)
     contents.check(0, 1)
     copies.fill(reservation, 0, GRANULE, 0)
-    contents.arrive(0, 1, 2)
+    contents.write_and_time(0, 1, 2)
     copies.write(reservation, 0, old)
     with pytest.raises(CorruptionError) as raised:
         contents.check(0, 1)

@@ -10,9 +10,9 @@ from vmtool.memory import host_methods, open_backing
 from vmtool.memory.blocks import BlockMap
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Ledgers, read_split
-from vmtool.results.stress import LEDGERS
-from vmtool.stress.worker.contents import Contents, Palette
-from vmtool.stress.worker.ledger import (
+from vmtool.results.stress import COUNTERS
+from vmtool.stress.worker.contents import FillData, HostContents
+from vmtool.stress.worker.expected import (
     LEAK_FLOORS,
     believe,
     leak_slopes,
@@ -35,11 +35,11 @@ class Watched:
         self.buffer = VirtualBuffer(open_backing(method=method, **options), capacity)
         self.ever = BlockMap()
         self.rules = make_rules(method, settings, read_facts())
-        self.contents = Contents(
+        self.contents = HostContents(
             self.buffer.base,
             capacity,
             GRANULE,
-            Palette(GRANULE, 1),
+            FillData(GRANULE, 1),
             buffer_id=0,
             touch=settings.touch,
             verify="off",
@@ -53,7 +53,7 @@ class Watched:
         for gap in list(self.ever.gaps(start, end)):
             self.ever.add(*gap)
         if self._touch != "none":
-            self.contents.arrive(first, count, 1)
+            self.contents.write_and_time(first, count, 1)
 
     def release(self, first, count):
         self.buffer.release(first * GRANULE, count * GRANULE)
@@ -134,19 +134,19 @@ def test_outside_is_the_process_without_its_buffers():
 def test_a_leak_of_one_page_in_each_cycle_is_a_leak():
     noise = Random(1)
     points = [
-        (cycle, dict.fromkeys(LEDGERS, 4096 * cycle + noise.randrange(40_960)))
+        (cycle, dict.fromkeys(COUNTERS, 4096 * cycle + noise.randrange(40_960)))
         for cycle in range(0, 2000, 20)
     ]
     slopes = leak_slopes(points, 0)
-    assert [slope.ledger for slope in slopes] == list(LEDGERS)
+    assert [slope.ledger for slope in slopes] == list(COUNTERS)
     assert all(slope.leaks and slope.low < 4096 < slope.high for slope in slopes)
     assert slopes[0].grown == pytest.approx(4096 * 1980, rel=0.05)
 
 
 def test_growth_below_the_floor_is_not_a_leak():
-    points = [(cycle, dict.fromkeys(LEDGERS, cycle * 0.001)) for cycle in range(100)]
+    points = [(cycle, dict.fromkeys(COUNTERS, cycle * 0.001)) for cycle in range(100)]
     assert not any(slope.leaks for slope in leak_slopes(points, 0))
-    assert set(LEAK_FLOORS) == {*LEDGERS, "device_memory"}
+    assert set(LEAK_FLOORS) == {*COUNTERS, "device_memory"}
 
 
 def test_a_heap_that_warms_up_is_no_leak():
@@ -160,14 +160,14 @@ def test_a_heap_that_warms_up_is_no_leak():
 
 
 def test_notes_about_granules_are_no_leak():
-    points = [(cycle, dict.fromkeys(LEDGERS, 300 * cycle)) for cycle in range(0, 50_000, 1000)]
+    points = [(cycle, dict.fromkeys(COUNTERS, 300 * cycle)) for cycle in range(0, 50_000, 1000)]
     notes = {"address_space", "charge", "resident"}
-    assert {s.ledger for s in leak_slopes(points, 0) if s.leaks} == set(LEDGERS)
-    assert {s.ledger for s in leak_slopes(points, 0, 50_000) if s.leaks} == set(LEDGERS) - notes
+    assert {s.ledger for s in leak_slopes(points, 0) if s.leaks} == set(COUNTERS)
+    assert {s.ledger for s in leak_slopes(points, 0, 50_000) if s.leaks} == set(COUNTERS) - notes
 
 
 def test_a_ledger_that_is_not_told_has_no_slope():
-    points = [(cycle, {**dict.fromkeys(LEDGERS, 0), "charge": None}) for cycle in range(50)]
+    points = [(cycle, {**dict.fromkeys(COUNTERS, 0), "charge": None}) for cycle in range(50)]
     assert [slope.ledger for slope in leak_slopes(points, 0)] == [
         "address_space",
         "resident",

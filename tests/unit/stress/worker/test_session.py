@@ -88,15 +88,15 @@ def test_a_byte_that_changes_behind_our_back_fails_the_contents(session, failed,
     begun.prepare()
     seat = begun.seats[0][0]
     memory = window(seat.buffer.base, seat.buffer.capacity)
-    arrive = seat.lane._contents.arrive
+    write_and_time = seat.lane._contents.write_and_time
 
     def arrive_and_spoil(first, count, generation):
-        took = arrive(first, count, generation)
+        took = write_and_time(first, count, generation)
         if generation == 90:
             memory[first * 64 * KIB + 12_345] ^= 0xFF
         return took
 
-    monkeypatch.setattr(seat.lane._contents, "arrive", arrive_and_spoil)
+    monkeypatch.setattr(seat.lane._contents, "write_and_time", arrive_and_spoil)
     begun.run()
     report = close_session(begun, begun.journal)
     assert list(failed(report)) == ["contents"]

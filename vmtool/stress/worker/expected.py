@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.memory.counters import Ledgers, read_process
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.driver import CudaError
-from vmtool.results.stress import DEVICE_LEDGERS, LEDGERS, LedgerReading, LedgerSlope
+from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, CounterReading, CounterSlope
 from vmtool.stats import median_slope, slope
 from vmtool.units import MIB, align_down, align_up
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vmtool.memory.blocks import BlockMap, Span
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.results.stress import StressSettings
-    from vmtool.stress.worker.checkpoint import Subject
+    from vmtool.stress.worker.checkpoint import CheckedBuffer
 
 _NEVER_OVERCOMMIT: Final = 2
 _HEAP_LEDGERS: Final = ("address_space", "charge", "resident")
@@ -58,7 +58,7 @@ NOTES_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CountingRules:
     """What decides how the kernel counts one method's buffers.
 
     Attributes:
@@ -75,11 +75,11 @@ class Rules:
     strict: bool
 
 
-def make_rules(method: str, settings: StressSettings, facts: MachineFacts) -> Rules:
+def make_rules(method: str, settings: StressSettings, facts: MachineFacts) -> CountingRules:
     """Return the rules for *method* under *settings* on a machine."""
     thp = facts.huge_pages.thp_mode
     may_grow = thp == "always" or (thp == "madvise" and settings.huge)
-    return Rules(
+    return CountingRules(
         method=method,
         populated=settings.touch != "none" or settings.prefault or method == "advise",
         # The other methods' areas end where the committed span ends; a huge page cannot cross.
@@ -92,8 +92,13 @@ def make_rules(method: str, settings: StressSettings, facts: MachineFacts) -> Ru
 
 
 def believe(
-    reservation: Reservation, ever: BlockMap, granule: int, rules: Rules, *, settled: bool = True
-) -> tuple[LedgerReading, ...]:
+    reservation: Reservation,
+    ever: BlockMap,
+    granule: int,
+    rules: CountingRules,
+    *,
+    settled: bool = True,
+) -> tuple[CounterReading, ...]:
     """Return what the ledgers of one buffer must be; ``observed`` is still unknown.
 
     Args:
@@ -125,22 +130,22 @@ def believe(
         areas = (runs, runs, runs + 2 * (ever.total // granule) + 1)
     grown = _around(ever, reservation, rules.huge_bytes) if rules.huge_bytes else committed
     return (
-        LedgerReading(
+        CounterReading(
             "address_space",
             reservation.capacity,
             None,
             reservation.capacity - lost,
             reservation.capacity,
         ),
-        LedgerReading("charge", charge[0], None, charge[1], charge[2]),
-        LedgerReading(
+        CounterReading("charge", charge[0], None, charge[1], charge[2]),
+        CounterReading(
             "resident",
             committed if rules.populated else 0,
             None,
             committed if populated else 0,
             grown + lost,
         ),
-        LedgerReading(
+        CounterReading(
             "mappings",
             areas[0],
             None,
@@ -151,17 +156,17 @@ def believe(
 
 
 def observe(
-    beliefs: Iterable[tuple[LedgerReading, ...]], ledgers: Iterable[Ledgers]
-) -> tuple[LedgerReading, ...]:
+    beliefs: Iterable[tuple[CounterReading, ...]], ledgers: Iterable[Ledgers]
+) -> tuple[CounterReading, ...]:
     """Return the beliefs about several buffers, and the kernel's counts, added up by ledger."""
     columns = list(zip(beliefs, ledgers, strict=True))
     readings = []
-    for index, name in enumerate(LEDGERS):
+    for index, name in enumerate(COUNTERS):
         parts = [belief[index] for belief, _ in columns]
         counts = [_count(kernel, name) for _, kernel in columns]
         known = [count for count in counts if count is not None]
         readings.append(
-            LedgerReading(
+            CounterReading(
                 name,
                 sum(part.believed for part in parts),
                 sum(known) if len(known) == len(counts) else None,
@@ -176,14 +181,14 @@ def outside(process: Ledgers, ranges: Iterable[Ledgers]) -> dict[str, int | None
     """Return what the process has beyond the given ranges, by ledger."""
     parts = list(ranges)
     rest: dict[str, int | None] = {}
-    for name in LEDGERS:
+    for name in COUNTERS:
         counts = [_count(part, name) for part in (process, *parts)]
         known = [count for count in counts if count is not None]
         rest[name] = known[0] - sum(known[1:]) if len(known) == len(counts) else None
     return rest
 
 
-def assume(reservation: Reservation, rules: Rules) -> Ledgers:
+def assume(reservation: Reservation, rules: CountingRules) -> Ledgers:
     """Return what macOS, which tells nothing of a range, is believed to count of a buffer.
 
     ``protect`` and ``advise`` may keep their pages there, so that only ``fixed`` has a footprint
@@ -198,7 +203,7 @@ def assume(reservation: Reservation, rules: Rules) -> Ledgers:
 
 def leak_slopes(
     points: Sequence[tuple[int, Mapping[str, int | None]]], worker: int, live: int = 0
-) -> tuple[LedgerSlope, ...]:
+) -> tuple[CounterSlope, ...]:
     """Return the growth per cycle of each ledger that *points* of (cycle, counts) tell.
 
     A leak goes on, while a heap that warms up grows ever less: so growth must also exceed the floor
@@ -222,7 +227,7 @@ def leak_slopes(
         lately = median_slope(series[len(series) // 2 :]) * span
         floor = LEAK_FLOORS[name] + (live * NOTES_BYTES if name in _HEAP_LEDGERS else 0)
         found.append(
-            LedgerSlope(
+            CounterSlope(
                 ledger=name,
                 worker=worker,
                 per_cycle=line.per_step,
@@ -270,7 +275,7 @@ _MOST_CHUNKS: Final = 1 << 16
 
 
 class DeviceObserver:
-    """Implements :class:`vmtool.stress.worker.target.Observer`.
+    """Implements :class:`vmtool.stress.worker.target.CounterObserver`.
 
     Args:
         context: The device.
@@ -280,12 +285,12 @@ class DeviceObserver:
         threads: Of this worker.
     """
 
-    ledgers = DEVICE_LEDGERS
+    ledgers = DEVICE_COUNTERS
 
     def __init__(
         self,
         context: DeviceContext,
-        subjects: Sequence[Subject],
+        subjects: Sequence[CheckedBuffer],
         pooled_bytes: Callable[[], int],
         *,
         alone: bool,
@@ -302,15 +307,15 @@ class DeviceObserver:
 
     def look(
         self,
-        chosen: Sequence[Subject],
+        chosen: Sequence[CheckedBuffer],
         *,
         settled: bool,  # noqa: ARG002 - device memory is there from the commit on
-    ) -> tuple[tuple[LedgerReading, ...], Mapping[str, int | None]]:
+    ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
         """Hold the belief about *chosen* against the driver's counts."""
         everything = len(chosen) == len(self._subjects) or self._threads == 1
         believed, used = self._believed(), self._used() if everything else None
         grown = None if used is None else used - self._used_before
-        memory = LedgerReading(
+        memory = CounterReading(
             "device_memory",
             believed,
             None if grown is None else max(grown, 0),
@@ -320,12 +325,12 @@ class DeviceObserver:
         process = read_process()
         beyond: dict[str, int | None] = {
             name: getattr(process, name if name == "mappings" else f"{name}_bytes")
-            for name in LEDGERS
+            for name in COUNTERS
         }
         beyond["device_memory"] = None if grown is None else grown - believed
         return (memory, self._mappings(chosen)), beyond
 
-    def still_held(self) -> int:
+    def count_mapped(self) -> int:
         """Return how many buffers are not closed, or all if the device has not got back its memory."""
         used = self._used()
         if (
@@ -343,7 +348,7 @@ class DeviceObserver:
             if subject.method != "pooled"
         )
 
-    def _mappings(self, chosen: Sequence[Subject]) -> LedgerReading:
+    def _mappings(self, chosen: Sequence[CheckedBuffer]) -> CounterReading:
         believed = 0
         observed: int | None = 0
         for subject in chosen:
@@ -357,7 +362,7 @@ class DeviceObserver:
                     observed += sum(
                         self._mapped(reservation, at) for at in range(start, end, chunk)
                     )
-        return LedgerReading("device_mappings", believed, observed, believed, believed)
+        return CounterReading("device_mappings", believed, observed, believed, believed)
 
     def _mapped(self, reservation: Reservation, offset: int) -> bool:
         try:
