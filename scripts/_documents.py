@@ -273,7 +273,9 @@ _MACHINE = {
     "machine": facts.MachineFacts,
     "available_bytes": Told(int | None, "What this process can commit and touch."),
     "safe_bytes": Told(int, "What vmtool commits at most without being asked."),
-    "binds": Told(str, "Whose limit safe_bytes comes from: the kind of a check of vmtool doctor."),
+    "limiting_bound": Told(
+        str, "Whose limit safe_bytes comes from: the kind of a check of vmtool doctor."
+    ),
 }
 _RAN_ON = {"machine": facts.MachineFacts}
 _GRANULARITY = {
@@ -285,7 +287,7 @@ _GRANULARITY = {
 _DOCTOR = {
     **_MACHINE,
     "counts": Told(Mapping[str, int], "Findings by rating."),
-    "checks": [{"section": str, "check": doctor.Check}],
+    "checks": [{"section": str, "check": doctor.Finding}],
 }
 
 DOCUMENTS: dict[str, Document] = {

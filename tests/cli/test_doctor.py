@@ -8,7 +8,7 @@ from rich.console import Console
 
 from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
-from vmtool.machine.doctor import Check, Rating
+from vmtool.machine.doctor import Finding, Rating
 from vmtool.report.doctor import to_text
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these limits are Linux's")
@@ -40,7 +40,7 @@ def test_the_text_has_both_sections_and_a_count(vmtool):
 
 
 def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
-    bad = Check("mapping-limit", Rating.PROBLEM, "full", "sysctl -w vm.max_map_count=1")
+    bad = Finding("mapping-limit", Rating.PROBLEM, "full", "sysctl -w vm.max_map_count=1")
     monkeypatch.setattr("vmtool.machine.doctor.examine", lambda _: (bad,))
     assert vmtool("doctor").code == 0
     ran = vmtool("doctor", "--strict")
@@ -50,7 +50,7 @@ def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
 
 
 def test_strict_is_0_without_a_problem(vmtool, monkeypatch):
-    fine = Check("swap", Rating.NOTE, "none", "add some")
+    fine = Finding("swap", Rating.NOTE, "none", "add some")
     monkeypatch.setattr("vmtool.machine.doctor.examine", lambda _: (fine,))
     assert vmtool("doctor", "--strict").code == 0
 
@@ -71,7 +71,7 @@ def test_a_limit_set_on_the_process_is_a_problem_with_its_command(
     assert ran.code == 0, ran.stderr
     found = raised(ran.document, kind)
     assert found["rating"] == rating
-    assert "256 MiB" in found["finding"]
+    assert "256 MiB" in found["message"]
     assert remedy in found["remedy"]
 
 
@@ -86,11 +86,11 @@ def test_a_limit_on_the_process_bounds_what_is_safe_and_the_budget_of_an_estimat
     document = vmtool_child("doctor", "--json", before=before).document
     if document["machine"]["memory"]["available_bytes"] < 2 << 30:
         pytest.skip("this machine has too little memory for a limit of 1 GiB to bind")
-    assert document["binds"] == kind
+    assert document["limiting_bound"] == kind
     assert document["safe_bytes"] < document["available_bytes"] < 1 << 30
     text = vmtool_child("doctor", before=before).stdout
-    assert f"{kind} binds first: {limit} is 1 GiB and " in text
-    assert f"({kind} binds first)" in vmtool_child("granularity", before=before).stdout
+    assert f"limited by {kind}: {limit} is 1 GiB and " in text
+    assert f"(limited by {kind})" in vmtool_child("granularity", before=before).stdout
 
     estimate = vmtool_child("kv-estimate", "llama-3.1-8b", "--json", before=before).document
     assert 0 < estimate["budget"]["total_bytes"] < 1 << 30
@@ -130,7 +130,7 @@ if limit <= 70000:
         pytest.skip(f"vm.max_map_count is {process['max_mappings']}: too many to fill in a test")
     found = raised(ran.document, "mapping-limit")
     assert found["rating"] == "problem"
-    assert f"{process['mappings']:,} of {process['max_mappings']:,}" in found["finding"]
+    assert f"{process['mappings']:,} of {process['max_mappings']:,}" in found["message"]
 
 
 @linux
@@ -149,7 +149,7 @@ def test_a_control_group_is_found_by_doctor_and_refuses_a_growth(vmtool_child, c
     ran = vmtool_child("doctor", "--json", before=group.join)
     assert ran.code == 0, ran.stderr
     found = raised(ran.document, "cgroup-limit")
-    assert f"64 MiB of control group {group.path} (v{group.version})" in found["finding"]
+    assert f"64 MiB of control group {group.path} (v{group.version})" in found["message"]
 
     grown = vmtool_child("grow", "--to", "256MiB", before=group.join)
     assert grown.code == 5
@@ -186,7 +186,9 @@ def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group)
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_findings_fold_and_are_not_cut(width):
-    checks = (Check("mapping-limit", Rating.PROBLEM, "65529 of 65530 areas " * 6, "sysctl " * 12),)
+    checks = (
+        Finding("mapping-limit", Rating.PROBLEM, "65529 of 65530 areas " * 6, "sysctl " * 12),
+    )
     out = io.StringIO()
     to_text(
         (("this machine", checks),),

@@ -108,10 +108,10 @@ def test_facts_name_wine_and_not_windows():
     facts = read_facts()
     if wine_version():
         assert (facts.system.os, facts.system.kernel) == ("Wine", wine_version())
-        assert not facts.commit.binds
+        assert not facts.commit.is_enforced
     else:
         assert facts.system.os == "Windows"
-        assert facts.commit.binds
+        assert facts.commit.is_enforced
     assert facts.commit.headroom_bytes == facts.commit.limit_bytes - facts.commit.charge_bytes
     assert facts.memory.total_bytes > 0
 

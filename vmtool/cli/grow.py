@@ -163,7 +163,7 @@ def _refuse_unsafe(
     commit: int, granule: int, budget: int | None, free: int | None, facts: MachineFacts
 ) -> None:
     """Raise if budget, machine or device do not allow to commit so much."""
-    from vmtool.machine.preflight import Demand, Lever, check, refuse_unsafe
+    from vmtool.machine.preflight import Demand, SizeOption, check, refuse_unsafe
 
     if budget is not None and commit > budget:
         raise RefusedError(
@@ -172,29 +172,29 @@ def _refuse_unsafe(
             if budget >= granule
             else f"raise --budget to {granule} or more: nothing smaller can be committed",
         )
-    to = Lever("--to", granule)
+    to = SizeOption("--to", granule)
     if free is not None:
-        demand = Demand(device_bytes=commit, device_free_bytes=free, commit_lever=to)
+        demand = Demand(device_bytes=commit, device_free_bytes=free, commit_option=to)
     else:
         demand = Demand(
             reserve_bytes=commit,
             commit_bytes=commit,
             largest_commit_bytes=commit,
-            reserve_lever=to,
-            commit_lever=to,
-            writable_lever=to,
+            reserve_option=to,
+            commit_option=to,
+            writable_option=to,
         )
     refuse_unsafe(check(demand, facts))
 
 
 def _copy_too(to: int, against: str | None, facts: MachineFacts, output: Output) -> bool:
     """Tell whether to grow by copying as well, for which an old and a new block live at once."""
-    from vmtool.machine.preflight import Demand, Verdict, check
+    from vmtool.machine.preflight import Demand, Severity, check
 
     if against == "nothing" or (against is None and to > _COPY_UP_TO):
         return False
     demand = Demand(reserve_bytes=2 * to, commit_bytes=2 * to, largest_commit_bytes=to)
-    refused = [found for found in check(demand, facts) if found.verdict is Verdict.REFUSE]
+    refused = [found for found in check(demand, facts) if found.severity is Severity.REFUSE]
     if not refused:
         return True
     if against is None:

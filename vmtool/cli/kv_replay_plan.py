@@ -80,7 +80,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
 
     from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
-    from vmtool.machine.preflight import Demand, Lever, check, refuse_unsafe
+    from vmtool.machine.preflight import Demand, SizeOption, check, refuse_unsafe
     from vmtool.replay.real import open_memory
     from vmtool.replay.stores import host_demand
 
@@ -89,11 +89,13 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
         demand = host_demand(plan)
         if not backing.guards:  # its reservations are writable
             demand = replace(
-                demand, writable_bytes=demand.reserve_bytes, writable_lever=demand.reserve_lever
+                demand, writable_bytes=demand.reserve_bytes, writable_option=demand.reserve_option
             )
     else:
         demand = Demand(
-            device_bytes=plan.budget_bytes, device_free_bytes=free, commit_lever=Lever("--budget")
+            device_bytes=plan.budget_bytes,
+            device_free_bytes=free,
+            commit_option=SizeOption("--budget"),
         )
     refuse_unsafe(check(demand, read_facts()))
     return open_memory(

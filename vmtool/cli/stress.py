@@ -225,14 +225,14 @@ def _preflight(
     force: bool,
 ) -> None:
     """Refuse a plan that is not safe here, or say so when it is forced."""
-    from vmtool.machine.preflight import Verdict, check, refuse_unsafe
+    from vmtool.machine.preflight import Severity, check, refuse_unsafe
     from vmtool.stress.plan import demand
 
     findings = check(demand(settings, free), facts)
     if not force:
         refuse_unsafe(findings)
     for finding in findings:
-        forced = ", but --force was given" if finding.verdict is Verdict.REFUSE else ""
+        forced = ", but --force was given" if finding.severity is Severity.REFUSE else ""
         output.notice(f"warning: {finding.message}{forced}\n  {finding.remedy}")
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def read_facts() -> MachineFacts:
-    """Return the facts of this machine at this moment; what it does not tell is ``None``.
+    """Return the facts of this machine at this moment; what is not known is ``None``.
 
     Raises nothing: a source that is missing or not readable leaves its facts unknown.
     """
@@ -23,6 +23,6 @@ def read_facts() -> MachineFacts:
 
         return read_windows_facts()
     else:  # mypy needs every branch spelled out
-        from vmtool.machine.macos import read_other_facts
+        from vmtool.machine.macos import read_macos_facts
 
-        return read_other_facts()
+        return read_macos_facts()

@@ -1,12 +1,17 @@
-"""What is recorded about a machine with every result: frozen, integers, no text but names."""
+"""The facts of a machine that every result records: integers and names, no sentences."""
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
+import warnings
 from dataclasses import dataclass, field
 from typing import Final
 
+from vmtool import __version__
 from vmtool.memory.pressure import ProcessFacts
+from vmtool.memory.process import wine_version
 from vmtool.units import GIB, MIB, format_size
 
 #: Left to everything else on the machine when a safe amount is worked out.
@@ -85,8 +90,8 @@ class HugePageFacts:
         thp_defrag: How hard a fault works for a huge page.
         pmd_bytes: The size of a transparent huge page.
         thp_disabled_here: Whether this process is excluded (``PR_SET_THP_DISABLE``).
-        collapse_empty_pages: How many untouched pages of a huge page khugepaged fills in
-            (``max_ptes_none``).
+        collapse_empty_pages: ``khugepaged/max_ptes_none``: how many untouched pages a huge page
+            may have that khugepaged makes.
         sizes: Multi-size huge pages (mTHP), ascending.
         pools: Reserved pools, ascending.
         large_bytes: The size of a large page of Windows.
@@ -111,9 +116,9 @@ class CommitFacts:
     Attributes:
         mode: ``vm.overcommit_memory``: 0 heuristic, 1 always, 2 never.
         ratio_percent: ``vm.overcommit_ratio``.
-        limit_bytes: ``CommitLimit``; it binds only in mode 2. On Windows RAM and page files.
+        limit_bytes: ``CommitLimit``; enforced only in mode 2. On Windows RAM and page files.
         charge_bytes: ``Committed_AS``: the charge of the whole machine.
-        enforced: Whether the limit is enforced, where no mode says so (Windows).
+        enforced: Whether the limit is enforced whatever the mode (Windows).
     """
 
     mode: int | None = None
@@ -130,8 +135,8 @@ class CommitFacts:
         return self.limit_bytes - self.charge_bytes
 
     @property
-    def binds(self) -> bool:
-        """Whether the limit is enforced."""
+    def is_enforced(self) -> bool:
+        """Whether the kernel enforces the limit: Linux in mode 2, and Windows."""
         return self.mode == 2 or self.enforced
 
 
@@ -144,8 +149,8 @@ class CgroupLevel:
         version: 1 or 2.
         limit_bytes: ``memory.max`` (v1: ``memory.limit_in_bytes``); ``None`` is unlimited.
         high_bytes: ``memory.high``, above which v2 throttles; ``None`` is unlimited.
-        used_bytes: What is charged to it and to those below it.
-        reclaimable_bytes: Clean file cache in that, which the kernel drops first.
+        used_bytes: Memory charged to it and to the groups below it.
+        reclaimable_bytes: File cache in that, which the kernel drops first.
         oom_kills: Processes in it that were killed at the limit.
     """
 
@@ -213,7 +218,7 @@ class EnvironmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Everything that is recorded about a machine.
+    """The facts of one machine at one moment.
 
     Attributes:
         page_bytes: The unit of protection and residency.
@@ -236,7 +241,7 @@ class MachineFacts:
         return _known(
             {
                 "cgroup-limit": self.cgroup.available_bytes,
-                "commit-limit": self.commit.headroom_bytes if self.commit.binds else None,
+                "commit-limit": self.commit.headroom_bytes if self.commit.is_enforced else None,
                 "available-memory": self.memory.available_bytes,
             }
         )
@@ -258,7 +263,7 @@ class MachineFacts:
     def safe_bounds(self) -> dict[str, int]:
         """What each limit lets this process commit safely, by the name of its check.
 
-        Whole MiB; ``unknown`` stands for what the platform does not tell.
+        Whole MiB; the key is ``unknown`` where the platform does not say what is available.
         """
         machine = {name: safe_part(left) for name, left in self.machine_bounds.items()}
         process = {
@@ -269,7 +274,7 @@ class MachineFacts:
 
     @property
     def most_at_once_bytes(self) -> int | None:
-        """What the heuristic mode of Linux grants in one commit; ``None`` where it is not in force."""
+        """The largest commit of Linux's heuristic mode; ``None`` in other modes."""
         total = self.memory.total_bytes
         if self.commit.mode != 0 or total is None:
             return None
@@ -277,12 +282,12 @@ class MachineFacts:
 
     @property
     def machine_available_bytes(self) -> int | None:
-        """What all processes can commit and touch: the least that RAM, cgroups and charge leave."""
+        """What all processes together can still commit: the least of RAM, control groups and charge."""
         return min(self.machine_bounds.values(), default=None)
 
     @property
     def available_bytes(self) -> int | None:
-        """What this process can commit and touch: the same, and what its own limits leave."""
+        """What this process can still commit: the same, and what its own limits leave."""
         return min((self.machine_bounds | self.process_bounds).values(), default=None)
 
     @property
@@ -291,7 +296,7 @@ class MachineFacts:
         return min(self.safe_bounds.values())
 
     @property
-    def binds(self) -> str:
+    def limiting_bound(self) -> str:
         """The name of the limit that :attr:`safe_bytes` comes from."""
         bounds = self.safe_bounds
         return min(bounds, key=bounds.__getitem__)
@@ -308,8 +313,8 @@ def _known(bounds: dict[str, int | None]) -> dict[str, int]:
 def safe_part(available: int | None) -> int:
     """Return the part of *available* that a benchmark may commit, in whole MiB.
 
-    Four fifths of it, with at least 256 MiB left over; 1 GiB where the platform does not tell
-    what is available.
+    Four fifths of it, and at least 256 MiB are kept in reserve; 1 GiB where what is available is
+    not known.
     """
     if available is None:
         return GIB
@@ -317,10 +322,10 @@ def safe_part(available: int | None) -> int:
 
 
 #: What frees RAM, and what shows who has it.
-FREE_RAM: Final = "end what else takes RAM: " + {
+FREE_RAM: Final = "end other programs that use RAM: " + {
     "linux": "`ps aux --sort=-rss | head`",
     "darwin": "`top -o mem`",
-}.get(sys.platform, "Task Manager lists it by memory")
+}.get(sys.platform, "Task Manager lists them by memory")
 
 
 def describe_bound(name: str, facts: MachineFacts) -> str:
@@ -344,8 +349,75 @@ def describe_bound(name: str, facts: MachineFacts) -> str:
         return _limit("RLIMIT_AS", process.address_space_limit_bytes, process.address_space_bytes)
     if name == "data-limit":
         return _limit("RLIMIT_DATA", process.data_limit_bytes, process.data_bytes)
-    return "what is available is not told here, so at most 1 GiB counts as safe"
+    return "what is available is not known here, so 1 GiB is taken as safe"
 
 
 def _limit(name: str, limit: int | None, used: int | None) -> str:
     return f"{name} is {format_size(limit or 0)} and {format_size(used or 0)} is in use"
+
+
+def read_system(cpu_model: str | None) -> SystemFacts:
+    """Return the facts of the running system.
+
+    Args:
+        cpu_model: The processor's name, from wherever the platform keeps it.
+    """
+    name, kernel, arch = _identify()
+    return SystemFacts(
+        os=name,
+        kernel=kernel,
+        arch=arch,
+        cpu_model=cpu_model,
+        cpus=os.cpu_count(),
+        cpus_usable=_usable_cpus(),
+        python=platform.python_version(),
+        vmtool=__version__,
+    )
+
+
+def _usable_cpus() -> int | None:
+    if sys.platform == "linux":
+        try:
+            return len(os.sched_getaffinity(0))
+        except OSError:  # a seccomp filter
+            return None
+    else:  # mypy needs both branches spelled out
+        return None
+
+
+def _identify() -> tuple[str, str, str]:
+    """Return the system's name, its kernel's version and the architecture.
+
+    On Windows ``platform`` would start ``cmd /c ver`` for the first two.
+    """
+    if sys.platform == "win32":
+        arch = os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
+        wine = wine_version()
+        if wine is not None:
+            return "Wine", wine, arch
+        return "Windows", ".".join(map(str, sys.getwindowsversion().platform_version)), arch
+    else:  # mypy needs both branches spelled out
+        uname = os.uname()
+        return uname.sysname, uname.release, uname.machine
+
+
+def read_memory(oom_kills: int | None = None) -> MemoryFacts:
+    """Return RAM and swap as psutil reads them; unknown where it cannot.
+
+    Args:
+        oom_kills: What only Linux counts.
+    """
+    # Without /proc, or with too little memory to load it, psutil fails in many ways.
+    try:
+        import psutil
+
+        ram = psutil.virtual_memory()
+    except (ImportError, OSError, MemoryError, ValueError, KeyError):
+        return MemoryFacts(oom_kills=oom_kills)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no /proc/vmstat: swap traffic, which is not used
+            swap = psutil.swap_memory()
+    except (OSError, ValueError, RuntimeError):
+        return MemoryFacts(ram.total, ram.available, oom_kills=oom_kills)
+    return MemoryFacts(ram.total, ram.available, swap.total, swap.free, oom_kills)

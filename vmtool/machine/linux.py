@@ -1,4 +1,4 @@
-"""Whether this is a container, a virtual machine, WSL or gVisor: hints, each from one file."""
+"""The facts of a Linux machine: what psutil reads, and the kernel's own files for the rest."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from vmtool.machine.facts import (
     HugeSize,
     MachineFacts,
     MemoryFacts,
+    read_memory,
+    read_system,
 )
 from vmtool.machine.files import (
     KernelFiles,
@@ -23,7 +25,6 @@ from vmtool.machine.files import (
     parse_int,
     parse_pairs,
 )
-from vmtool.machine.system import read_system
 from vmtool.memory.pressure import parse_kib, read_process_facts
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ _GVISOR_HINTS: Final = ("gvisor", "Sun Jan 10 15:06:54 PST 2016")
 
 
 def read_environment(files: Files, variables: Mapping[str, str] = os.environ) -> EnvironmentFacts:
-    """Return what stands between this process and the hardware, as far as the files tell."""
+    """Return the container, virtual machine, WSL or sandbox around this process, each by a hint."""
     version = files.read("/proc/version") or ""
     return EnvironmentFacts(
         container=_container(files, variables),
@@ -104,11 +105,12 @@ _POOLS = "/sys/kernel/mm/hugepages"
 _SIZED = re.compile(r"hugepages-([0-9]+)kB")
 
 
-def read_linux_facts(files: Files | None = None) -> MachineFacts:
+def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = None) -> MachineFacts:
     """Return the facts of this machine.
 
     Args:
         files: Where to read them; the kernel's own files by default.
+        memory: RAM and swap; what psutil reads by default.
     """
     source = KernelFiles() if files is None else files
     meminfo = parse_kib(source.read("/proc/meminfo"))
@@ -116,13 +118,7 @@ def read_linux_facts(files: Files | None = None) -> MachineFacts:
         system=read_system(parse_cpu_model(source.read("/proc/cpuinfo"))),
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
-        memory=MemoryFacts(
-            total_bytes=meminfo.get("MemTotal"),
-            available_bytes=meminfo.get("MemAvailable"),
-            swap_total_bytes=meminfo.get("SwapTotal"),
-            swap_free_bytes=meminfo.get("SwapFree"),
-            oom_kills=parse_pairs(source.read("/proc/vmstat")).get("oom_kill"),
-        ),
+        memory=memory or read_memory(parse_pairs(source.read("/proc/vmstat")).get("oom_kill")),
         huge_pages=read_huge_pages(source),
         commit=CommitFacts(
             mode=parse_int(source.read("/proc/sys/vm/overcommit_memory")),

@@ -1,4 +1,4 @@
-"""Whether a plan fits this machine, before anything is mapped; if not, what would."""
+"""Whether a plan fits this machine, checked before anything is mapped; if not, what would."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _ENTRY_BYTES: Final = 8
 # Left for the interpreter and its libraries, which also map, grow and split areas.
 _SPARE_MAPPINGS: Final = 1024
-#: What gives a plan more memory to commit, by what binds.
-_WIDENS: Final = {
-    "device-memory": "free some of it first: nvidia-smi shows who holds it",
+#: How to get more memory to commit, by the limit in the way.
+_HOW_TO_RAISE: Final = {
+    "device-memory": "free some of it first: nvidia-smi shows the processes that use it",
     "data-limit": "ulimit -d unlimited",
     "available-memory": FREE_RAM,
     "cgroup-limit": "raise the limit of that control group",
@@ -35,25 +35,25 @@ _USABLE_SPACE: Final = 1 << 46
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class SizeOption:
     """The option by which the user makes a plan need less.
 
     Attributes:
-        option: Its name; or what to lower, where no number can be given for it.
+        name: Its name, or what to lower where no number can be given for it.
         unit: What its value is a multiple of; ``None`` where no number can be given.
         times: How many bytes are needed for each byte of the value.
     """
 
-    option: str
+    name: str
     unit: int | None = None
     times: Fraction | int = 1
 
-    def lower(self, safe: int) -> str | None:
+    def advise(self, safe: int) -> str | None:
         """Return how to need no more than *safe* bytes; ``None`` if no value does that."""
         if self.unit is None:
-            return f"use a smaller {self.option}: {format_size(safe)} ({safe} bytes) is safe"
+            return f"use a smaller {self.name}: {format_size(safe)} ({safe} bytes) is safe"
         value = align_down(safe // self.times, self.unit)
-        return f"use {self.option} {value} ({format_size(value)}) or less" if value else None
+        return f"use {self.name} {value} ({format_size(value)}) or less" if value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Demand:
             *commit_bytes*, and not a reservation that is writable as a whole (``advise``).
         processes: Worker processes.
         device_bytes: Memory of the device.
-        device_free_bytes: What the device's driver says is free; ``None`` if it was not asked.
-        reserve_lever: What lowers *reserve_bytes*; a hint then names it, not only a number.
-        commit_lever: What lowers *commit_bytes* (*device_bytes* of a device).
-        writable_lever: What lowers *writable_bytes*.
+        device_free_bytes: Free memory of the device; ``None`` for the host.
+        reserve_option: The option that lowers *reserve_bytes*, for the hint.
+        commit_option: The option that lowers *commit_bytes* (*device_bytes* of a device).
+        writable_option: The option that lowers *writable_bytes*.
     """
 
     reserve_bytes: int = 0
@@ -85,84 +85,84 @@ class Demand:
     processes: int = 1
     device_bytes: int = 0
     device_free_bytes: int | None = None
-    reserve_lever: Lever | None = None
-    commit_lever: Lever | None = None
-    writable_lever: Lever | None = None
+    reserve_option: SizeOption | None = None
+    commit_option: SizeOption | None = None
+    writable_option: SizeOption | None = None
 
 
-class Verdict(enum.Enum):
-    """What a finding means for the plan."""
+class Severity(enum.Enum):
+    """Whether a plan that exceeds a limit must not run."""
 
     REFUSE = "refuse"
     WARN = "warn"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One limit that the plan meets.
+class Shortage:
+    """One limit that the plan exceeds.
 
     Attributes:
         kind: A short stable name, as in :class:`vmtool.memory.diagnosis.Diagnosis`.
-        verdict: Whether the plan must not run.
-        message: What is asked for and what there is.
-        safe: The number that would be safe, in the unit of what is asked for.
+        severity: Whether the plan must not run.
+        message: What the plan needs and what the limit leaves.
+        safe: The number that would be safe, in the unit of what the plan needs.
         remedy: What to do.
     """
 
     kind: str
-    verdict: Verdict
+    severity: Severity
     message: str
     safe: int
     remedy: str
 
 
-def check(demand: Demand, facts: MachineFacts) -> tuple[Finding, ...]:
-    """Return every limit of this machine that *demand* meets, the hard ones first."""
+def check(demand: Demand, facts: MachineFacts) -> tuple[Shortage, ...]:
+    """Return every limit of this machine that *demand* exceeds, those that refuse it first."""
     found = [
-        finding
+        shortage
         for rule in (_memory, _device, _mappings, _address_space, _data, _charge, _single_commit)
-        if (finding := rule(demand, facts)) is not None
+        if (shortage := rule(demand, facts)) is not None
     ]
-    return tuple(sorted(found, key=lambda finding: finding.verdict is Verdict.WARN))
+    return tuple(sorted(found, key=lambda shortage: shortage.severity is Severity.WARN))
 
 
-def refuse_unsafe(findings: Iterable[Finding]) -> None:
-    """Raise for the first finding that refuses the plan.
+def refuse_unsafe(shortages: Iterable[Shortage]) -> None:
+    """Raise for the first shortage that refuses the plan.
 
     Raises:
         RefusedError: If there is one; the error names the number that would be safe.
     """
-    for finding in findings:
-        if finding.verdict is Verdict.REFUSE:
-            raise RefusedError(finding.message, hint=finding.remedy)
+    for shortage in shortages:
+        if shortage.severity is Severity.REFUSE:
+            raise RefusedError(shortage.message, hint=shortage.remedy)
 
 
 def describe_safe(facts: MachineFacts, device_free: int | None = None) -> tuple[str, str]:
-    """Return what binds what is safe to commit, and what would make it more.
+    """Return the limit that bounds what is safe to commit, and how to raise it.
 
     Args:
         facts: The machine.
-        device_free: What the device has free, where one is asked about.
+        device_free: Free memory of the device, if the plan is for one.
     """
     if device_free is not None:
-        return f"the device has {format_size(device_free)} free", _WIDENS["device-memory"]
-    kind = facts.binds
+        return f"the device has {format_size(device_free)} free", _HOW_TO_RAISE["device-memory"]
+    kind = facts.limiting_bound
     kept = SPARE_BYTES if kind in facts.process_bounds else KEEP_BYTES
-    words = f"{describe_bound(kind, facts)}; {format_size(kept)} of it are left alone"
-    return words, _widen(kind, facts)
+    words = f"{describe_bound(kind, facts)}; {format_size(kept)} of it is kept in reserve"
+    return words, _how_to_raise(kind, facts)
 
 
-def _widen(kind: str, facts: MachineFacts) -> str:
-    """Return what gives more memory to commit where the limit called *kind* binds."""
+def _how_to_raise(kind: str, facts: MachineFacts) -> str:
+    """Return how to get more memory to commit where the limit called *kind* is in the way."""
     if kind == "address-space-limit":
         return lift_address_space_limit(linux=facts.system.os == "Linux")
-    return _WIDENS[kind]
+    return _HOW_TO_RAISE[kind]
 
 
 def safe_device_part(free: int) -> int:
     """Return the part of a device's *free* bytes that a plan may commit: nine tenths.
 
-    Under WDDM, and with other users of the device, not all that is free is to be had.
+    Under WDDM, and with other users of the device, not all that is free can be had.
     """
     return free * 9 // 10
 
@@ -172,7 +172,7 @@ def page_table_bytes(committed: int, page_bytes: int) -> int:
     return -(-committed // page_bytes) * _ENTRY_BYTES
 
 
-def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
+def _memory(demand: Demand, facts: MachineFacts) -> Shortage | None:
     page = facts.page_bytes
     tables = demand.page_table_bytes
     if tables is None:
@@ -189,69 +189,69 @@ def _memory(demand: Demand, facts: MachineFacts) -> Finding | None:
     safe = align_down(safe, page)
     bounds = facts.machine_bounds
     kind = min(bounds, key=bounds.__getitem__, default="unknown")
-    verdict = Verdict.REFUSE if available is not None else Verdict.WARN
-    return Finding(
+    severity = Severity.REFUSE if available is not None else Severity.WARN
+    return Shortage(
         kind,
-        verdict,
+        severity,
         f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
         f"tables; {describe_bound(kind, facts)}",
         safe,
         _at_most(
             "use",
-            demand.commit_lever,
+            demand.commit_option,
             safe,
-            f"{_WIDENS[kind]}; {format_size(KEEP_BYTES)} of it are left alone",
+            f"{_HOW_TO_RAISE[kind]}; {format_size(KEEP_BYTES)} of it is kept in reserve",
         ),
     )
 
 
 def _at_most(
-    verb: str, lever: Lever | None, safe: int, otherwise: str, *, also: bool = False
+    verb: str, option: SizeOption | None, safe: int, otherwise: str, *, also: bool = False
 ) -> str:
     """Return what to do: *verb* no more than *safe*, or *otherwise* where nothing at all is safe.
 
     Args:
-        verb: Such as ``use``, where there is no lever.
-        lever: What the user can lower.
+        verb: Such as ``use``, where there is no option.
+        option: What the user can lower.
         safe: Bytes.
         otherwise: What changes the limit.
         also: Whether to say *otherwise* in any case.
     """
     less: str | None = f"{verb} {format_size(safe)} ({safe} bytes) or less"
-    if lever is not None:
-        less = lever.lower(safe)
+    if option is not None:
+        less = option.advise(safe)
     if not safe or less is None:
         return otherwise
     return f"{less}, or {otherwise}" if also else less
 
 
-def _device(demand: Demand, _facts: MachineFacts) -> Finding | None:
+def _device(demand: Demand, _facts: MachineFacts) -> Shortage | None:
     free = demand.device_free_bytes
     if free is None:
         return None
     safe = safe_device_part(free)
     if demand.device_bytes <= safe:
         return None
-    return Finding(
+    return Shortage(
         "device-memory",
-        Verdict.REFUSE,
+        Severity.REFUSE,
         f"the plan commits {format_size(demand.device_bytes)} on the device, which has "
         f"{format_size(free)} free",
         safe,
-        _at_most("use", demand.commit_lever, safe, _WIDENS["device-memory"]),
+        _at_most("use", demand.commit_option, safe, _HOW_TO_RAISE["device-memory"]),
     )
 
 
-def _mappings(demand: Demand, facts: MachineFacts) -> Finding | None:
+def _mappings(demand: Demand, facts: MachineFacts) -> Shortage | None:
     limit = facts.process.max_mappings
     if limit is None:
         return None
     safe = max(limit - (facts.process.mappings or 0) - _SPARE_MAPPINGS, 0)
     if demand.mappings <= safe:
         return None
-    return Finding(
+    return Shortage(
         "mapping-limit",
-        Verdict.REFUSE,
+        Severity.REFUSE,
         f"the plan may need {demand.mappings:,} memory areas, vm.max_map_count is {limit:,} and "
         f"{facts.process.mappings or 0:,} are in use",
         safe,
@@ -261,52 +261,54 @@ def _mappings(demand: Demand, facts: MachineFacts) -> Finding | None:
     )
 
 
-def _address_space(demand: Demand, facts: MachineFacts) -> Finding | None:
+def _address_space(demand: Demand, facts: MachineFacts) -> Shortage | None:
     safe = facts.safe_bounds.get("address-space-limit")
     if safe is None:
         if demand.reserve_bytes <= _USABLE_SPACE:
             return None
-        return Finding(
+        return Shortage(
             "no-address-range",
-            Verdict.WARN,
+            Severity.WARN,
             f"{format_size(demand.reserve_bytes)} may be more than any free range of addresses",
             _USABLE_SPACE,
             "`vmtool granularity` shows the largest reservation that works here",
         )
     if demand.reserve_bytes <= safe:
         return None
-    return Finding(
+    return Shortage(
         "address-space-limit",
-        Verdict.REFUSE,
+        Severity.REFUSE,
         f"the plan reserves {format_size(demand.reserve_bytes)}, "
         f"{describe_bound('address-space-limit', facts)}; reservations count although they hold "
         "no memory",
         safe,
         _at_most(
             "reserve",
-            demand.reserve_lever,
+            demand.reserve_option,
             safe,
-            _widen("address-space-limit", facts),
+            _how_to_raise("address-space-limit", facts),
             also=True,
         ),
     )
 
 
-def _data(demand: Demand, facts: MachineFacts) -> Finding | None:
+def _data(demand: Demand, facts: MachineFacts) -> Shortage | None:
     safe = facts.safe_bounds.get("data-limit")
     if safe is None or _writable(demand) <= safe:
         return None
-    return Finding(
+    return Shortage(
         "data-limit",
-        Verdict.REFUSE,
+        Severity.REFUSE,
         f"each process has {format_size(_writable(demand))} of private writable memory at its "
         f"peak, {describe_bound('data-limit', facts)}",
         safe,
-        _at_most("use", demand.writable_lever, safe, _widen("data-limit", facts), also=True),
+        _at_most(
+            "use", demand.writable_option, safe, _how_to_raise("data-limit", facts), also=True
+        ),
     )
 
 
-def _charge(demand: Demand, facts: MachineFacts) -> Finding | None:
+def _charge(demand: Demand, facts: MachineFacts) -> Shortage | None:
     """In mode 2 writable memory is charged where it is reserved, MAP_NORESERVE or not."""
     headroom = facts.commit.headroom_bytes
     charge = _writable(demand) * demand.processes
@@ -315,17 +317,21 @@ def _charge(demand: Demand, facts: MachineFacts) -> Finding | None:
     safe = safe_part(headroom)
     if charge <= safe:
         return None
-    lever = demand.writable_lever
-    if lever is not None:
-        lever = replace(lever, times=lever.times * demand.processes)
-    return Finding(
+    option = demand.writable_option
+    if option is not None:
+        option = replace(option, times=option.times * demand.processes)
+    return Shortage(
         "commit-limit",
-        Verdict.REFUSE,
+        Severity.REFUSE,
         f"the plan reserves {format_size(charge)} of writable memory, which vm.overcommit_memory=2 "
         f"charges at once; {describe_bound('commit-limit', facts)}",
         safe,
         _at_most(
-            "reserve", lever, safe, f"{_WIDENS['commit-limit']}, or another --method", also=True
+            "reserve",
+            option,
+            safe,
+            f"{_HOW_TO_RAISE['commit-limit']}, or another --method",
+            also=True,
         ),
     )
 
@@ -337,13 +343,13 @@ def _writable(demand: Demand) -> int:
     return demand.commit_bytes // max(demand.processes, 1)
 
 
-def _single_commit(demand: Demand, facts: MachineFacts) -> Finding | None:
+def _single_commit(demand: Demand, facts: MachineFacts) -> Shortage | None:
     safe = facts.most_at_once_bytes
     if safe is None or demand.largest_commit_bytes <= safe:
         return None
-    return Finding(
+    return Shortage(
         "heuristic-overcommit",
-        Verdict.REFUSE,
+        Severity.REFUSE,
         f"one commit of {format_size(demand.largest_commit_bytes)} is more than all RAM and swap "
         f"({format_size(safe)}), which vm.overcommit_memory=0 refuses",
         safe,

@@ -8,9 +8,16 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 
 import mmap
 import winreg
+from dataclasses import replace
 
-from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
-from vmtool.machine.system import read_system
+from vmtool.machine.facts import (
+    CommitFacts,
+    HugePageFacts,
+    MachineFacts,
+    MemoryFacts,
+    read_memory,
+    read_system,
+)
 from vmtool.memory.process import wine_version
 from vmtool.memory.windows.counters import SystemMemory, read_system_memory
 from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
@@ -23,7 +30,7 @@ def read_windows_facts() -> MachineFacts:
         system=read_system(_read_cpu_model()),
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
-        memory=MemoryFacts() if counters is None else _memory(counters),
+        memory=_memory(),
         huge_pages=HugePageFacts(large_bytes=large_page_bytes(), large_privilege=may_lock_memory()),
         commit=CommitFacts() if counters is None else _commit(counters),
     )
@@ -39,14 +46,11 @@ def _read_cpu_model() -> str | None:
         return None
 
 
-def _memory(counters: SystemMemory) -> MemoryFacts:
-    return MemoryFacts(
-        total_bytes=counters.total_bytes,
-        available_bytes=counters.available_bytes,
-        # The commit limit is RAM and page files together; Wine's is its own invention.
-        swap_total_bytes=None
-        if wine_version()
-        else max(counters.charge_limit_bytes - counters.total_bytes, 0),
+def _memory() -> MemoryFacts:
+    memory = read_memory()
+    # Swap is the commit limit without RAM; Wine makes that limit up.
+    return (
+        replace(memory, swap_total_bytes=None, swap_free_bytes=None) if wine_version() else memory
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vmtool.kv.packing.growth import block_classes, shapes_of
-from vmtool.machine.preflight import Demand, Lever
+from vmtool.machine.preflight import Demand, SizeOption
 from vmtool.replay.account import Account
 from vmtool.replay.pools import PoolStore
 from vmtool.replay.ranges import RangeStore
@@ -37,7 +37,7 @@ class Store(Protocol):
 
 
 #: The options name it before weights are taken off and ranks share it, so that it has no number.
-_BUDGET: Final = Lever("--budget")
+_BUDGET: Final = SizeOption("--budget")
 
 
 def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
@@ -73,9 +73,9 @@ def host_demand(plan: Plan) -> Demand:
             reserve_bytes=store.reserve_bytes,
             commit_bytes=plan.budget_bytes,
             mappings=2 * (plan.budget_bytes // plan.policy.granule),
-            reserve_lever=_BUDGET,
-            commit_lever=_BUDGET,
-            writable_lever=_BUDGET,
+            reserve_option=_BUDGET,
+            commit_option=_BUDGET,
+            writable_option=_BUDGET,
         )
     least = max(plan.policy.committed_bytes(1), 1)
     sequences = min(plan.max_sequences, plan.budget_bytes // least)
@@ -86,7 +86,7 @@ def host_demand(plan: Plan) -> Demand:
         reserve_bytes=sequences * store.reserve_bytes + kept,
         commit_bytes=plan.budget_bytes,
         mappings=2 * (parts * sequences + kept // plan.policy.granule),
-        reserve_lever=Lever("--max-sequences or --context"),
-        commit_lever=_BUDGET,
-        writable_lever=_BUDGET,
+        reserve_option=SizeOption("--max-sequences or --context"),
+        commit_option=_BUDGET,
+        writable_option=_BUDGET,
     )

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.machine.doctor import Check, Rating
+from vmtool.machine.doctor import Finding, Rating
 from vmtool.machine.facts import describe_bound
 from vmtool.report.document import document
 from vmtool.report.machine import machine_body
@@ -30,7 +30,7 @@ _INDENT: Final = 10
 
 
 def to_document(
-    sections: Sequence[tuple[str, Sequence[Check]]], facts: MachineFacts, command: list[str]
+    sections: Sequence[tuple[str, Sequence[Finding]]], facts: MachineFacts, command: list[str]
 ) -> dict[str, Any]:
     """Return the findings as a JSON document."""
     checks = [check for _, group in sections for check in group]
@@ -46,7 +46,7 @@ def to_document(
 
 
 def to_text(
-    sections: Sequence[tuple[str, Sequence[Check]]], facts: MachineFacts | None, console: Console
+    sections: Sequence[tuple[str, Sequence[Finding]]], facts: MachineFacts | None, console: Console
 ) -> None:
     """Print the findings, and what is safe to commit on the machine of *facts*."""
     for section, checks in sections:
@@ -56,18 +56,18 @@ def to_text(
         console.print()
     if facts is not None:
         safe = format_size(facts.safe_bytes)
-        words = describe_bound(facts.binds, facts)
-        console.print(f"{safe} is safe to commit; {facts.binds} binds first: {words}")
+        words = describe_bound(facts.limiting_bound, facts)
+        console.print(f"{safe} is safe to commit; limited by {facts.limiting_bound}: {words}")
     counts = Counter(check.rating for _, checks in sections for check in checks)
     parts = [f"{counts[rating]} {rating.value}" for rating in Rating if counts[rating]]
     console.print(", ".join(parts))
 
 
-def _print_check(check: Check, console: Console) -> None:
+def _print_check(check: Finding, console: Console) -> None:
     line = Table.grid(padding=(0, 2, 0, 0))
     line.add_column(min_width=_INDENT - 2)
     line.add_column(overflow="fold")
-    line.add_row(Text(check.rating.value, _STYLES[check.rating]), check.finding)
+    line.add_row(Text(check.rating.value, _STYLES[check.rating]), check.message)
     console.print(line)
     if check.remedy is not None:
         console.print(

@@ -23,7 +23,7 @@ def machine_body(facts: MachineFacts) -> dict[str, Any]:
         "machine": facts,
         "available_bytes": facts.available_bytes,
         "safe_bytes": facts.safe_bytes,
-        "binds": facts.binds,
+        "limiting_bound": facts.limiting_bound,
     }
 
 
@@ -45,7 +45,9 @@ def machine_rows(facts: MachineFacts) -> Table:
         *((label, "not available") for label in missing),
     ):
         table.add_row(label, text)
-    table.add_row("safe to commit", f"{format_size(facts.safe_bytes)} ({facts.binds} binds first)")
+    table.add_row(
+        "safe to commit", f"{format_size(facts.safe_bytes)} (limited by {facts.limiting_bound})"
+    )
     return table
 
 
@@ -114,9 +116,9 @@ def _commit(facts: MachineFacts) -> list[tuple[str, str]]:
         ratio = "" if commit.ratio_percent is None else f", ratio {commit.ratio_percent} %"
         rows.append(("overcommit", f"{commit.mode} ({_MODES.get(commit.mode, 'unknown')}{ratio})"))
     if commit.charge_bytes is not None and commit.limit_bytes is not None:
-        binds = "" if commit.binds else "; the limit does not bind here"
+        enforced = "" if commit.is_enforced else "; not enforced here"
         charge, limit = format_size(commit.charge_bytes), format_size(commit.limit_bytes)
-        rows.append(("commit charge", f"{charge} of {limit}{binds}"))
+        rows.append(("commit charge", f"{charge} of {limit}{enforced}"))
         headroom = commit.limit_bytes - commit.charge_bytes
         left = f"{format_size(headroom)} left" if headroom >= 0 else "exceeded"
         rows.append(("  headroom", left))

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.machine.preflight import Demand, Lever
+from vmtool.machine.preflight import Demand, SizeOption
 from vmtool.memory import device_ordinal, methods_of
 from vmtool.memory.backing import MisalignedError
 from vmtool.results.stress import StressSettings
@@ -157,7 +157,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         ever = min(ever, settings.cycles * block)
     live = min(limit, ever)
     threads = settings.threads
-    budget = Lever("--budget", granule * threads * settings.workers)
+    budget = SizeOption("--budget", granule * threads * settings.workers)
     if device_ordinal(settings.backing) is not None:
         # A pool is emptied before another method's turn, so that they never hold memory together.
         commit = live * granule * threads * settings.workers
@@ -165,7 +165,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
             device_bytes=commit,
             device_free_bytes=device_free,
             processes=settings.workers,
-            commit_lever=budget,
+            commit_option=budget,
         )
     areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in settings.methods)
     commit = live * granule * threads
@@ -174,7 +174,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
     mixed = advised < len(settings.methods)
     # Of the other methods only what is committed is writable, which is no more than the capacity.
     writable = (
-        Lever("--capacity", granule, threads * (advised + mixed))
+        SizeOption("--capacity", granule, threads * (advised + mixed))
         if advised
         else replace(budget, times=Fraction(1, settings.workers))
     )
@@ -185,9 +185,9 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         largest_commit_bytes=block * granule,
         writable_bytes=reserve * advised + (commit if mixed else 0),
         processes=settings.workers,
-        reserve_lever=Lever("--capacity", granule, threads * len(settings.methods)),
-        commit_lever=budget,
-        writable_lever=writable,
+        reserve_option=SizeOption("--capacity", granule, threads * len(settings.methods)),
+        commit_option=budget,
+        writable_option=writable,
     )
 
 

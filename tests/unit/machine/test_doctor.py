@@ -33,7 +33,7 @@ HEALTHY = MachineFacts(
 #: The checks whose wording differs from the healthy machine's, for one change of its facts.
 CONDITIONS = [
     ("available-memory", "problem", {"memory": replace(HEALTHY.memory, available_bytes=100 * MIB)}),
-    ("not-told", "note", {"memory": MemoryFacts()}),
+    ("unknown-memory", "note", {"memory": MemoryFacts()}),
     ("no-swap", "note", {"memory": replace(HEALTHY.memory, swap_total_bytes=0)}),
     ("swap-full", "note", {"memory": replace(HEALTHY.memory, swap_free_bytes=0)}),
     ("oom-kills", "note", {"memory": replace(HEALTHY.memory, oom_kills=3)}),
@@ -127,8 +127,8 @@ def test_kinds_are_listed_once():
 def test_the_finding_names_the_numbers():
     facts = replace(HEALTHY, process=replace(HEALTHY.process, max_mappings=65530, mappings=530))
     (check,) = [c for c in examine(facts) if c.kind == "mapping-limit"]
-    assert "530 of 65,530" in check.finding
-    assert "32,500 scattered granules" in check.finding
+    assert "530 of 65,530" in check.message
+    assert "32,500 scattered granules" in check.message
     assert check.remedy == "sysctl -w vm.max_map_count=262144"
 
 
@@ -178,13 +178,13 @@ def test_what_macos_tells_is_rated_and_what_it_lacks_is_named():
     )
     found = {check.kind: check for check in examine(facts)}
     assert found["swap"].rating is Rating.OK
-    assert "macOS makes more as it needs it" in found["swap"].finding
+    assert "macOS makes more as it needs it" in found["swap"].message
     assert found["address-space-limit"].rating is Rating.OK
     assert found["not-available"].rating is Rating.NOTE
     for word in ("commit limit", "control groups", "huge pages", "memory areas"):
-        assert word in found["not-available"].finding
+        assert word in found["not-available"].message
 
 
 def test_the_heuristic_mode_names_what_it_refuses():
     (check,) = [c for c in examine(HEALTHY) if c.kind == "overcommit"]
-    assert "40 GiB" in check.finding  # 32 GiB of RAM and 8 GiB of swap
+    assert "40 GiB" in check.message  # 32 GiB of RAM and 8 GiB of swap

@@ -5,7 +5,15 @@ import sys
 import pytest
 
 from vmtool.machine import read_facts
-from vmtool.machine.facts import CommitFacts, HugePageFacts, HugePool, HugeSize, safe_part
+from vmtool.machine.facts import (
+    CommitFacts,
+    HugePageFacts,
+    HugePool,
+    HugeSize,
+    MemoryFacts,
+    read_memory,
+    safe_part,
+)
 from vmtool.machine.files import parse_choice, parse_int
 from vmtool.machine.linux import parse_cpu_model, read_huge_pages, read_linux_facts
 from vmtool.memory.pressure import parse_kib
@@ -39,14 +47,13 @@ X86 = {
 
 
 def test_a_recorded_machine(recorded):
-    facts = read_linux_facts(recorded(X86))
+    memory = MemoryFacts(24683652 * KIB, 24012420 * KIB, 0, 0)
+    facts = read_linux_facts(recorded(X86), memory)
     assert facts.system.cpu_model == "AMD EPYC"
-    assert facts.memory.total_bytes == 24683652 * KIB
-    assert facts.memory.available_bytes == 24012420 * KIB
-    assert facts.memory.swap_total_bytes == 0
+    assert facts.memory == memory
     assert facts.commit == CommitFacts(0, 50, 12341824 * KIB, 167784 * KIB)
     assert facts.commit.headroom_bytes == (12341824 - 167784) * KIB
-    assert not facts.commit.binds
+    assert not facts.commit.is_enforced
     assert facts.cgroup.levels == ()
 
 
@@ -65,10 +72,15 @@ def test_a_kernel_without_huge_pages(recorded):
 
 
 def test_a_machine_that_tells_nothing_has_unknown_facts(recorded):
-    facts = read_linux_facts(recorded({}))
+    facts = read_linux_facts(recorded({}), MemoryFacts())
     assert facts.memory.total_bytes is None
     assert facts.commit.headroom_bytes is None
     assert facts.page_bytes > 0
+
+
+def test_ram_is_unknown_where_psutil_cannot_be_loaded(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert read_memory(3) == MemoryFacts(oom_kills=3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The facts of a machine that is neither Linux nor Windows; nothing here was run on macOS."""
+"""The facts of a Mac, read on any POSIX system; nothing here was run on macOS."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from vmtool.machine import macos
+from vmtool.machine.macos import read_macos_facts
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="macOS's facts are read as on POSIX")
-def test_what_is_not_known_is_not_told():
-    facts = macos.read_other_facts()
+def test_what_macos_does_not_have_is_unknown():
+    facts = read_macos_facts()
     assert facts.memory.total_bytes > 0
     assert facts.commit.mode is None
     assert facts.cgroup.levels == ()
@@ -19,7 +19,6 @@ def test_what_is_not_known_is_not_told():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="macOS's facts are read as on POSIX")
 @pytest.mark.parametrize(("present", "hypervisor"), [(1, "unknown"), (0, None), (None, None)])
-def test_a_hypervisor_shows_in_sysctl(monkeypatch, present, hypervisor):
-    numbers = {"kern.hv_vmm_present": present}
-    monkeypatch.setattr(macos, "read_integer", numbers.__getitem__)
-    assert macos.read_other_facts().environment.hypervisor == hypervisor
+def test_a_hypervisor_shows_in_sysctl(present, hypervisor):
+    facts = read_macos_facts({"kern.hv_vmm_present": present}.__getitem__)
+    assert facts.environment.hypervisor == hypervisor

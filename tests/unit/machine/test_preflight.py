@@ -19,8 +19,8 @@ from vmtool.machine.facts import (
 )
 from vmtool.machine.preflight import (
     Demand,
-    Lever,
-    Verdict,
+    Severity,
+    SizeOption,
     check,
     page_table_bytes,
     refuse_unsafe,
@@ -38,7 +38,7 @@ ROOMY = MachineFacts(
 
 
 def kinds(demand, facts):
-    return [(finding.kind, finding.verdict) for finding in check(demand, facts)]
+    return [(finding.kind, finding.severity) for finding in check(demand, facts)]
 
 
 def test_a_modest_plan_meets_no_limit():
@@ -49,7 +49,7 @@ def test_a_modest_plan_meets_no_limit():
 
 def test_more_than_the_safe_part_of_ram_is_refused_with_a_number_that_passes():
     (finding,) = check(Demand(commit_bytes=19 * GIB), ROOMY)
-    assert (finding.kind, finding.verdict) == ("available-memory", Verdict.REFUSE)
+    assert (finding.kind, finding.severity) == ("available-memory", Severity.REFUSE)
     assert 15 * GIB < finding.safe < 16 * GIB
     assert check(Demand(commit_bytes=finding.safe), ROOMY) == ()
     with pytest.raises(RefusedError, match="19 GiB") as caught:
@@ -92,7 +92,7 @@ def test_where_a_small_cgroup_leaves_nothing_the_hint_is_to_raise_it():
 def test_the_commit_limit_binds_only_in_mode_2():
     tight = CommitFacts(2, 50, 4 * GIB, 3 * GIB)
     assert kinds(Demand(commit_bytes=GIB), replace(ROOMY, commit=tight)) == [
-        ("commit-limit", Verdict.REFUSE)
+        ("commit-limit", Severity.REFUSE)
     ]
     assert kinds(Demand(commit_bytes=GIB), replace(ROOMY, commit=replace(tight, mode=1))) == []
 
@@ -134,13 +134,13 @@ def test_a_reservation_over_rlimit_as_is_refused():
 
 
 def test_more_addresses_than_a_processor_has_is_only_a_warning():
-    assert kinds(Demand(reserve_bytes=200 * TIB), ROOMY) == [("no-address-range", Verdict.WARN)]
+    assert kinds(Demand(reserve_bytes=200 * TIB), ROOMY) == [("no-address-range", Severity.WARN)]
 
 
 def test_rlimit_data_counts_per_process():
     facts = replace(ROOMY, process=replace(ROOMY.process, data_limit_bytes=2 * GIB))
     assert check(Demand(commit_bytes=3 * GIB, processes=2), facts) == ()
-    assert kinds(Demand(commit_bytes=2 * GIB), facts) == [("data-limit", Verdict.REFUSE)]
+    assert kinds(Demand(commit_bytes=2 * GIB), facts) == [("data-limit", Severity.REFUSE)]
     assert facts.safe_bytes < 2 * GIB
 
 
@@ -161,7 +161,7 @@ def test_rlimit_data_counts_per_process():
 def test_whatever_binds_bounds_what_is_available_and_safe(kind, changes):
     facts = replace(ROOMY, **changes)
     assert facts.available_bytes == 3 * GIB
-    assert facts.binds == kind
+    assert facts.limiting_bound == kind
     safe = facts.safe_bytes
     assert 2 * GIB < safe < 3 * GIB
 
@@ -169,24 +169,24 @@ def test_whatever_binds_bounds_what_is_available_and_safe(kind, changes):
         return Demand(reserve_bytes=nbytes, commit_bytes=nbytes, page_table_bytes=0)
 
     assert check(demand(safe), facts) == ()
-    assert kinds(demand(safe + MIB), facts) == [(kind, Verdict.REFUSE)]
+    assert kinds(demand(safe + MIB), facts) == [(kind, Severity.REFUSE)]
 
 
 def test_a_writable_reservation_counts_whole_where_it_is_private_memory_that_is_limited():
     demand = Demand(reserve_bytes=8 * GIB, commit_bytes=GIB, writable_bytes=8 * GIB)
     assert check(demand, ROOMY) == ()
     limited = replace(ROOMY, process=replace(ROOMY.process, data_limit_bytes=4 * GIB))
-    assert kinds(demand, limited) == [("data-limit", Verdict.REFUSE)]
+    assert kinds(demand, limited) == [("data-limit", Severity.REFUSE)]
     strict = replace(ROOMY, commit=CommitFacts(2, 50, 8 * GIB, GIB))
     (finding,) = check(demand, strict)
-    assert (finding.kind, finding.verdict) == ("commit-limit", Verdict.REFUSE)
+    assert (finding.kind, finding.severity) == ("commit-limit", Severity.REFUSE)
     assert check(replace(demand, writable_bytes=finding.safe), strict) == ()
     assert check(replace(demand, writable_bytes=None), strict) == ()
 
 
 def test_one_commit_over_ram_and_swap_is_refused_in_the_heuristic_mode_only():
     demand = Demand(largest_commit_bytes=33 * GIB)
-    assert kinds(demand, ROOMY) == [("heuristic-overcommit", Verdict.REFUSE)]
+    assert kinds(demand, ROOMY) == [("heuristic-overcommit", Severity.REFUSE)]
     assert kinds(demand, replace(ROOMY, commit=replace(ROOMY.commit, mode=1))) == []
 
 
@@ -199,32 +199,34 @@ def test_device_memory_is_held_against_what_is_free():
 def test_unknown_facts_allow_a_gibibyte_and_warn_beyond():
     unknown = MachineFacts(system=ROOMY.system, page_bytes=4096)
     assert check(Demand(commit_bytes=900 * MIB), unknown) == ()
-    assert kinds(Demand(commit_bytes=2 * GIB), unknown) == [("unknown", Verdict.WARN)]
+    assert kinds(Demand(commit_bytes=2 * GIB), unknown) == [("unknown", Severity.WARN)]
 
 
 def test_refusals_come_before_warnings():
     demand = Demand(reserve_bytes=200 * TIB, mappings=10**6)
-    assert [finding.verdict for finding in check(demand, ROOMY)] == [
-        Verdict.REFUSE,
-        Verdict.WARN,
+    assert [finding.severity for finding in check(demand, ROOMY)] == [
+        Severity.REFUSE,
+        Severity.WARN,
     ]
 
 
 def test_a_hint_names_the_option_and_a_value_that_it_takes():
-    lever = Lever("--capacity", 2 * MIB, times=3)
-    assert lever.lower(203 * MIB) == f"use --capacity {66 * MIB} (66 MiB) or less"
+    option = SizeOption("--capacity", 2 * MIB, times=3)
+    assert option.advise(203 * MIB) == f"use --capacity {66 * MIB} (66 MiB) or less"
     # Two processes share what this one option gives them.
     assert (
-        replace(lever, times=Fraction(1, 2)).lower(MIB)
+        replace(option, times=Fraction(1, 2)).advise(MIB)
         == f"use --capacity {2 * MIB} (2 MiB) or less"
     )
-    assert lever.lower(5 * MIB) is None  # three buffers of a granule each do not fit
-    assert "use a smaller --context: 5 MiB (5242880 bytes)" in Lever("--context").lower(5 * MIB)
+    assert option.advise(5 * MIB) is None  # three buffers of a granule each do not fit
+    assert "use a smaller --context: 5 MiB (5242880 bytes)" in SizeOption("--context").advise(
+        5 * MIB
+    )
 
 
 def test_where_not_even_a_granule_is_safe_the_hint_is_to_raise_the_limit():
     facts = replace(ROOMY, process=replace(ROOMY.process, address_space_limit_bytes=GIB + 65 * MIB))
-    demand = Demand(reserve_bytes=GIB, reserve_lever=Lever("--capacity", 2 * MIB))
+    demand = Demand(reserve_bytes=GIB, reserve_option=SizeOption("--capacity", 2 * MIB))
     (finding,) = check(demand, facts)
     assert finding.safe == MIB
     assert finding.remedy.startswith("ulimit -v unlimited")
