@@ -265,7 +265,7 @@ _LLAMACPP = {
     "sequences": int,
     "unified": Told(bool, "Whether all sequences share one cache."),
     "total_bytes": int,
-    "buffers": tuple[llamacpp.Buffer, ...],
+    "buffers": tuple[llamacpp.LlamaCppBuffer, ...],
     "log_lines": tuple[str, ...],
 }
 

@@ -64,7 +64,7 @@ class Reference:
             nbytes = policy.block * tensor.bytes_per_token
 
             def blocks(n, tensor=tensor):
-                return -(-cost.held(tensor, n) // policy.block)
+                return -(-cost.tokens_held(tensor, n) // policy.block)
 
             yield count, nbytes, isinstance(policy, StraddleLoses), blocks
         for layer in cost.layers:

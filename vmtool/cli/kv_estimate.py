@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -200,7 +201,7 @@ def answer_as(asked: Asked, engine: str, output: Output) -> None:
 def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     from vmtool.kv.cost import SequenceCost
     from vmtool.kv.engines.vllm import (
-        Settings,
+        VllmSettings,
         log_lines,
         stored_formats,
         vllm_pool,
@@ -210,7 +211,7 @@ def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
 
     question = asked.question()
     formats = stored_formats(question.geometry, question.formats)
-    settings = Settings(
+    settings = VllmSettings(
         max_model_len=question.length,
         block=question.block,
         in_flight=question.in_flight or PREFILL_TOKENS,
@@ -307,11 +308,11 @@ def _sglang(asked: Asked) -> tuple[dict[str, Any], list[str]]:
 
 
 def _llamacpp(asked: Asked) -> tuple[dict[str, Any], list[str]]:
-    from vmtool.kv.engines.llamacpp import Settings, llamacpp_buffers, log_line
+    from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line
     from vmtool.report.kv import both
 
     question = asked.question()
-    settings = Settings(
+    settings = LlamaCppSettings(
         context=question.length,
         sequences=question.sequences,
         ubatch=question.in_flight or _LLAMACPP_IN_FLIGHT,
@@ -383,9 +384,9 @@ def answer_sweep(asked: Asked, sweep: str, csv: str | None, output: Output) -> N
 
     lengths = read_sweep(sweep)
     # A layout with a stride has room for the longest sequence of the sweep.
-    question = asked.question()._replace(stride=max(lengths))
+    question = replace(asked.question(), stride=max(lengths))
     rows = [
-        Row.of({"context": f"{length}"}, Estimate(question._replace(context=length)))
+        Row.of({"context": f"{length}"}, Estimate(replace(question, context=length)))
         for length in lengths
     ]
     if _wrote_csv_only(csv, rows):

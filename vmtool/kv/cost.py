@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Span
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vmtool.kv.formats import Formats
-    from vmtool.kv.geometry import Extent, LayerKind, ModelGeometry, Role
+    from vmtool.kv.geometry import Extent, LayerKind, ModelGeometry, TensorRole
 
 
-class TensorCost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TensorCost:
     """One cached tensor of one layer, in bytes.
 
     Attributes:
@@ -32,7 +33,7 @@ class TensorCost(NamedTuple):
     """
 
     name: str
-    role: Role
+    role: TensorRole
     format_name: str
     heads: int
     row_bytes: int
@@ -55,7 +56,8 @@ class TensorCost(NamedTuple):
         return self.bytes_per_token * self.extent.tokens_held(tokens, in_flight)
 
 
-class StateCost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StateCost:
     """One recurrent state of one layer: the same bytes for every sequence."""
 
     name: str
@@ -104,7 +106,8 @@ class LayerCost:
         return held + self.state_bytes
 
 
-class SequenceCost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SequenceCost:
     """The bytes of one sequence on one rank, before any rounding to granules.
 
     Attributes:
@@ -149,7 +152,7 @@ class SequenceCost(NamedTuple):
             for tensor in layer.tensors:
                 yield layer.count, tensor
 
-    def held(self, tensor: TensorCost, tokens: int) -> int:
+    def tokens_held(self, tensor: TensorCost, tokens: int) -> int:
         """Return the tokens that *tensor* holds of a sequence of *tokens*."""
         return tensor.extent.tokens_held(tokens, self.in_flight)
 

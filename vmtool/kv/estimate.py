@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import isqrt, lcm
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.ranges import Policy
 
 
-class Fit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fit:
     """One tensor's tokens against one granule.
 
     Attributes:
@@ -110,7 +112,8 @@ DEFAULT_CONTEXT: Final = 8192
 PREFILL_TOKENS: Final = 8192
 
 
-class Budget(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Budget:
     """The memory that there is, and what is not for the KV cache.
 
     Attributes:
@@ -131,7 +134,8 @@ class Budget(NamedTuple):
         return max(self.total_bytes - self.weights_bytes - self.reserve_bytes, 0)
 
 
-class Question(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Question:
     """What is asked.
 
     Attributes:
@@ -185,7 +189,8 @@ class Question(NamedTuple):
         return facts
 
 
-class TensorFit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TensorFit:
     """One tensor of some layers against every granule.
 
     Attributes:
@@ -205,7 +210,8 @@ class TensorFit(NamedTuple):
     tiles: bool
 
 
-class PolicyAnswer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
     """What one policy makes of the question.
 
     Attributes:
@@ -275,7 +281,7 @@ class Estimate:
         """Whether a sequence takes more with tokens in flight: where a window or chunk holds them."""
         length = self.question.length
         least, most = (
-            self.cost._replace(in_flight=n).bytes_for(length) for n in (0, PREFILL_TOKENS)
+            replace(self.cost, in_flight=n).bytes_for(length) for n in (0, PREFILL_TOKENS)
         )
         return least < most
 
@@ -287,7 +293,7 @@ class Estimate:
         """
         if self.question.in_flight or not self.in_flight_counts:
             return None
-        return Estimate(self.question._replace(in_flight=PREFILL_TOKENS))
+        return Estimate(replace(self.question, in_flight=PREFILL_TOKENS))
 
     @cached_property
     def tensors(self) -> tuple[TensorFit, ...]:

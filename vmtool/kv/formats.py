@@ -6,16 +6,18 @@ scales are counted for each row and never across heads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import Role
+from vmtool.kv.geometry import TensorRole
 
 if TYPE_CHECKING:
     from vmtool.kv.geometry import StateTensor, Tensor
 
 
-class ElementFormat(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ElementFormat:
     """How elements become bytes.
 
     Attributes:
@@ -46,7 +48,7 @@ class ElementFormat(NamedTuple):
             UsageError: If the row cannot be stored so, naming the tensor and its size.
         """
         what = f"{self.name} cannot store {tensor.name} rows of {tensor.dim} elements"
-        if self.latent_only and not (tensor.role is Role.LATENT and tensor.rope_dim):
+        if self.latent_only and not (tensor.role is TensorRole.LATENT and tensor.rope_dim):
             raise UsageError(f"{what}: it is a format of latent (MLA) rows with positions")
         apart = tensor.rope_dim if self.rope_element_bytes else 0
         packed = tensor.dim - apart
@@ -152,7 +154,8 @@ def find_format(name: str) -> ElementFormat:
     return found
 
 
-class Formats(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Formats:
     """The formats of one cache.
 
     Attributes:
@@ -169,9 +172,9 @@ class Formats(NamedTuple):
 
     def of(self, tensor: Tensor) -> ElementFormat:
         """Return the format of *tensor*."""
-        if tensor.role is Role.INDEX:
+        if tensor.role is TensorRole.INDEX:
             return self.index_keys
-        return self.value if tensor.role is Role.VALUE else self.key
+        return self.value if tensor.role is TensorRole.VALUE else self.key
 
     def state_bytes(self, state: StateTensor) -> int:
         """Return the bytes of *state* for one sequence."""
@@ -204,7 +207,7 @@ def choose_formats(
     key = key or cache_dtype
     if key is not None:
         found = find_format(key)
-        chosen = chosen._replace(key=found, value=found)
+        chosen = replace(chosen, key=found, value=found)
     if value is not None:
-        chosen = chosen._replace(value=find_format(value))
+        chosen = replace(chosen, value=find_format(value))
     return chosen

@@ -65,7 +65,7 @@ class LayerKind(enum.Enum):
     NONE = "no attention"
 
 
-class Role(enum.Enum):
+class TensorRole(enum.Enum):
     """What a tensor holds, which decides the element formats that can apply to it."""
 
     KEY = "k"
@@ -137,7 +137,7 @@ class Tensor:
     """
 
     name: str
-    role: Role
+    role: TensorRole
     heads: int
     dim: int
     extent: Extent = field(default_factory=Extent)
@@ -360,7 +360,7 @@ def _shard_tensor(tensor: Tensor, layer: Layer, tp: int, dcp: int) -> Tensor:
         if extent.span is not Span.ALL:
             raise UsageError(f"{what}: dcp = {dcp} can only divide layers that keep all tokens")
         extent = replace(extent, ranks=dcp)
-    if tensor.role in (Role.LATENT, Role.INDEX):
+    if tensor.role in (TensorRole.LATENT, TensorRole.INDEX):
         return replace(tensor, extent=extent)  # one row for all query heads: every rank needs it
     heads = _divide(tensor.heads, tp, f"{what}: kv_heads = {tensor.heads}", replicates=True)
     copies = max(tp // tensor.heads, 1)
@@ -395,6 +395,6 @@ def pair(kv_heads: int, dim_k: int, dim_v: int, held: Extent | None = None) -> t
     """Return K and V tensors of *kv_heads* rows for each token that *held* keeps."""
     held = held or Extent()
     return (
-        Tensor("k", Role.KEY, kv_heads, dim_k, held),
-        Tensor("v", Role.VALUE, kv_heads, dim_v, held),
+        Tensor("k", TensorRole.KEY, kv_heads, dim_k, held),
+        Tensor("v", TensorRole.VALUE, kv_heads, dim_v, held),
     )

@@ -53,7 +53,7 @@ class PoolUse:
         size, granule, uses = self.pool.block_bytes, self._granule, self._uses
         start = block * size
         at = start // granule
-        if self.pool.apart or (start + size - 1) // granule != at:
+        if self.pool.drops_straddling or (start + size - 1) // granule != at:
             return self.use(((block, block + 1),))
         if at >= len(uses):
             uses.extend([0] * (at + 1 - len(uses)))
@@ -72,7 +72,7 @@ class PoolUse:
 
     def _granules_of(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         """Yield granules, and how many blocks of a run lie in each, wholly or in part."""
-        if self.pool.apart:
+        if self.pool.drops_straddling:
             yield from self._granules_apart(runs)
             return
         size, granule = self.pool.block_bytes, self._granule
@@ -224,7 +224,11 @@ class PoolStore:
             for pool in each.pools:
                 pool.base = at
                 nbytes = pool.pool.block_bytes
-                end = granules(nbytes, most) if pool.pool.apart else -(-most * nbytes // granule)
+                end = (
+                    granules(nbytes, most)
+                    if pool.pool.drops_straddling
+                    else -(-most * nbytes // granule)
+                )
                 pool.size = end * granule
                 at += pool.pool.count * pool.size
         #: Address space of all pools.
@@ -250,7 +254,9 @@ class PoolStore:
                     each.take(self._node_blocks(each, node.depth)) for each in self._classes
                 ]
             own = [
-                each.take(each.kind.blocks(tokens) - each.kind.whole(len(path) * PREFIX_TOKENS))
+                each.take(
+                    each.kind.blocks(tokens) - each.kind.full_blocks(len(path) * PREFIX_TOKENS)
+                )
                 for each in self._classes
             ]
             taken = own
@@ -361,13 +367,17 @@ class PoolStore:
 
     def _node_blocks(self, each: ClassUse, depth: int) -> int:
         kind = each.kind
-        return kind.whole((depth + 1) * PREFIX_TOKENS) - kind.whole(depth * PREFIX_TOKENS)
+        return kind.full_blocks((depth + 1) * PREFIX_TOKENS) - kind.full_blocks(
+            depth * PREFIX_TOKENS
+        )
 
     def _shared(self, blocks: int) -> int:
         """Return the bytes of the blocks of a prefix."""
         if not blocks:
             return 0
-        return sum(e.block_bytes * e.kind.whole(blocks * PREFIX_TOKENS) for e in self._classes)
+        return sum(
+            e.block_bytes * e.kind.full_blocks(blocks * PREFIX_TOKENS) for e in self._classes
+        )
 
     def _bytes(self, blocks: list[list[Run]]) -> int:
         return sum(

@@ -85,7 +85,7 @@ class RangeStore:
         shared, live, _ = self._whole_of(len(path))
         own = calls = 0
         runs = [
-            _minus(shape.runs(tokens), shape.whole(len(path) * PREFIX_TOKENS))
+            _minus(shape.runs(tokens), shape.full_runs(len(path) * PREFIX_TOKENS))
             for shape in self._shapes
         ]
         for shape, found in zip(self._shapes, runs, strict=True):
@@ -137,7 +137,7 @@ class RangeStore:
         """Release and unreserve everything of *seq*, and what it shares with nobody else."""
         account = self._account
         whole = len(seq.path) * PREFIX_TOKENS
-        runs = [_minus(shape.runs(seq.backed), shape.whole(whole)) for shape in self._shapes]
+        runs = [_minus(shape.runs(seq.backed), shape.full_runs(whole)) for shape in self._shapes]
         calls = sum(
             shape.count * len(found) for shape, found in zip(self._shapes, runs, strict=True)
         )
@@ -180,11 +180,11 @@ class RangeStore:
         while len(self._whole) <= blocks:
             tokens = len(self._whole) * PREFIX_TOKENS
             granules = tuple(
-                sum(end - first for first, end in shape.whole(tokens)) for shape in self._shapes
+                sum(end - first for first, end in shape.full_runs(tokens)) for shape in self._shapes
             )
             counts = [shape.count for shape in self._shapes]
             nbytes = sum(n * count for n, count in zip(granules, counts, strict=True))
-            live = sum(shape.count * shape.whole_bytes(tokens) for shape in self._shapes)
+            live = sum(shape.count * shape.full_bytes(tokens) for shape in self._shapes)
             self._whole.append((nbytes * self._granule, live, granules))
         return self._whole[blocks]
 

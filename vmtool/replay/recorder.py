@@ -11,7 +11,7 @@ from vmtool.stats import Histogram
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from vmtool.kv.packing.usage import LiveBytes
+    from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.account import Account
     from vmtool.replay.sequence import Sequence
 
@@ -130,7 +130,7 @@ class Observer:
         self,
         recorder: Recorder,
         account: Account,
-        live: LiveBytes,
+        live: UsedBytes,
         step_ns: int,
         admitted: Collection[Sequence],
     ) -> None:

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.kv.packing.usage import LiveBytes
+from vmtool.kv.packing.growth import UsedBytes
 from vmtool.replay.plan import OnRefusal
 from vmtool.replay.recorder import Observer, Recorder
 from vmtool.replay.sequence import Sequence
@@ -48,7 +48,7 @@ class Simulation:
         self._plan = plan
         self._store = store
         self._account = account
-        self._live = LiveBytes(plan.policy.cost)
+        self._live = UsedBytes(plan.policy.cost)
         self._admitted: dict[int, Sequence] = {}  # by order, so the youngest is the last
         self._observer = Observer(
             self.recorder, account, self._live, plan.step_ns, self._admitted.values()

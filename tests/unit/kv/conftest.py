@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
 from vmtool.kv.formats import choose_formats
-from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
+from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +15,8 @@ def dense():
     def make(layers, heads, dim, dim_v=None, *, context=None, extent=None, kind=LayerKind.FULL):
         extent = extent or Extent()
         tensors = (
-            Tensor("k", Role.KEY, heads, dim, extent),
-            Tensor("v", Role.VALUE, heads, dim_v or dim, extent),
+            Tensor("k", TensorRole.KEY, heads, dim, extent),
+            Tensor("v", TensorRole.VALUE, heads, dim_v or dim, extent),
         )
         return ModelGeometry(
             "test", "test", tuple(Layer(i, kind, tensors) for i in range(layers)), context, "bf16"
@@ -49,7 +49,7 @@ def costs():
     tensors = st.builds(
         TensorCost,
         st.just("k"),
-        st.just(Role.KEY),
+        st.just(TensorRole.KEY),
         st.just("test"),
         st.integers(1, 12),
         st.integers(1, 300),

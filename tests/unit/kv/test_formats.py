@@ -4,11 +4,11 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.kv.formats import FORMATS, choose_formats, find_format
-from vmtool.kv.geometry import Role, StatePart, StateTensor, Tensor
+from vmtool.kv.geometry import StatePart, StateTensor, Tensor, TensorRole
 
-KEY = Tensor("k", Role.KEY, 8, 128)
-LATENT = Tensor("latent", Role.LATENT, 1, 576, rope_dim=64)
-INDEX = Tensor("index", Role.INDEX, 1, 128)
+KEY = Tensor("k", TensorRole.KEY, 8, 128)
+LATENT = Tensor("latent", TensorRole.LATENT, 1, 576, rope_dim=64)
+INDEX = Tensor("index", TensorRole.INDEX, 1, 128)
 
 # 8 heads of 128 elements, and one latent row of 512 + 64: ggml's type table (q8_0: a fp16 scale and
 # 32 bytes, and so on), vLLM's kv_cache_interface.py (4-byte scales; dim/2 + dim/16; 656).
@@ -42,7 +42,7 @@ def test_every_format_is_in_the_table_above_or_is_for_latents_only():
 
 def test_fp8_ds_v4_is_584_bytes():
     # vLLM: 448 B of fp8, 8 B of scales and padding, 64 bf16 positions.
-    latent = Tensor("latent", Role.LATENT, 1, 512, rope_dim=64)
+    latent = Tensor("latent", TensorRole.LATENT, 1, 512, rope_dim=64)
     assert find_format("fp8_ds_v4").bytes_per_row(latent) == 448 + 8 + 128
 
 
@@ -93,17 +93,17 @@ def test_a_row_that_groups_do_not_divide_is_refused_by_name(name, dim, group):
     with pytest.raises(
         UsageError, match=f"v rows of {dim} elements.*multiple of its group of {group}"
     ):
-        find_format(name).bytes_per_row(Tensor("v", Role.VALUE, 4, dim))
+        find_format(name).bytes_per_row(Tensor("v", TensorRole.VALUE, 4, dim))
 
 
 def test_int4_needs_an_even_row():
     with pytest.raises(UsageError, match="multiple of its group of 2"):
-        find_format("int4").bytes_per_row(Tensor("k", Role.KEY, 1, 65))
+        find_format("int4").bytes_per_row(Tensor("k", TensorRole.KEY, 1, 65))
 
 
 def test_k_and_v_can_differ_and_latents_follow_k():
     formats = choose_formats("fp16", key="q8_0", value="q4_0")
-    value = Tensor("v", Role.VALUE, 8, 128)
+    value = Tensor("v", TensorRole.VALUE, 8, 128)
     assert [formats.of(tensor).name for tensor in (KEY, value, LATENT)] == ["q8_0", "q4_0", "q8_0"]
     assert choose_formats("fp16", key="q8_0", value=None).value.name == "q8_0"
     assert choose_formats("bf16", key=None, value="fp8").key.name == "bf16"

@@ -12,17 +12,20 @@ from vmtool.kv.geometry import (
     Layer,
     LayerKind,
     ModelGeometry,
-    Role,
     Span,
     StatePart,
     StateTensor,
     Tensor,
+    TensorRole,
 )
 
 
 def gqa(heads, dim=128, extent=None):
     extent = extent or Extent()
-    return (Tensor("k", Role.KEY, heads, dim, extent), Tensor("v", Role.VALUE, heads, dim, extent))
+    return (
+        Tensor("k", TensorRole.KEY, heads, dim, extent),
+        Tensor("v", TensorRole.VALUE, heads, dim, extent),
+    )
 
 
 def model(*layers, context=8192):
@@ -113,14 +116,14 @@ def test_tp_that_neither_divides_nor_is_a_multiple_is_refused_by_field(tp):
 
 
 def test_tp_never_divides_a_latent_or_its_index_keys():
-    latent = Tensor("latent", Role.LATENT, 1, 576, rope_dim=64)
-    index = Tensor("index", Role.INDEX, 1, 128)
+    latent = Tensor("latent", TensorRole.LATENT, 1, 576, rope_dim=64)
+    index = Tensor("index", TensorRole.INDEX, 1, 128)
     rank = model(Layer(0, LayerKind.MLA, (latent, index))).shard(tp=8)
     assert rank.layers[0].tensors == (latent, index)
 
 
 def test_dcp_divides_the_tokens_of_a_latent_rounding_up():
-    latent = Tensor("latent", Role.LATENT, 1, 576, rope_dim=64)
+    latent = Tensor("latent", TensorRole.LATENT, 1, 576, rope_dim=64)
     rank = model(Layer(0, LayerKind.MLA, (latent,))).shard(tp=8, dcp=8)
     assert rank.layers[0].tensors[0].tokens_held(17) == 3
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
-from vmtool.kv.geometry import Extent, LayerKind, Role, Span
+from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.plan import OnRefusal, Plan
@@ -29,7 +29,7 @@ class ListedTrace:
 
 
 def tensor(name, heads, row, extent=None):
-    return TensorCost(name, Role.KEY, "test", heads, row, extent or Extent())
+    return TensorCost(name, TensorRole.KEY, "test", heads, row, extent or Extent())
 
 
 def layers(count, tensors, states=()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.formats import FORMATS
-from vmtool.kv.geometry import Extent, LayerKind, Role, Span
+from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _CONVOLUTION: Final = ("conv", "shift")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LlamaCppSettings:
     """What the engine is started with.
 
     Attributes:
@@ -76,7 +76,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class LlamaCppBuffer:
     """One cache that llama.cpp makes.
 
     Attributes:
@@ -103,7 +103,9 @@ class Buffer:
         return self.first_bytes + self.second_bytes
 
 
-def llamacpp_buffers(geometry: ModelGeometry, formats: Formats, settings: Settings) -> list[Buffer]:
+def llamacpp_buffers(
+    geometry: ModelGeometry, formats: Formats, settings: LlamaCppSettings
+) -> list[LlamaCppBuffer]:
     """Return the caches that llama.cpp would make for *geometry*, undivided.
 
     Raises:
@@ -134,7 +136,7 @@ def llamacpp_buffers(geometry: ModelGeometry, formats: Formats, settings: Settin
     return buffers
 
 
-def log_line(buffer: Buffer, settings: Settings) -> str:
+def log_line(buffer: LlamaCppBuffer, settings: LlamaCppSettings) -> str:
     """Return the line that llama.cpp would log for *buffer*."""
     names = ("R", "S") if buffer.what == "recurrent" else ("K", "V")
     where = "llama_memory_recurrent" if buffer.what == "recurrent" else "llama_kv_cache"
@@ -173,7 +175,7 @@ def _cached(layer: Layer) -> tuple[Tensor, ...]:
         missing = layer.kind.value
     elif any(tensor.extent.span is Span.FIXED for tensor in layer.tensors):
         missing = LayerKind.CROSS.value
-    elif any(tensor.role is Role.INDEX for tensor in layer.tensors):
+    elif any(tensor.role is TensorRole.INDEX for tensor in layer.tensors):
         missing = "index keys of sparse attention"
     if missing is not None:
         raise UsageError(f"--as llama.cpp: layers with {missing} are not modelled")
@@ -181,8 +183,8 @@ def _cached(layer: Layer) -> tuple[Tensor, ...]:
 
 
 def _attention(
-    extent: Extent, layers: list[Layer], formats: Formats, cells: int, settings: Settings
-) -> Buffer:
+    extent: Extent, layers: list[Layer], formats: Formats, cells: int, settings: LlamaCppSettings
+) -> LlamaCppBuffer:
     if not extent.grows:
         sharing = settings.sequences if settings.unified else 1
         cells = min(cells, align_up(extent.size * sharing + settings.ubatch, _PADDING))
@@ -193,11 +195,11 @@ def _attention(
                 continue
             row = formats.of(tensor).bytes_per_row(tensor)
             nbytes = settings.streams * cells * tensor.heads * row
-            if tensor.role is Role.VALUE:
+            if tensor.role is TensorRole.VALUE:
                 value += nbytes
             else:
                 key += nbytes
-    return Buffer(
+    return LlamaCppBuffer(
         "cache" if extent.grows else "window cache",
         cells,
         len(layers),
@@ -208,7 +210,7 @@ def _attention(
     )
 
 
-def _recurrent(geometry: ModelGeometry, settings: Settings) -> Buffer:
+def _recurrent(geometry: ModelGeometry, settings: LlamaCppSettings) -> LlamaCppBuffer:
     sizes = {True: 0, False: 0}
     layers = 0
     for layer in geometry.layers:
@@ -216,4 +218,6 @@ def _recurrent(geometry: ModelGeometry, settings: Settings) -> Buffer:
         for state in layer.states:
             nbytes = settings.sequences * state.elements * _STATE_ELEMENT_BYTES
             sizes[state.name in _CONVOLUTION] += nbytes
-    return Buffer("recurrent", settings.sequences, layers, sizes[True], sizes[False], "f32", "f32")
+    return LlamaCppBuffer(
+        "recurrent", settings.sequences, layers, sizes[True], sizes[False], "f32", "f32"
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import Extent, LayerKind, Role
+from vmtool.kv.geometry import Extent, LayerKind, TensorRole
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _TYPE_NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class SglangPool:
     """What SGLang makes of the memory.
 
     Attributes:
@@ -47,7 +47,7 @@ class Pool:
     type_name: str
 
 
-def sglang_pool(cost: SequenceCost, formats: Formats, budget: int, page: int) -> Pool:
+def sglang_pool(cost: SequenceCost, formats: Formats, budget: int, page: int) -> SglangPool:
     """Return how SGLang divides *budget* bytes of KV memory on one rank.
 
     Raises:
@@ -69,8 +69,8 @@ def sglang_pool(cost: SequenceCost, formats: Formats, budget: int, page: int) ->
     sizes = {tensor.role: layers.count * tensor.bytes_per_token for tensor in layers.tensors}
     token_bytes = sum(sizes.values())
     tokens = budget // token_bytes // page * page
-    value = sizes.pop(Role.VALUE, None)
-    return Pool(
+    value = sizes.pop(TensorRole.VALUE, None)
+    return SglangPool(
         page,
         token_bytes,
         tokens,
@@ -80,7 +80,7 @@ def sglang_pool(cost: SequenceCost, formats: Formats, budget: int, page: int) ->
     )
 
 
-def log_lines(pool: Pool) -> dict[str, list[str]]:
+def log_lines(pool: SglangPool) -> dict[str, list[str]]:
     """Return the lines that SGLang would log, by the versions that log so."""
     sizes = f"KV size: {pool.key_bytes / GIB:.2f} GB"
     if pool.value_bytes is not None:
@@ -98,6 +98,6 @@ def _is_plain(cost: SequenceCost) -> bool:
     return len(cost.layers) == 1 and all(
         layer.kind in (LayerKind.FULL, LayerKind.MLA)
         and not layer.states
-        and all(t.role is not Role.INDEX and t.extent == Extent() for t in layer.tensors)
+        and all(t.role is not TensorRole.INDEX and t.extent == Extent() for t in layer.tensors)
         for layer in cost.layers
     )

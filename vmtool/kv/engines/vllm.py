@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.formats import FORMATS
-from vmtool.kv.geometry import LayerKind, Role, Span
+from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import LayerCost, SequenceCost
@@ -32,7 +32,7 @@ _KERNEL_BLOCK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VllmSettings:
     """What the engine is started with.
 
     Attributes:
@@ -50,7 +50,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class VllmPool:
     """What vLLM makes of the memory.
 
     Attributes:
@@ -101,7 +101,7 @@ class _Spec:
         """What must be equal for layers of different sizes to share one group."""
         return (self.kind, self.extent, self.block)
 
-    def blocks_for(self, settings: Settings) -> int:
+    def blocks_for(self, settings: VllmSettings) -> int:
         """Return the blocks of one request of ``max_model_len``."""
         if self.extent is None:
             every_block = -(-settings.max_model_len // self.block)
@@ -119,13 +119,13 @@ def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
     name = formats.key.name
     if name.startswith("fp8") and not name.startswith("fp8_ds"):
         for layer in geometry.layers:
-            if any(tensor.role is Role.INDEX for tensor in layer.tensors):
+            if any(tensor.role is TensorRole.INDEX for tensor in layer.tensors):
                 packed = "fp8_ds_v4" if layer.kind is LayerKind.COMPRESSED else "fp8_ds_mla"
-                return formats._replace(key=FORMATS[packed])
+                return replace(formats, key=FORMATS[packed])
     return formats
 
 
-def vllm_pool(cost: SequenceCost, budget: int, settings: Settings) -> Pool:
+def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPool:
     """Return how vLLM divides *budget* bytes of KV memory on one rank.
 
     Raises:
@@ -164,7 +164,7 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: Settings) -> Pool:
     )
 
 
-def log_lines(pool: Pool, settings: Settings) -> dict[str, list[str]]:
+def log_lines(pool: VllmPool, settings: VllmSettings) -> dict[str, list[str]]:
     """Return the lines that vLLM would log, by the versions that have that meaning."""
     length = f"{settings.max_model_len:,}"
     concurrency = (
@@ -176,15 +176,15 @@ def log_lines(pool: Pool, settings: Settings) -> dict[str, list[str]]:
     }
 
 
-def _layer_specs(layer: LayerCost, settings: Settings) -> list[_Spec]:
+def _layer_specs(layer: LayerCost, settings: VllmSettings) -> list[_Spec]:
     """Return the specs of *layer*, once for each of the layers that are counted together."""
     if layer.kind is LayerKind.COMPRESSED:
         raise UsageError(f"--as vllm: layers with {layer.kind.value} are not modelled")
     sizes: dict[tuple[str, Extent], int] = {}
     for tensor in layer.tensors:
         # Index keys have a cache of their own, of the same type as the latent.
-        latent = tensor.role in (Role.LATENT, Role.INDEX)
-        name = "index" if tensor.role is Role.INDEX else "latent" if latent else "attention"
+        latent = tensor.role in (TensorRole.LATENT, TensorRole.INDEX)
+        name = "index" if tensor.role is TensorRole.INDEX else "latent" if latent else "attention"
         key = (name, tensor.extent)
         sizes[key] = sizes.get(key, 0) + tensor.bytes_per_token
     found = [
@@ -200,7 +200,9 @@ def _layer_specs(layer: LayerCost, settings: Settings) -> list[_Spec]:
     return found * layer.count
 
 
-def _align_states(specs: list[_Spec], settings: Settings) -> tuple[list[_Spec], int | None, int]:
+def _align_states(
+    specs: list[_Spec], settings: VllmSettings
+) -> tuple[list[_Spec], int | None, int]:
     """Make attention blocks at least as large as a state, and pad states to that size."""
     states = [spec.state_bytes for spec in specs if spec.extent is None]
     tokens = [spec.token_bytes for spec in specs if spec.extent is not None]
@@ -240,19 +242,19 @@ def _group_size(counts: list[int]) -> int:
 def _pool(
     num_blocks: int,
     groups: list[_Spec],
-    settings: Settings,
+    settings: VllmSettings,
     *,
     page_bytes: int,
     group_layers: int,
     aligned: tuple[int | None, int],
     padding_layers: int = 0,
-) -> Pool:
+) -> VllmPool:
     per_request = sum(spec.blocks_for(settings) for spec in groups)
     concurrency = Fraction(num_blocks, per_request)
     block = min(spec.block for spec in groups)
     # Ranks that divide the tokens hold that many times as many together.
     ranks = max(spec.extent.ranks if spec.extent else 1 for spec in groups)
-    return Pool(
+    return VllmPool(
         num_blocks=num_blocks,
         block_tokens=block,
         page_bytes=page_bytes,

@@ -42,7 +42,7 @@ class _PoolPolicy:
     def committed_bytes(self, tokens: int, sequences: int = 1) -> int:
         granules = 0
         for count, tensor in self.cost.tensors():
-            blocks = sequences * -(-self.cost.held(tensor, tokens) // self.block)
+            blocks = sequences * -(-self.cost.tokens_held(tensor, tokens) // self.block)
             granules += count * self.granules_for(self.block * tensor.bytes_per_token, blocks)
         for layer in self.cost.layers:
             for state in layer.states:
@@ -156,7 +156,7 @@ class FloorPerPage:
     def committed_bytes(self, tokens: int, sequences: int = 1) -> int:
         """Return the bytes of the pages of every sequence."""
         pages = sum(
-            count * -(-self.cost.held(tensor, tokens) // self.tokens_per_page(tensor))
+            count * -(-self.cost.tokens_held(tensor, tokens) // self.tokens_per_page(tensor))
             for count, tensor in self.cost.tensors()
         )
         for layer in self.cost.layers:
@@ -206,7 +206,7 @@ def _proportional_loss(
             divided = tensor.extent.ratio * tensor.extent.ranks
             per_token += Fraction(count * granule, divided * unit) / usable
         else:
-            held = cost.held(tensor, cost.saturation_tokens)
+            held = cost.tokens_held(tensor, cost.saturation_tokens)
             slack += count * granule * Fraction(held, unit) / usable
     part = 1 - cost.slope / per_token if per_token else Fraction(0)
     return Loss(part, -(-slack.numerator // slack.denominator))

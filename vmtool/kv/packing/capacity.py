@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 
@@ -27,7 +28,8 @@ class Limit(enum.Enum):
     NONE = "nothing"
 
 
-class Capacity(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Capacity:
     """How many fit.
 
     Attributes:
@@ -131,7 +133,8 @@ def _positive(**counts: int | None) -> None:
 # ---- waste ----------------------------------------------------------------------------------
 
 
-class Waste(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waste:
     """What one sequence commits beyond its bytes.
 
     Attributes:

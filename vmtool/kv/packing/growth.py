@@ -31,7 +31,7 @@ Run: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class EntryCount:
     """How many entries a tensor holds for a length: ``ceil(min(tokens, cap) / every)``.
 
     Attributes:
@@ -45,7 +45,7 @@ class Held:
     fixed: int | None = None
 
     @classmethod
-    def of(cls, extent: Extent, in_flight: int) -> Held:
+    def of(cls, extent: Extent, in_flight: int) -> EntryCount:
         """Return the closed form of ``extent.tokens_held(n, in_flight)``."""
         if extent.span is Span.FIXED:
             return cls(fixed=extent.size)
@@ -78,7 +78,7 @@ class Held:
         return self.fixed is None and self.cap is None
 
 
-_NOTHING = Held(fixed=0)
+_NOTHING = EntryCount(fixed=0)
 
 
 class Shape(Protocol):
@@ -95,13 +95,13 @@ class Shape(Protocol):
         """Return how far a sequence of *tokens* can grow on the same granules; ``None``: on and on."""
 
     def runs(self, tokens: int) -> tuple[Run, ...]:
-        """Return which granules those are, ascending and apart."""
+        """Return which granules those are, ascending and disjoint."""
 
-    def whole(self, tokens: int) -> tuple[Run, ...]:
+    def full_runs(self, tokens: int) -> tuple[Run, ...]:
         """Return those that the first *tokens* alone fill, which several sequences can share."""
 
-    def whole_bytes(self, tokens: int) -> int:
-        """Return the bytes of tokens in the granules of :meth:`whole`."""
+    def full_bytes(self, tokens: int) -> int:
+        """Return the bytes of tokens in the granules of :meth:`full_runs`."""
 
 
 # ---- ranges that are filled from the front ---------------------------------------------------
@@ -115,7 +115,7 @@ class PackedRange:
         count: Equal ranges of one sequence.
         granule: In bytes.
         entry_bytes: Bytes of an entry.
-        held: How many entries there are.
+        entries: How many entries there are.
         fixed_bytes: Bytes besides.
         per_granule: Entries in a granule where none may cross an edge; 0 where they may.
     """
@@ -123,13 +123,13 @@ class PackedRange:
     count: int
     granule: int
     entry_bytes: int
-    held: Held
+    entries: EntryCount
     fixed_bytes: int = 0
     per_granule: int = 0
 
     def granules(self, tokens: int) -> int:
         """See :class:`Shape`."""
-        entries = self.held.at(tokens)
+        entries = self.entries.at(tokens)
         if self.per_granule:
             return -(-entries // self.per_granule)
         return -(-(self.fixed_bytes + self.entry_bytes * entries) // self.granule)
@@ -138,30 +138,32 @@ class PackedRange:
         """See :class:`Shape`."""
         granules = self.granules(tokens)
         if self.per_granule:
-            return self.held.longest(granules * self.per_granule)
+            return self.entries.longest(granules * self.per_granule)
         if not self.entry_bytes:
             return None
-        return self.held.longest((granules * self.granule - self.fixed_bytes) // self.entry_bytes)
+        return self.entries.longest(
+            (granules * self.granule - self.fixed_bytes) // self.entry_bytes
+        )
 
     def runs(self, tokens: int) -> tuple[Run, ...]:
         """See :class:`Shape`."""
         granules = self.granules(tokens)
         return ((0, granules),) if granules else ()
 
-    def whole(self, tokens: int) -> tuple[Run, ...]:
+    def full_runs(self, tokens: int) -> tuple[Run, ...]:
         """See :class:`Shape`."""
-        granules = self._whole(tokens)
+        granules = self._full_granules(tokens)
         return ((0, granules),) if granules else ()
 
-    def whole_bytes(self, tokens: int) -> int:
+    def full_bytes(self, tokens: int) -> int:
         """See :class:`Shape`."""
         size = self.per_granule * self.entry_bytes if self.per_granule else self.granule
-        return self._whole(tokens) * size
+        return self._full_granules(tokens) * size
 
-    def _whole(self, tokens: int) -> int:
-        if not self.held.shared or self.fixed_bytes:
+    def _full_granules(self, tokens: int) -> int:
+        if not self.entries.shared or self.fixed_bytes:
             return 0
-        entries = self.held.at(tokens // self.held.every * self.held.every)
+        entries = self.entries.at(tokens // self.entries.every * self.entries.every)
         if self.per_granule:
             return entries // self.per_granule
         return entries * self.entry_bytes // self.granule
@@ -179,7 +181,7 @@ class StridedRange:
         granule: In bytes.
         heads: Parts of a range.
         row_bytes: Bytes of an entry of one head.
-        held: How many entries there are.
+        entries: How many entries there are.
         stride: Bytes from one head's part to the next.
     """
 
@@ -187,7 +189,7 @@ class StridedRange:
     granule: int
     heads: int
     row_bytes: int
-    held: Held
+    entries: EntryCount
     stride: int
 
     def granules(self, tokens: int) -> int:
@@ -198,17 +200,17 @@ class StridedRange:
         """See :class:`Shape`."""
         granules = self.granules(tokens)
         while True:
-            used = self.row_bytes * self.held.at(tokens)
+            used = self.row_bytes * self.entries.at(tokens)
             # Until one of the heads enters a granule, which another one may have already.
             room = min(-(at + used) % self.granule for at in self._places) if used else 0
-            found = self.held.longest((used + room) // self.row_bytes)
+            found = self.entries.longest((used + room) // self.row_bytes)
             if found is None or self.granules(found + 1) != granules:
                 return found
             tokens = found + 1
 
     def runs(self, tokens: int) -> tuple[Run, ...]:
         """See :class:`Shape`."""
-        used = self.row_bytes * self.held.at(tokens)
+        used = self.row_bytes * self.entries.at(tokens)
         if not used:
             return ()
         joined: list[Run] = []
@@ -221,11 +223,11 @@ class StridedRange:
                 joined.append((first, end))
         return tuple(joined)
 
-    def whole(self, tokens: int) -> tuple[Run, ...]:
+    def full_runs(self, tokens: int) -> tuple[Run, ...]:
         """See :class:`Shape`."""
-        if not self.held.shared:
+        if not self.entries.shared:
             return ()
-        used = self.row_bytes * self.held.at(tokens // self.held.every * self.held.every)
+        used = self.row_bytes * self.entries.at(tokens // self.entries.every * self.entries.every)
         found = []
         for head in range(self.heads):
             at = head * self.stride
@@ -234,9 +236,9 @@ class StridedRange:
                 found.append((first, end))
         return tuple(found)
 
-    def whole_bytes(self, tokens: int) -> int:
+    def full_bytes(self, tokens: int) -> int:
         """See :class:`Shape`."""
-        return sum(end - first for first, end in self.whole(tokens)) * self.granule
+        return sum(end - first for first, end in self.full_runs(tokens)) * self.granule
 
     @cached_property
     def _places(self) -> frozenset[int]:
@@ -258,7 +260,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
                 item.copies,
                 policy.granule,
                 item.token_bytes,
-                Held.of(item.extent, policy.cost.in_flight) if item.extent else _NOTHING,
+                EntryCount.of(item.extent, policy.cost.in_flight) if item.extent else _NOTHING,
                 item.fixed_bytes,
             )
             for item in policy.ranges
@@ -269,7 +271,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
                 count,
                 policy.granule,
                 tensor.bytes_per_token,
-                Held.of(tensor.extent, policy.cost.in_flight),
+                EntryCount.of(tensor.extent, policy.cost.in_flight),
                 per_granule=policy.tokens_per_page(tensor),
             )
             for count, tensor in policy.cost.tensors()
@@ -282,8 +284,8 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
                 policy.granule,
                 tensor.heads,
                 tensor.row_bytes,
-                Held.of(tensor.extent, policy.cost.in_flight),
-                tensor.row_bytes * policy.cost.held(tensor, policy.stride_tokens),
+                EntryCount.of(tensor.extent, policy.cost.in_flight),
+                tensor.row_bytes * policy.cost.tokens_held(tensor, policy.stride_tokens),
             )
             for count, tensor in policy.cost.tensors()
         ]
@@ -317,12 +319,12 @@ class BlockPool:
     Attributes:
         count: How many there are.
         block_bytes: Bytes of a block.
-        apart: Whether a block that would cross a granule's edge is left out.
+        drops_straddling: Whether a block that would cross a granule's edge is left out.
     """
 
     count: int
     block_bytes: int
-    apart: bool
+    drops_straddling: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +333,12 @@ class BlockClass:
 
     Attributes:
         pools: The pools, those of one size together.
-        held: How many entries a sequence has.
+        entries: How many entries a sequence has.
         block: Entries of a block.
     """
 
     pools: tuple[BlockPool, ...]
-    held: Held
+    entries: EntryCount
     block: int
 
     @property
@@ -346,34 +348,34 @@ class BlockClass:
 
     def blocks(self, tokens: int) -> int:
         """Return the blocks of a sequence of *tokens*."""
-        return -(-self.held.at(tokens) // self.block)
+        return -(-self.entries.at(tokens) // self.block)
 
     def longest(self, tokens: int) -> int | None:
         """Return how far a sequence of *tokens* can grow on the same blocks; ``None``: on and on."""
-        return self.held.longest(self.blocks(tokens) * self.block)
+        return self.entries.longest(self.blocks(tokens) * self.block)
 
-    def whole(self, tokens: int) -> int:
+    def full_blocks(self, tokens: int) -> int:
         """Return the blocks that the first *tokens* alone fill, which sequences can share."""
-        return tokens // self.held.every // self.block if self.held.shared else 0
+        return tokens // self.entries.every // self.block if self.entries.shared else 0
 
 
 def block_classes(policy: Policy) -> tuple[BlockClass, ...] | None:
     """Return the pools of *policy*, or ``None`` if it gives each sequence ranges of its own."""
     if not isinstance(policy, (Paged, StraddleLoses)):
         return None
-    apart = isinstance(policy, StraddleLoses)
-    sizes: dict[Held, dict[int, int]] = {}
+    drops_straddling = isinstance(policy, StraddleLoses)
+    sizes: dict[EntryCount, dict[int, int]] = {}
     for count, tensor in policy.cost.tensors():
-        pools = sizes.setdefault(Held.of(tensor.extent, policy.cost.in_flight), {})
+        pools = sizes.setdefault(EntryCount.of(tensor.extent, policy.cost.in_flight), {})
         nbytes = policy.block * tensor.bytes_per_token
         pools[nbytes] = pools.get(nbytes, 0) + count
     classes = [
         BlockClass(
-            tuple(BlockPool(count, nbytes, apart) for nbytes, count in pools.items()),
-            held,
+            tuple(BlockPool(count, nbytes, drops_straddling) for nbytes, count in pools.items()),
+            entries,
             policy.block,
         )
-        for held, pools in sizes.items()
+        for entries, pools in sizes.items()
     ]
     states: dict[int, int] = {}
     for layer in policy.cost.layers:
@@ -381,6 +383,61 @@ def block_classes(policy: Policy) -> tuple[BlockClass, ...] | None:
             states[state.nbytes] = states.get(state.nbytes, 0) + layer.count
     if states:
         # The states of all sequences lie end to end: each has one block, which may cross edges.
-        slots = tuple(BlockPool(count, nbytes, apart=False) for nbytes, count in states.items())
-        classes.append(BlockClass(slots, Held(fixed=1), 1))
+        slots = tuple(
+            BlockPool(count, nbytes, drops_straddling=False) for nbytes, count in states.items()
+        )
+        classes.append(BlockClass(slots, EntryCount(fixed=1), 1))
     return tuple(classes)
+
+
+# ---- bytes of many lengths --------------------------------------------------------------------
+
+
+class UsedBytes:
+    """The bytes that *cost* has for a length, fast, and exact as :meth:`SequenceCost.bytes_for`.
+
+    Args:
+        cost: What a sequence costs.
+    """
+
+    __slots__ = ("_fixed", "_slope", "_steps")
+
+    def __init__(self, cost: SequenceCost) -> None:
+        self._fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
+        self._slope = 0  # of what holds every token
+        steps: dict[EntryCount, int] = {}
+        for count, tensor in cost.tensors():
+            entries = EntryCount.of(tensor.extent, cost.in_flight)
+            nbytes = count * tensor.bytes_per_token
+            if entries.fixed is not None:
+                self._fixed += nbytes * entries.fixed
+            elif entries == EntryCount():
+                self._slope += nbytes
+            else:
+                steps[entries] = steps.get(entries, 0) + nbytes
+        self._steps = tuple(steps.items())
+
+    def at(self, tokens: int) -> int:
+        """Return the bytes of a sequence of *tokens*."""
+        found = self._fixed + self._slope * tokens
+        for entries, nbytes in self._steps:
+            found += nbytes * entries.at(tokens)
+        return found
+
+    def over(self, tokens: int, more: int) -> int:
+        """Return the sum of the bytes at the *more* lengths after *tokens*."""
+        end = tokens + more
+        found = self._fixed * more + self._slope * (more * (tokens + end + 1) // 2)
+        for entries, nbytes in self._steps:
+            found += nbytes * (_sum(entries, end) - _sum(entries, tokens))
+        return found
+
+
+def _sum(entries: EntryCount, tokens: int) -> int:
+    """Return the entries held at every length from 1 to *tokens* together."""
+    beyond = 0
+    if entries.cap is not None and tokens > entries.cap:
+        beyond = (tokens - entries.cap) * -(-entries.cap // entries.every)
+        tokens = entries.cap
+    whole, rest = divmod(tokens, entries.every)
+    return entries.every * whole * (whole + 1) // 2 + rest * (whole + 1) + beyond

@@ -7,9 +7,10 @@ that the search for the length where waste ends is exact.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from vmtool.errors import UsageError
 from vmtool.units import align_up
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import Extent
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Loss:
     """A bound on waste: ``waste(n) <= part * committed(n) + slack_bytes`` for every length.
 
     Attributes:
@@ -63,7 +65,8 @@ class Policy(Protocol):
 # ---- ranges of one sequence -----------------------------------------------------------------
 
 
-class _Range(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Range:
     """Equal ranges of one sequence: what each holds for a token, and what it holds anyway."""
 
     copies: int
@@ -205,8 +208,8 @@ class HeadMajor:
             )
         touched = 0
         for count, tensor in self.cost.tensors():
-            stride = tensor.row_bytes * self.cost.held(tensor, self.stride_tokens)
-            used = tensor.row_bytes * self.cost.held(tensor, tokens)
+            stride = tensor.row_bytes * self.cost.tokens_held(tensor, self.stride_tokens)
+            used = tensor.row_bytes * self.cost.tokens_held(tensor, tokens)
             touched += count * _granules_touched(tensor.heads, stride, used, self.granule)
         return sequences * (touched * self.granule + self._state_bytes)
 

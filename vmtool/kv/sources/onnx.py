@@ -19,9 +19,9 @@ from vmtool.kv.geometry import (
     LayerKind,
     ModelGeometry,
     Provenance,
-    Role,
     Source,
     Tensor,
+    TensorRole,
 )
 from vmtool.kv.sources.fields import (
     FLAGS,
@@ -217,7 +217,7 @@ def _geometry(path: str, pasts: dict[tuple[int, str], _Past]) -> ModelGeometry:
     layers, facts = [], {}
     for i in range(count):
         tensors = []
-        for what, role in (("key", Role.KEY), ("value", Role.VALUE)):
+        for what, role in (("key", TensorRole.KEY), ("value", TensorRole.VALUE)):
             past = pasts.get((i, what))
             if past is None:
                 _fail(path, "graph.input", f"has no past {what} for layer {i}")

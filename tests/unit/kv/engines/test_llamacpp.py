@@ -4,16 +4,16 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.kv import sources
-from vmtool.kv.engines.llamacpp import Settings, llamacpp_buffers, log_line
+from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line
 from vmtool.kv.formats import choose_formats
-from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
+from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.units import MIB
 
 
 def buffers(name, context, key="f16", value=None, **settings):
     geometry = sources.load(name)
     formats = choose_formats(geometry.dtype, key=key, value=value)
-    return llamacpp_buffers(geometry, formats, Settings(context, **settings))
+    return llamacpp_buffers(geometry, formats, LlamaCppSettings(context, **settings))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_sizes_that_were_logged(name, context, dtype, settings, sizes):
 
 
 def test_the_line_that_llama_cpp_logs():
-    settings = Settings(4096)
+    settings = LlamaCppSettings(4096)
     (found,) = buffers("llama-3.2-1b", 4096, "q8_0", "q4_0")
     assert log_line(found, settings) == (
         "llama_kv_cache: size =   52.00 MiB (  4096 cells,  16 layers, 1/1 seqs),"
@@ -66,11 +66,14 @@ def test_the_context_is_padded_and_sequences_have_their_own_cells():
 
 
 def test_sequences_that_share_a_buffer_are_logged_as_one_stream():
-    settings = Settings(1024, sequences=4, unified=True)
+    settings = LlamaCppSettings(1024, sequences=4, unified=True)
     (found,) = buffers("llama-3.2-1b", 1024, sequences=4, unified=True)
     assert found.nbytes == 1024 * 32_768
     assert " 4/1 seqs)" in log_line(found, settings)
-    assert (settings.total_context, Settings(1024, sequences=4).total_context) == (1024, 4096)
+    assert (settings.total_context, LlamaCppSettings(1024, sequences=4).total_context) == (
+        1024,
+        4096,
+    )
 
 
 def test_states_are_always_32_bit():
@@ -78,7 +81,7 @@ def test_states_are_always_32_bit():
     # 64 layers, d_inner 8192, d_state 16, a convolution of 4: (4 - 1) * 8192 and 16 * 8192 elements.
     assert (states.what, states.layers) == ("recurrent", 64)
     assert (states.first_bytes, states.second_bytes) == (64 * 3 * 8192 * 4, 64 * 16 * 8192 * 4)
-    assert log_line(states, Settings(4096)).startswith("llama_memory_recurrent: size =  ")
+    assert log_line(states, LlamaCppSettings(4096)).startswith("llama_memory_recurrent: size =  ")
 
 
 def test_formats_that_it_lacks_are_refused():
@@ -89,7 +92,9 @@ def test_formats_that_it_lacks_are_refused():
 def test_ranks_are_refused():
     geometry = sources.load("llama-3.1-8b").shard(tp=2)
     with pytest.raises(UsageError, match="does not divide heads among ranks"):
-        llamacpp_buffers(geometry, choose_formats("fp16", key=None, value=None), Settings(4096))
+        llamacpp_buffers(
+            geometry, choose_formats("fp16", key=None, value=None), LlamaCppSettings(4096)
+        )
 
 
 @pytest.mark.parametrize(
@@ -109,12 +114,14 @@ def test_caches_that_are_not_modelled_are_not_left_out(name, what):
 def test_layers_of_cross_attention_are_not_left_out():
     # As in Llama 3.2 Vision: such layers keep an image and nothing of the text.
     image = Extent(Span.FIXED, 6404)
-    pair = (Tensor("k", Role.KEY, 8, 128), Tensor("v", Role.VALUE, 8, 128))
+    pair = (Tensor("k", TensorRole.KEY, 8, 128), Tensor("v", TensorRole.VALUE, 8, 128))
     cross = (
-        Tensor("cross_k", Role.KEY, 8, 128, image),
-        Tensor("cross_v", Role.VALUE, 8, 128, image),
+        Tensor("cross_k", TensorRole.KEY, 8, 128, image),
+        Tensor("cross_v", TensorRole.VALUE, 8, 128, image),
     )
     layers = (Layer(0, LayerKind.FULL, pair), Layer(1, LayerKind.CROSS, cross))
     formats = choose_formats("fp16", key=None, value=None)
     with pytest.raises(UsageError, match="layers with cross attention are not modelled"):
-        llamacpp_buffers(ModelGeometry("t", "mllama_text_model", layers), formats, Settings(4096))
+        llamacpp_buffers(
+            ModelGeometry("t", "mllama_text_model", layers), formats, LlamaCppSettings(4096)
+        )

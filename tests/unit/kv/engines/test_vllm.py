@@ -8,13 +8,13 @@ from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.engines.vllm import (
-    Settings,
+    VllmSettings,
     log_lines,
     stored_formats,
     vllm_pool,
 )
 from vmtool.kv.formats import choose_formats
-from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Role, Span, Tensor
+from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.units import GIB
 
 
@@ -38,16 +38,16 @@ def gib(text):
 def test_llama_3_1_8b(memory, blocks, length, concurrency):
     # Source: vllm issue 10517; the memory is logged to two decimals of a GiB.
     model = cost("llama-3.1-8b")
-    near = [vllm_pool(model, gib(memory) + d * GIB // 200, Settings(length)) for d in (-1, 1)]
+    near = [vllm_pool(model, gib(memory) + d * GIB // 200, VllmSettings(length)) for d in (-1, 1)]
     assert near[0].num_blocks <= blocks <= near[1].num_blocks
-    pool = vllm_pool(model, blocks * 16 * 131_072, Settings(length))
+    pool = vllm_pool(model, blocks * 16 * 131_072, VllmSettings(length))
     assert pool.num_blocks == blocks
     assert f"{float(pool.concurrency):.2f}" == concurrency
 
 
 def test_the_lines_that_vllm_logged():
     # Source: vllm pull request 13596: 127,626 blocks of 16.
-    settings = Settings(2048)
+    settings = VllmSettings(2048)
     pool = vllm_pool(cost("llama-3.1-8b"), 127_626 * 16 * 131_072, settings)
     assert log_lines(pool, settings)["before about 0.21"] == [
         "GPU KV cache size: 2,042,016 tokens",
@@ -59,10 +59,10 @@ def test_qwen3_30b_a3b_on_four_ranks():
     # Source: a public log: 2.31 GiB, 100,752 tokens, 1.54x at 65,536.
     model = cost("qwen3-30b-a3b", tp=4)
     low, high = (
-        vllm_pool(model, gib(f), Settings(65_536)).tokens_older for f in ("2.305", "2.315")
+        vllm_pool(model, gib(f), VllmSettings(65_536)).tokens_older for f in ("2.305", "2.315")
     )
     assert low <= 100_752 <= high
-    pool = vllm_pool(model, 100_752 * 24_576, Settings(65_536))
+    pool = vllm_pool(model, 100_752 * 24_576, VllmSettings(65_536))
     assert (pool.tokens_older, f"{float(pool.concurrency):.2f}") == (100_752, "1.54")
 
 
@@ -73,11 +73,12 @@ def test_qwen3_30b_a3b_in_fp8(memory, tokens):
     # Source: vllm issue 25350; that the cache is fp8 is inferred from 49,152 bytes a token.
     model = cost("qwen3-30b-a3b", "fp8")
     near = [
-        vllm_pool(model, gib(memory) + d * GIB // 200, Settings(4096)).tokens_older for d in (-1, 1)
+        vllm_pool(model, gib(memory) + d * GIB // 200, VllmSettings(4096)).tokens_older
+        for d in (-1, 1)
     ]
     assert near[0] <= tokens <= near[1]
     # 221,000 is no whole number of blocks: it was rounded when it was reported.
-    assert vllm_pool(model, tokens * 49_152, Settings(4096)).tokens_older == tokens // 16 * 16
+    assert vllm_pool(model, tokens * 49_152, VllmSettings(4096)).tokens_older == tokens // 16 * 16
 
 
 # ---- windows --------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def test_qwen3_30b_a3b_in_fp8(memory, tokens):
 
 def test_gpt_oss_120b_as_two_groups():
     # Source: hf-mem issue 60: 73,728 bytes a token, 5.38 GiB, 78,384 tokens.
-    pool = vllm_pool(cost("gpt-oss-120b"), 9798 * 18 * 32_768, Settings(131_072))
+    pool = vllm_pool(cost("gpt-oss-120b"), 9798 * 18 * 32_768, VllmSettings(131_072))
     assert (pool.groups, pool.group_layers, pool.padding_layers) == (2, 18, 0)
     assert pool.tokens_older == 78_384
     assert round(9798 * 18 * 32_768 / GIB, 2) == 5.38
@@ -93,7 +94,7 @@ def test_gpt_oss_120b_as_two_groups():
 
 def test_gemma_4_31b_as_six_groups():
     # Source: hf-mem issue 61: 24.54 GiB, 26,800 tokens.
-    pool = vllm_pool(cost("gemma-4-31b"), gib("24.54"), Settings(262_144))
+    pool = vllm_pool(cost("gemma-4-31b"), gib("24.54"), VllmSettings(262_144))
     assert (pool.groups, pool.group_layers, pool.num_blocks) == (6, 10, 10_051)
     assert pool.tokens_older == 26_800
 
@@ -104,7 +105,7 @@ def test_gemma_4_31b_as_six_groups():
 def test_gemma_4_26b_holds_another_number_of_tokens_at_each_length(length, tokens):
     # Source: a public log on one pool of 4.25 GiB; that 4992 tokens were in flight (2 x 2496, with
     # asynchronous scheduling) is inferred: it gives all three.
-    settings = Settings(length, in_flight=4992)
+    settings = VllmSettings(length, in_flight=4992)
     assert vllm_pool(cost("gemma-4-26b-a4b"), gib("4.25"), settings).tokens_newer == tokens
 
 
@@ -121,13 +122,16 @@ def test_gemma_4_26b_holds_another_number_of_tokens_at_each_length(length, token
 def test_groups_are_filled_up_where_that_takes_few_layers(full, windowed, size, groups, padding):
     # vLLM: as many layers as the rarer kind has, unless the other has less than 1.5 times as many.
     def layers(count, extent):
-        pair = (Tensor("k", Role.KEY, 1, 64, extent), Tensor("v", Role.VALUE, 1, 64, extent))
+        pair = (
+            Tensor("k", TensorRole.KEY, 1, 64, extent),
+            Tensor("v", TensorRole.VALUE, 1, 64, extent),
+        )
         return [Layer(i, LayerKind.FULL, pair) for i in range(count)]
 
     mixed = (*layers(full, Extent()), *layers(windowed, Extent(Span.WINDOW, 64)))
     geometry = ModelGeometry("t", "t", mixed, None, "bf16")
     model = SequenceCost.of(geometry, choose_formats("bf16", key=None, value=None))
-    pool = vllm_pool(model, GIB, Settings(4096))
+    pool = vllm_pool(model, GIB, VllmSettings(4096))
     assert (pool.group_layers, pool.groups, pool.padding_layers) == (size, groups, padding)
     assert pool.num_blocks == GIB // (16 * 256) // size
 
@@ -136,11 +140,11 @@ def test_a_window_takes_a_block_more_and_a_chunk_does_not():
     def pool(span):
         tensors = tuple(
             Tensor(name, role, 1, 64, Extent(span, 128))
-            for name, role in (("k", Role.KEY), ("v", Role.VALUE))
+            for name, role in (("k", TensorRole.KEY), ("v", TensorRole.VALUE))
         )
         geometry = ModelGeometry("t", "t", (Layer(0, LayerKind.WINDOW, tensors),), None, "bf16")
         model = SequenceCost.of(geometry, choose_formats("bf16", key=None, value=None))
-        return vllm_pool(model, GIB, Settings(100_000, in_flight=64)).blocks_per_request
+        return vllm_pool(model, GIB, VllmSettings(100_000, in_flight=64)).blocks_per_request
 
     # (128 - 1 + 64) / 16 = 11.9, so 12 and one; (128 + 64) / 16 = 12.
     assert (pool(Span.WINDOW), pool(Span.CHUNK)) == (13, 12)
@@ -151,7 +155,7 @@ def test_a_window_takes_a_block_more_and_a_chunk_does_not():
 
 def test_qwen3_5_27b_aligns_its_blocks_to_784_tokens():
     # Source: vllm issue 40691: block 784, 1487 blocks, 290,864 tokens, 33.04x at 32,768.
-    settings = Settings(32_768)
+    settings = VllmSettings(32_768)
     pool = vllm_pool(cost("qwen3.5-27b"), 1487 * 16 * 784 * 4096, settings)
     assert (pool.aligned_block_tokens, pool.num_blocks) == (784, 1487)
     assert pool.state_padding_bytes == 784 * 4096 - 3_207_168
@@ -161,7 +165,7 @@ def test_qwen3_5_27b_aligns_its_blocks_to_784_tokens():
 
 def test_qwen3_6_35b_a3b_with_prefix_caching():
     # Source: noonghunna/club-3090 issue 612: fp8, block 2096, 299 blocks, 4.3333x, 567,978 tokens.
-    settings = Settings(131_072, state_mode="align")
+    settings = VllmSettings(131_072, state_mode="align")
     pool = vllm_pool(cost("qwen3.6-35b-a3b", "fp8"), 299 * 10 * 2096 * 1024, settings)
     assert (pool.aligned_block_tokens, pool.num_blocks) == (2096, 299)
     assert (pool.blocks_per_request, pool.tokens_newer) == (69, 567_978)
@@ -169,13 +173,13 @@ def test_qwen3_6_35b_a3b_with_prefix_caching():
 
 
 def test_states_at_every_block_take_as_many_blocks_as_attention():
-    settings = Settings(32_768, state_mode="all")
+    settings = VllmSettings(32_768, state_mode="all")
     pool = vllm_pool(cost("qwen3.5-27b"), gib("40"), settings)
     assert pool.blocks_per_request == 42 + 3 * 42
 
 
 def test_states_alone_take_one_block_a_sequence():
-    pool = vllm_pool(cost("falcon-mamba-7b"), GIB, Settings(8192))
+    pool = vllm_pool(cost("falcon-mamba-7b"), GIB, VllmSettings(8192))
     assert (pool.groups, pool.blocks_per_request, pool.aligned_block_tokens) == (1, 1, None)
 
 
@@ -184,16 +188,16 @@ def test_states_alone_take_one_block_a_sequence():
 )
 def test_a_block_of_states_alone_is_a_sequence_without_prefix_caching(mode, block, tokens):
     # 64 layers of 311,296 B: 862 blocks in 16 GiB.
-    settings = Settings(8192, state_mode=mode)
+    settings = VllmSettings(8192, state_mode=mode)
     pool = vllm_pool(cost("falcon-mamba-7b"), 16 * GIB, settings)
     assert (pool.num_blocks, pool.block_tokens, pool.tokens_older) == (862, block, tokens)
 
 
 def test_a_state_does_not_make_the_blocks_of_attention_longer():
     # The longest request is shorter than the 784 tokens to which blocks are aligned.
-    short = vllm_pool(cost("qwen3.5-27b"), 10 * GIB, Settings(512))
+    short = vllm_pool(cost("qwen3.5-27b"), 10 * GIB, VllmSettings(512))
     assert (short.aligned_block_tokens, short.block_tokens) == (784, 512)
-    aligned = vllm_pool(cost("qwen3.5-27b"), 10 * GIB, Settings(512, state_mode="align"))
+    aligned = vllm_pool(cost("qwen3.5-27b"), 10 * GIB, VllmSettings(512, state_mode="align"))
     assert (aligned.aligned_block_tokens, aligned.block_tokens) == (784, 784)
 
 
@@ -201,7 +205,7 @@ def test_a_state_does_not_make_the_blocks_of_attention_longer():
 
 
 def test_index_keys_are_layers_of_another_size_in_the_same_group():
-    pool = vllm_pool(cost("deepseek-v3.2"), 100 * 16 * 61 * (1152 + 132), Settings(16))
+    pool = vllm_pool(cost("deepseek-v3.2"), 100 * 16 * 61 * (1152 + 132), VllmSettings(16))
     assert (pool.groups, pool.num_blocks, pool.page_bytes) == (1, 100, 0)
 
 
@@ -225,24 +229,24 @@ def test_fp8_latents_of_sparse_attention_are_stored_with_scales(name, asked, sto
 
 def test_ranks_that_divide_the_tokens_hold_more_together():
     memory = 1000 * 16 * 70_272
-    whole = vllm_pool(cost("deepseek-v3", tp=8), memory, Settings(16_384))
-    divided = vllm_pool(cost("deepseek-v3", tp=8, dcp=8), memory, Settings(16_384))
+    whole = vllm_pool(cost("deepseek-v3", tp=8), memory, VllmSettings(16_384))
+    divided = vllm_pool(cost("deepseek-v3", tp=8, dcp=8), memory, VllmSettings(16_384))
     assert (whole.tokens_older, divided.tokens_older) == (16_000, 128_000)
     assert divided.concurrency == 8 * whole.concurrency
 
 
 def test_a_rank_with_fewer_heads_than_ranks_holds_a_copy():
     memory = gib("2")
-    eight = vllm_pool(cost("qwen3-30b-a3b", tp=8), memory, Settings(4096))
-    four = vllm_pool(cost("qwen3-30b-a3b", tp=4), memory, Settings(4096))
+    eight = vllm_pool(cost("qwen3-30b-a3b", tp=8), memory, VllmSettings(4096))
+    four = vllm_pool(cost("qwen3-30b-a3b", tp=4), memory, VllmSettings(4096))
     assert eight == four
 
 
 def test_pages_that_cannot_be_made_equal_are_refused():
     def layer(index, heads, extent):
         tensors = (
-            Tensor("k", Role.KEY, heads, 64, extent),
-            Tensor("v", Role.VALUE, heads, 64, extent),
+            Tensor("k", TensorRole.KEY, heads, 64, extent),
+            Tensor("v", TensorRole.VALUE, heads, 64, extent),
         )
         return Layer(index, LayerKind.FULL, tensors)
 
@@ -251,14 +255,14 @@ def test_pages_that_cannot_be_made_equal_are_refused():
     )
     model = SequenceCost.of(geometry, choose_formats("bf16", key=None, value=None))
     with pytest.raises(UsageError, match="pages of 8192 B and 12288 B cannot be made equal"):
-        vllm_pool(model, GIB, Settings(4096))
+        vllm_pool(model, GIB, VllmSettings(4096))
 
 
 def test_compressed_layers_are_not_guessed():
     with pytest.raises(UsageError, match="compressed attention are not modelled"):
-        vllm_pool(cost("deepseek-v4-flash"), GIB, Settings(4096))
+        vllm_pool(cost("deepseek-v4-flash"), GIB, VllmSettings(4096))
 
 
 def test_an_unknown_state_mode_is_refused():
     with pytest.raises(UsageError, match="use none, align, all"):
-        vllm_pool(cost("llama-3.1-8b"), GIB, Settings(4096, state_mode="both"))
+        vllm_pool(cost("llama-3.1-8b"), GIB, VllmSettings(4096, state_mode="both"))

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
 from vmtool.kv.packing import POLICIES, make_policy
-from vmtool.kv.packing.growth import Held, StridedRange, block_classes, shapes_of
-from vmtool.kv.packing.usage import LiveBytes
+from vmtool.kv.packing.growth import EntryCount, StridedRange, UsedBytes, block_classes, shapes_of
 
 LONGEST = 400
 
@@ -44,7 +43,7 @@ def test_granules_and_runs_add_up_to_what_the_policy_commits(costs, data):
             pool.count
             * (
                 policy.granules_for(pool.block_bytes, each.blocks(tokens))
-                if pool.apart
+                if pool.drops_straddling
                 else -(-each.blocks(tokens) * pool.block_bytes // policy.granule)
             )
             for each in classes
@@ -80,25 +79,25 @@ def test_whole_granules_are_full_stay_and_lie_in_what_is_committed(costs, data):
     policy = data.draw(any_policy(costs))
     tokens = data.draw(st.integers(0, LONGEST))
     for shape in shapes_of(policy) or ():
-        whole = {g for first, end in shape.whole(tokens) for g in range(first, end)}
-        later = {g for first, end in shape.whole(tokens + 50) for g in range(first, end)}
+        whole = {g for first, end in shape.full_runs(tokens) for g in range(first, end)}
+        later = {g for first, end in shape.full_runs(tokens + 50) for g in range(first, end)}
         taken = {g for first, end in shape.runs(tokens) for g in range(first, end)}
         assert whole <= taken
         assert whole <= later
         entry = (
             shape.row_bytes * shape.heads if isinstance(shape, StridedRange) else shape.entry_bytes
         )
-        assert shape.whole_bytes(tokens) <= shape.held.at(tokens) * entry
+        assert shape.full_bytes(tokens) <= shape.entries.at(tokens) * entry
         if getattr(shape, "per_granule", 0):
-            assert shape.whole_bytes(tokens) == len(whole) * shape.per_granule * entry
+            assert shape.full_bytes(tokens) == len(whole) * shape.per_granule * entry
         else:
-            assert shape.whole_bytes(tokens) == len(whole) * shape.granule
+            assert shape.full_bytes(tokens) == len(whole) * shape.granule
 
 
 @given(st.data())
 def test_live_bytes_and_their_sums_are_those_of_the_cost(costs, data):
     cost = data.draw(costs)
-    live = LiveBytes(cost)
+    live = UsedBytes(cost)
     tokens, more = data.draw(st.integers(0, LONGEST)), data.draw(st.integers(0, 300))
     assert live.at(tokens) == cost.bytes_for(tokens)
     assert live.over(tokens, more) == sum(
@@ -108,10 +107,10 @@ def test_live_bytes_and_their_sums_are_those_of_the_cost(costs, data):
 
 @pytest.mark.parametrize(("cap", "every"), [(None, 1), (None, 3), (10, 1), (10, 4)])
 def test_entries_and_their_inverse_agree(cap, every):
-    held = Held(cap, every)
+    entries = EntryCount(cap, every)
     for tokens in range(30):
-        longest = held.longest(held.at(tokens))
+        longest = entries.longest(entries.at(tokens))
         if longest is None:
-            assert held.at(tokens) == held.at(99)
+            assert entries.at(tokens) == entries.at(99)
         else:
-            assert held.at(longest) == held.at(tokens) < held.at(longest + 1)
+            assert entries.at(longest) == entries.at(tokens) < entries.at(longest + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vmtool.errors import InputError, UsageError
-from vmtool.kv.geometry import LayerKind, Role, Source, Span
+from vmtool.kv.geometry import LayerKind, Source, Span, TensorRole
 from vmtool.kv.sources.hf.resolve import FAMILIES, resolve
 
 LLAMA = {
@@ -338,13 +338,18 @@ def test_a_latent_is_one_row_of_lora_and_rope():
     geometry = model(MLA)
     assert geometry.provenance["latent_dim"].value == 576
     (latent,) = geometry.layers[0].tensors
-    assert (latent.role, latent.heads, latent.dim, latent.rope_dim) == (Role.LATENT, 1, 576, 64)
+    assert (latent.role, latent.heads, latent.dim, latent.rope_dim) == (
+        TensorRole.LATENT,
+        1,
+        576,
+        64,
+    )
 
 
 def test_sparse_attention_adds_an_index_key():
     config = {**MLA, "model_type": "deepseek_v32", "index_head_dim": 128, "index_topk": 2048}
     latent, index = model(config).layers[0].tensors
-    assert (latent.dim, index.role, index.heads, index.dim) == (576, Role.INDEX, 1, 128)
+    assert (latent.dim, index.role, index.heads, index.dim) == (576, TensorRole.INDEX, 1, 128)
     assert (index.elements_per_token, index.tokens_held(100)) == (128, 100)
 
 

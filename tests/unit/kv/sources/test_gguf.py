@@ -10,7 +10,7 @@ import pytest
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv import sources
-from vmtool.kv.geometry import LayerKind, Role, Source
+from vmtool.kv.geometry import LayerKind, Source, TensorRole
 from vmtool.kv.sources import gguf as our_gguf
 from vmtool.kv.sources.gguf.reader import MAX_METADATA_BYTES, read_metadata
 
@@ -123,9 +123,14 @@ def test_a_latent_is_kept_once_where_the_file_supports_it():
         "attention.value_length_mla": 128,
     }
     (latent,) = build("deepseek2", values).layers[0].tensors
-    assert (latent.role, latent.heads, latent.dim, latent.rope_dim) == (Role.LATENT, 1, 576, 64)
+    assert (latent.role, latent.heads, latent.dim, latent.rope_dim) == (
+        TensorRole.LATENT,
+        1,
+        576,
+        64,
+    )
     index = build("glm-dsa", {**values, "attention.indexer.key_length": 128}).layers[0].tensors[1]
-    assert (index.role, index.dim) == (Role.INDEX, 128)
+    assert (index.role, index.dim) == (TensorRole.INDEX, 128)
 
 
 def test_an_older_deepseek_file_keeps_k_and_v_of_every_head():

@@ -12,7 +12,7 @@ import pytest
 
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.kv import sources
-from vmtool.kv.geometry import LayerKind, Role, Source, Span
+from vmtool.kv.geometry import LayerKind, Source, Span, TensorRole
 from vmtool.kv.sources.builtin import ORIGINS
 
 LLAMA = {
@@ -323,8 +323,8 @@ def test_an_onnx_decoder_shows_its_cache_in_its_inputs(write_onnx):
     geometry = sources.load(write_onnx([ids, *pasts(12)]))
     assert (len(geometry.layers), geometry.dtype) == (12, "fp16")
     assert [(t.role, t.heads, t.dim) for t in geometry.layers[11].tensors] == [
-        (Role.KEY, 8, 128),
-        (Role.VALUE, 8, 128),
+        (TensorRole.KEY, 8, 128),
+        (TensorRole.VALUE, 8, 128),
     ]
     assert geometry.layers[0].tensors[0].extent.span is Span.ALL
     assert geometry.provenance["layer 0 key"].detail == "past_key_values.0.key"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vmtool.kv import sources
-from vmtool.kv.geometry import Role, Span
+from vmtool.kv.geometry import Span, TensorRole
 from vmtool.kv.sources.hf.resolve import resolve
 
 PUBLISHED = [
@@ -95,7 +95,9 @@ def test_a_built_in_model_states_no_type_where_its_published_file_does_not(model
 def own_tensors(layer):
     """Return the layer's tensors without index keys and cross-attention, which are apart."""
     return [
-        t for t in layer.tensors if t.role is not Role.INDEX and t.extent.span is not Span.FIXED
+        t
+        for t in layer.tensors
+        if t.role is not TensorRole.INDEX and t.extent.span is not Span.FIXED
     ]
 
 

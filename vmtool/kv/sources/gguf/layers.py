@@ -10,11 +10,11 @@ from vmtool.kv.geometry import (
     Extent,
     Layer,
     LayerKind,
-    Role,
     Span,
     StatePart,
     StateTensor,
     Tensor,
+    TensorRole,
     pair,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
@@ -299,9 +299,9 @@ class Builder:
         if dim <= rank:
             key = fields.names["head_dim"][0]
             fields.fail(key, f"is {dim}, not more than the kv_lora_rank {rank} it includes")
-        row = Tensor("latent", Role.LATENT, 1, dim, rope_dim=dim - rank)
+        row = Tensor("latent", TensorRole.LATENT, 1, dim, rope_dim=dim - rank)
         index = fields.optional("index_dim")
-        return (row,) if index is None else (row, Tensor("index", Role.INDEX, 1, index))
+        return (row,) if index is None else (row, Tensor("index", TensorRole.INDEX, 1, index))
 
     def _stateful(self, index: int) -> Layer:
         """Return a layer without attention: with a state, or with nothing at all."""

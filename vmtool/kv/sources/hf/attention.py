@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
-from vmtool.kv.geometry import Extent, LayerKind, Role, Span, Tensor, pair
+from vmtool.kv.geometry import Extent, LayerKind, Span, Tensor, TensorRole, pair
 from vmtool.kv.sources.fields import MAX_TOKENS
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     rank = fields.integer("kv_lora_rank")
     rope = fields.integer("qk_rope_head_dim")
     fields.derived("latent_dim", rank + rope, f"kv_lora_rank + qk_rope_head_dim = {rank} + {rope}")
-    return (Tensor("latent", Role.LATENT, 1, rank + rope, rope_dim=rope),)
+    return (Tensor("latent", TensorRole.LATENT, 1, rank + rope, rope_dim=rope),)
 
 
 def two_latents(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -269,7 +269,7 @@ def indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     if any(entry != "full" for entry in kinds):
         fields.fail("indexer_types", "names layers that share an index, which are not known")
     dim = fields.integer("index_head_dim")
-    return (*latent(fields, kind), Tensor("index", Role.INDEX, 1, dim))
+    return (*latent(fields, kind), Tensor("index", TensorRole.INDEX, 1, dim))
 
 
 def mimo_v2(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:

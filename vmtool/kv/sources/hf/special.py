@@ -9,11 +9,11 @@ from vmtool.kv.geometry import (
     Extent,
     Layer,
     LayerKind,
-    Role,
     Span,
     StatePart,
     StateTensor,
     Tensor,
+    TensorRole,
     pair,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
@@ -174,7 +174,7 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     window = Extent(Span.WINDOW, fields.integer("window", high=MAX_TOKENS))
     if fields.integer("kv_heads") != 1:
         fields.fail("num_key_value_heads", "must be 1: K and V are one row for all heads")
-    recent = Tensor("window", Role.LATENT, 1, dim, window, rope)
+    recent = Tensor("window", TensorRole.LATENT, 1, dim, window, rope)
     index = fields.integer("index_head_dim")
     made = {
         0: Layer(0, LayerKind.WINDOW, (recent,)),
@@ -183,15 +183,15 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
             LayerKind.COMPRESSED,
             (
                 recent,
-                Tensor("latent", Role.LATENT, 1, dim, Extent(ratio=4), rope),
-                Tensor("index", Role.INDEX, 1, index, Extent(ratio=4)),
+                Tensor("latent", TensorRole.LATENT, 1, dim, Extent(ratio=4), rope),
+                Tensor("index", TensorRole.INDEX, 1, index, Extent(ratio=4)),
             ),
             (_open_groups("open", 8, 4 * dim), _open_groups("open_index", 8, 4 * index)),
         ),
         128: Layer(
             0,
             LayerKind.COMPRESSED,
-            (recent, Tensor("latent", Role.LATENT, 1, dim, Extent(ratio=128), rope)),
+            (recent, Tensor("latent", TensorRole.LATENT, 1, dim, Extent(ratio=128), rope)),
             (_open_groups("open", 128, 2 * dim),),
         ),
     }
