@@ -56,7 +56,7 @@ def test_the_longest_sequence_fits_and_one_more_token_does_not(costs, data, budg
         assert found.fits == STRIDE
     else:
         assert policy.committed_bytes(found.fits + 1, sequences) > budget
-    assert (found.fits == 0) == Capacity(found.limit is Limit.FLOOR)
+    assert (found.fits == 0) == (found.limit is Limit.FLOOR)
 
 
 @given(st.data(), st.integers(0, 1 << 31), st.integers(1, STRIDE))
@@ -129,20 +129,21 @@ def test_the_model_limits_before_the_budget_does(dense, cost_of):
     policy = PerTensor(cost_of(dense(32, 8, 128)), 2 * MIB)
     assert longest_sequence(policy, 16 * GIB).fits == 131_072
     found = longest_sequence(policy, 16 * GIB, context=8192)
-    assert (found.fits, found.limit) == Capacity(8192, Limit.CONTEXT)
+    assert (found.fits, found.limit) == (8192, Limit.CONTEXT)
 
 
 def test_a_stride_below_the_models_context_is_what_limits(dense, cost_of):
     policy = HeadMajor(cost_of(dense(32, 8, 128)), 2 * MIB, 4096)
     assert longest_sequence(policy, 16 * GIB).limit is Limit.STRIDE
-    assert longest_sequence(policy, 16 * GIB, context=8192)[:2] == Capacity(4096, Limit.STRIDE)
-    assert longest_sequence(policy, 16 * GIB, context=4096)[:2] == Capacity(4096, Limit.CONTEXT)
+    for context, limit in ((8192, Limit.STRIDE), (4096, Limit.CONTEXT)):
+        found = longest_sequence(policy, 16 * GIB, context=context)
+        assert (found.fits, found.limit) == (4096, limit)
 
 
 def test_a_budget_below_the_floor_holds_nothing_and_says_what_the_first_token_takes(dense, cost_of):
     policy = PerTensor(cost_of(dense(32, 8, 128)), 2 * MIB)
     found = longest_sequence(policy, 128 * MIB - 1)
-    assert (found.fits, found.limit, found.committed_bytes) == Capacity(0, Limit.FLOOR, 128 * MIB)
+    assert (found.fits, found.limit, found.committed_bytes) == (0, Limit.FLOOR, 128 * MIB)
     assert longest_sequence(policy, 128 * MIB).fits == 1024
     assert most_sequences(policy, 127 * MIB, 5).limit is Limit.FLOOR
     assert most_sequences(policy, 0, 5).fits == 0
@@ -153,7 +154,7 @@ def test_a_model_of_windows_alone_holds_any_length(dense, cost_of):
     window = Extent(Span.WINDOW, 4096)
     policy = PerTensor(cost_of(dense(40, 4, 128, extent=window, kind=LayerKind.WINDOW)), 2 * MIB)
     found = longest_sequence(policy, GIB)
-    assert (found.fits, found.limit) == Capacity(None, Limit.NONE)
+    assert (found.fits, found.limit) == (None, Limit.NONE)
     assert found.committed_bytes == 40 * 2 * 4 * MIB
     assert longest_sequence(policy, GIB, context=16_384).fits == 16_384
     assert longest_sequence(policy, 40 * 2 * 4 * MIB - 1).fits == 2048
