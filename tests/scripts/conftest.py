@@ -1,19 +1,23 @@
-"""What the tests of scripts/ share: its modules, which are imported as its programs do."""
+"""What the tests of the scripts share: their modules, imported as the programs do."""
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def load_script(monkeypatch):
-    """Import a module of scripts/ afresh."""
-    scripts = Path(__file__).resolve().parents[2] / "scripts"
+def load(monkeypatch, pytestconfig):
+    """Import a module of a folder afresh."""
     before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(scripts))
-    yield importlib.import_module
+    folders = []
+
+    def load_module(folder, name):
+        folders.append(str(pytestconfig.rootpath / folder))
+        monkeypatch.syspath_prepend(folders[-1])
+        return importlib.import_module(name)
+
+    yield load_module
     for name in set(sys.modules) - before:
-        if (sys.modules[name].__dict__.get("__file__") or "").startswith(str(scripts)):
+        if (sys.modules[name].__dict__.get("__file__") or "").startswith(tuple(folders)):
             del sys.modules[name]

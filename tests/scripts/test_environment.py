@@ -1,10 +1,12 @@
-"""The private environment of scripts/run.py and scripts/test.py, with a fake pip."""
+"""scripts/run.py and scripts/test.py, in an environment whose installers only take notes."""
 
 import json
+import runpy
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,185 +14,167 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 @pytest.fixture
-def setup(load_script, monkeypatch, tmp_path):
-    """The module under test, in a checkout of its own."""
-    _environment = load_script("_environment")
-    root = tmp_path / "checkout"
-    root.mkdir()
+def checkout(tmp_path):
+    """A copy of the scripts."""
+    root = tmp_path / "a checkout"
+    shutil.copytree(SCRIPTS, root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "pyproject.toml").write_text(
         '[dependency-groups]\ntest = ["pytest"]\ncheck = ["ruff==1"]\n', encoding="utf-8"
     )
-    monkeypatch.setattr(_environment, "ROOT", root)
+    return root
+
+
+@pytest.fixture
+def setup(load, checkout, monkeypatch):
+    """The module under test; ``setup.commands`` are the installers that it would have run."""
+    module = load("scripts", "_environment")
+    monkeypatch.setattr(module, "ROOT", checkout)
     monkeypatch.delenv("VMTOOL_VENV", raising=False)
-    return _environment
+    module.commands = []
+    module.failing = None
+
+    def call(command, **_options):
+        module.commands.append(command)
+        if "venv" in command:
+            python = Path(command[-1]) / ("Scripts/python.exe" if WINDOWS else "bin/python")
+            shutil.rmtree(command[-1], ignore_errors=True)
+            python.parent.mkdir(parents=True)
+            python.touch()
+            (Path(command[-1]) / "pyvenv.cfg").touch()
+        return int(module.failing is not None and module.failing in command)
+
+    monkeypatch.setattr(module.subprocess, "call", call)
+    return module
 
 
-@pytest.fixture
-def guarded(load_script):
-    """Run something as the scripts do: return the exit code, with the error on stderr."""
-    return load_script("_process").run_guarded
+WINDOWS = sys.platform == "win32"
 
 
-@pytest.fixture
-def installers(setup, monkeypatch):
-    """The installers' command lines, of which none is run."""
-    commands = []
-
-    def record(_purpose, command, **_options):
-        commands.append(command)
-        python = setup.Environment(setup.ROOT / ".venv").python
-        python.parent.mkdir(parents=True, exist_ok=True)
-        python.touch()
-
-    monkeypatch.setattr(setup, "run_quietly", record)
-    return commands
-
-
-def test_the_first_run_makes_and_installs(setup, installers):
-    environment = setup.ensure(("test",))
-    make, install = installers
-    assert make[1:] == ["-I", "-m", "venv", str(environment.directory)]
-    assert install[0] == str(environment.python)
+def test_the_first_run_makes_and_installs(setup):
+    python = setup.ensure("test")
+    make, install = setup.commands
+    assert make[1:4] == ["-m", "venv", "--clear"]
+    assert install[0] == str(python)
     assert install[-3:] == ["--editable", str(setup.ROOT), "pytest"]
 
 
-def test_a_second_run_installs_nothing(setup, installers):
-    setup.ensure(("test",))
-    installers.clear()
-    setup.ensure(("test",))
+def test_a_second_run_installs_nothing(setup):
+    setup.ensure("test")
+    setup.commands.clear()
+    setup.ensure("test")
     setup.ensure()
-    assert installers == []
+    assert setup.commands == []
 
 
-def test_a_further_group_is_added_in_place(setup, installers):
-    environment = setup.ensure(("test",))
-    kept = environment.directory / "kept"
-    kept.touch()
-    installers.clear()
-    setup.ensure(("check",))
-    (install,) = installers
+def test_a_further_group_is_added_in_place(setup):
+    setup.ensure("test")
+    setup.commands.clear()
+    setup.ensure("check")
+    (install,) = setup.commands
     assert install[-2:] == ["ruff==1", "pytest"]
-    assert kept.exists()
 
 
-def test_a_changed_project_is_installed_again(setup, installers):
+def test_a_changed_project_is_installed_again(setup):
     setup.ensure()
-    installers.clear()
+    setup.commands.clear()
     with (setup.ROOT / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.write("# changed\n")
     setup.ensure()
-    assert ["pip" in command for command in installers] == [True]
+    assert ["pip" in command for command in setup.commands] == [True]
 
 
-@pytest.mark.parametrize("field", ["python", "root"])
-def test_another_interpreter_or_place_makes_it_again(setup, installers, field):
-    environment = setup.ensure()
-    stamp = json.loads(environment.stamp.read_text(encoding="utf-8"))
-    environment.stamp.write_text(json.dumps({**stamp, field: "another"}), encoding="utf-8")
-    installers.clear()
-    setup.ensure()
-    assert "venv" in installers[0]
-
-
-@pytest.mark.parametrize("stamp", ["", "{", "{}", "[]", '{"groups": []}', '{"groups": 1}'])
-def test_a_damaged_stamp_makes_it_again(setup, installers, stamp):
-    environment = setup.ensure()
-    environment.stamp.write_text(stamp, encoding="utf-8")
-    installers.clear()
-    setup.ensure()
-    assert "venv" in installers[0]
-
-
-def test_a_lost_interpreter_makes_it_again(setup, installers):
-    environment = setup.ensure()
-    environment.python.unlink()
-    try:
-        environment.python.symlink_to(setup.ROOT / "gone")
-    except OSError as exc:
-        pytest.skip(f"no symbolic links here: {exc}")
-    installers.clear()
-    setup.ensure()
-    assert "venv" in installers[0]
-
-
-def test_an_interrupted_set_up_is_made_again_from_nothing(setup, guarded, installers, monkeypatch):
-    def interrupt(_purpose, command, **_options):
-        installers.append(command)
-        if "pip" in command:
-            raise KeyboardInterrupt
-
-    fake = setup.run_quietly
-    monkeypatch.setattr(setup, "run_quietly", interrupt)
-    assert guarded(lambda: bool(setup.ensure())) == 130
-    half_made = setup.ROOT / ".venv" / "half-made"
-    half_made.mkdir()
-    monkeypatch.setattr(setup, "run_quietly", fake)
-    setup.ensure()
-    assert not half_made.exists()
-
-
-def test_a_run_waits_for_another_and_then_finds_the_work_done(
-    setup, installers, monkeypatch, capsys
-):
-    environment = setup.ensure()
-    stamp = environment.stamp.read_bytes()
-    environment.stamp.unlink()  # another run is at work
-    program = """if True:
-        import sys
-        from pathlib import Path
-        sys.path.insert(0, sys.argv[1])
-        import _environment
-        with _environment.locked(Path(sys.argv[2])):
-            print("held", flush=True)
-            sys.stdin.readline()
-        """
-    other = subprocess.Popen(
-        [sys.executable, "-c", program, str(SCRIPTS), str(environment.lock)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+def test_another_python_makes_it_again(setup):
+    stamp = setup.ensure().parents[1] / "vmtool-setup.json"
+    stamp.write_text(
+        json.dumps({**json.loads(stamp.read_text(encoding="utf-8")), "origin": []}),
+        encoding="utf-8",
     )
-    with other:
-        assert other.stdout.readline().strip() == b"held"
+    setup.commands.clear()
+    setup.ensure()
+    assert "venv" in setup.commands[0]
 
-        def finish_the_other(_seconds):
-            environment.stamp.write_bytes(stamp)
-            other.communicate(b"\n", timeout=60)
 
-        monkeypatch.setattr(setup, "time", SimpleNamespace(sleep=finish_the_other))
-        installers.clear()
+@pytest.mark.parametrize(("step", "words"), [("venv", "python3-venv"), ("pip", "package index")])
+def test_a_failed_installer_is_an_error_with_a_hint_and_the_next_run_starts_afresh(
+    setup, capsys, step, words
+):
+    setup.failing = step
+    with pytest.raises(SystemExit) as caught:
         setup.ensure()
-    assert installers == []
-    assert "waiting for another run" in capsys.readouterr().err
+    assert caught.value.code == 1
+    assert words in capsys.readouterr().err
+    setup.failing = None
+    setup.commands.clear()
+    setup.ensure()
+    assert "venv" in setup.commands[0]
 
 
-def test_somebody_elses_directory_is_not_emptied(setup, installers):
-    theirs = setup.ROOT / ".venv" / "theirs"
-    theirs.parent.mkdir()
-    theirs.touch()
-    with pytest.raises(setup.SetupError, match="not made by this script") as caught:
+def test_a_directory_that_is_no_environment_is_not_emptied(setup):
+    other = setup.ROOT / ".venv" / "other"
+    other.parent.mkdir()
+    other.touch()
+    with pytest.raises(SystemExit) as caught:
         setup.ensure()
     assert caught.value.code == 2
-    assert [*theirs.parent.iterdir()] == [theirs]
+    assert [*other.parent.iterdir()] == [other]
 
 
-@pytest.mark.parametrize("missing", ["venv", "ensurepip"])
-def test_a_missing_module_is_named_with_its_package(
-    setup, guarded, installers, monkeypatch, capsys, missing
-):
-    find_spec = setup.importlib.util.find_spec
-    monkeypatch.setattr(
-        setup.importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name)
+@pytest.fixture
+def start(checkout):
+    """Run a script whose environment has a stand-in for Python that starts with *body*."""
+    if WINDOWS:
+        pytest.skip("a stand-in for python.exe would have to be compiled")
+    (checkout / "scripts" / "_environment.py").write_text(
+        "from pathlib import Path\nROOT = Path(__file__).parents[1]\n"
+        "def ensure(*_groups): return ROOT / 'python'\n",
+        encoding="utf-8",
     )
-    assert guarded(lambda: bool(setup.ensure())) == 4
-    error = capsys.readouterr().err
-    assert f"comes without {missing}\n" in error
-    assert "apt install python3-venv" in error
-    assert installers == []
+
+    def run(body, script, *arguments, **options):
+        python = checkout / "python"
+        python.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        python.chmod(0o755)
+        return subprocess.run(
+            [sys.executable, str(checkout / "scripts" / script), *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            **options,
+        )
+
+    return run
 
 
-def test_a_place_that_cannot_be_written_says_what_to_set(
-    setup, guarded, installers, monkeypatch, capsys
-):
-    monkeypatch.setenv("VMTOOL_VENV", str(setup.ROOT / "pyproject.toml" / "venv"))
-    assert guarded(lambda: bool(setup.ensure())) == 1
-    assert "set VMTOOL_VENV=DIR" in capsys.readouterr().err
+def test_arguments_streams_and_exit_code_are_vmtools(start):
+    body = 'cat; printf "<%s>" "$@"; echo talk >&2; exit 7'
+    result = start(body, "run.py", "stress", "--size", "a b", "", input="in ")
+    assert result.returncode == 7
+    assert result.stdout == "in <-P><-m><vmtool><stress><--size><a b><>"
+    assert result.stderr == "talk\n"
+
+
+def test_a_signal_that_ends_vmtool_ends_the_script(start):
+    assert start("kill -TERM $$", "run.py").returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "code"),
+    [
+        ((), "exit 0", 0),
+        ((), 'test "$1" = -m', 1),  # the check fails
+        ((), 'test "$1" != -m || exit 5', 5),  # pytest fails
+        (("--no-checks", "-q"), 'test "$*" = "-m pytest -q"', 0),
+    ],
+)
+def test_a_failed_check_or_test_fails_the_run(start, arguments, body, code):
+    assert start(body, "test.py", *arguments).returncode == code
+
+
+@pytest.mark.parametrize("script", ["run.py", "test.py"])
+def test_an_older_python_is_refused(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    assert caught.value.code == 4
+    assert "needs Python 3.11 or newer" in capsys.readouterr().err

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-RUN = (sys.executable, str(ROOT / "scripts" / "windows_rig.py"), "run")
+RUN = (sys.executable, str(ROOT / "tests" / "windows" / "rig" / "rig.py"), "run")
 
 
 def winpy(*arguments):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Run the Windows code on x86-64 Linux: a Windows CPython under Wine, built from packages.
 
-    windows_rig.py packages          list the Debian packages that the build needs
-    windows_rig.py build             build the rig, or what changed of it
-    windows_rig.py run ARGUMENT ...  build, then run the Windows Python with these arguments
-    windows_rig.py stop              end what a killed run left behind
+    rig.py packages          list the Debian packages that the build needs
+    rig.py build             build the rig, or what changed of it
+    rig.py run ARGUMENT ...  build, then run the Windows Python with these arguments
+    rig.py stop              end what a killed run left behind
 
 The rig is ``.cache/windows-rig`` in the checkout, or ``VMTOOL_RIG``: 1.6 GB, made in half a minute.
 ``run`` is ended after ``VMTOOL_RIG_TIMEOUT`` seconds (900) with exit code 124. What passes here has
@@ -23,10 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import _environment
-import _process
-import _windows_python
-import _wine
+import interpreter
+import tools
+import wine
 
 # The Debian packages that the build needs, by a program that is in them.
 PACKAGES = {
@@ -37,7 +36,7 @@ _PROCESS_BYTES = 4 << 30  # a process under Wine may not take more memory than t
 _SECTIONS = 1 << 16  # views of 64 KiB that a process under Wine may have: 4 GiB
 TIMED_OUT = 124  # as timeout(1) says it
 
-_SCRIPTS = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Rig:
 
     @property
     def loader(self) -> Path:
-        return _wine.find_system_loader() or _wine.loader_in(self.directory / "wine")
+        return wine.find_system_loader() or wine.loader_in(self.directory / "wine")
 
     @property
     def prefix(self) -> Path:
@@ -56,28 +55,28 @@ class Rig:
 
     def build(self) -> None:
         """Make each part that is missing, half made, or made from something else."""
-        system = _wine.find_system_loader()
+        system = wine.find_system_loader()
         # Its programs name the directory that they are in.
-        wine = f"{_digest(_SCRIPTS / '_wine.py')} {system or self.directory}"
+        origin = f"{_digest(_HERE / 'wine.py')} {system or self.directory}"
         if system is None:
-            self._make("wine", wine, _wine.unpack)
-        self._make("prefix", wine, lambda prefix: _wine.make_prefix(self.loader, prefix))
+            self._make("wine", origin, wine.unpack)
+        self._make("prefix", origin, lambda prefix: wine.make_prefix(self.loader, prefix))
         downloads = self.directory / "downloads"
         downloads.mkdir(exist_ok=True)
-        paths = (self.directory / "packages", _environment.ROOT)
+        paths = (self.directory / "packages", tools.ROOT)
         self._make(
             "python",
-            "\n".join([_digest(_SCRIPTS / "_windows_python.py"), sys.version, *map(str, paths)]),
-            lambda directory: _windows_python.build(directory, downloads, paths),
+            "\n".join([_digest(_HERE / "interpreter.py"), sys.version, *map(str, paths)]),
+            lambda directory: interpreter.build(directory, downloads, paths),
         )
-        packages = f"{_windows_python.minor_version()} {_windows_python.requirements()}"
-        self._make("packages", packages, _windows_python.install)
+        packages = f"{interpreter.minor_version()} {interpreter.requirements()}"
+        self._make("packages", packages, interpreter.install)
 
     def run(self, arguments: Sequence[str], timeout: float) -> int:
         """Return the exit code of the Windows Python, of which POSIX keeps the low 8 bits."""
-        env = _wine.variables(self.loader, self.prefix) | {
+        env = wine.variables(self.loader, self.prefix) | {
             # Not beside the sources, where the caches of this Python are.
-            "PYTHONPYCACHEPREFIX": _windows_python.windows_path(self.directory / "pycache"),
+            "PYTHONPYCACHEPREFIX": interpreter.windows_path(self.directory / "pycache"),
         }
         _set_limits()
         python = self.directory / "python" / "python.exe"
@@ -85,10 +84,10 @@ class Rig:
         try:
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
-            _process.say(f"error: ended after {timeout:.0f} s")
+            print(f"rig: error: ended after {timeout:.0f} s", file=sys.stderr)
             return TIMED_OUT
         finally:
-            _wine.stop(self.loader, self.prefix)
+            wine.stop(self.loader, self.prefix)
             process.kill()  # in case it never reached the server; nothing if it has ended
             process.wait()
 
@@ -100,7 +99,7 @@ class Rig:
         stamp.unlink(missing_ok=True)
         if directory.exists():
             shutil.rmtree(directory)
-        _process.say(f"making {directory}")
+        print(f"rig: making {directory}", file=sys.stderr)
         make(directory)
         stamp.write_text(key, encoding="utf-8")
 
@@ -112,29 +111,33 @@ def main() -> int:
         print(__doc__)
         return 0
     if command not in {"packages", "build", "run", "stop"}:
-        raise _process.SetupError(f"no command {command!r}", hint="try --help", code=_process.USAGE)
+        tools.fail(f"no command {command!r}", "try --help", 2)
     if command == "packages":
         print(*PACKAGES.values())
         return 0
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise _process.SetupError(
-            "the Windows rig needs x86-64 Linux",
-            hint="on Windows, run scripts/test.py",
-            code=_process.UNAVAILABLE,
-        )
-    directory = os.environ.get("VMTOOL_RIG") or _environment.ROOT / ".cache" / "windows-rig"
+        tools.fail("the Windows rig needs x86-64 Linux", "on Windows, run scripts/test.py", 4)
+    directory = os.environ.get("VMTOOL_RIG") or tools.ROOT / ".cache" / "windows-rig"
     rig = Rig(Path(directory).absolute())
     if command == "stop":
         if rig.loader.exists():
-            _wine.stop(rig.loader, rig.prefix)
+            wine.stop(rig.loader, rig.prefix)
         return 0
     rig.directory.mkdir(parents=True, exist_ok=True)
     if sys.platform != "win32":  # for mypy: what follows is not reached there
-        for number in (signal.SIGTERM, signal.SIGHUP):  # Wine's services outlive a sudden end
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # Wine's services outlive a sudden end
             signal.signal(number, lambda number, _frame: sys.exit(128 + number))
-    with _environment.locked(rig.directory / "lock"):  # one at a time: each stops the server
-        rig.build()
-        return 0 if command == "build" else rig.run(arguments, _timeout_s())
+        import fcntl
+
+        with (rig.directory / "lock").open("ab") as lock:  # one at a time: each stops the server
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rig.build()
+            return 0 if command == "build" else rig.run(arguments, _timeout_s())
+    return 0
 
 
 def _timeout_s() -> float:
@@ -142,18 +145,16 @@ def _timeout_s() -> float:
     try:
         return float(text)
     except ValueError:
-        raise _process.SetupError(
-            f"VMTOOL_RIG_TIMEOUT is {text!r}", hint="give seconds", code=_process.USAGE
-        ) from None
+        tools.fail(f"VMTOOL_RIG_TIMEOUT is {text!r}", "give seconds", 2)
 
 
 def _require_packages() -> None:
     missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
     if missing:
-        raise _process.SetupError(
+        tools.fail(
             f"the Windows rig is built with programs of {' and '.join(missing)}",
-            hint=f"sudo apt install {' '.join(missing)}",
-            code=_process.UNAVAILABLE,
+            f"sudo apt install {' '.join(missing)}",
+            4,
         )
 
 
@@ -165,7 +166,7 @@ def _set_limits() -> None:
     open file of Wine's server, whereas Windows has no limit of them to speak of.
     """
     if sys.platform == "linux":
-        import resource  # noqa: PLC0415 - exists only on POSIX
+        import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (_PROCESS_BYTES, _PROCESS_BYTES))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -179,4 +180,4 @@ def _digest(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(_process.run_guarded(main))
+    sys.exit(main())

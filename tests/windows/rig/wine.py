@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import _process
+import tools
 
 _OLDEST = 9
 _SYSTEM_LOADER = Path("/usr/lib/wine/wine64")
@@ -29,7 +29,7 @@ _PACKAGES = (
 # What asks questions, draws windows or writes menus has no use here.
 _DISABLED = "mscoree,mshtml,winedbg.exe,winemenubuilder.exe,winewayland.drv,winex11.drv="
 
-_APT_HINT = "apt needs to reach the mirror of this machine's own apt configuration"
+_APT_HINT = "check that apt-get update works on this machine"
 
 
 @functools.cache
@@ -45,19 +45,15 @@ def find_system_loader() -> Path | None:
 
 
 def unpack(directory: Path) -> None:
-    """Unpack Debian 13's Wine and its C library into *directory*, ready to run there.
-
-    Raises:
-        SetupError: If there is no Debian mirror, or a package cannot be had.
-    """
+    """Unpack Debian 13's Wine and its C library into *directory*, ready to run there."""
     downloads = directory / "apt"
     _download(downloads)
     for package in sorted(downloads.glob("*.deb")):
-        _process.run_quietly(
+        tools.run(
             f"unpack {package.name}",
             ["dpkg-deb", "--extract", str(package), str(directory)],
             hint="is the disk full?",
-            timeout=300,
+            timeout_s=300,
         )
     shutil.rmtree(downloads)
     # Half of Wine is for 32-bit programs.
@@ -85,12 +81,12 @@ def variables(loader: Path, prefix: Path) -> dict[str, str]:
 def make_prefix(loader: Path, prefix: Path) -> None:
     """Make the directory that holds the registry and the C: drive."""
     try:
-        _process.run_quietly(
+        tools.run(
             "make a Wine prefix",
             [str(loader), "wineboot.exe", "--init"],
             env=variables(loader, prefix),
-            hint="run scripts/windows_rig.py stop, remove the rig's directory and try again",
-            timeout=180,
+            hint="run `python3 tests/windows/rig/rig.py stop`, remove the rig's directory and try again",
+            timeout_s=180,
         )
     finally:
         stop(loader, prefix)
@@ -135,12 +131,12 @@ def _download(directory: Path) -> None:
         (f"read the package lists of Debian {_SUITE}", ["update"]),
         ("download Wine", ["download", *_PACKAGES]),
     ):
-        _process.run_quietly(
+        tools.run(
             purpose,
             ["sh", "-c", 'cd "$0" && exec apt-get -qq "$@"', str(directory), *arguments],
             env=env,
             hint=_APT_HINT,
-            timeout=300,
+            timeout_s=300,
         )
 
 
@@ -148,22 +144,20 @@ def _mirror() -> str:
     """Return the mirror from which this machine takes its own Debian release."""
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
-        raise _process.SetupError(
-            f"there is no Wine {_OLDEST} or newer in {_SYSTEM_LOADER}, and this is not Debian",
-            hint="install the distribution's wine64 if it is new enough",
-            code=_process.UNAVAILABLE,
+        tools.fail(
+            f"{_SYSTEM_LOADER} is not Wine {_OLDEST} or newer, and this is not Debian",
+            "install the distribution's wine64 if it is new enough",
+            4,
         )
-    listing = _process.run_quietly(
+    listing = tools.run(
         "find this machine's Debian mirror",
         ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"],
         hint=_APT_HINT,
-        timeout=60,
+        timeout_s=60,
     )
     mirrors = dict(line.split(maxsplit=1) for line in reversed(listing.splitlines()) if " " in line)
     if release["VERSION_CODENAME"] not in mirrors:
-        raise _process.SetupError(
-            "apt knows no mirror of this Debian release", hint=_APT_HINT, code=_process.FAILED
-        )
+        tools.fail("apt has no mirror of this Debian release", _APT_HINT)
     return mirrors[release["VERSION_CODENAME"]]
 
 
@@ -172,14 +166,14 @@ def _relocate(usr: Path) -> None:
     programs = usr / "lib" / "wine"
     libraries = usr / "lib" / "x86_64-linux-gnu"
     for name in ("wine64", "wineserver64"):
-        _process.run_quietly(
+        tools.run(
             f"relocate {name}",
             [
                 *("patchelf", "--set-interpreter", str(usr / "lib64" / "ld-linux-x86-64.so.2")),
                 *("--force-rpath", "--set-rpath", str(libraries), str(programs / name)),
             ],
             hint="install patchelf",
-            timeout=60,
+            timeout_s=60,
         )
     server = programs / "wineserver"  # a script that names the system's directories
     server.unlink()

@@ -17,8 +17,7 @@ import tomllib
 import zipfile
 from typing import TYPE_CHECKING
 
-import _environment
-import _process
+import tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +30,8 @@ _WHEEL_SHA256 = {
     (3, 13): "0e505261bb58d8402d0099c291f1a3459acfdd38f3e7d666e72aa2e1ea5dc46f",
 }
 
-# numpy 2 aborts under Wine, whose C runtime lacks crealf; the others need numpy.
-_LEFT_OUT = {"numpy", "gguf", "onnx", "cuda-python"}
+# numpy 2 aborts under Wine, whose C runtime lacks crealf; gguf and onnx need numpy.
+_LEFT_OUT = {"numpy", "gguf", "onnx", "cuda-python", "distributed"}
 
 # pip evaluates markers for the system it runs on, so it misses what click needs on Windows.
 # cuda-bindings is the part of cuda-python that vmtool uses.
@@ -44,7 +43,7 @@ __declspec(dllimport) int Py_Main(int, wchar_t **);
 int wmain(int argc, wchar_t **argv) { return Py_Main(argc, argv); }
 """
 
-# Without a word of Windows 10 in its manifest a program is told that it runs on Windows 8.
+# To a program whose manifest does not name Windows 10, Windows says that it is Windows 8.
 _MANIFEST = """\
 <assembly xmlns="urn:schemas-microsoft-com:asm.v1" manifestVersion="1.0">
 <compatibility xmlns="urn:schemas-microsoft-com:compatibility.v1"><application>
@@ -58,30 +57,26 @@ _LIBRARY_LEFT_OUT = shutil.ignore_patterns(
     *("test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3"),
 )
 
-_BUILD_HINT = "install the packages that scripts/windows_rig.py packages lists"
+_BUILD_HINT = "install the packages that `python3 tests/windows/rig/rig.py packages` lists"
 
 
 def minor_version() -> tuple[int, int]:
-    """Return the version of the Windows Python, which is that of this one.
-
-    Raises:
-        SetupError: If no wheel holds a Windows Python of that version.
-    """
+    """Return the version of the Windows Python, which is that of this one."""
     version = sys.version_info[:2]
     if version not in _WHEEL_SHA256:
-        raise _process.SetupError(
-            f"there is no Windows Python {version[0]}.{version[1]} to be had from a package",
-            hint="run this with Python 3.11, 3.12 or 3.13",
-            code=_process.UNAVAILABLE,
+        tools.fail(
+            f"no package has a Windows Python {version[0]}.{version[1]}",
+            "run this with Python 3.11, 3.12 or 3.13",
+            4,
         )
     return version
 
 
 def requirements() -> list[str]:
     """Return the project's requirements and those of its tests, as far as they work under Wine."""
-    with (_environment.ROOT / "pyproject.toml").open("rb") as file:
-        wanted = tomllib.load(file)["project"]["dependencies"]
-    wanted += _environment.requirements(["test"])
+    with (tools.ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    wanted = project["project"]["dependencies"] + project["dependency-groups"]["test"]
     kept = [line for line in wanted if re.split(r"[^\w.-]", line, maxsplit=1)[0] not in _LEFT_OUT]
     return kept + _ADDED
 
@@ -93,9 +88,6 @@ def build(directory: Path, downloads: Path, paths: Sequence[Path]) -> None:
         directory: Where to; it does not exist yet.
         downloads: Where the wheel is kept.
         paths: What the interpreter finds modules in, beside its library.
-
-    Raises:
-        SetupError: If the wheel is not the expected one, or a tool is missing or fails.
     """
     library = directory / "Lib"
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=_LIBRARY_LEFT_OUT)
@@ -121,12 +113,8 @@ def build(directory: Path, downloads: Path, paths: Sequence[Path]) -> None:
 
 
 def install(directory: Path) -> None:
-    """Install the requirements into *directory*.
-
-    Raises:
-        SetupError: If pip fails.
-    """
-    _process.run_quietly(
+    """Install the requirements into *directory*."""
+    tools.run(
         "install the Windows packages",
         [
             *(sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"),
@@ -134,8 +122,8 @@ def install(directory: Path) -> None:
             "--python-version={}.{}".format(*minor_version()),
             *requirements(),
         ],
-        hint=_environment.PIP_HINT,
-        timeout=600,
+        hint=tools.PIP_HINT,
+        timeout_s=600,
     )
 
 
@@ -160,24 +148,23 @@ def _fetch_wheel(downloads: Path) -> Path:
     major, minor = minor_version()
     pattern = f"{_WHEEL.replace('==', '-')}-cp{major}{minor}-*-win_amd64.whl"
     if not any(downloads.glob(pattern)):
-        _process.run_quietly(
+        tools.run(
             "download the Windows Python",
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"),
                 *("--dest", str(downloads), "--only-binary=:all:", "--platform=win_amd64"),
                 *(f"--python-version={major}.{minor}", _WHEEL),
             ],
-            hint=_environment.PIP_HINT,
-            timeout=600,
+            hint=tools.PIP_HINT,
+            timeout_s=600,
         )
     (wheel,) = downloads.glob(pattern)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if digest != _WHEEL_SHA256[major, minor]:
         wheel.unlink()
-        raise _process.SetupError(
-            f"{wheel.name} is not the file that is expected: its SHA-256 is {digest}",
-            hint="find out where pip got it from before trying again",
-            code=_process.FAILED,
+        tools.fail(
+            f"{wheel.name} is not the expected file: its SHA-256 is {digest}",
+            "find out where pip got it from before trying again",
         )
     return wheel
 
@@ -217,10 +204,10 @@ def _build_stable_abi(directory: Path, dll: Path) -> None:
 def _cross(tool: str, *arguments: str) -> str:
     """Run a tool of mingw-w64 and return what it printed."""
     program = f"x86_64-w64-mingw32-{tool}"
-    return _process.run_quietly(
+    return tools.run(
         f"run {program}",
         [program, *arguments],
         hint=_BUILD_HINT,
         env={**os.environ, "LC_ALL": "C"},
-        timeout=120,
+        timeout_s=120,
     )
