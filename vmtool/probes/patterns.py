@@ -289,7 +289,7 @@ class DeviceMarks:
         """Return what is in use on the device beyond what a pool keeps unmapped."""
         from vmtool.memory.cuda.pool import HandlePool
 
-        used, source = self._backing.context.used_bytes_if_told(), self._backing.source
+        used, source = self._backing.context.used_bytes_if_available(), self._backing.source
         if used is None or not isinstance(source, HandlePool):
             return used
         pool = source.snapshot()

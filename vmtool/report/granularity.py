@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.padding import Padding
 from rich.text import Text
 
-from vmtool.memory.cuda.driver import dotted
+from vmtool.memory.cuda.diagnosis import dotted
 from vmtool.memory.process import not_windows
 from vmtool.report.document import document
 from vmtool.report.machine import machine_body, machine_rows

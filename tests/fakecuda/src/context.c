@@ -96,6 +96,11 @@ CUresult impl_cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     if (value == NULL || attribute < 1 || attribute > 146) return INVALID_VALUE;
     if (!valid_device(device)) return INVALID_DEVICE;
     *value = 0;
+    for (int i = 0; i < s->attribute_count; i++)
+        if (s->attributes[i].number == attribute) {
+            *value = s->attributes[i].value;
+            return OK;
+        }
     if (attribute == 134) *value = s->host_numa ? 0 : -1; /* HOST_NUMA_ID: -1 without NUMA */
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (known[i].attribute == attribute) *value = (int)known[i].value;
@@ -106,6 +111,7 @@ CUresult impl_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     if (context == NULL) return INVALID_VALUE;
     if (!valid_device(device)) return INVALID_DEVICE;
     struct device *d = &g.device[device];
+    if (d->context_refs == 0 && used_on(device) + g.settings.context_memory > g.settings.memory) return OUT_OF_MEMORY;
     if (d->context_refs++ == 0) d->context = new_opaque();
     *context = d->context;
     return OK;
@@ -189,6 +195,7 @@ CUresult impl_cuCtxSynchronize(void) {
 CUresult impl_cuMemGetInfo(size_t *available, size_t *total) {
     if (available == NULL || total == NULL) return INVALID_VALUE;
     *total = g.settings.memory;
-    *available = g.settings.memory - g.device[here()].used;
+    uint64_t used = used_on(here());
+    *available = used < g.settings.memory ? g.settings.memory - used : 0;
     return OK;
 }

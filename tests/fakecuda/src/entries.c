@@ -47,7 +47,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
         return OK;
     }
     int call = call_by_name(symbol, strlen(symbol));
-    if (call < 0) {
+    if (call < 0 || g.settings.missing[call]) {
         *status = SYMBOL_NOT_FOUND;
         return NOT_FOUND;
     }

@@ -40,7 +40,8 @@ static void physical_free(struct physical *physical) {
 
 CUresult physical_new(int device, size_t nbytes, const CUprop *prop, struct physical **out) {
     struct device *d = &g.device[device];
-    if (nbytes > g.settings.memory - d->used) return OUT_OF_MEMORY;
+    uint64_t used = used_on(device);
+    if (used > g.settings.memory || nbytes > g.settings.memory - used) return OUT_OF_MEMORY;
     struct physical *physical = malloc(sizeof *physical);
     if (physical == NULL || !memfd_ready(d, d->next_offset + nbytes)) {
         free(physical);
@@ -138,6 +139,11 @@ CUresult impl_cuMemCreate(CUhandle *handle, size_t nbytes, const CUprop *prop, u
 CUresult impl_cuMemRelease(CUhandle value) {
     struct handle *handle = handle_live(value, "H3");
     if (handle == NULL) return INVALID_VALUE;
+    if (g.settings.release_waits) { /* a driver whose release waits for the device; the lock is dropped meanwhile */
+        for (int device = 0; device < MAX_DEVICES; device++) work_finish_device(device);
+        handle = handle_live(value, "H3");
+        if (handle == NULL) return INVALID_VALUE;
+    }
     if (--handle->refs == 0) g.live_handles--;
     handle_settle(handle);
     return OK;

@@ -31,6 +31,10 @@ static const struct number numbers[] = {
     NUMBER("MAX_MAPPINGS", max_mappings, 0, ULLONG_MAX, ULLONG_MAX),
     NUMBER("BUSY_MS", busy_ms, 0, 60000, 0),
     NUMBER("UNMAP_WAITS", unmap_waits, 0, 1, 0),
+    NUMBER("RELEASE_WAITS", release_waits, 0, 1, 0),
+    NUMBER("OTHERS", others, 0, 1024 * TIB, 0),
+    NUMBER("OTHERS_AFTER", others_after, 0, ULLONG_MAX, 0),
+    NUMBER("CONTEXT_MEMORY", context_memory, 0, 1024 * TIB, 0),
     NUMBER("BAD_COPY", bad_copy, INVALID_VALUE, ILLEGAL_ADDRESS, INVALID_VALUE),
     NUMBER("VMM", vmm, 0, 1, 1),
     NUMBER("POSIX_FD", posix_fd, 0, 1, 1),
@@ -101,6 +105,41 @@ bool faults_parse(struct faults *out, const char *text, char *why, size_t why_by
     return true;
 }
 
+/* NUMBER=VALUE,...: what attributes answer. */
+static bool parse_attribute(struct settings *out, const char *text, size_t length) {
+    unsigned long long number, value;
+    const char *equals = memchr(text, '=', length);
+    if (equals == NULL || out->attribute_count == MAX_ATTRIBUTES) return false;
+    if (!parse_number(text, (size_t)(equals - text), &number) || number > 1000) return false;
+    if (!parse_number(equals + 1, (size_t)(text + length - equals) - 1, &value) || value > INT_MAX) return false;
+    out->attributes[out->attribute_count++] = (struct attribute){(int)number, (int)value};
+    return true;
+}
+
+static bool parse_missing(struct settings *out, const char *text, size_t length) {
+    int call = call_by_name(text, length);
+    if (call >= 0) out->missing[call] = true;
+    return call >= 0;
+}
+
+/* CALL:NANOSECONDS,...: how long each call takes at least. */
+static bool parse_latency(struct settings *out, const char *text, size_t length) {
+    const char *colon = memchr(text, ':', length);
+    int call = colon != NULL ? call_by_name(text, (size_t)(colon - text)) : -1;
+    return call >= 0 && parse_number(colon + 1, (size_t)(text + length - colon) - 1, &out->latency_ns[call]);
+}
+
+static bool parse_list(struct settings *out, const char *text,
+                       bool (*parse)(struct settings *out, const char *text, size_t length)) {
+    while (*text != '\0') {
+        size_t length = strcspn(text, ",");
+        if (!parse(out, text, length)) return false;
+        text += length;
+        if (*text == ',') text++;
+    }
+    return true;
+}
+
 static bool parse_one(struct settings *out, const char *line, size_t length, char *why, size_t why_bytes) {
     const char *equals = memchr(line, '=', length);
     size_t name = equals != NULL ? (size_t)(equals - line) : length;
@@ -116,6 +155,9 @@ static bool parse_one(struct settings *out, const char *line, size_t length, cha
         memcpy(out->report, text, value_bytes + 1);
         return true;
     }
+    if (name == 10 && strncmp(line, "ATTRIBUTES", name) == 0) return parse_list(out, text, parse_attribute);
+    if (name == 7 && strncmp(line, "MISSING", name) == 0) return parse_list(out, text, parse_missing);
+    if (name == 7 && strncmp(line, "LATENCY", name) == 0) return parse_list(out, text, parse_latency);
     for (int i = 0; i < NUMBER_COUNT; i++) {
         const struct number *number = &numbers[i];
         if (strlen(number->name) != name || strncmp(number->name, line, name) != 0) continue;

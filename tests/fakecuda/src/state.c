@@ -62,12 +62,20 @@ uintptr_t new_opaque(void) {
     return (uintptr_t)0x7fc000000000 + g.next_opaque;
 }
 
+/* Assumed: a context takes CONTEXT_MEMORY once per process, and gives it back. */
+uint64_t used_on(int device) {
+    const struct device *d = &g.device[device];
+    bool here = g.calls[CALL_cuMemCreate] >= g.settings.others_after;
+    return d->used + (d->context != 0 ? g.settings.context_memory : 0) + (here ? g.settings.others : 0);
+}
+
 bool valid_device(int device) { return device >= 0 && (unsigned long long)device < g.settings.devices; }
 
-/* The codes of which cuda.h says that the process must be ended (710: the context). */
+/* The codes of which cuda.h says that the process must be ended (710: the context). Assumed: after an uncorrectable
+ * error of memory (214) or NVLink (220) nothing works either; cuda.h says nothing of that. */
 static bool is_sticky(CUresult code) {
     return code == 226 || code == ILLEGAL_ADDRESS || code == 702 || code == 710 || (code >= 714 && code <= 719) ||
-           code == 721 || code == 810 || code == 911;
+           code == 721 || code == 810 || code == 911 || code == 214 || code == 220;
 }
 
 static CUresult injected(enum call_id call) {
@@ -85,6 +93,8 @@ static CUresult injected(enum call_id call) {
 
 CUresult call_begin(enum call_id call, int needs) {
     int device;
+    uint64_t until = g.settings.latency_ns[call] > 0 ? now_ns() + g.settings.latency_ns[call] : 0;
+    while (until > 0 && now_ns() < until) continue;
     state_lock();
     this_call = call;
     g.calls[call]++;

@@ -6,7 +6,7 @@
 
 #include "abi.h"
 
-enum { MAX_DEVICES = 8, MAX_STREAMS = 64, MAX_EVENTS = 256, MAX_FAULTS = 16, MAX_VIOLATIONS = 100, PATH_BYTES = 1024 };
+enum { MAX_DEVICES = 8, MAX_STREAMS = 64, MAX_EVENTS = 256, MAX_FAULTS = 16, MAX_ATTRIBUTES = 16, MAX_VIOLATIONS = 100, PATH_BYTES = 1024 };
 
 enum call_id {
 #define CALL(name, needs, parameters, arguments) CALL_##name,
@@ -26,12 +26,20 @@ struct faults {
     int count;
     struct fault list[MAX_FAULTS];
 };
+struct attribute {
+    int number, value;
+};
 struct settings {
     unsigned long long devices, memory, granularity, granularity_rec, poison, driver_version, va_limit, max_mappings;
-    unsigned long long busy_ms, unmap_waits, bad_copy;
+    unsigned long long busy_ms, unmap_waits, release_waits, bad_copy;
+    unsigned long long others, others_after, context_memory;
     unsigned long long vmm, posix_fd, fabric, rdma, compression, multicast, host_numa, dma_buf, integrated, tcc;
     char report[PATH_BYTES];
     struct faults faults;
+    int attribute_count;
+    struct attribute attributes[MAX_ATTRIBUTES]; /* what cuDeviceGetAttribute answers instead */
+    bool missing[CALL_COUNT];                    /* functions that are not handed out */
+    unsigned long long latency_ns[CALL_COUNT];
 };
 #define POISON_OFF 256ull
 
@@ -135,6 +143,7 @@ void broke(const char *rule, const char *format, ...) __attribute__((format(prin
 #define REFUSE(rule, ...) (broke(rule, __VA_ARGS__), INVALID_VALUE)
 uintptr_t new_opaque(void);
 bool valid_device(int device);
+uint64_t used_on(int device); /* by this process, by its context and by the others */
 CUresult call_begin(enum call_id call, int needs);
 CUresult call_end(enum call_id call, CUresult result);
 enum { FREE, DRIVER, CONTEXT };
@@ -162,6 +171,7 @@ void handle_settle(struct handle *handle); /* free what neither a reference nor 
 void mapping_remove(struct reservation *reservation, struct mapping *mapping);
 
 /* ---- work.c */
+uint64_t now_ns(void);
 void work_start(void);             /* the default streams of every device */
 int stream_slot(CUstream value);   /* -1 when unknown, destroyed, or of another context */
 uint64_t work_submit(int slot, bool busy);

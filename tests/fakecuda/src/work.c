@@ -11,7 +11,7 @@
 
 #include "state.h"
 
-static uint64_t now_ns(void) {
+uint64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;

@@ -18,7 +18,6 @@ from vmtool.memory.backing import (
     Reservation,
 )
 from vmtool.memory.cuda import driver as cu
-from vmtool.memory.cuda.diagnosis import explain
 from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.cuda.mapping import ColdHandles, HandleSource, MappedRange
 from vmtool.memory.cuda.pool import HandlePool
@@ -99,7 +98,6 @@ class CudaBacking:
         self._ranges: weakref.WeakSet[MappedRange] = weakref.WeakSet()
 
     def reserve(self, nbytes: int) -> CudaReservation:
-        """Reserve *nbytes* of device addresses; see :class:`VirtualBacking`."""
         if nbytes <= 0:
             raise UsageError(
                 f"cannot reserve {nbytes} bytes", hint=f"use {self.granularity} or more"
@@ -111,7 +109,7 @@ class CudaBacking:
         try:
             base = self.context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
         except CudaError as error:
-            raise explain(error, self.context, nbytes, 0) from error
+            raise self.context.explain(error, nbytes, 0) from error
         mapped = MappedRange(
             self.context, self.source, self._access, (base, nbytes), self.granularity
         )
@@ -119,7 +117,6 @@ class CudaBacking:
         return CudaReservation(mapped)
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        """Put memory behind a span; see :class:`VirtualBacking`."""
         assert isinstance(reservation, CudaReservation)  # narrows the contract's type
         reservation.check_commit(offset, nbytes)
         try:
@@ -130,7 +127,6 @@ class CudaBacking:
         reservation.blocks.add(offset, offset + nbytes)
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        """Give back the memory behind a span; see :class:`VirtualBacking`."""
         assert isinstance(reservation, CudaReservation)  # narrows the contract's type
         reservation.check_release(offset, nbytes)
         try:
@@ -186,7 +182,6 @@ class CudaBacking:
         reservation.blocks.add(offset, offset + nbytes)
 
     def unreserve(self, reservation: Reservation) -> None:
-        """Give back every block and the addresses, once; see :class:`VirtualBacking`."""
         assert isinstance(reservation, CudaReservation)  # narrows the contract's type
         if reservation.closed:
             return

@@ -1,4 +1,4 @@
-"""What may stand between vmtool and the driver: a clock for each call, and faults on request."""
+"""What can be put around every driver call: a clock, and faults on request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WITH_OUTPUT: Final = (
     "cuStreamQuery",
 )
 #: Every call that goes through a context, and so can be made to fail.
-SPOILED: Final = tuple(
+INJECTABLE: Final = tuple(
     sorted(
         {*TIMED, *_WITH_OUTPUT, "cuCtxPushCurrent", "cuMemcpyDtoH", "cuMemcpyHtoD", "cuMemsetD32"}
     )
@@ -56,7 +56,7 @@ class CallTimes:
         self._samples: dict[str, array[int]] = {name: array("Q") for name in TIMED}
 
     def wrap(self, call: Caller) -> Caller:
-        """Return *call* with a clock; a call that fails is not recorded."""
+        """Return *call* with a clock around it; a call that fails is not recorded."""
         samples = self._samples
 
         def timed(name: str, *arguments: Any) -> Any:
@@ -78,15 +78,15 @@ class CallTimes:
         return taken
 
 
-def spoil(call: Caller, driver: Driver, faults: FaultyCalls) -> Caller:
+def inject(call: Caller, driver: Driver, faults: FaultyCalls) -> Caller:
     """Return *call* with the calls that *faults* name failing as if the driver had answered so.
 
     Raises:
         UsageError: If a fault names a call that is not made on a device.
     """
-    faults.check(SPOILED)
+    faults.check(INJECTABLE)
 
-    def spoiled(name: str, *arguments: Any) -> Any:
+    def faulty(name: str, *arguments: Any) -> Any:
         fault = faults.strike(name)
         if fault is None:
             return call(name, *arguments)
@@ -95,6 +95,6 @@ def spoil(call: Caller, driver: Driver, faults: FaultyCalls) -> Caller:
             return call(name, *arguments)
         if fault.effect == "SKIP":
             return None
-        raise driver.pretend(name, arguments, fault.effect)
+        raise driver.error_of(name, arguments, fault.effect)
 
-    return spoiled
+    return faulty

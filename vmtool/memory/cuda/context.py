@@ -6,9 +6,9 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.cuda import calls, driver
+from vmtool.memory.cuda import calls, diagnosis, driver
 from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ class DeviceContext:
         if times is not None:
             self.call = times.wrap(self.call)
         if faults is not None:
-            self.call = calls.spoil(self.call, self.driver, faults)
+            self.call = calls.inject(self.call, self.driver, faults)
         self._handle: int = self.call("cuDevicePrimaryCtxRetain", ordinal)
         # Finalizers run at exit in the reverse order of their making: after the reservations'.
         self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)
@@ -64,7 +64,7 @@ class DeviceContext:
 
     @property
     def lost(self) -> bool:
-        """Whether a sticky error has made the driver unusable."""
+        """Whether an error has made the driver unusable (see :data:`driver.LOST_CODES`)."""
         return self.driver.lost is not None
 
     @contextmanager
@@ -92,6 +92,46 @@ class DeviceContext:
             free, total = self.call("cuMemGetInfo")
         return free, total
 
+    def explain(self, error: CudaError, nbytes: int, mappings: int) -> CudaError:
+        """Return *error* with its likely cause on this device, if it says that something ran out.
+
+        It asks the device how much is free: call it before anything is undone.
+
+        Args:
+            error: What the driver answered.
+            nbytes: What the whole operation asked for.
+            mappings: Mappings held in the reservation, those of the operation included.
+        """
+        if not isinstance(error, CudaOutOfMemoryError):
+            return error
+        try:
+            free: int | None = self.free_and_total_bytes()[0]
+        except CudaError:
+            free = None
+        attributes = self.info.attributes
+        found = diagnosis.diagnose_device(
+            diagnosis.Situation(
+                call=error.call,
+                nbytes=nbytes,
+                free_bytes=free,
+                mappings=mappings,
+                driver_model=self.info.driver_model,
+                limits=diagnosis.limits_below_free(
+                    mps=bool(attributes.get("mps")), integrated=bool(self.info.integrated)
+                ),
+                address_limit_bytes=diagnosis.address_limit_bytes(),
+            )
+        )
+        return CudaOutOfMemoryError(
+            error.call,
+            error.arguments,
+            code=error.code,
+            symbol=error.symbol,
+            detail=error.detail,
+            cause=found.cause,
+            hint=found.remedy,
+        )
+
     def used_bytes(self) -> int | None:
         """Return what is in use on the device; ``None`` where free memory is only a budget.
 
@@ -103,7 +143,7 @@ class DeviceContext:
         free, total = self.free_and_total_bytes()
         return total - free
 
-    def used_bytes_if_told(self) -> int | None:
+    def used_bytes_if_available(self) -> int | None:
         """Return what is in use on the device; ``None`` also where the driver does not answer."""
         try:
             return None if self.lost else self.used_bytes()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
-from vmtool.memory.cuda import driver
+from vmtool.memory.cuda import diagnosis, driver
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ def require_vmm(info: DeviceInfo) -> None:
         UnavailableError: If it has no virtual memory management.
     """
     if not info.attributes["vmm"]:
-        raise driver.no_vmm(f"cuda:{info.ordinal} ({info.name})", info.driver_model)
+        raise diagnosis.no_vmm(f"cuda:{info.ordinal} ({info.name})", info.driver_model)
 
 
 def _driver_model(tcc: int | None) -> str | None:
     """WDDM lets Windows page device memory out, so figures taken under it mean something else."""
     if sys.platform == "win32":
         return None if tcc is None else "tcc" if tcc else "wddm"
-    return "wsl" if driver.in_wsl() else None
+    return "wsl" if diagnosis.in_wsl() else None

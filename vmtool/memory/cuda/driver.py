@@ -1,15 +1,15 @@
-"""What a CUDA driver call can answer, and which of vmtool's errors that becomes."""
+"""The CUDA driver through cuda-python: the checked call, and vmtool's error for each CUresult."""
 
 from __future__ import annotations
 
 import functools
 import os
-import platform
 import re
-import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
+from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.cuda import diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
+DEVICE_UNAVAILABLE: Final = 46
+NOT_READY: Final = 600
 NOT_SUPPORTED: Final = 801
 
 # The codes of which cuda.h 13.0 says that every later call returns the same error, or that the process
@@ -24,14 +26,24 @@ NOT_SUPPORTED: Final = 801
 STICKY_CODES: Final = frozenset(
     {226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911},
 )
+# An uncorrectable error of the device's memory (214) or of NVLink (220): cuda.h does not call them
+# sticky, but the Xid catalogue (48, 63, 74, 94, 95) has the process or the device reset after them:
+# https://docs.nvidia.com/deploy/xid-errors/
+LOST_CODES: Final = STICKY_CODES | {214, 220}
+# What a device that fell off the bus (Xid 79) answers, and what a call may answer for a reason of its
+# own as well: so it is lost when the next call of another kind answers the same.
+_SUSPICIOUS_CODES: Final = frozenset({46, 101, 999})
 
 
 class CudaError(CallError):
     """A CUDA driver call that failed: ``code`` is the CUresult, ``symbol`` its name."""
 
 
-class CudaOutOfMemoryError(CudaError):
-    """The device, its address space or one of its tables is full (CUDA_ERROR_OUT_OF_MEMORY)."""
+class CudaOutOfMemoryError(CudaError, OutOfMemoryError):
+    """The device, its address space or one of its tables is full (CUDA_ERROR_OUT_OF_MEMORY).
+
+    ``cause`` says which, where the device's own numbers tell it.
+    """
 
 
 class CudaNotSupportedError(CudaError):
@@ -41,134 +53,48 @@ class CudaNotSupportedError(CudaError):
 
 
 class DeviceLostError(CudaError):
-    """A sticky error: the driver is unusable until the process ends, so nothing is called any more."""
+    """The driver is unusable until the process ends, so nothing is called any more."""
 
 
 def error_class(code: int) -> type[CudaError]:
     """Return the class for a non-zero CUresult."""
-    if code in STICKY_CODES:
+    if code in LOST_CODES:
         return DeviceLostError
     return {OUT_OF_MEMORY: CudaOutOfMemoryError, NOT_SUPPORTED: CudaNotSupportedError}.get(
         code, CudaError
     )
 
 
-_INSTALL_DRIVER: Final = "install the NVIDIA display driver, or use --backing host"
-
-# What cuInit answers on machines that look as if they had CUDA: (cause, hint).
-_INIT_CODES: Final[dict[int, tuple[str, str]]] = {
-    3: (
-        "the kernel module is not usable, or this process was forked from one that uses CUDA",
-        "run nvidia-smi; start workers with spawn, not fork",
-    ),
-    34: (
-        "the library found is the toolkit's stub, made for linking only",
-        "take the toolkit's lib/stubs folder out of LD_LIBRARY_PATH",
-    ),
-    46: ("the device is held by another process or in a bad state", "run nvidia-smi"),
-    100: ("there is no NVIDIA GPU, or it is hidden from this process", "run nvidia-smi"),
-    802: ("the fabric manager of this machine is not running", "start nvidia-fabricmanager"),
-    803: (
-        "the driver's library and kernel module have different versions",
-        "reboot, or reload the kernel module, after an update; in a container, mount the host's libcuda",
-    ),
-    804: (
-        "a forward-compatibility library is used on a GPU that it does not support",
-        "take the cuda-compat folder out of LD_LIBRARY_PATH",
-    ),
-    999: (
-        "the kernel module is not loaded, or the container lacks the device nodes",
-        "run nvidia-smi; start the container with GPU access (--gpus all)",
-    ),
-}
-
-
-def no_bindings(exc: ImportError) -> UnavailableError:
-    """The ``cuda-bindings`` package is missing or does not import."""
-    if sys.platform == "darwin":
-        return UnavailableError("CUDA does not exist on macOS", hint="use --backing host")
-    return UnavailableError(
-        f"the CUDA bindings cannot be imported: {exc}",
-        hint="reinstall vmtool with its dependency: pip install 'cuda-python>=12.9,<14'",
-    )
-
-
-def no_driver(exc: RuntimeError) -> UnavailableError:
-    """The bindings could not find the driver's library, or a function in it."""
-    text = str(exc)
-    if "cuGetProcAddress_v2" in text:
-        return UnavailableError(
-            f"the NVIDIA driver is too old or not a real one: {text}",
-            cause="libcuda has no cuGetProcAddress_v2, which came with CUDA 12.0",
-            hint="install NVIDIA driver 525.60 or newer, or take stub folders out of LD_LIBRARY_PATH",
-        )
-    if "not found" in text and "unction" in text:
-        return UnavailableError(
-            f"the NVIDIA driver is not usable: {text}",
-            cause="libcuda was found but does not offer the driver's functions",
-            hint="take stub folders out of LD_LIBRARY_PATH and reinstall the display driver",
-        )
-    return UnavailableError(
-        f"no NVIDIA driver was found on this machine: {text}", cause=_wsl(), hint=_INSTALL_DRIVER
-    )
-
-
-def init_failed(symbol: str, code: int, words: str) -> UnavailableError:
-    """``cuInit`` answered *code*: any non-zero answer means that there is nothing to use."""
-    cause, hint = _INIT_CODES.get(code, (None, "run nvidia-smi: it shows whether the driver works"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and code == 100:
-        cause, hint = f"CUDA_VISIBLE_DEVICES is {visible!r}", "unset CUDA_VISIBLE_DEVICES"
-    return UnavailableError(
-        f"CUDA is not usable here: cuInit(0) failed: {symbol} ({code}){words and ': ' + words}",
-        cause=_wsl() or cause,
-        hint=hint,
-    )
-
-
-def too_old(version: int, bindings_version: str) -> UnavailableError:
-    """The driver initialises, but lacks what vmtool and its bindings need."""
-    return UnavailableError(
-        f"the NVIDIA driver is too old: it supports CUDA {dotted(version)}, "
-        f"cuda-bindings {bindings_version} needs 12.0 or newer",
-        hint="update the NVIDIA driver to 525.60 or newer (580.65 for cuda-bindings 13)",
-    )
-
-
-def no_function(name: str, version: int, bindings_version: str) -> UnavailableError:
-    """The driver or the bindings do not offer one function."""
-    return UnavailableError(
-        f"{name} is not offered by this driver (CUDA {dotted(version)}) "
-        f"with cuda-bindings {bindings_version}",
-        hint="update the NVIDIA driver, or install the cuda-python of its major version",
-    )
-
-
-def no_vmm(name: str, driver_model: str | None) -> UnavailableError:
-    """The device has no virtual memory management, without which there is nothing to commit."""
-    model = f" under the {driver_model} driver model" if driver_model else ""
-    return UnavailableError(
-        f"{name} does not support CUDA virtual memory management{model}",
-        cause=_wsl(),
-        hint="use another device (vmtool granularity lists them), or --backing host",
-    )
-
-
-def dotted(version: int) -> str:
-    """Return a CUDA version such as 12040 as ``12.4``."""
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def in_wsl() -> bool:
-    """Whether this is Linux under Windows (WSL), where the driver is the Windows one."""
-    return sys.platform == "linux" and "microsoft" in platform.release().lower()
-
-
-def _wsl() -> str | None:
-    if not in_wsl():
-        return None
-    return "under WSL the driver is the Windows one, in /usr/lib/wsl/lib; install none inside Linux"
-
+#: Every driver function without which no memory can be mapped, filled and given back. All are looked
+#: up at the start: a quota library in front of the driver may export only a part of them.
+FUNCTIONS: Final = (
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceTotalMem",
+    "cuGetErrorString",
+    "cuMemAddressFree",
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemGetAccess",
+    "cuMemGetAllocationGranularity",
+    "cuMemGetInfo",
+    "cuMemMap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemcpyDtoH",
+    "cuMemcpyHtoD",
+    "cuMemsetD32",
+    "cuMemsetD8",
+    "cuStreamSynchronize",
+)
 
 # cuGetProcAddress_v2, through which the bindings find every other function, came with CUDA 12.0.
 _OLDEST_DRIVER: Final = 12000
@@ -211,6 +137,7 @@ class Driver:
         self._functions: dict[str, Callable[..., tuple[Any, ...]]] = {}
         self._integer_types = frozenset(getattr(binding, name) for name in _INTEGER_TYPES)
         self._lost: DeviceLostError | None = None
+        self._suspect: CudaError | None = None
         self._process = os.getpid()
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -222,7 +149,7 @@ class Driver:
         Raises:
             CudaOutOfMemoryError: On CUDA_ERROR_OUT_OF_MEMORY.
             CudaNotSupportedError: On CUDA_ERROR_NOT_SUPPORTED.
-            DeviceLostError: On a sticky error, and without a call ever after.
+            DeviceLostError: Where the device is lost (see ``LOST_CODES``), and without a call ever after.
             CudaError: On any other error.
             UnavailableError: If this driver or these bindings have no such function.
         """
@@ -245,7 +172,7 @@ class Driver:
 
     @property
     def lost(self) -> DeviceLostError | None:
-        """The error that made the driver unusable, or ``None``."""
+        """The first error that showed that the driver is unusable, or ``None``."""
         return self._lost
 
     def allocation_properties(
@@ -304,18 +231,37 @@ class Driver:
             return None
         return value
 
-    def _initialise(self) -> None:
+    def initialise(self) -> None:
+        """Call cuInit and look up every function in ``FUNCTIONS``.
+
+        Raises:
+            UnavailableError: If the driver does not start, is too old or lacks a function.
+        """
         try:
             result = self._binding.cuInit(0)
         except RuntimeError as exc:
-            raise no_driver(exc) from exc
+            raise diagnosis.no_driver(exc) from exc
         except ValueError as exc:
-            raise init_failed("unknown CUresult", _unknown_code(exc), str(exc)) from exc
+            code = _unknown_code(exc)
+            raise diagnosis.init_failed("unknown CUresult", code, str(exc)) from exc
         if result[0]:
-            raise init_failed(*self._describe(int(result[0])))
+            raise diagnosis.init_failed(*self._describe(int(result[0])))
         self.version = self.call("cuDriverGetVersion")
         if self.version < _OLDEST_DRIVER:
-            raise too_old(self.version, self.bindings_version)
+            raise diagnosis.too_old(self.version, self.bindings_version)
+        for name in FUNCTIONS:
+            if not self.offers(name):
+                raise diagnosis.no_function(name, self.version, self.bindings_version)
+            self._bind(name, ())
+
+    def offers(self, name: str) -> bool:
+        """Tell whether bindings and driver have the function *name*."""
+        if getattr(self._binding, name, None) is None:
+            return False
+        # The bindings have every name; whether the driver has it shows at the first call only. The
+        # version asked for is the oldest supported, as newer drivers may have it under a new ABI.
+        query: tuple[Any, ...] = self._binding.cuGetProcAddress(name.encode(), _OLDEST_DRIVER, 0)
+        return not query[0] and bool(query[1])
 
     def _bind(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
         lost = self._lost
@@ -330,9 +276,24 @@ class Driver:
             )
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
         if function is None:
-            raise no_function(name, self.version, self.bindings_version)
+            raise diagnosis.no_function(name, self.version, self.bindings_version)
+        if self._suspect is not None:
+            return self._clearing_suspicion(function)
         self._functions[name] = function
         return function
+
+    def _clearing_suspicion(
+        self, function: Callable[..., tuple[Any, ...]]
+    ) -> Callable[..., tuple[Any, ...]]:
+        """Return *function*, which by succeeding shows that the device is still there."""
+
+        def watched(*arguments: Any) -> tuple[Any, ...]:
+            result = function(*arguments)
+            if not result[0]:
+                self._suspect = None
+            return result
+
+        return watched
 
     def _describe(self, code: int) -> tuple[str, int, str]:
         """Return the symbol, the number and the driver's own words for *code*."""
@@ -340,7 +301,7 @@ class Driver:
         failed, text = self._binding.cuGetErrorString(result)
         return result.name, code, "" if failed or text is None else text.decode()
 
-    def pretend(self, name: str, arguments: tuple[Any, ...], symbol: str) -> CudaError:
+    def error_of(self, name: str, arguments: tuple[Any, ...], symbol: str) -> CudaError:
         """Return the error of a call that answered *symbol*, with all that follows from it."""
         return self._failure(name, arguments, int(getattr(self._binding.CUresult, symbol)))
 
@@ -349,27 +310,39 @@ class Driver:
             symbol, code, words = self._describe(code)
         except RuntimeError:  # a driver without cuGetErrorString
             symbol, words = self._binding.CUresult(code).name, ""
-        cause, hint = self._advice(code)
-        error = error_class(code)(
+        suspect = self._suspect
+        gone = suspect is not None and suspect.code == code and suspect.call != name
+        cause, hint = self._advice(name, code, lost=gone or code in LOST_CODES)
+        make = DeviceLostError if gone else error_class(code)
+        error = make(
             name, _render(arguments), code=code, symbol=symbol, detail=words, cause=cause, hint=hint
         )
         if isinstance(error, DeviceLostError):
             self._lost = self._lost or error
-            # From now on every call passes through _bind, which raises: a healthy call pays nothing for it.
-            self._functions.clear()
+        elif code in _SUSPICIOUS_CODES:
+            self._suspect = error
+        else:
+            return error
+        # From now on every call passes through _bind, which refuses it or watches it: a healthy call
+        # pays nothing for that.
+        self._functions.clear()
         return error
 
-    def _advice(self, code: int) -> tuple[str | None, str | None]:
-        if code in STICKY_CODES:
+    def _advice(self, name: str, code: int, *, lost: bool) -> tuple[str | None, str | None]:
+        if lost:
             return None, "the driver is unusable until this process ends: start it again"
         if code == NOT_INITIALIZED and os.getpid() != self._process:
             return (
                 "CUDA was initialised before this process was forked",
                 "start workers with spawn, not fork",
             )
-        if code == OUT_OF_MEMORY:
-            return None, "ask for less, or free device memory (see nvidia-smi)"
-        return None, None
+        mode = None
+        if code == DEVICE_UNAVAILABLE:
+            number = self._binding.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
+            # Only of the first device: which one the call was for is not known here.
+            failed, value = self._binding.cuDeviceGetAttribute(number, 0)
+            mode = None if failed else value
+        return diagnosis.explain_code(name, code, mode)
 
     def _refused(
         self, name: str, arguments: tuple[Any, ...], exc: Exception
@@ -379,7 +352,7 @@ class Driver:
             symbol = "a code unknown to these bindings"
             return CudaError(name, _render(arguments), code=_unknown_code(exc), symbol=symbol)
         if isinstance(exc, RuntimeError) and "not found" in str(exc):
-            return no_function(name, self.version, self.bindings_version)
+            return diagnosis.no_function(name, self.version, self.bindings_version)
         return exc
 
 
@@ -413,9 +386,9 @@ def load() -> Driver:
     try:
         from cuda.bindings import __version__, driver
     except ImportError as exc:
-        raise no_bindings(exc) from exc
+        raise diagnosis.no_bindings(exc) from exc
     loaded = Driver(driver, __version__)
-    loaded._initialise()  # noqa: SLF001  # this module's own class
+    loaded.initialise()
     return loaded
 
 
@@ -428,7 +401,7 @@ def result_name(effect: str) -> str | None:
     try:
         from cuda.bindings.driver import CUresult
     except ImportError as exc:
-        raise no_bindings(exc) from exc
+        raise diagnosis.no_bindings(exc) from exc
     for result in CUresult:
         if int(result) and effect in {result.name, str(int(result))}:
             return str(result.name)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.backing import QuarantineError
-from vmtool.memory.cuda.diagnosis import explain
 from vmtool.memory.cuda.driver import CudaError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HandleSource(Protocol):
-    """Gives out handles of one size and takes them back. Safe to use from several threads."""
+    """Hands out handles of one size and takes them back. Safe to use from several threads."""
 
     @property
     def authority(self) -> Authority | None:
@@ -61,12 +60,10 @@ class ColdHandles:
         self.lost: list[int] = []
 
     def take(self) -> int:
-        """Create a handle; see :class:`HandleSource`."""
         handle: int = self._context.call("cuMemCreate", self._nbytes, self._properties, 0)
         return handle
 
     def give(self, handle: int) -> None:
-        """Release a handle; see :class:`HandleSource`."""
         try:
             self._context.call("cuMemRelease", handle)
         except CudaError:
@@ -159,7 +156,7 @@ class MappedRange:
 
         Raises:
             CudaError: If the driver refuses; everything is still mapped, or the device is lost.
-            QuarantineError: If it cannot be told whether it is, or a handle was not taken back.
+            QuarantineError: If it is not known whether it is, or a handle was not taken back.
         """
         call = self._context.call
         if wait:  # cuMemUnmap does not wait for work in flight, which would then fault (docs)
@@ -167,9 +164,9 @@ class MappedRange:
         try:
             call("cuMemUnmap", self.base + start, end - start)
         except CudaError as error:
-            # A lost device answers nothing any more; its end is told, not a doubt about one span.
-            known = self._is_mapped(start) and self._is_mapped(end - self.chunk)
-            if self._context.lost or known:
+            # A lost device answers nothing any more: that is reported, not a doubt about one span.
+            mapped = self._is_mapped(start) and self._is_mapped(end - self.chunk)
+            if self._context.lost or mapped:
                 raise
             raise QuarantineError((start, end), error) from error
         chunks = range(start // self.chunk, end // self.chunk)
@@ -180,7 +177,7 @@ class MappedRange:
             raise QuarantineError(span, lost[0][1]) from lost[0][1]
 
     def free(self) -> None:
-        """Unmap everything and give back the addresses. A lost device has done so by itself.
+        """Unmap everything and give back the addresses; on a lost device the process's end does.
 
         Raises:
             CudaError: If the driver refuses; what is left can be tried again.
@@ -204,7 +201,7 @@ class MappedRange:
             raise failure
 
     def abandon(self) -> None:
-        """Give everything back without an answer, for a reservation that was forgotten."""
+        """Give everything back and report nothing: for a reservation that was forgotten."""
         try:
             self.free()
         except VmtoolError:
@@ -216,10 +213,13 @@ class MappedRange:
         done: list[int] = []
         try:
             yield done
+        except CudaError as error:
+            # First: undoing gives back what ran out.
+            explained = self._context.explain(error, end - start, len(self.handles) + len(done))
+            self._roll_back(start, done, explained)
+            raise explained from error
         except BaseException as error:
             self._roll_back(start, done, error)
-            if isinstance(error, CudaError):
-                raise explain(error, self._context, end - start, len(self.handles)) from error
             raise
         self._keep(start, done)
 
@@ -254,6 +254,8 @@ class MappedRange:
             self._context.synchronise()
             self._context.call("cuMemUnmap", self.base + start, end - start)
         except CudaError as failure:
+            if self._context.lost:
+                return  # the process's end gives all of it back
             self._keep(start, handles)
             failure.add_note(f"while undoing a commit that failed: {error}")
             raise QuarantineError((start, end), failure) from failure

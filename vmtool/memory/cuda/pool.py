@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from dataclasses import dataclass
@@ -104,7 +105,6 @@ class HandlePool:
         return self._governor.authority
 
     def take(self) -> int:
-        """Return a handle from the pool, or a new one; see :class:`HandleSource`."""
         with self._lock:
             if self._free:
                 handle = self._free.pop()
@@ -251,7 +251,6 @@ class HandlePool:
 
 def _abandon(context: DeviceContext, handles: list[int]) -> None:
     while handles and not context.lost:
-        try:
+        # One that fails does not keep the others; the process's end takes what is left.
+        with contextlib.suppress(CudaError):
             context.call("cuMemRelease", handles.pop())
-        except CudaError:
-            return  # the driver shuts down with the process and takes the rest

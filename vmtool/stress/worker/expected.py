@@ -374,4 +374,4 @@ class DeviceObserver:
         return bool(access)
 
     def _used(self) -> int | None:
-        return self._context.used_bytes_if_told() if self._alone else None
+        return self._context.used_bytes_if_available() if self._alone else None

@@ -9,7 +9,7 @@ import pytest
 from fakecuda import build, control
 
 from vmtool.errors import ExitCode, UnavailableError
-from vmtool.memory.cuda import devices, driver
+from vmtool.memory.cuda import devices, diagnosis, driver
 
 LOAD = """
 import json
@@ -67,7 +67,7 @@ def test_missing_bindings_say_how_to_install_them(monkeypatch):
 
 def test_missing_bindings_on_macos_are_no_fault(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "macOS" in str(driver.no_bindings(ImportError("cuda")))
+    assert "macOS" in str(diagnosis.no_bindings(ImportError("cuda")))
 
 
 def test_a_library_that_is_no_library_counts_as_no_driver(tmp_path, load_with):
@@ -157,8 +157,8 @@ def test_a_refused_start_is_tried_again(fakecuda):
 
 def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(driver.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
-    assert "WSL" in driver.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
+    monkeypatch.setattr(diagnosis.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    assert "WSL" in diagnosis.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
     assert devices._driver_model(0) == "wsl"
 
 
@@ -178,3 +178,31 @@ def test_a_device_that_is_not_there_is_unavailable(fakecuda):
     with pytest.raises(UnavailableError, match="no CUDA device 2") as caught:
         devices.device(2)
     assert caught.value.hint == "use cuda:0 to cuda:1"
+
+
+@pytest.mark.parametrize("code", [3, 34, 46, 802, 803, 804, 999])
+def test_a_driver_that_is_there_and_does_not_start_is_told_from_an_absent_one(fakecuda, code):
+    fakecuda.fail(f"cuInit:1={code}")
+    with pytest.raises(diagnosis.BrokenDriverError) as caught:
+        driver.load()
+    assert caught.value.code == code
+    assert caught.value.exit_code == ExitCode.UNAVAILABLE
+    fakecuda.reset(devices=0)
+    with pytest.raises(UnavailableError) as caught:
+        driver.load()
+    assert not isinstance(caught.value, diagnosis.BrokenDriverError)
+
+
+@pytest.mark.parametrize("name", ["cuMemRelease", "cuMemUnmap", "cuCtxSynchronize"])
+def test_a_function_that_a_quota_library_hides_is_missed_at_the_start(python_with_fakecuda, name):
+    done = python_with_fakecuda(LOAD, missing=name)
+    message, _, hint, code = json.loads(done.stdout)
+    assert f"{name} is not offered" in message
+    assert "LD_PRELOAD" in hint
+    assert code == 4
+
+
+def test_every_function_that_is_needed_is_looked_up_at_the_start(fakecuda):
+    loaded = driver.load()
+    assert all(loaded.offers(name) for name in driver.FUNCTIONS)
+    assert not loaded.offers("cuMemNoSuchCall")

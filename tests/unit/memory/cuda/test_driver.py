@@ -9,7 +9,7 @@ import pytest
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.cuda import devices, driver
 from vmtool.memory.cuda.driver import (
-    STICKY_CODES,
+    LOST_CODES,
     CudaError,
     CudaNotSupportedError,
     CudaOutOfMemoryError,
@@ -117,7 +117,7 @@ def test_a_mistake_of_the_caller_is_not_dressed_up(fakecuda):
         cuda.call("cuMemcpyHtoD", 0, "text", 4)
 
 
-@pytest.mark.parametrize("code", sorted(STICKY_CODES))
+@pytest.mark.parametrize("code", sorted(LOST_CODES))
 def test_after_a_sticky_error_nothing_is_called_any_more(fakecuda, code):
     cuda = driver.load()
     cuda.call("cuDeviceGetCount")
@@ -190,3 +190,39 @@ def test_load_starts_the_driver_once(fakecuda):
     assert driver.load() is driver.load()
     assert fakecuda.report()["calls"]["cuInit"]["calls"] == 1
     assert os.getpid() == fakecuda.report()["pid"]
+
+
+@pytest.mark.parametrize("code", [46, 101, 999])
+def test_a_second_kind_of_call_with_the_same_answer_shows_that_the_device_is_gone(fakecuda, code):
+    cuda = driver.load()
+    fakecuda.fail(f"cuDeviceGetCount:1+={code},cuDeviceGet:1+={code}")
+    for _ in range(3):  # one call that goes on failing may have a reason of its own
+        with pytest.raises(CudaError) as caught:
+            cuda.call("cuDeviceGetCount")
+        assert not isinstance(caught.value, DeviceLostError)
+    with pytest.raises(DeviceLostError, match=f"cuDeviceGet.*{code}"):
+        cuda.call("cuDeviceGet", 0)
+    fakecuda.fail("")
+    with pytest.raises(DeviceLostError, match="not called"):
+        cuda.call("cuDeviceGetCount")
+    fakecuda.reset()
+
+
+def test_a_call_that_succeeds_in_between_clears_the_suspicion(fakecuda):
+    cuda = driver.load()
+    fakecuda.fail("cuDeviceGetCount:1=999,cuDeviceGet:2=999")
+    with pytest.raises(CudaError):
+        cuda.call("cuDeviceGetCount")
+    cuda.call("cuDeviceGet", 0)
+    with pytest.raises(CudaError) as caught:
+        cuda.call("cuDeviceGet", 0)
+    assert not isinstance(caught.value, DeviceLostError)
+    assert cuda.call("cuDeviceGetCount") == 1
+
+
+def test_an_exclusive_device_is_named_where_its_context_is_refused(fakecuda):
+    fakecuda.reset(attributes="20=3")
+    fakecuda.fail("cuDevicePrimaryCtxRetain:1=46")
+    with pytest.raises(CudaError) as caught:
+        driver.load().call("cuDevicePrimaryCtxRetain", 0)
+    assert "exclusive-process" in caught.value.cause

@@ -6,7 +6,7 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory import open_device
-from vmtool.memory.cuda.calls import SPOILED, TIMED, CallTimes
+from vmtool.memory.cuda.calls import INJECTABLE, TIMED, CallTimes
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.faults import FaultyCalls, parse_fault
 
@@ -135,4 +135,4 @@ def test_an_unknown_result_is_refused():
 
 
 def test_what_is_timed_can_also_fail():
-    assert set(TIMED) <= set(SPOILED)
+    assert set(TIMED) <= set(INJECTABLE)
