@@ -48,7 +48,11 @@ static void add_all(struct text *text) {
     const char *comma = "";
     add(text, "{\"schema\": \"fakecuda-report\", \"version\": 1, \"pid\": %d, ", (int)getpid());
     add_live(text);
-    add(text, "\"peak\": {\"physical_bytes\": %llu, \"mappings\": %llu}, ", g.peak_used, g.peak_mappings);
+    add(text, "\"devices\": [");
+    for (int i = 0; i < (int)g.settings.devices; i++)
+        add(text, "%s{\"total\": %llu, \"ours\": %llu, \"others\": %llu}", i > 0 ? ", " : "", g.settings.memory,
+            (unsigned long long)(used_on(i) - others_on_device()), (unsigned long long)others_on_device());
+    add(text, "], \"peak\": {\"physical_bytes\": %llu, \"mappings\": %llu}, ", g.peak_used, g.peak_mappings);
     add(text, "\"injected\": %llu, \"sticky\": %d, \"calls\": {", g.injected, g.sticky);
     for (int i = 0; i < CALL_COUNT; i++) {
         if (g.calls[i] == 0) continue;

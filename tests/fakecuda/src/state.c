@@ -62,11 +62,14 @@ uintptr_t new_opaque(void) {
     return (uintptr_t)0x7fc000000000 + g.next_opaque;
 }
 
+uint64_t others_on_device(void) {
+    return g.calls[CALL_cuMemCreate] >= g.settings.others_after ? g.settings.others : 0;
+}
+
 /* Assumed: a context takes CONTEXT_MEMORY once per process, and gives it back. */
 uint64_t used_on(int device) {
     const struct device *d = &g.device[device];
-    bool here = g.calls[CALL_cuMemCreate] >= g.settings.others_after;
-    return d->used + (d->context != 0 ? g.settings.context_memory : 0) + (here ? g.settings.others : 0);
+    return d->used + (d->context != 0 ? g.settings.context_memory : 0) + others_on_device();
 }
 
 bool valid_device(int device) { return device >= 0 && (unsigned long long)device < g.settings.devices; }

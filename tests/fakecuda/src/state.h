@@ -143,6 +143,7 @@ void broke(const char *rule, const char *format, ...) __attribute__((format(prin
 #define REFUSE(rule, ...) (broke(rule, __VA_ARGS__), INVALID_VALUE)
 uintptr_t new_opaque(void);
 bool valid_device(int device);
+uint64_t others_on_device(void);
 uint64_t used_on(int device); /* by this process, by its context and by the others */
 CUresult call_begin(enum call_id call, int needs);
 CUresult call_end(enum call_id call, CUresult result);

@@ -1,0 +1,39 @@
+"""NVML's stand-in beside the driver's: what is ours and what is others'."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakecuda import control
+
+NVML = Path(__file__).parent / "nvml"
+CODE = """
+import json, os
+from vmtool.machine.nvml import read_nvml
+from vmtool.memory import open_device
+from vmtool.memory.cuda.devices import device
+backing = open_device("cuda")
+reservation = backing.reserve(4 * backing.granularity)
+backing.commit(reservation, 0, 2 * backing.granularity)
+found = read_nvml().device(device(0).uuid)
+print(json.dumps([found.bytes_of(os.getpid()), found.bytes_of(4242), found.used_bytes,
+                  [each.name for each in found.others(os.getpid())]]))
+backing.unreserve(reservation)
+backing.close()
+"""
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("mode", "counted"), [("on", True), ("wddm", False)])
+def test_ours_and_others_are_told_apart(fakecuda_lib, tmp_path, mode, counted):
+    path = control.environment(tmp_path)["PYTHONPATH"]
+    env = {"PYTHONPATH": f"{NVML}:{path}", "FAKENVML": mode}
+    settings = {"others": "200MiB", "context_memory": "10MiB"}
+    done = control.run_python(["-c", CODE], tmp_path, env=env, **settings)
+    ours, others, used, names = json.loads(done.stdout)
+    assert (ours, others) == ((14 * MIB, 200 * MIB) if counted else (None, None))
+    assert used == 214 * MIB
+    assert names == ["/opt/other/engine"]
+    done.assert_clean()
