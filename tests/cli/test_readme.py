@@ -79,9 +79,9 @@ def test_the_examples_of_a_page_print_what_it_shows(page, tmp_path, request):
         assert done.returncode == ExitCode.DONE, (command, done.stderr)
         if request.config.getoption("--update-golden"):
             if LEFT_OUT not in output.splitlines():
-                text = text.replace(
-                    f"$ {command}\n{output}", "\n".join([f"$ {command}", *printed]).rstrip()
-                )
+                before = f"$ {command}\n" + (f"{output}\n" if output else "")
+                after = "".join(f"{line}\n" for line in [f"$ {command}", *printed])
+                text = text.replace(before, after, 1)
                 page.write_text(text, encoding="utf-8", newline="\n")
         elif shlex.split(command)[1] in EXACT:
             assert shown(printed, output.splitlines()), (command, "\n".join(printed))
