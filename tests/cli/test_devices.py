@@ -101,7 +101,8 @@ def test_growing_on_a_device_checks_that_all_is_released(
 def test_memory_that_a_device_does_not_get_back_is_found(python_with_fakecuda, fault, left):
     program = (
         "from vmtool.memory import open_device\n"
-        "from vmtool.memory.faults import FaultyCalls, parse_fault\n"
+        "from vmtool.memory.faults import FaultyCalls\n"
+        "from vmtool.memory.inject import parse_fault\n"
         "from vmtool.probes.grow import GrowPlan, run_growth\n"
         f"faults = FaultyCalls([parse_fault({fault!r})])\n"
         f"backing = open_device('cuda', faults=faults)\n"
@@ -411,8 +412,9 @@ def test_a_granularity_query_that_fails_is_an_error_and_no_default(run_with_fake
 
 def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
     from vmtool.memory import open_device
-    from vmtool.memory.faults import FaultyCalls, parse_fault
+    from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
+    from vmtool.memory.inject import parse_fault
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB", poison=0xA5)

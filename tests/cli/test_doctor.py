@@ -114,8 +114,8 @@ def test_a_process_full_of_areas_is_a_problem(vmtool_child):
     before = """
 import mmap
 from vmtool.memory import open_backing
-from vmtool.memory.pressure import read_pressure
-limit = read_pressure().max_mappings
+from vmtool.memory.counters import read_limits
+limit = read_limits().max_mappings
 if limit <= 70000:
     backing = open_backing()
     page = backing.granularity

@@ -14,9 +14,16 @@ from vmtool.errors import UsageError
 from vmtool.machine import read_facts
 from vmtool.memory import open_backing
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.counters import Ledgers, read_process, read_range, read_split
-from vmtool.memory.faults import FaultyCalls, parse_fault
-from vmtool.memory.pressure import count_mappings, read_pressure
+from vmtool.memory.counters import (
+    Counters,
+    count_mappings,
+    read_limits,
+    read_process,
+    read_range,
+    read_split,
+)
+from vmtool.memory.faults import FaultyCalls
+from vmtool.memory.inject import parse_fault
 from vmtool.memory.process import wine_version
 from vmtool.memory.windows.counters import read_system_memory
 from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
@@ -32,15 +39,15 @@ def test_the_ledgers_of_a_range_follow_every_step(method):
     def ledgers():
         return read_range(reservation.base, reservation.capacity)
 
-    assert ledgers() == Ledgers(1 << 30, 0, 0, 1)
+    assert ledgers() == Counters(1 << 30, 0, 0, 1)
     backing.commit(reservation, 16 * g, 8 * g)
-    assert ledgers() == Ledgers(1 << 30, 8 * g, 0, 1 if alone else 10)
+    assert ledgers() == Counters(1 << 30, 8 * g, 0, 1 if alone else 10)
     ctypes.memset(reservation.base + 16 * g, 1, 4 * g)
-    assert ledgers() == Ledgers(1 << 30, 8 * g, 4 * g, 1 if alone else 10)
+    assert ledgers() == Counters(1 << 30, 8 * g, 4 * g, 1 if alone else 10)
     backing.release(reservation, 18 * g, 4 * g)
-    assert ledgers() == Ledgers(1 << 30, 4 * g, 2 * g, 1 if alone else 7)
+    assert ledgers() == Counters(1 << 30, 4 * g, 2 * g, 1 if alone else 7)
     backing.unreserve(reservation)
-    assert ledgers() == Ledgers(0, 0, 0, 0)
+    assert ledgers() == Counters(0, 0, 0, 0)
 
 
 def test_a_range_is_clipped_to_what_was_asked():
@@ -50,7 +57,7 @@ def test_a_range_is_clipped_to_what_was_asked():
     backing.commit(reservation, 0, 8 * g)
     ctypes.memset(reservation.base, 1, 8 * g)
     inside = read_range(reservation.base + 4096, 2 * g)
-    assert inside == Ledgers(2 * g, 2 * g, 2 * g, 3)
+    assert inside == Counters(2 * g, 2 * g, 2 * g, 3)
     backing.unreserve(reservation)
 
 
@@ -99,7 +106,7 @@ def test_the_machine_has_ram_and_a_commit_limit():
     counters = read_system_memory()
     assert 0 < counters.available_bytes <= counters.total_bytes
     assert 0 < counters.charge_bytes <= counters.charge_limit_bytes
-    pressure = read_pressure()
+    pressure = read_limits()
     assert pressure.charge_limit_bytes == counters.charge_limit_bytes
     assert pressure.available_bytes > 0
 

@@ -155,7 +155,8 @@ def _write_files(output: Output, options: dict[str, Any], result: StressResult) 
 def _backings(options: dict[str, Any], methods: tuple[str, ...]) -> list[VirtualBacking]:
     """Open what the workers will open, so that what cannot work is said before they start."""
     from vmtool.memory import open_backing
-    from vmtool.memory.faults import FaultyCalls, parse_fault
+    from vmtool.memory.faults import FaultyCalls
+    from vmtool.memory.inject import parse_fault
 
     faults = FaultyCalls([parse_fault(text) for text in options["inject"]])
     return [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine.facts import FREE_RAM
-from vmtool.memory.diagnosis import lift_address_space_limit
+from vmtool.memory.posix.diagnosis import lift_address_space_limit
 from vmtool.units import GIB, KIB, MIB, format_size
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vmtool import __version__
-from vmtool.memory.pressure import ProcessFacts
+from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.process import wine_version
 from vmtool.units import GIB, MIB, format_size
 
@@ -232,7 +232,7 @@ class MachineFacts:
     huge_pages: HugePageFacts = field(default_factory=HugePageFacts)
     commit: CommitFacts = field(default_factory=CommitFacts)
     cgroup: CgroupFacts = field(default_factory=CgroupFacts)
-    process: ProcessFacts = field(default_factory=ProcessFacts)
+    process: ProcessLimits = field(default_factory=ProcessLimits)
     environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
 
     @property

@@ -25,7 +25,8 @@ from vmtool.machine.files import (
     parse_int,
     parse_pairs,
 )
-from vmtool.memory.pressure import parse_kib, read_process_facts
+from vmtool.memory.counters import read_process_limits
+from vmtool.memory.process import parse_kib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,7 +128,7 @@ def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = No
             charge_bytes=meminfo.get("Committed_AS"),
         ),
         cgroup=read_cgroups(source),
-        process=read_process_facts(),
+        process=read_process_limits(),
         environment=read_environment(source),
     )
 

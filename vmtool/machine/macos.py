@@ -6,8 +6,8 @@ import mmap
 from typing import TYPE_CHECKING
 
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts, read_memory, read_system
+from vmtool.memory.counters import read_process_limits
 from vmtool.memory.darwin import read_integer, read_text
-from vmtool.memory.pressure import read_process_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def read_macos_facts(
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=read_memory(),
-        process=read_process_facts(),
+        process=read_process_limits(),
         # macOS says that there is a hypervisor, not which.
         environment=EnvironmentFacts(
             hypervisor="unknown" if read_number("kern.hv_vmm_present") else None

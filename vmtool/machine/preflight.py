@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import FREE_RAM, KEEP_BYTES, SPARE_BYTES, describe_bound, safe_part
-from vmtool.memory.diagnosis import lift_address_space_limit
+from vmtool.memory.posix.diagnosis import lift_address_space_limit
 from vmtool.units import align_down, format_size
 
 if TYPE_CHECKING:

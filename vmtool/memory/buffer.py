@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from vmtool.errors import UsageError
+from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
 from vmtool.memory.blocks import BlockMap
-from vmtool.memory.exports import Exporting, LiveViewError
-from vmtool.memory.governor import BudgetError, Owner, Role
+from vmtool.memory.exports import (
+    CPU,
+    CUDA,
+    Export,
+    Exports,
+    LiveViewError,
+    capsule,
+    cuda_array_interface,
+    host_view,
+)
+from vmtool.memory.governor import BudgetError, Owner, Role, Tier
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ class AuthorityError(UsageError):
     """A governor and a backing that charge different ledgers for the same bytes (V4)."""
 
 
-class VirtualBuffer(Owner, Exporting):
+class VirtualBuffer(Owner):
     """Bytes at a fixed base that grow and shrink in place.
 
     ``len(buffer)`` is the length asked for; ``committed`` is the length rounded up to granules,
@@ -87,10 +96,9 @@ class VirtualBuffer(Owner, Exporting):
         self._backing = backing
         self._capacity = capacity
         self._length = 0
-        super().__init__()
-        self._deferred: Reservation | None = (
-            None  # closed, but lent to someone who keeps this buffer
-        )
+        self._exports = Exports()
+        # Set when it is closed while lent to someone who keeps this buffer.
+        self._deferred: Reservation | None = None
         self._reservation = backing.reserve(align_up(capacity, self._granule))
         self._blocks = self._reservation.blocks
         if governor is not None and authority is None:
@@ -224,6 +232,63 @@ class VirtualBuffer(Owner, Exporting):
         if self._lease is not None:
             self._lease.shrink(nbytes)
 
+    def view(self) -> memoryview:
+        """Return a writable view of the length, valid while the buffer grows.
+
+        It and whatever is made from it, such as a numpy array, keep the memory alive; closing the
+        buffer, or releasing what they show, is refused meanwhile.
+
+        Raises:
+            UnavailableError: If the memory is a device's.
+            UsageError: If part of the length was released.
+        """
+        base = self.reservation.base
+        if self._backing.tier is not Tier.HOST:
+            raise UnavailableError(f"{self._backing.name} memory has no view on the CPU")
+        return host_view(self._export(), base)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """Return a DLPack capsule of the length as bytes, without a copy; it lives as a view does.
+
+        Raises:
+            BufferError: If a copy or another device is asked for.
+            UsageError: If part of the length was released.
+        """
+        device = self.__dlpack_device__()
+        if copy or dl_device not in {None, device}:
+            raise BufferError("a buffer is exported in place: no copy, no other device")
+        export = self._export()
+        return capsule(export, self._data_address(export.nbytes), device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device as DLPack counts them: ``(1, 0)`` is the CPU, ``(2, N)`` a CUDA device."""
+        if self._backing.tier is Tier.HOST:
+            return CPU, 0
+        return CUDA, int(self._backing.name.partition(":")[2])
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The length as bytes, for consumers that keep this buffer but never say they are done.
+
+        From then on what it shows is not released, and closing is deferred to the last reference.
+
+        Raises:
+            AttributeError: If the memory is the host's.
+            UsageError: If part of the length was released.
+        """
+        if self._backing.tier is Tier.HOST:
+            raise AttributeError("__cuda_array_interface__")
+        nbytes = self._export().nbytes
+        self._exports.lent_bytes = max(self._exports.lent_bytes, nbytes)
+        return cuda_array_interface(self._data_address(nbytes), nbytes)
+
     def close(self) -> None:
         """Give back every block, the addresses and the lease; again is a no-op.
 
@@ -273,6 +338,15 @@ class VirtualBuffer(Owner, Exporting):
             f"<VirtualBuffer {self._backing.name} at {self.base:#x}: {self._length} bytes of "
             f"{format_size(self._capacity)}, {format_size(self.committed)} committed>"
         )
+
+    def _export(self) -> Export:
+        if not self.reservation.blocks.covers(0, self._length):
+            raise UsageError("part of the length is released", hint="commit it again first")
+        return self._exports.add(self, self._length)
+
+    def _data_address(self, nbytes: int) -> int:
+        """Return the address to export: both protocols want 0 where there is no byte."""
+        return self.reservation.base if nbytes else 0
 
     def _charge_owned(self, lease: Lease) -> None:
         """Give back the lease on all but what is committed or quarantined: that stays owned."""

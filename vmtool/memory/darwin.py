@@ -1,4 +1,4 @@
-"""What macOS's ``sysctl`` tells; nothing where the C library has none, as on Linux."""
+"""macOS: ``sysctl`` values, and the counters of this task. Nothing where there is no such call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import sys
 from typing import Final
 
-from vmtool.memory.counters import Ledgers
+from vmtool.memory.accounting import Counters
 
 _TEXT_BYTES: Final = 256
 _NUMBER_BYTES: Final = 8
@@ -50,7 +50,7 @@ _RUSAGE_BYTES: Final = 96  # sizeof(struct rusage_info_v0)
 _FOOTPRINT: Final = struct.Struct("=16s7QQ")  # ri_uuid, seven numbers, ri_phys_footprint
 
 
-def read_task_ledgers() -> Ledgers:
+def read_task_counters() -> Counters:
     """Return address space and footprint of this process; ``None`` what macOS refuses.
 
     The footprint stands for the resident memory: ``MADV_FREE_REUSABLE`` lowers it at once, while
@@ -58,7 +58,7 @@ def read_task_ledgers() -> Ledgers:
     and swapped pages, and no pages of files. There is no commit charge on macOS. The address space
     includes the shared cache of system libraries.
     """
-    return Ledgers(
+    return Counters(
         address_space_bytes=parse_virtual_size(_read_task_info()),
         resident_bytes=parse_footprint(_read_usage()),
     )

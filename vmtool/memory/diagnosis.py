@@ -1,25 +1,16 @@
-"""What was short where a memory call of the host failed: one cause and one remedy."""
+"""Why a memory call failed: one cause, one remedy, and the error that carries them.
+
+Every failed call becomes an error here. The causes are each platform's: ``posix.diagnosis``,
+``windows.diagnosis`` and ``cuda.diagnosis``.
+"""
 
 from __future__ import annotations
 
-import errno
-import mmap
-import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import CallError
+from vmtool.memory.backing import OutOfMemoryError
 from vmtool.units import format_size
-
-if TYPE_CHECKING:
-    from vmtool.memory.pressure import Pressure
-
-_NEVER_OVERCOMMIT: Final = 2
-# The kernel refuses the call that would *exceed* the limit and may need two areas for a split.
-_MAPPING_SLACK: Final = 2
-# A few percent of the limit are kept for the administrator (vm.admin_reserve_kbytes) and for ending
-# the process (vm.user_reserve_kbytes): a commit fails before the limit is reached.
-_KEPT_BACK: Final = 16
-_RESERVES: Final = frozenset({"reserve", "reserve writable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,162 +29,43 @@ class Diagnosis:
     remedy: str
 
 
-def diagnose_host(call: str, nbytes: int, pressure: Pressure) -> Diagnosis:
-    """Return the likeliest cause of an out-of-memory error of a POSIX memory call.
-
-    ENOMEM means at least six different things; telling them apart is most of what users of such
-    memory need. Causes that a counter proves come before guesses.
-
-    Args:
-        call: ``mmap``, ``mprotect``, ``madvise`` or ``munmap``; ``reserve`` for the mmap that only
-            takes address space, ``reserve writable`` where what it takes is writable.
-        nbytes: The length that was asked for.
-        pressure: The counters at that moment.
-    """
-    for check in (_mapping_limit, _address_space_limit, _data_limit, _commit_limit, _heuristic):
-        diagnosis = check(call, nbytes, pressure)
-        if diagnosis is not None:
-            return diagnosis
-    if call in _RESERVES:
-        return Diagnosis(
-            "no-address-range",
-            f"no free range of {format_size(nbytes)} is left in the address space; "
-            "memory did not run out",
-            "reserve less; `vmtool granularity` shows the largest range that works",
-        )
-    available = pressure.available_bytes
-    return Diagnosis(
-        "unknown",
-        "the kernel had no memory for it"
-        + ("" if available is None else f" ({format_size(available)} available)"),
-        "`vmtool doctor` checks every limit on this machine",
-    )
-
-
-def lift_address_space_limit(*, linux: bool) -> str:
-    """Return what to do about ``RLIMIT_AS``; only Linux limits memory itself in another way."""
-    return "ulimit -v unlimited" + (
-        ", and limit memory with a control group instead" if linux else ""
-    )
-
-
-def _mapping_limit(_call: str, _nbytes: int, p: Pressure) -> Diagnosis | None:
-    if p.mappings is None or p.max_mappings is None:
-        return None
-    if p.mappings + _MAPPING_SLACK < p.max_mappings:
-        return None
-    return Diagnosis(
-        "mapping-limit",
-        f"the process has {p.mappings:,} memory areas and vm.max_map_count is {p.max_mappings:,}; "
-        "RAM did not run out",
-        f"sysctl -w vm.max_map_count={max(p.max_mappings * 4, 262144)}, or commit larger granules, "
-        "or grow at the tail so that neighbours join",
-    )
-
-
-def _address_space_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
-    limit, used = p.address_space_limit_bytes, p.address_space_bytes
-    if limit is None or used is None or call not in {"mmap", *_RESERVES} or used + nbytes <= limit:
-        return None
-    return Diagnosis(
-        "address-space-limit",
-        f"RLIMIT_AS is {format_size(limit)} and the process uses {format_size(used)}; "
-        "reservations count although they hold no memory",
-        lift_address_space_limit(linux=sys.platform == "linux"),
-    )
-
-
-def _data_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
-    limit, used = p.data_limit_bytes, p.data_bytes
-    if limit is None or used is None or call == "reserve" or used + nbytes <= limit:
-        return None
-    return Diagnosis(
-        "data-limit",
-        f"RLIMIT_DATA is {format_size(limit)} and the process has {format_size(used)} of private "
-        "writable memory",
-        "ulimit -d unlimited",
-    )
-
-
-def _commit_limit(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
-    limit, used = p.charge_limit_bytes, p.charge_bytes
-    if p.overcommit_mode != _NEVER_OVERCOMMIT or call == "reserve" or limit is None or used is None:
-        return None
-    if used + nbytes + limit // _KEPT_BACK <= limit:
-        return None
-    return Diagnosis(
-        "commit-limit",
-        f"vm.overcommit_memory is 2 and {format_size(used)} of the commit limit of "
-        f"{format_size(limit)} is charged already",
-        "commit less, add swap, or sysctl -w vm.overcommit_ratio=95",
-    )
-
-
-def _heuristic(call: str, nbytes: int, p: Pressure) -> Diagnosis | None:
-    total = p.total_bytes
-    if p.overcommit_mode != 0 or call in _RESERVES or total is None or nbytes <= total:
-        return None
-    return Diagnosis(
-        "heuristic-overcommit",
-        f"one request of {format_size(nbytes)} is more than all RAM and swap "
-        f"({format_size(total)}), which vm.overcommit_memory=0 refuses",
-        "commit less at once; only reserve what is not used yet",
-    )
-
-
-#: Linux only (include/uapi/asm-generic/errno.h); other systems have no such error.
-_EHWPOISON: Final = getattr(errno, "EHWPOISON", 133)
-
-_NO_HUGE_PAGES: Final = Diagnosis(
-    "no-huge-pages",
-    "this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)",
-    "leave out --huge",
-)
-_OLD_KERNEL: Final = Diagnosis(
-    "old-kernel",
-    "this kernel has no MADV_POPULATE_WRITE, which came with Linux 5.14",
-    "leave out pre-faulting, and use --method fixed or protect",
-)
-_FORBIDDEN: Final = Diagnosis(
-    "forbidden",
-    "a security policy of this system forbids it (seccomp, SELinux or a sandbox)",
-    "look at `ausearch -m avc -ts recent` or the profile of the container",
-)
-_BAD_MEMORY: Final = Diagnosis(
-    "bad-memory",
-    "the kernel found an uncorrectable error in that memory (hardware poison)",
-    "look at `dmesg | grep -i 'hardware error'`; the RAM needs replacing",
-)
-
-
-def diagnose_refusal(
-    call: str, code: int, address: int, *, advice: str = "", memlock_limit: int | None = None
-) -> Diagnosis | None:
-    """Return the cause of an error other than ``ENOMEM``, or ``None`` if it isn't known.
+def call_failure(
+    call: str,
+    arguments: str,
+    *,
+    code: int,
+    symbol: str,
+    detail: str,
+    diagnosis: Diagnosis | None,
+    out_of_memory: bool,
+) -> CallError:
+    """Return the error for a failed call.
 
     Args:
-        call: ``mmap``, ``mprotect``, ``madvise`` or ``munmap``.
-        code: The errno.
-        address: The first argument.
-        advice: For madvise, the name of its advice.
-        memlock_limit: ``RLIMIT_MEMLOCK``, ``None`` for unlimited or unknown.
+        call: The function.
+        arguments: Its arguments as text.
+        code: The errno or Win32 error.
+        symbol: Its symbolic name.
+        detail: The platform's own message for it.
+        diagnosis: The likely cause; ``None`` if it is not known.
+        out_of_memory: Whether memory, charge, addresses or memory areas ran out.
     """
-    if code == errno.EINVAL:
-        if address % mmap.PAGESIZE:
-            return Diagnosis(
-                "page-size",
-                f"address {address:#x} is not a multiple of this system's pages of "
-                f"{mmap.PAGESIZE} bytes",
-                "query the granularity instead of assuming 4 KiB",
-            )
-        return {"MADV_HUGEPAGE": _NO_HUGE_PAGES, "MADV_POPULATE_WRITE": _OLD_KERNEL}.get(advice)
-    if code == errno.EAGAIN and call in {"mmap", "mprotect"}:
-        limit = "" if memlock_limit is None else f" of {memlock_limit} bytes"
-        return Diagnosis(
-            "locked-limit",
-            f"this process locks its memory (mlockall), and RLIMIT_MEMLOCK{limit} is reached",
-            "ulimit -l unlimited, or do not lock all memory",
-        )
-    if code in {errno.EPERM, errno.EACCES}:
-        return _FORBIDDEN
-    return _BAD_MEMORY if code == _EHWPOISON else None
+    return (OutOfMemoryError if out_of_memory else CallError)(
+        call,
+        arguments,
+        code=code,
+        symbol=symbol,
+        detail=detail,
+        cause=None if diagnosis is None else diagnosis.cause,
+        hint=None if diagnosis is None else diagnosis.remedy,
+    )
+
+
+def no_address_range(nbytes: int) -> Diagnosis:
+    """Return the diagnosis of a reservation for which no range of addresses is free."""
+    return Diagnosis(
+        "no-address-range",
+        f"no free range of {format_size(nbytes)} is left in the address space; "
+        "memory did not run out",
+        "reserve less; `vmtool granularity` shows the largest range that works",
+    )

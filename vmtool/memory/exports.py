@@ -1,20 +1,19 @@
-"""What was lent out of a buffer and is still alive, so that nothing is pulled from under it."""
+"""Views of a buffer for other libraries: memoryview, DLPack and ``__cuda_array_interface__``.
+
+Each is recorded while it lives, so that a buffer never releases memory that a view shows.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory.governor import Tier
-
-if TYPE_CHECKING:
-    from vmtool.memory.backing import Reservation, VirtualBacking
+from vmtool.errors import UsageError
 
 
 class LiveViewError(UsageError):
-    """A close, release or shrink that would pull memory from under a live view of it."""
+    """A close, release or shrink that would release memory that a live view shows."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(
@@ -75,100 +74,14 @@ class Exports:
         return max((export.nbytes for ref in self.made if (export := ref())), default=0)
 
 
-class Exporting:
-    """What a buffer offers to other libraries: memoryview, DLPack, ``__cuda_array_interface__``."""
-
-    def __init__(self) -> None:
-        self._exports = Exports()
-
-    def view(self) -> memoryview:
-        """Return a writable view of the length, valid while the buffer grows.
-
-        It and whatever is made from it, such as a numpy array, keep the memory alive; closing the
-        buffer, or releasing what they show, is refused meanwhile.
-
-        Raises:
-            UnavailableError: If the memory is a device's.
-            UsageError: If part of the length was released.
-        """
-        base = self.reservation.base
-        if self.backing.tier is not Tier.HOST:
-            raise UnavailableError(f"{self.backing.name} memory has no view on the CPU")
-        return _host_view(self._export(), base)
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> object:
-        """Return a DLPack capsule of the length as bytes, without a copy; it lives as a view does.
-
-        Raises:
-            BufferError: If a copy or another device is asked for.
-            UsageError: If part of the length was released.
-        """
-        device = self.__dlpack_device__()
-        if copy or dl_device not in {None, device}:
-            raise BufferError("a buffer is exported in place: no copy, no other device")
-        export = self._export()
-        return capsule(export, self._data(export.nbytes), device)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the device as DLPack counts them: ``(1, 0)`` is the CPU, ``(2, N)`` a CUDA device."""
-        if self.backing.tier is Tier.HOST:
-            return CPU, 0
-        return CUDA, int(self.backing.name.partition(":")[2])
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The length as bytes, for consumers that keep this buffer but never say they are done.
-
-        From then on what it shows is not released, and closing is deferred to the last reference.
-
-        Raises:
-            AttributeError: If the memory is the host's.
-            UsageError: If part of the length was released.
-        """
-        if self.backing.tier is Tier.HOST:
-            raise AttributeError("__cuda_array_interface__")
-        nbytes = self._export().nbytes
-        self._exports.lent_bytes = max(self._exports.lent_bytes, nbytes)
-        return _cuda_array_interface(self._data(nbytes), nbytes)
-
-    @property
-    def backing(self) -> VirtualBacking:
-        """Where the memory comes from."""
-        raise NotImplementedError
-
-    @property
-    def reservation(self) -> Reservation:
-        """The range of addresses and what is committed in it."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def _data(self, nbytes: int) -> int:
-        """Return the address to tell: both protocols want 0 where there is no byte."""
-        return self.reservation.base if nbytes else 0
-
-    def _export(self) -> Export:
-        if not self.reservation.blocks.covers(0, len(self)):
-            raise UsageError("part of the length is released", hint="commit it again first")
-        return self._exports.add(self, len(self))
-
-
-def _host_view(export: Export, address: int) -> memoryview:
+def host_view(export: Export, address: int) -> memoryview:
     """Return the exported bytes at *address* as a writable view that keeps the export."""
     array = (ctypes.c_ubyte * export.nbytes).from_address(address)
     array.export = export  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
 
 
-def _cuda_array_interface(address: int, nbytes: int) -> dict[str, Any]:
+def cuda_array_interface(address: int, nbytes: int) -> dict[str, Any]:
     """Return version 3 of ``__cuda_array_interface__`` for bytes at a device address."""
     return {
         "shape": (nbytes,),

@@ -1,11 +1,10 @@
-"""Faults on request: make the Nth call of a kind fail, do nothing, kill the process or hang."""
+"""Injected faults: the Nth call of a kind fails, does nothing, kills the process or hangs."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,14 +13,13 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vmtool.errors import UsageError
-from vmtool.memory.windows.diagnosis import code_of, symbol_of
+from vmtool.memory.windows.diagnosis import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
 _CallTable = TypeVar("_CallTable")
 
-_SPEC: Final = re.compile(r"([a-zA-Z]\w*):([1-9][0-9]{0,8})(\+?)(?:=(\w+))?", re.ASCII)
 _FAILED: Final = -1
 #: Which argument of a call that returns an address is the address; ``None`` returns a handle.
 _RETURNS_ADDRESS: Final[dict[str, int | None]] = {
@@ -31,23 +29,11 @@ _RETURNS_ADDRESS: Final[dict[str, int | None]] = {
     "MapViewOfFile3": 2,
     "CreateFileMappingW": None,
 }
-#: The driver's calls, which fail with a CUresult on every platform.
-_OF_THE_DRIVER: Final = re.compile(r"cu[A-Z]\w*", re.ASCII)
-_DEFAULT_CUDA_EFFECT: Final = "CUDA_ERROR_OUT_OF_MEMORY"
-_DEFAULT_EFFECT: Final = "ERROR_COMMITMENT_LIMIT" if sys.platform == "win32" else "ENOMEM"
-_HINT: Final = (
-    "write CALL:N or CALL:N=EFFECT, such as VirtualAlloc2:3, MapViewOfFile3:10=1455, "
-    "VirtualFree:5+=ERROR_INVALID_ADDRESS, VirtualFree:20=SKIP, VirtualFree:7=HANG or "
-    "cuMemMap:3=CUDA_ERROR_OUT_OF_MEMORY"
-    if sys.platform == "win32"
-    else "write CALL:N or CALL:N=EFFECT, such as mmap:3, madvise:10=EAGAIN, mprotect:5+=ENOMEM, "
-    "madvise:20=SKIP, mmap:7=SIGKILL, mmap:7=HANG or cuMemMap:3=CUDA_ERROR_OUT_OF_MEMORY"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One call that will not do what it is asked.
+    """One call that fails on request.
 
     Attributes:
         call: The function, such as ``mmap``.
@@ -65,48 +51,9 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.call}:{self.nth}{'+' if self.onwards else ''}={self.effect}"
 
-    def strikes(self, count: int) -> bool:
+    def matches(self, count: int) -> bool:
         """Tell whether the *count*-th call is one that fails."""
         return count >= self.nth if self.onwards else count == self.nth
-
-
-def parse_fault(text: str) -> Fault:
-    """Return the fault that ``CALL:N[+][=EFFECT]`` describes; by default memory runs out.
-
-    Raises:
-        UsageError: If *text* is something else.
-    """
-    match = _SPEC.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text!r} is not a fault", hint=_HINT)
-    call, nth, onwards, effect = match.groups()
-    of_driver = _OF_THE_DRIVER.fullmatch(call) is not None
-    effect = (effect or (_DEFAULT_CUDA_EFFECT if of_driver else _DEFAULT_EFFECT)).upper()
-    if effect not in {"SKIP", "HANG"} and effect not in signal.Signals.__members__:
-        symbol = _result_name(effect) if of_driver else _error_name(effect)
-        if symbol is None:
-            raise UsageError(
-                f"{effect!r} in {text!r} is no error, signal, SKIP or HANG", hint=_HINT
-            )
-        effect = symbol
-    return Fault(call, int(nth), bool(onwards), effect)
-
-
-def _error_name(effect: str) -> str | None:
-    """Return the name of the platform's error that *effect* names or numbers, if there is one."""
-    if sys.platform == "win32":
-        name = symbol_of(int(effect)) if effect.isdigit() else effect
-        return name if code_of(name) else None
-    else:  # mypy needs both branches spelled out
-        if effect.isdigit():
-            return errno.errorcode.get(int(effect))
-        return effect if effect in errno.errorcode.values() else None
-
-
-def _result_name(effect: str) -> str | None:
-    from vmtool.memory.cuda.driver import result_name
-
-    return result_name(effect)
 
 
 def check_faults(faults: Iterable[Fault], known: Collection[str]) -> None:
@@ -128,56 +75,56 @@ def call_names(table: Any) -> tuple[str, ...]:
 
 
 class FaultyCalls:
-    """Counts the calls that go through it, and spoils those that the faults name.
+    """Counts the calls that go through it, and makes those fail that the faults name.
 
     Attributes:
         faults: What was asked for.
         counts: How often each call was made.
-        struck: The faults that happened, each once, in order.
+        applied: The faults that happened, each once, in order.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.counts: dict[str, int] = {}
-        self.struck: list[Fault] = []
+        self.applied: list[Fault] = []
         self.faults = faults
         self._lock = threading.Lock()
 
     def wrap(self, table: _CallTable) -> _CallTable:
-        """Return a copy of *table* whose calls are counted and may be spoiled.
+        """Return a copy of *table* whose calls are counted and may fail.
 
         Raises:
             UsageError: If a fault names a call that the table does not have.
         """
         names = call_names(table)
         self.check(names)
-        wrapped = {name: self._spoil(name, getattr(table, name)) for name in names}
+        wrapped = {name: self._wrap_call(name, getattr(table, name)) for name in names}
         return replace(table, **wrapped)  # type: ignore[type-var]
 
     def check(self, known: Collection[str]) -> None:
         """Raise unless every call that a fault names is among the *known*; see ``check_faults``."""
         check_faults(self.faults, known)
 
-    def strike(self, name: str) -> Fault | None:
-        """Count one call of *name*; return the fault that spoils it, if one does."""
+    def next_fault(self, name: str) -> Fault | None:
+        """Count one call of *name*; return the fault to apply to it, if there is one."""
         with self._lock:
             count = self.counts[name] = self.counts.get(name, 0) + 1
             for fault in self.faults:
-                if fault.call == name and fault.strikes(count):
-                    if fault not in self.struck:  # one that goes on must not fill memory
-                        self.struck.append(fault)
+                if fault.call == name and fault.matches(count):
+                    if fault not in self.applied:  # one that goes on must not fill memory
+                        self.applied.append(fault)
                     return fault
         return None
 
-    def _spoil(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
-        def spoiled(*arguments: Any) -> int:
-            fault = self.strike(name)
-            return call(*arguments) if fault is None else _happen(fault, call, arguments)
+    def _wrap_call(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
+        def counted(*arguments: Any) -> int:
+            fault = self.next_fault(name)
+            return call(*arguments) if fault is None else _fail(fault, call, arguments)
 
-        return spoiled
+        return counted
 
 
-def befall(fault: Fault) -> None:
-    """Do to this process what *fault* asks for beside the call itself: hang, or send a signal."""
+def apply(fault: Fault) -> None:
+    """Apply the part of *fault* that is not the call's result: hang, or send a signal."""
     if fault.effect == "HANG":
         while True:
             time.sleep(60)
@@ -186,12 +133,12 @@ def befall(fault: Fault) -> None:
         time.sleep(1)  # a signal that is handled or ignored lets the call go on
 
 
-def _happen(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
-    befall(fault)
+def _fail(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    apply(fault)
     if fault.effect.startswith("SIG"):
         return call(*arguments)
     if fault.effect == "SKIP":
-        return _pretend(fault.call, call, arguments)
+        return _skip(fault.call, call, arguments)
     if sys.platform == "win32":
         ctypes.set_last_error(code_of(fault.effect))
         return 0
@@ -200,10 +147,10 @@ def _happen(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) 
         return _FAILED
 
 
-def _pretend(name: str, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
-    """Report success without doing anything; what makes something new is done all the same."""
+def _skip(name: str, call: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    """Report success without making the call, unless the caller needs what it returns."""
     if name not in _RETURNS_ADDRESS:
         return 1 if sys.platform == "win32" else 0
     at = _RETURNS_ADDRESS[name]
-    # A new range cannot be pretended; replacing one can: it is where it was asked for.
+    # A new range cannot be skipped, as its address is needed; replacing one can.
     return (0 if at is None else int(arguments[at])) or call(*arguments)

@@ -1,4 +1,8 @@
-"""Writing and comparing memory by address, at the speed of the C library."""
+"""Helpers on the operating system: memory by address, child processes, signals, text of ``/proc``.
+
+Nothing here belongs to a backing. It is in this package because only ``memory`` may call the
+operating system through ctypes.
+"""
 
 from __future__ import annotations
 
@@ -85,22 +89,22 @@ _WINDOWS_LIMITS: Final = {1450, 1455}  # ERROR_NO_SYSTEM_RESOURCES, ERROR_COMMIT
 def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
     """Start *module* of vmtool with pipes for all that it reads and writes.
 
-    It never hears what stops vmtool. A terminal, and timeout(1), signal a whole process group, and
-    it is this process that decides when its children stop.
+    The child blocks the stop signals: a terminal, and timeout(1), signal a whole process group, but
+    this process decides when its children stop.
 
     Raises:
         VmtoolError: If the platform allows no more processes, files or memory, or the interpreter
             cannot be run.
     """
     try:
-        with _signals_held():
+        with _stop_signals_blocked():
             return subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
-                errors="backslashreplace",  # another code page in a library's words ends no reader
+                errors="backslashreplace",  # a library may write in another code page
                 env=_environment(),
                 creationflags=_FLAGS,
             )
@@ -115,8 +119,8 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
         ) from error
 
 
-def volunteer() -> None:
-    """Offer this process to the OOM killer before any other (Linux); let it die at once (Windows)."""
+def prefer_for_oom_kill() -> None:
+    """Make this process the first choice of the OOM killer (Linux); no fault dialog (Windows)."""
     show_no_error_box()
     try:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -125,8 +129,8 @@ def volunteer() -> None:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold back what stops vmtool; a child that starts meanwhile is born with it held back."""
+def _stop_signals_blocked() -> Iterator[None]:
+    """Block the stop signals; a child started here inherits the mask."""
     if sys.platform == "win32":
         yield
         return
@@ -181,6 +185,16 @@ def marked(method: str) -> str:
     """Return *method* as the figures of this run are labelled: on Wine they are not Windows'."""
     version = wine_version()
     return method if version is None else f"{method}, Wine {version}"
+
+
+def parse_kib(text: str | None) -> dict[str, int]:
+    """Return the ``Name:  123 kB`` lines of a ``/proc`` file, in bytes."""
+    values: dict[str, int] = {}
+    for line in (text or "").splitlines():
+        fields = line.split()
+        if len(fields) == 3 and fields[2] == "kB" and fields[1].isdecimal():
+            values[fields[0].rstrip(":")] = int(fields[1]) << 10
+    return values
 
 
 def signal_name(number: int) -> str:

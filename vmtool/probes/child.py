@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.memory import open_backing
+from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.governor import Tier
-from vmtool.memory.pressure import count_mappings, read_pressure
-from vmtool.memory.process import start_child, volunteer, window
+from vmtool.memory.process import prefer_for_oom_kill, start_child, window
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def ask(
 def main(arguments: list[str]) -> int:
     """Answer one question."""
     question, kind, method, number = arguments
-    volunteer()
-    read_pressure()  # at a limit not even the modules that it needs could be loaded
+    prefer_for_oom_kill()
+    read_limits()  # at a limit not even the modules that it needs could be loaded
     try:
         backing = open_backing(kind, method=method)
         if question == "mappings":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.memory.counters import bookkeeping_bytes, read_process, read_range
+from vmtool.memory.counters import read_process, read_range
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from vmtool.memory.backing import Reservation, VirtualBacking
-    from vmtool.memory.counters import Ledgers
+    from vmtool.memory.counters import Counters
     from vmtool.memory.cuda.backing import CudaBacking
 
 #: The interpreter may map and touch a little of its own between the two readings.
@@ -134,7 +134,7 @@ def check_ledgers(
     expected = {
         "address space": (reservation.capacity, space, slack),
         "charge": (0, 0, slack),
-        "resident": (0, 0, slack + bookkeeping_bytes(space)),
+        "resident": (0, 0, slack),
         "mappings": (1, 1, 2),
         # Never so much that a range committed as a whole would pass.
         "device memory": (0, 0, min(DEVICE_TOLERANCE_BYTES, reservation.capacity - 1)),
@@ -169,7 +169,7 @@ def _read(backing: VirtualBacking) -> dict[str, int | None]:
     return {"device memory": context.used_bytes()}
 
 
-def _by_name(ledgers: Ledgers) -> dict[str, int | None]:
+def _by_name(ledgers: Counters) -> dict[str, int | None]:
     return {
         "address space": ledgers.address_space_bytes,
         "charge": ledgers.charge_bytes,

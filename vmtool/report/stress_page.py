@@ -56,7 +56,7 @@ def stress_page(result: StressResult, *, command: Sequence[str], version: str) -
         _state(result),
         section("Verdicts", _accidents(result), _verdicts(result), _warnings(result)),
         section("Latency", *(_method(method) for method in result.methods), _unmapping(result)),
-        section("Ledgers over time", *_ledgers(result.checkpoints)),
+        section("Counters over time", *_ledgers(result.checkpoints)),
         section("Growth per cycle", _slopes(result)),
         section("Scaling", _scaling(result)),
         section("Settings", facts(_settings(result))),

@@ -16,7 +16,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
-from vmtool.memory.pressure import ProcessFacts
+from vmtool.memory.counters import ProcessLimits
 from vmtool.units import GIB, KIB, MIB
 
 HEALTHY = MachineFacts(
@@ -26,7 +26,7 @@ HEALTHY = MachineFacts(
     huge_pages=HugePageFacts("madvise", "madvise", 2 * MIB),
     commit=CommitFacts(0, 50, 16 * GIB, 2 * GIB),
     cgroup=CgroupFacts((CgroupLevel("/cg/app", 2),)),
-    process=ProcessFacts(
+    process=ProcessLimits(
         mappings=100, max_mappings=1 << 20, address_space_bytes=GIB, data_bytes=MIB
     ),
 )
@@ -174,7 +174,7 @@ def test_what_macos_tells_is_rated_and_what_it_lacks_is_named():
         system=replace(HEALTHY.system, os="Darwin"),
         page_bytes=16 * KIB,
         memory=MemoryFacts(16 * GIB, 8 * GIB, 0, 0),
-        process=ProcessFacts(address_space_bytes=400 * GIB),
+        process=ProcessLimits(address_space_bytes=400 * GIB),
     )
     found = {check.kind: check for check in examine(facts)}
     assert found["swap"].rating is Rating.OK

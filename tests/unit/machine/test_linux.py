@@ -16,7 +16,7 @@ from vmtool.machine.facts import (
 )
 from vmtool.machine.files import parse_choice, parse_int
 from vmtool.machine.linux import parse_cpu_model, read_huge_pages, read_linux_facts
-from vmtool.memory.pressure import parse_kib
+from vmtool.memory.process import parse_kib
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"

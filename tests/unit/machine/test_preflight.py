@@ -25,7 +25,7 @@ from vmtool.machine.preflight import (
     page_table_bytes,
     refuse_unsafe,
 )
-from vmtool.memory.pressure import ProcessFacts
+from vmtool.memory.counters import ProcessLimits
 from vmtool.units import GIB, KIB, MIB, TIB
 
 ROOMY = MachineFacts(
@@ -33,7 +33,9 @@ ROOMY = MachineFacts(
     page_bytes=4096,
     memory=MemoryFacts(32 * GIB, 20 * GIB, 0, 0),
     commit=CommitFacts(0, 50, 16 * GIB, 2 * GIB),
-    process=ProcessFacts(mappings=100, max_mappings=65530, address_space_bytes=GIB, data_bytes=MIB),
+    process=ProcessLimits(
+        mappings=100, max_mappings=65530, address_space_bytes=GIB, data_bytes=MIB
+    ),
 )
 
 

@@ -6,16 +6,13 @@ import sys
 import pytest
 
 from vmtool.memory import open_backing
-from vmtool.memory.counters import (
-    Area,
-    Ledgers,
-    parse_smaps,
-    read_areas,
-    read_process,
-    read_range,
-    sum_areas,
-)
+from vmtool.memory.counters import Counters, read_process, read_range
 from vmtool.units import GIB, MIB
+
+if sys.platform == "win32":
+    pytest.skip("reads /proc", allow_module_level=True)
+
+from vmtool.memory.posix.counters import Area, parse_smaps, read_areas, sum_areas
 
 PAGE = mmap.PAGESIZE
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these counters are Linux's")
@@ -53,7 +50,7 @@ def test_smaps_is_read_without_the_vsyscall_page():
 
 
 def test_ledgers_are_sums_and_only_accounted_areas_are_charge():
-    assert sum_areas(parse_smaps(SMAPS)) == Ledgers(GIB + 3 * 4096, 2 * MIB, 12288 + 8192, 3)
+    assert sum_areas(parse_smaps(SMAPS)) == Counters(GIB + 3 * 4096, 2 * MIB, 12288 + 8192, 3)
 
 
 def test_without_vmflags_the_charge_is_not_told():
@@ -62,8 +59,8 @@ def test_without_vmflags_the_charge_is_not_told():
 
 
 def test_a_change_with_an_unknown_side_is_unknown():
-    change = Ledgers(10, None, 5, 2) - Ledgers(4, 1, None, 3)
-    assert change == Ledgers(6, None, None, -1)
+    change = Counters(10, None, 5, 2) - Counters(4, 1, None, 3)
+    assert change == Counters(6, None, None, -1)
 
 
 @linux
@@ -114,7 +111,7 @@ def test_an_area_that_reaches_out_is_clipped_to_the_range():
         backing.commit(reservation, 0, 64 * PAGE)
         _touch(base, 16 * PAGE)
         inside = read_range(base + 8 * PAGE, 16 * PAGE)
-        assert inside == Ledgers(16 * PAGE, 16 * PAGE, 8 * PAGE, 1)
+        assert inside == Counters(16 * PAGE, 16 * PAGE, 8 * PAGE, 1)
     finally:
         backing.unreserve(reservation)
 
@@ -152,7 +149,7 @@ def test_without_smaps_statm_tells_what_it_can(monkeypatch):
     assert told.address_space_bytes > MIB
     assert told.resident_bytes > MIB
     assert told.mappings > 10
-    assert read_range(0, 1 << 47) == Ledgers()
+    assert read_range(0, 1 << 47) == Counters()
 
 
 def _touch(base, nbytes):

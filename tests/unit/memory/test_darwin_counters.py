@@ -8,11 +8,11 @@ import struct
 
 import pytest
 
-from vmtool.memory.counters import Ledgers
+from vmtool.memory.counters import Counters
 from vmtool.memory.darwin import (
     parse_footprint,
     parse_virtual_size,
-    read_task_ledgers,
+    read_task_counters,
     read_virtual_size,
 )
 
@@ -51,7 +51,7 @@ class Libc:
 
 def test_address_space_and_footprint_are_told_and_nothing_else(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc())
-    assert read_task_ledgers() == Ledgers(
+    assert read_task_counters() == Counters(
         address_space_bytes=421_117_640_704, resident_bytes=5_423_104
     )
     assert read_virtual_size() == 421_117_640_704
@@ -59,7 +59,7 @@ def test_address_space_and_footprint_are_told_and_nothing_else(monkeypatch):
 
 def test_a_refused_call_tells_nothing(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc(refuse=True))
-    assert read_task_ledgers() == Ledgers()
+    assert read_task_counters() == Counters()
     assert read_virtual_size() is None
 
 

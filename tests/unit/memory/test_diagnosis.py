@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.memory.diagnosis import diagnose_host
-from vmtool.memory.pressure import Pressure
+from vmtool.memory.counters import MemoryLimits
+from vmtool.memory.posix.diagnosis import diagnose_host
 from vmtool.units import GIB, MIB, TIB
 
-CALM = Pressure(
+CALM = MemoryLimits(
     mappings=100,
     max_mappings=65530,
     address_space_bytes=GIB,
@@ -61,6 +61,6 @@ def test_what_a_counter_proves_comes_before_guesses():
 
 
 def test_without_counters_the_doctor_is_recommended():
-    diagnosis = diagnose_host("mmap", 4096, Pressure())
+    diagnosis = diagnose_host("mmap", 4096, MemoryLimits())
     assert diagnosis.kind == "unknown"
     assert "vmtool doctor" in diagnosis.remedy

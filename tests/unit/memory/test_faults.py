@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory.faults import Fault, FaultyCalls, call_names, parse_fault
+from vmtool.memory.faults import Fault, FaultyCalls, call_names
+from vmtool.memory.inject import parse_fault
 
 if sys.platform == "win32":
     pytest.skip("the faults of Windows are in tests/windows", allow_module_level=True)
@@ -94,7 +95,7 @@ def test_the_nth_call_fails_with_its_errno_and_is_not_made():
     assert calls.mmap(0) == 4096
     assert len(made) == 3
     assert faulty.counts == {"mmap": 3, "munmap": 1}
-    assert faulty.struck == [parse_fault("mmap:2=EAGAIN")]
+    assert faulty.applied == [parse_fault("mmap:2=EAGAIN")]
 
 
 def test_from_the_nth_on_every_call_fails():

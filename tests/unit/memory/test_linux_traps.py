@@ -17,13 +17,13 @@ if sys.platform != "linux":
 
 from vmtool.memory import open_backing
 from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.pressure import read_pressure
+from vmtool.memory.counters import read_limits
 
 PRELUDE = """
 import ctypes, gc, json, resource
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.posix.backing import PosixBacking
-from vmtool.memory.pressure import count_mappings, read_pressure
+from vmtool.memory.counters import count_mappings, read_limits
 
 # At its limit a process gets no new arena for its objects: keep some that are nearly empty.
 spare = [bytes(400) for _ in range(40_000)]
@@ -58,7 +58,7 @@ def in_child(body: str) -> dict:
 @pytest.mark.parametrize("method", ["fixed", "protect"])
 def test_committing_more_than_the_machine_has_fails_at_commit(method):
     """With MAP_NORESERVE on the reservation mprotect would succeed, and the OOM killer come later."""
-    pressure = read_pressure()
+    pressure = read_limits()
     if pressure.overcommit_mode == 1 or pressure.total_bytes is None:
         pytest.skip("vm.overcommit_memory=1 refuses nothing")
     backing = open_backing(method=method)
@@ -84,7 +84,7 @@ def test_release_at_the_mapping_limit_is_degraded_and_heals(method):
         backing.commit(block, 0, 64 << 20)
         ctypes.memset(block.base, 1, 64 << 20)
         before = resident()
-        limit = read_pressure().max_mappings
+        limit = read_limits().max_mappings
         crowd = backing.reserve(4 * limit * page)
         error = None
         for index in range(limit):
@@ -129,7 +129,7 @@ def test_a_commit_refused_at_the_mapping_limit_changes_nothing(method):
     found = in_child(f"""
         backing = PosixBacking("{method}")
         page = backing.granularity
-        limit = read_pressure().max_mappings
+        limit = read_limits().max_mappings
         crowd = backing.reserve(4 * limit * page)
         for index in range(limit):
             try:
@@ -256,7 +256,7 @@ def test_rlimit_data_is_honoured_by_protect_and_exceeded_once_by_fixed():
 
 def test_past_rlimit_data_not_one_more_page_is_had():
     found = in_child("""
-        read_pressure()
+        read_limits()
         resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
         backing = PosixBacking("fixed")
         reservation = backing.reserve(1 << 30)

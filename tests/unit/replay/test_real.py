@@ -144,7 +144,8 @@ def test_an_interruption_leaves_nothing(dense_cost):
 @pytest.mark.skipif(sys.platform == "win32", reason="the fault names a POSIX call")
 def test_a_refusal_by_the_platform_leaves_nothing(dense_cost):
     from vmtool.errors import CallError
-    from vmtool.memory.faults import FaultyCalls, parse_fault
+    from vmtool.memory.faults import FaultyCalls
+    from vmtool.memory.inject import parse_fault
 
     # The third commit of the default method; view maps each granule by a call of its own.
     call = "MapViewOfFile3:3" if sys.platform == "win32" else "mmap:3"

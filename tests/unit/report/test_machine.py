@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts, MemoryFacts, SystemFacts
-from vmtool.memory.pressure import ProcessFacts
+from vmtool.memory.counters import ProcessLimits
 from vmtool.report.machine import machine_rows
 from vmtool.units import GIB, KIB
 
@@ -15,7 +15,7 @@ MAC = MachineFacts(
     system=SystemFacts("Darwin", "25.1.0", "arm64", "Apple M1", 8, None, "3.13.1", "0.1.0"),
     page_bytes=16 * KIB,
     memory=MemoryFacts(16 * GIB, 8 * GIB, 0, 0),
-    process=ProcessFacts(address_space_bytes=400 * GIB),
+    process=ProcessLimits(address_space_bytes=400 * GIB),
     environment=EnvironmentFacts(hypervisor="unknown"),
 )
 

@@ -12,7 +12,7 @@ from vmtool.machine.facts import CommitFacts, MachineFacts, MemoryFacts, SystemF
 from vmtool.machine.preflight import check
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.backing import MisalignedError
-from vmtool.memory.pressure import ProcessFacts
+from vmtool.memory.counters import ProcessLimits
 from vmtool.stress.plan import (
     Request,
     alone,
@@ -147,9 +147,9 @@ _ROOMY = MachineFacts(
 _LEFT = 300 * MIB
 _TIGHT = {
     "address-space-limit": replace(
-        _ROOMY, process=ProcessFacts(address_space_bytes=0, address_space_limit_bytes=_LEFT)
+        _ROOMY, process=ProcessLimits(address_space_bytes=0, address_space_limit_bytes=_LEFT)
     ),
-    "data-limit": replace(_ROOMY, process=ProcessFacts(data_bytes=0, data_limit_bytes=_LEFT)),
+    "data-limit": replace(_ROOMY, process=ProcessLimits(data_bytes=0, data_limit_bytes=_LEFT)),
     "available-memory": replace(_ROOMY, memory=MemoryFacts(64 * GIB, 600 * MIB)),
     "commit-limit": replace(_ROOMY, commit=CommitFacts(2, 50, 600 * MIB, 0)),
 }

@@ -6,7 +6,7 @@ from array import array
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.memory.faults import befall
+from vmtool.memory.faults import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,10 +87,10 @@ def inject(call: Caller, driver: Driver, faults: FaultyCalls) -> Caller:
     faults.check(INJECTABLE)
 
     def faulty(name: str, *arguments: Any) -> Any:
-        fault = faults.strike(name)
+        fault = faults.next_fault(name)
         if fault is None:
             return call(name, *arguments)
-        befall(fault)
+        apply(fault)
         if fault.effect.startswith("SIG") or (fault.effect == "SKIP" and name in _WITH_OUTPUT):
             return call(name, *arguments)
         if fault.effect == "SKIP":

@@ -14,9 +14,12 @@ On macOS there is no charge, ``advise`` commits nothing, and ``MADV_FREE_REUSABL
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"  # before the imports, so that mypy skips them elsewhere
+
 import errno
 import mmap
-import sys
 import weakref
 from typing import Final
 
@@ -51,8 +54,6 @@ from vmtool.memory.posix.calls import (
     last_errno,
 )
 from vmtool.units import MIB, align_up
-
-assert sys.platform != "win32"
 
 METHODS: Final = ("fixed", "protect", "advise")
 

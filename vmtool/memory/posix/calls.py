@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"  # before the imports, so that mypy skips them elsewhere
+
 import ctypes
 import errno
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.errors import CallError
-from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.diagnosis import diagnose_host, diagnose_refusal
-from vmtool.memory.pressure import read_pressure
+from vmtool.memory.diagnosis import call_failure
+from vmtool.memory.posix.counters import read_limits
+from vmtool.memory.posix.diagnosis import diagnose_host, diagnose_refusal
+
+if TYPE_CHECKING:
+    from vmtool.errors import CallError
 
 PROT_NONE: Final = 0
 PROT_RW: Final = 3
@@ -127,23 +132,23 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     code = last_errno()
     symbol = errno.errorcode.get(code, "UNKNOWN")
     text = describe(call, arguments)
-    pressure = read_pressure()
+    limits = read_limits()
     diagnosis = diagnose_refusal(
         call,
         code,
         arguments[0],
         advice=_ADVICE_NAMES.get(arguments[2], "") if call == "madvise" else "",
-        memlock_limit=pressure.memlock_limit_bytes,
+        memlock_limit=limits.memlock_limit_bytes,
     )
     ran_out = code in {errno.ENOMEM, errno.EAGAIN}
     if diagnosis is None and ran_out:
-        diagnosis = diagnose_host(purpose or call, arguments[1], pressure)
-    return (OutOfMemoryError if ran_out else CallError)(
+        diagnosis = diagnose_host(purpose or call, arguments[1], limits)
+    return call_failure(
         call,
         text,
         code=code,
         symbol=symbol,
         detail=os.strerror(code),
-        cause=None if diagnosis is None else diagnosis.cause,
-        hint=None if diagnosis is None else diagnosis.remedy,
+        diagnosis=diagnosis,
+        out_of_memory=ran_out,
     )

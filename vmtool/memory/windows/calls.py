@@ -9,17 +9,19 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.errors import CallError
-from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.pressure import read_pressure
+from vmtool.memory.diagnosis import call_failure
+from vmtool.memory.windows.counters import read_limits
 from vmtool.memory.windows.diagnosis import (
     NO_ADDRESS_RANGE,
     OUT_OF_MEMORY,
     diagnose_windows,
     symbol_of,
 )
+
+if TYPE_CHECKING:
+    from vmtool.errors import CallError
 
 # winnt.h. MEM_DECOMMIT and MEM_REPLACE_PLACEHOLDER are the same bit of different calls.
 MEM_COALESCE_PLACEHOLDERS: Final = 0x1
@@ -186,15 +188,14 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     """
     code = ctypes.get_last_error()
     nbytes = 0 if call in {"UnmapViewOfFile2", "CloseHandle"} else arguments[-2]
-    diagnosis = diagnose_windows(code, purpose or call, nbytes, read_pressure())
+    diagnosis = diagnose_windows(code, purpose or call, nbytes, read_limits())
     ran_out = code in OUT_OF_MEMORY or diagnosis.kind == NO_ADDRESS_RANGE
-    kind = OutOfMemoryError if ran_out else CallError
-    return kind(
+    return call_failure(
         call,
         describe(call, arguments),
         code=code,
         symbol=symbol_of(code),
         detail=ctypes.FormatError(code).strip(),
-        cause=diagnosis.cause,
-        hint=diagnosis.remedy,
+        diagnosis=diagnosis,
+        out_of_memory=ran_out,
     )

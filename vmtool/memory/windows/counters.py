@@ -12,10 +12,12 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counters import Ledgers
+from vmtool.memory.accounting import Counters, MemoryLimits, ProcessLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from vmtool.memory.blocks import Span
 
 _DWORD, _SIZE, _HANDLE = ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p
 _PROCESS: Final = -1  # GetCurrentProcess()
@@ -24,7 +26,7 @@ _MEM_FREE: Final = 0x10000
 _MEM_IMAGE: Final = 0x1000000
 _VALID: Final = 1  # bit 0 of PSAPI_WORKING_SET_EX_BLOCK: the page is in the working set
 _PAGES_A_CALL: Final = 1 << 16
-_UNTOLD: Final = (1 << 64) - 1
+_UNSET: Final = (1 << 64) - 1
 
 
 class _PerformanceInformation(ctypes.Structure):
@@ -102,7 +104,7 @@ class SystemMemory:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A run of pages that are alike, as ``VirtualQuery`` tells it.
+    """A run of pages that are alike, as ``VirtualQuery`` reports it.
 
     Attributes:
         start: Its first address.
@@ -148,27 +150,27 @@ def read_system_memory() -> SystemMemory | None:
     )
 
 
-def read_process_ledgers() -> Ledgers:
-    """Return the ledgers of this process; a mapping is an allocation, view or placeholder.
+def read_process() -> Counters:
+    """Return the counters of this process; a mapping is an allocation, view or placeholder.
 
     The charge is that of private and shared memory together, because memory behind sections is
-    shared by Windows' count; it is ``None`` before Windows 10 22H2, which tells only the first.
+    shared by Windows' count; ``None`` before Windows 10 22H2, which reports only private memory.
     """
     resident, charge = _read_counters()
     space, allocations = 0, set()
-    for region in read_regions(0, _UNTOLD):
+    for region in read_regions(0, _UNSET):
         space += region.end - region.start
         allocations.add(region.allocation)
-    return Ledgers(space, charge, resident, len(allocations))
+    return Counters(space, charge, resident, len(allocations))
 
 
-def read_range_ledgers(start: int, end: int) -> Ledgers:
-    """Return the ledgers of ``start..end``, allocations that reach outside clipped to it.
+def read_range(start: int, end: int) -> Counters:
+    """Return the counters of ``start..end``, allocations that reach outside clipped to it.
 
     What is committed is charged, whether it is touched or not.
     """
     space = charge = resident = 0
-    told = True
+    known = True
     allocations = set()
     for region in read_regions(start, end):
         size = region.end - region.start
@@ -178,13 +180,40 @@ def read_range_ledgers(start: int, end: int) -> Ledgers:
             charge += size
         if region.committed:
             present = _count_resident(region.start, region.end)
-            told = told and present is not None
+            known = known and present is not None
             resident += present or 0
-    return Ledgers(space, charge, resident if told else None, len(allocations))
+    return Counters(space, charge, resident if known else None, len(allocations))
+
+
+def read_split(ranges: Sequence[Span]) -> tuple[Counters, tuple[Counters, ...]]:
+    """Return the counters of this process, and of each of *ranges*, pairs of addresses."""
+    return read_process(), tuple(read_range(*span) for span in ranges)
+
+
+def count_mappings() -> int | None:
+    """Return how many allocations, views and placeholders this process has."""
+    return read_process().mappings
+
+
+def read_limits() -> MemoryLimits:
+    """Return the machine's commit limit and its use; Windows limits no process by itself."""
+    memory = read_system_memory()
+    if memory is None:
+        return MemoryLimits()
+    return MemoryLimits(
+        charge_bytes=memory.charge_bytes,
+        charge_limit_bytes=memory.charge_limit_bytes,
+        available_bytes=memory.available_bytes,
+    )
+
+
+def read_process_limits() -> ProcessLimits:
+    """Return no limits: Windows limits no process but through job objects."""
+    return ProcessLimits()
 
 
 def _read_counters() -> tuple[int | None, int | None]:
-    """Return the working set and the commit charge of this process, each if Windows tells it."""
+    """Return the working set and the commit charge of this process, ``None`` for what Windows does not report."""
     info = _ProcessMemoryCounters()
     size = ctypes.sizeof(info)
     # An older Windows fills in the fields it knows and says nothing about the others.
@@ -192,7 +221,7 @@ def _read_counters() -> tuple[int | None, int | None]:
     info.cb = size
     if not _process_memory(_PROCESS, ctypes.byref(info), size):
         return None, None
-    if _UNTOLD in {info.private_usage, info.shared_commit}:
+    if _UNSET in {info.private_usage, info.shared_commit}:
         return info.working_set, None
     return info.working_set, info.private_usage + info.shared_commit
 

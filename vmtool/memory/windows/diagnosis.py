@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.diagnosis import Diagnosis, no_address_range
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.memory.pressure import Pressure
+    from vmtool.memory.accounting import MemoryLimits
 
 _TOO_MANY_OPEN_FILES: Final = 4
 _NOT_ENOUGH_MEMORY: Final = 8
@@ -69,27 +69,22 @@ def code_of(symbol: str) -> int:
     return _CODES.get(symbol, 0)
 
 
-def diagnose_windows(code: int, call: str, nbytes: int, pressure: Pressure) -> Diagnosis:
+def diagnose_windows(code: int, call: str, nbytes: int, limits: MemoryLimits) -> Diagnosis:
     """Return the likeliest cause of a failed Windows memory call.
 
     Args:
         code: What ``GetLastError`` said.
         call: The function; ``reserve`` for one that only takes address space.
         nbytes: The length that was asked for, zero if the call takes none.
-        pressure: The counters at that moment.
+        limits: The counters at that moment.
     """
     if code == _COMMITMENT_LIMIT:
-        return _commitment_limit(nbytes, pressure)
+        return _commitment_limit(nbytes, limits)
     # 87 is the answer to a length that is more than all addresses of a process.
     if call == "reserve" and code in {_NOT_ENOUGH_MEMORY, _OUTOFMEMORY, _INVALID_PARAMETER}:
-        return Diagnosis(
-            NO_ADDRESS_RANGE,
-            f"no free range of {format_size(nbytes)} is left in the address space; "
-            "memory did not run out",
-            "reserve less; `vmtool granularity` shows the largest range that works",
-        )
+        return no_address_range(nbytes)
     if code in OUT_OF_MEMORY:
-        available = pressure.available_bytes
+        available = limits.available_bytes
         return Diagnosis(
             "unknown" if code == _NOT_ENOUGH_MEMORY else "kernel-resources",
             "Windows had no memory or kernel resources for it"
@@ -100,7 +95,7 @@ def diagnose_windows(code: int, call: str, nbytes: int, pressure: Pressure) -> D
     return _REFUSALS.get(code, _OTHER)
 
 
-def _commitment_limit(nbytes: int, p: Pressure) -> Diagnosis:
+def _commitment_limit(nbytes: int, p: MemoryLimits) -> Diagnosis:
     used, limit = p.charge_bytes, p.charge_limit_bytes
     if used is not None and limit is not None and used + nbytes <= limit:
         return Diagnosis(
@@ -127,9 +122,8 @@ def _commitment_limit(nbytes: int, p: Pressure) -> Diagnosis:
 _REFUSALS: Final = {
     _TOO_MANY_OPEN_FILES: Diagnosis(
         "too-many-sections",
-        "no more sections can be had; Wine keeps an open file for each, which is one a granule "
-        "under --method view",
-        "use --method private or decommit, or raise ulimit -n before Wine starts",
+        "no more sections can be created; --method view uses one section a granule",
+        "use larger granules, or --method private or decommit",
     ),
     _INVALID_ADDRESS: Diagnosis(
         "not-a-placeholder",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 
-from vmtool.memory.counters import read_areas
+assert sys.platform != "win32"  # before the imports, so that mypy skips them elsewhere
+
+import errno
+import os
+
 from vmtool.memory.posix.calls import (
     CALLS,
     FAILED,
@@ -17,9 +19,8 @@ from vmtool.memory.posix.calls import (
     PROT_RW,
     last_errno,
 )
+from vmtool.memory.posix.counters import read_areas
 from vmtool.probes.guards.calls import Proof
-
-assert sys.platform != "win32"
 
 _FLAGS = MAP_PRIVATE | MAP_ANON | MAP_FIXED
 

@@ -19,7 +19,7 @@ from vmtool.memory.windows.calls import (
     PROCESS,
     SEC_COMMIT,
 )
-from vmtool.memory.windows.counters import read_range_ledgers
+from vmtool.memory.windows.counters import read_range
 from vmtool.memory.windows.diagnosis import symbol_of
 from vmtool.probes.guards.calls import Proof
 
@@ -75,7 +75,7 @@ def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -
     if not CALLS.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
         return Proof(_WHO, attempt, False, _words(ctypes.get_last_error()), False)
     start = address // granule * granule
-    committed = read_range_ledgers(start, start + 3 * granule).charge_bytes
+    committed = read_range(start, start + 3 * granule).charge_bytes
     # If this is refused the pages stay committed until the reservation goes, moments later.
     CALLS.VirtualFree(start, 2 * granule, MEM_DECOMMIT)
     answer = "done"

@@ -15,7 +15,7 @@ from typing import Any
 
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
-from vmtool.memory.process import volunteer
+from vmtool.memory.process import prefer_for_oom_kill
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session, close_session, snapshot
@@ -23,7 +23,7 @@ from vmtool.stress.worker.session import Session, close_session, snapshot
 
 def main(arguments: list[str]) -> int:
     """Run the plan that stdin brings."""
-    volunteer()
+    prefer_for_oom_kill()
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
     with Journal(Path(arguments[0]), plan.settings.threads) as journal:

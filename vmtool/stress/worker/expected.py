@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counters import Ledgers, read_process
+from vmtool.memory.counters import Counters, read_process
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.driver import CudaError
 from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, CounterReading, CounterSlope
@@ -156,7 +156,7 @@ def believe(
 
 
 def observe(
-    beliefs: Iterable[tuple[CounterReading, ...]], ledgers: Iterable[Ledgers]
+    beliefs: Iterable[tuple[CounterReading, ...]], ledgers: Iterable[Counters]
 ) -> tuple[CounterReading, ...]:
     """Return the beliefs about several buffers, and the kernel's counts, added up by ledger."""
     columns = list(zip(beliefs, ledgers, strict=True))
@@ -177,7 +177,7 @@ def observe(
     return tuple(readings)
 
 
-def outside(process: Ledgers, ranges: Iterable[Ledgers]) -> dict[str, int | None]:
+def outside(process: Counters, ranges: Iterable[Counters]) -> dict[str, int | None]:
     """Return what the process has beyond the given ranges, by ledger."""
     parts = list(ranges)
     rest: dict[str, int | None] = {}
@@ -188,14 +188,14 @@ def outside(process: Ledgers, ranges: Iterable[Ledgers]) -> dict[str, int | None
     return rest
 
 
-def assume(reservation: Reservation, rules: CountingRules) -> Ledgers:
+def assume(reservation: Reservation, rules: CountingRules) -> Counters:
     """Return what macOS, which tells nothing of a range, is believed to count of a buffer.
 
     ``protect`` and ``advise`` may keep their pages there, so that only ``fixed`` has a footprint
     that follows what is committed.
     """
     populated = reservation.blocks.total if rules.populated else 0
-    return Ledgers(
+    return Counters(
         address_space_bytes=reservation.capacity,
         resident_bytes=populated if rules.method == "fixed" else None,
     )
@@ -243,7 +243,7 @@ def leak_slopes(
     return tuple(found)
 
 
-def _count(ledgers: Ledgers, name: str) -> int | None:
+def _count(ledgers: Counters, name: str) -> int | None:
     count: int | None = getattr(ledgers, name if name == "mappings" else f"{name}_bytes")
     return count
 

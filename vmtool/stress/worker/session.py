@@ -12,8 +12,9 @@ from vmtool.errors import VmtoolError
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
-from vmtool.memory.faults import FaultyCalls, parse_fault
+from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.governor import BudgetError, Governor, Tier
+from vmtool.memory.inject import parse_fault
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,
@@ -379,7 +380,7 @@ def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailur
     error = problem.error
     call = failed_call(error)
     entry = journal.read(problem.thread)
-    struck = {(fault.call, fault.effect) for fault in session.faults.struck}
+    struck = {(fault.call, fault.effect) for fault in session.faults.applied}
     injected = call is not None and (call.call, call.symbol) in struck
     return CallFailure(
         call=call.call if call else "",
@@ -435,7 +436,7 @@ def _unmapping(session: Session, *, complete: bool) -> UnmapResult | None:
 
 def _injected(session: Session) -> Verdict:
     """A fault that never happened proves nothing, and the user must know."""
-    missing = [fault for fault in session.faults.faults if fault not in session.faults.struck]
+    missing = [fault for fault in session.faults.faults if fault not in session.faults.applied]
     if not missing:
         return Verdict("inject", passed=True, detail="every fault that was asked for happened")
     fault = missing[0]

@@ -8,7 +8,8 @@ from vmtool.errors import UsageError
 from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import INJECTABLE, TIMED, CallTimes
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError, DeviceLostError
-from vmtool.memory.faults import FaultyCalls, parse_fault
+from vmtool.memory.faults import FaultyCalls
+from vmtool.memory.inject import parse_fault
 
 CHUNK = 64 << 10
 
@@ -89,7 +90,7 @@ def test_an_injected_fault_is_the_drivers_own_error(opened, fakecuda, text, symb
         cycle(backing)
     assert raised.value.symbol == symbol
     assert isinstance(raised.value, CudaOutOfMemoryError) == (symbol.endswith("OF_MEMORY"))
-    assert [fault.effect for fault in faults.struck] == [symbol]
+    assert [fault.effect for fault in faults.applied] == [symbol]
     assert fakecuda.report()["live"]["mappings"] == 0
     cycle(backing)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vmtool.memory.diagnosis import diagnose_refusal
+from vmtool.memory.posix.diagnosis import diagnose_refusal
 
 PAGE = mmap.PAGESIZE
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from vmtool.memory.pressure import Pressure
+from vmtool.memory.counters import MemoryLimits
 from vmtool.memory.windows.diagnosis import OUT_OF_MEMORY, diagnose_windows, symbol_of
 
 GIB = 1 << 30
-FULL = Pressure(charge_bytes=47 * GIB, charge_limit_bytes=48 * GIB, available_bytes=20 * GIB)
-ROOMY = Pressure(charge_bytes=4 * GIB, charge_limit_bytes=48 * GIB, available_bytes=20 * GIB)
+FULL = MemoryLimits(charge_bytes=47 * GIB, charge_limit_bytes=48 * GIB, available_bytes=20 * GIB)
+ROOMY = MemoryLimits(charge_bytes=4 * GIB, charge_limit_bytes=48 * GIB, available_bytes=20 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_commit_limit_names_its_numbers_and_that_ram_may_be_free():
 
 
 def test_the_commit_limit_without_counters_names_no_numbers():
-    diagnosis = diagnose_windows(1455, "VirtualAlloc2", GIB, Pressure())
+    diagnosis = diagnose_windows(1455, "VirtualAlloc2", GIB, MemoryLimits())
     assert diagnosis.kind == "commit-limit"
     assert "None" not in diagnosis.cause
 

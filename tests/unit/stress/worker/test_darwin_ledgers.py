@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vmtool.memory.counters import Ledgers, read_process
+from vmtool.memory.counters import Counters, read_process
 from vmtool.stress.worker.session import close_session
 from vmtool.units import KIB
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its counters st
 def macos(monkeypatch):
     def read_split(ranges):
         process = read_process()
-        told = Ledgers(process.address_space_bytes, None, process.resident_bytes, None)
-        return told, tuple(Ledgers() for _ in ranges)
+        told = Counters(process.address_space_bytes, None, process.resident_bytes, None)
+        return told, tuple(Counters() for _ in ranges)
 
     monkeypatch.setattr("vmtool.stress.worker.host.sys", SimpleNamespace(platform="darwin"))
     monkeypatch.setattr("vmtool.stress.worker.host.read_split", read_split)

@@ -32,11 +32,11 @@ def _run(session, method, fault, **options):
         for seats in begun.seats:
             for seat in seats:
                 seat.buffer.close()
-        assert begun.faults.struck, error
+        assert begun.faults.applied, error
         return None
     begun.run()
     report = close_session(begun, begun.journal)
-    assert begun.faults.struck
+    assert begun.faults.applied
     return report
 
 

@@ -9,7 +9,7 @@ from vmtool.machine import read_facts
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.blocks import BlockMap
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.counters import Ledgers, read_split
+from vmtool.memory.counters import Counters, read_split
 from vmtool.results.stress import COUNTERS
 from vmtool.stress.worker.contents import FillData, HostContents
 from vmtool.stress.worker.expected import (
@@ -114,21 +114,21 @@ def test_a_mapping_that_is_gone_is_a_difference(watch):
     watched = watch("fixed")
     reservation = watched.buffer.reservation
     belief = believe(reservation, watched.ever, GRANULE, watched.rules)
-    readings = observe([belief], [Ledgers(reservation.capacity - 4096, 0, 0, 2)])
+    readings = observe([belief], [Counters(reservation.capacity - 4096, 0, 0, 2)])
     assert [r.agrees for r in readings] == [False, True, True, True]
 
 
 def test_what_the_platform_does_not_tell_cannot_differ(watch):
     watched = watch("fixed")
     belief = believe(watched.buffer.reservation, watched.ever, GRANULE, watched.rules)
-    readings = observe([belief], [Ledgers()])
+    readings = observe([belief], [Counters()])
     assert all(r.observed is None and r.agrees for r in readings)
 
 
 def test_outside_is_the_process_without_its_buffers():
-    rest = outside(Ledgers(100, 50, 40, 9), [Ledgers(30, 20, 10, 2), Ledgers(5, 5, 5, 1)])
+    rest = outside(Counters(100, 50, 40, 9), [Counters(30, 20, 10, 2), Counters(5, 5, 5, 1)])
     assert rest == {"address_space": 65, "charge": 25, "resident": 25, "mappings": 6}
-    assert outside(Ledgers(100, None, 40, 9), [])["charge"] is None
+    assert outside(Counters(100, None, 40, 9), [])["charge"] is None
 
 
 def test_a_leak_of_one_page_in_each_cycle_is_a_leak():

@@ -192,7 +192,7 @@ def test_a_reservation_that_is_refused_leaves_nothing(session, monkeypatch):
     with pytest.raises(VmtoolError):
         begun.prepare()
     assert begun.governor.ledger(Tier.HOST).used_bytes == 0
-    assert begun.faults.struck
+    assert begun.faults.applied
 
 
 def test_a_run_that_is_interrupted_still_tells_its_slopes(session):
