@@ -28,10 +28,10 @@ from vmtool.memory.cuda import devices
 from vmtool.probes import granularity, grow, limits
 from vmtool.probes.guards import calls, children
 from vmtool.replay import plan as replay_plan
-from vmtool.replay import results as replayed
 from vmtool.report import compare as compared
 from vmtool.report import granularity as granularity_report
 from vmtool.report import replay_table
+from vmtool.results import replay as replayed
 from vmtool.results import stress
 from vmtool.stress import matrix
 

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from vmtool.kv.packing.blocks import Paged, StraddleLoses
-from vmtool.replay.plan import OnRefusal
+from vmtool.results.replay import OnRefusal
 
 
 @dataclass(eq=False)

@@ -389,7 +389,9 @@ def test_a_breach_of_the_books_is_3(vmtool_child):
     before = """
 from vmtool.replay.account import Account
 real = Account.release
-Account.release = lambda self, nbytes, calls: real(self, nbytes - 4096, calls)
+def less(self, arena, nbytes, calls, spans):
+    real(self, arena, nbytes - 4096, calls, spans)
+Account.release = less
 """
     ran = vmtool_child("kv-replay", *REAL, "--budget", "256MiB", before=before)
     assert ran.code == 3

@@ -39,8 +39,8 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from vmtool.replay.results import ReplayResult
     from vmtool.report.replay_table import ComparedReplay
+    from vmtool.results.replay import ReplayResult
 
 _TRACE: Final = (
     click.argument("trace", nargs=-1),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.plan import Plan
     from vmtool.replay.real import RealMemory
-    from vmtool.replay.results import ReplaySettings
+    from vmtool.results.replay import ReplaySettings
 
 
 def open_chosen(options: Mapping[str, Any]) -> VirtualBacking | None:
@@ -173,8 +173,8 @@ def read_rules(
     from vmtool.kv.estimate import DEFAULT_CONTEXT
     from vmtool.kv.formats import choose_formats
     from vmtool.kv.packing import make_policy
-    from vmtool.replay.plan import OnRefusal, Plan, prefill_ns, step_ns
-    from vmtool.replay.results import ReplaySettings
+    from vmtool.replay.plan import Plan, prefill_ns, step_ns
+    from vmtool.results.replay import OnRefusal, ReplaySettings
 
     _check(options)
     shard = model.shard(tp=options["tp"], pp=options["pp"], dcp=options["dcp"])

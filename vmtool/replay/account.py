@@ -1,4 +1,4 @@
-"""What a replay asks of memory: reserve, commit, release, unreserve, by arena."""
+"""The byte totals of a replay, and the memory that carries its operations out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from vmtool.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-#: Bytes of a reservation: where they begin, and how many.
+#: Part of a reservation: offset and length in bytes.
 Piece: TypeAlias = tuple[int, int]
 
 
@@ -21,25 +21,25 @@ class Memory(Protocol):
         """Reserve *nbytes* of addresses."""
 
     def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
-        """Commit *spans*, each a pair of offset and length.
+        """Commit *spans*.
 
         Args:
-            arena: Where.
-            spans: What.
-            slack_ns: How long the decode step can go on without them; ``None`` at an admission.
+            arena: The reservation.
+            spans: Offset and length of each part.
+            slack_ns: Time until the decode step needs them; ``None`` at an admission.
         """
 
     def release(self, arena: int, spans: Sequence[Piece]) -> None:
         """Release *spans*."""
 
     def unreserve(self, arena: int) -> None:
-        """Give the addresses back; nothing is committed there any more."""
+        """Unreserve the addresses; nothing may be committed there."""
 
     def trim(self) -> None:
-        """Give back what is kept of released memory."""
+        """Free the released memory that the pool keeps."""
 
     def check(self, committed: int, pooled: int) -> None:
-        """Compare what is really charged with what the simulation has.
+        """Compare what is really charged with the simulation.
 
         Raises:
             CheckFailedError: If they differ.
@@ -48,17 +48,13 @@ class Memory(Protocol):
 
 _MAX_NS: Final = 1 << 62
 _MAX: Final = 1 << 80
-#: Totals whose average over time is asked for.
-_OVER_TIME: Final = (
-    *("reserved", "committed", "pooled", "owned", "sequences", "saved", "overlap", "kept"),
-)
 
 
 @dataclass(slots=True)
 class Stretch:
     """The least and most of totals in a stretch of simulated time.
 
-    What is least lasted; what is most counts also if it was there for a moment only.
+    A minimum must last; a maximum counts even if it is momentary.
     """
 
     committed_min: int = _MAX
@@ -74,27 +70,29 @@ class Account:
     """Byte totals with their peaks and integrals over time; every change is checked.
 
     *Committed* memory belongs to a range or pool, *pooled* memory was released and is kept for the
-    next commit; both count against the budget. *Owned* is the part of what is committed that
-    belongs to sequences or is *kept* of prefixes that none has any more: a block pool also commits
+    next commit; both count against the budget. *Owned* is the part of committed memory that
+    belongs to sequences or to *kept* prefixes, which no sequence uses: a block pool also commits
     the free blocks between those in use.
+
+    The integral over time of a total until the end is its value times the end, less the sum of
+    each change times its time. That sum is the total's *moment*, so only changes cost anything.
 
     Attributes:
         budget: Bytes that may be committed and pooled.
         retain: Bytes that may be pooled.
-        memory: What carries the operations out, or ``None`` to only count.
+        memory: Real memory, to which every operation is forwarded, or ``None``.
         now: Simulated time in ns.
         sequences: Sequences admitted.
-        saved: Bytes that sequences do not commit now because others have the same prefix.
-        overlap: The bytes of tokens therein.
-        kept: Bytes of prefixes that no sequence has any more.
-        kept_reused: Those of them that a sequence took again, over time.
-        kept_evicted: Those of them that made room.
-        saved_total: All bytes that were not committed for that reason, over time.
+        saved: Bytes that sequences do not commit because others have the same prefix.
+        overlap: Bytes of tokens in *saved*.
+        kept: Bytes of prefixes that no sequence uses.
+        kept_reused: Kept bytes that a sequence used again, in total.
+        kept_evicted: Kept bytes that were evicted, in total.
+        saved_total: Bytes that were not committed because of sharing, in total.
         unowned_charged: What was charged when most was not owned.
-        peak_at: When most was committed for the first time.
-        stretch: The least and most since the last point of the timeline.
-        unseen: Whether a total may be a new least or most that :attr:`stretch` does not have yet.
-        moments: For each total over time, the sum of its changes times when they were.
+        peak_at: When the committed peak was first reached.
+        stretch: Minimum and maximum since the last point of the timeline.
+        stale: Whether a total has fallen since :attr:`stretch` was updated.
     """
 
     budget: int
@@ -109,6 +107,14 @@ class Account:
     saved: int = 0
     overlap: int = 0
     kept: int = 0
+    reserved_moment: int = 0
+    committed_moment: int = 0
+    pooled_moment: int = 0
+    owned_moment: int = 0
+    sequences_moment: int = 0
+    saved_moment: int = 0
+    overlap_moment: int = 0
+    kept_moment: int = 0
     kept_reused: int = 0
     kept_evicted: int = 0
     saved_total: int = 0
@@ -123,8 +129,7 @@ class Account:
     unowned_charged: int = 0
     peak_at: int = 0
     stretch: Stretch = field(default_factory=Stretch)
-    unseen: bool = True
-    moments: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OVER_TIME, 0))
+    stale: bool = True
     commits: int = 0
     commit_bytes: int = 0
     releases: int = 0
@@ -134,169 +139,198 @@ class Account:
     # ---- time -------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
-        """Go on to *now*, with everything as it is until then.
+        """Advance to *now*; totals were constant until then.
 
         Raises:
-            CheckFailedError: If what is owned, committed, reserved and allowed contradict.
+            CheckFailedError: If the totals contradict each other, or time goes back.
         """
-        charged = self.committed + self.pooled
-        if not 0 <= self.owned <= self.committed <= self.reserved or charged > self.budget:
+        owned, committed = self.owned, self.committed
+        charged = committed + self.pooled
+        if not 0 <= owned <= committed <= self.reserved or charged > self.budget:
             raise self.breach()
         if not self.now <= now <= _MAX_NS:
             raise CheckFailedError(f"simulated time went from {self.now} to {now} ns")
-        if charged - self.owned > self.peak_unowned and now > self.now:
-            self.peak_unowned, self.unowned_charged = charged - self.owned, charged
-        if self.unseen:
-            self._see()
+        if charged - owned > self.peak_unowned and now > self.now:
+            self.peak_unowned, self.unowned_charged = charged - owned, charged
+        if self.stale:
+            self._update_stretch()
         self.now = now
 
     def area(self, name: str) -> int:
-        """Return the integral over time of one of :data:`_OVER_TIME` until now, exactly.
-
-        A change by *d* at *t* adds *d* for all the time after: *d* times the end less *d* times *t*.
-        So only changes cost something, and going on from moment to moment does not.
-        """
+        """Return the exact integral over time of the total *name* until now."""
         value: int = getattr(self, name)
-        return value * self.now - self.moments[name]
+        moment: int = getattr(self, f"{name}_moment")
+        return value * self.now - moment
 
     def end_stretch(self) -> Stretch:
-        """Return the least and most since the last call, with what is there now."""
-        self._see()
+        """Return minimum and maximum since the last call, the present included."""
+        self._update_stretch()
         ended, self.stretch = self.stretch, Stretch()
-        self.unseen = True
+        self.stale = True
         return ended
 
-    def _see(self) -> None:
-        """Note what is there, as it lasts; a commit notes its level itself."""
-        self.unseen = False
+    def _update_stretch(self) -> None:
+        """Include the present totals; maxima of commits are included as they happen."""
+        self.stale = False
         stretch = self.stretch
-        stretch.committed_min = min(stretch.committed_min, self.committed)
-        stretch.committed_max = max(stretch.committed_max, self.committed)
-        stretch.reserved_min = min(stretch.reserved_min, self.reserved)
-        stretch.reserved_max = max(stretch.reserved_max, self.reserved)
-        stretch.sequences_min = min(stretch.sequences_min, self.sequences)
-        stretch.sequences_max = max(stretch.sequences_max, self.sequences)
-
-    def change(self, name: str, by: int) -> None:
-        """Add *by* to one of :data:`_OVER_TIME`."""
-        setattr(self, name, getattr(self, name) + by)
-        self.moments[name] += by * self.now
+        committed, reserved, sequences = self.committed, self.reserved, self.sequences
+        stretch.committed_min = min(stretch.committed_min, committed)
+        stretch.committed_max = max(stretch.committed_max, committed)
+        stretch.reserved_min = min(stretch.reserved_min, reserved)
+        stretch.reserved_max = max(stretch.reserved_max, reserved)
+        stretch.sequences_min = min(stretch.sequences_min, sequences)
+        stretch.sequences_max = max(stretch.sequences_max, sequences)
 
     def breach(self) -> CheckFailedError:
         """Return the error that says that the totals contradict each other."""
         return CheckFailedError(
-            f"the ledger contradicts itself at {self.now} ns: {self.owned} bytes owned, "
+            f"the totals contradict each other at {self.now} ns: {self.owned} bytes owned, "
             f"{self.committed} committed, {self.pooled} pooled, {self.reserved} reserved, "
             f"{self.budget} allowed",
             hint="this is a fault of vmtool; please report it with the command line",
         )
 
-    # ---- bytes ------------------------------------------------------------------------------
+    # ---- operations -------------------------------------------------------------------------
 
     def fits(self, nbytes: int) -> bool:
         """Return whether *nbytes* more can be committed; pooled memory is used for them first."""
         return self.committed + nbytes <= self.budget
 
-    def reserve(self, nbytes: int) -> None:
-        """Note *nbytes* of address space."""
-        self.change("reserved", nbytes)
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
-        self.stretch.reserved_max = max(self.stretch.reserved_max, self.reserved)
+    def reserve(self, arena: int, nbytes: int) -> None:
+        """Reserve *nbytes* of addresses as *arena*."""
+        if self.memory is not None:
+            self.memory.reserve(arena, nbytes)
+        reserved = self.reserved = self.reserved + nbytes
+        self.reserved_moment += nbytes * self.now
+        self.peak_reserved = max(self.peak_reserved, reserved)
+        self.stretch.reserved_max = max(self.stretch.reserved_max, reserved)
 
-    def unreserve(self, nbytes: int) -> None:
-        """Note that so much address space was given back."""
-        self.change("reserved", -nbytes)
-        self.unseen = True
+    def unreserve(self, arena: int, nbytes: int) -> None:
+        """Unreserve the *nbytes* of *arena*."""
+        if self.memory is not None:
+            self.memory.unreserve(arena)
+        self.reserved -= nbytes
+        self.reserved_moment -= nbytes * self.now
+        self.stale = True
 
-    def commit(self, nbytes: int, calls: int) -> None:
-        """Note *nbytes* committed in *calls* spans, from the pool as far as it goes."""
+    def commit(
+        self, arena: int, nbytes: int, calls: int, spans: Iterable[Piece], slack_ns: int | None
+    ) -> None:
+        """Commit *nbytes* in *calls* spans, from the pool as far as it goes.
+
+        Args:
+            arena: The reservation.
+            nbytes: Their bytes.
+            calls: How many there are.
+            spans: Where they are; read only if memory is real.
+            slack_ns: Time until the decode step needs them; ``None`` at an admission.
+        """
+        if self.memory is not None:
+            self.memory.commit(arena, list(spans), slack_ns)
         if self.pooled:
             reused = min(self.pooled, nbytes)
-            self.change("pooled", -reused)
+            self._change_pooled(-reused)
             self.reused_bytes += reused
-        committed = self.committed = self.committed + nbytes  # as change(); this is hot
-        self.moments["committed"] += nbytes * self.now
+        committed = self.committed = self.committed + nbytes
+        self.committed_moment += nbytes * self.now
         self.commits += calls
         self.commit_bytes += nbytes
-        stretch = self.stretch
-        if committed > stretch.committed_max:
-            stretch.committed_max = committed
+        if committed > self.stretch.committed_max:
+            self.stretch.committed_max = committed
             if committed > self.peak_committed:
                 self.peak_committed, self.peak_at = committed, self.now
         self.peak_charged = max(self.peak_charged, committed + self.pooled)
 
-    def own(self, nbytes: int) -> None:
-        """Note that sequences have *nbytes* more of what is committed; negative for less."""
-        self.owned += nbytes
-        self.moments["owned"] += nbytes * self.now
-
-    def release(self, nbytes: int, calls: int) -> None:
-        """Note *nbytes* released in *calls* spans; the pool keeps what it may."""
-        self.change("committed", -nbytes)
-        self.unseen = True
+    def release(self, arena: int, nbytes: int, calls: int, spans: Iterable[Piece]) -> None:
+        """Release *nbytes* in *calls* spans; the pool keeps what it may."""
+        if self.memory is not None:
+            self.memory.release(arena, list(spans))
+        self.committed -= nbytes
+        self.committed_moment -= nbytes * self.now
+        self.stale = True
         self.releases += calls
         self.release_bytes += nbytes
         if self.retain:
-            self.change("pooled", min(nbytes, self.retain - self.pooled))
+            self._change_pooled(min(nbytes, self.retain - self.pooled))
             self.peak_pooled = max(self.peak_pooled, self.pooled)
 
+    def trim(self) -> None:
+        """Free what the pool keeps."""
+        if self.memory is not None:
+            self.memory.trim()
+        self._change_pooled(-self.pooled)
+
+    def _change_pooled(self, by: int) -> None:
+        self.pooled += by
+        self.pooled_moment += by * self.now
+
+    # ---- whose it is ------------------------------------------------------------------------
+
+    def own(self, nbytes: int) -> None:
+        """Count *nbytes* more of committed memory as owned; negative for less."""
+        self.owned += nbytes
+        self.owned_moment += nbytes * self.now
+
     def enter(self) -> None:
-        """Note one more sequence."""
-        self.change("sequences", 1)
-        self.peak_sequences = max(self.peak_sequences, self.sequences)
-        self.stretch.sequences_max = max(self.stretch.sequences_max, self.sequences)
+        """Count one more sequence."""
+        sequences = self.sequences = self.sequences + 1
+        self.sequences_moment += self.now
+        self.peak_sequences = max(self.peak_sequences, sequences)
+        self.stretch.sequences_max = max(self.stretch.sequences_max, sequences)
 
     def leave(self) -> None:
-        """Note one sequence less."""
-        self.change("sequences", -1)
-        self.unseen = True
+        """Count one sequence less."""
+        self.sequences -= 1
+        self.sequences_moment -= self.now
+        self.stale = True
 
     def share(self, nbytes: int, live: int) -> None:
-        """Note that one more sequence uses *nbytes*, of which *live* are tokens, with others."""
+        """Count one more user of *nbytes*, of which *live* are tokens, that others use too."""
         if not nbytes:
             return
-        self.change("saved", nbytes)
-        self.change("overlap", live)
+        self._change_saved(nbytes, live)
         self.saved_total += nbytes
         self.peak_saved = max(self.peak_saved, self.saved)
 
     def unshare(self, nbytes: int, live: int) -> None:
-        """Note that one sequence less does."""
+        """Count one user less."""
         if nbytes:
-            self.change("saved", -nbytes)
-            self.change("overlap", -live)
+            self._change_saved(-nbytes, -live)
+
+    def _change_saved(self, nbytes: int, live: int) -> None:
+        self.saved += nbytes
+        self.saved_moment += nbytes * self.now
+        self.overlap += live
+        self.overlap_moment += live * self.now
 
     def keep(self, nbytes: int) -> None:
-        """Note *nbytes* of a prefix that no sequence has any more."""
-        self.change("kept", nbytes)
-        self.peak_kept = max(self.peak_kept, self.kept)
+        """Count *nbytes* more as kept: of a prefix that no sequence uses; negative for less."""
+        kept = self.kept = self.kept + nbytes
+        self.kept_moment += nbytes * self.now
+        self.peak_kept = max(self.peak_kept, kept)
 
     def evict(self, nbytes: int) -> None:
-        """Note that so much of what was kept belongs to nobody now."""
-        self.change("kept", -nbytes)
+        """Count *nbytes* that were kept as nobody's."""
+        self.keep(-nbytes)
         self.kept_evicted += nbytes
         self.own(-nbytes)
 
-    def trim(self) -> None:
-        """Give the pool back."""
-        self.change("pooled", -self.pooled)
-        if self.memory is not None:
-            self.memory.trim()
+    # ---- checks -----------------------------------------------------------------------------
 
     def verify(self) -> None:
-        """Check that memory has what the ledger says, where there is real memory.
+        """Compare real memory, where there is any, with the totals.
 
         Raises:
-            CheckFailedError: If it has not.
+            CheckFailedError: If they differ.
         """
         if self.memory is not None:
             self.memory.check(self.committed, self.pooled)
 
     def check_empty(self) -> None:
-        """Check that nothing is left of anything.
+        """Check that everything is released.
 
         Raises:
-            CheckFailedError: If something is.
+            CheckFailedError: If it is not.
         """
         left = (self.committed, self.pooled, self.owned, self.sequences, self.saved, self.overlap)
         if any((*left, self.reserved, self.kept)) or self.commit_bytes != self.release_bytes:

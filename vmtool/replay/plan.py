@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.kv.traces.request import PREFIX_TOKENS
+from vmtool.results.replay import OnRefusal
 
 if TYPE_CHECKING:
     from vmtool.kv.packing.ranges import Policy
 
 #: Slower than this a token takes minutes, faster is faster than a clock tick.
 _RATES: Final = (0.01, 1e9)
-
-
-class OnRefusal(enum.Enum):
-    """What happens when the budget refuses memory to a sequence that decodes."""
-
-    WAIT = "wait"
-    REJECT = "reject"
-    PREEMPT = "preempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +33,7 @@ class Plan:
         share: Whether sequences share the whole granules or blocks of equal prefixes.
         prefix_cache: Whether these are kept, while there is room, when no sequence has them any
             more, and tokens that are there are not prefilled.
+        prefix_tokens: Tokens of each block of a prompt that a trace names.
     """
 
     policy: Policy
@@ -53,6 +47,7 @@ class Plan:
     retain_bytes: int = 0
     share: bool = True
     prefix_cache: bool = False
+    prefix_tokens: int = PREFIX_TOKENS
 
     def prefill(self, tokens: int) -> int:
         """Return the nanoseconds of a prompt of *tokens*, rounded up."""

@@ -1,22 +1,22 @@
-"""The blocks of one class: which are free, and which granules of its pools hold one in use."""
+"""Sequences that take blocks from pools, and the granules that blocks in use keep committed."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from vmtool.kv.traces.request import PREFIX_TOKENS
-from vmtool.replay.prefixes import Prefixes
+from vmtool.replay.prefixes import MOST_STEPS, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.kv.packing.growth import BlockClass, BlockPool, Run
+    from vmtool.replay.account import Account, Piece
+    from vmtool.replay.prefixes import Node
+    from vmtool.replay.sequence import RunningSequence
 
     Granules: TypeAlias = Callable[[int, int], int]
-    from vmtool.replay.account import Account, Piece
-    from vmtool.replay.sequence import Sequence as Growing
 
 
 class PoolUse:
@@ -31,6 +31,7 @@ class PoolUse:
     def __init__(self, pool: BlockPool, granule: int, granules: Granules) -> None:
         self.pool = pool
         self.base = self.size = 0
+        self._block_bytes = pool.block_bytes
         self._granule = granule
         self._granules = granules
         self._uses: list[int] = []
@@ -50,11 +51,17 @@ class PoolUse:
 
     def use_one(self, block: int) -> Sequence[int]:
         """Count one block as in use, as :meth:`use` does; most steps take one, so this is hot."""
-        size, granule, uses = self.pool.block_bytes, self._granule, self._uses
-        start = block * size
-        at = start // granule
-        if self.pool.drops_straddling or (start + size - 1) // granule != at:
-            return self.use(((block, block + 1),))
+        uses = self._uses
+        if self.pool.drops_straddling:
+            places = self._places
+            if block >= len(places):
+                self._place(block + 1)
+            at = places[block]
+        else:
+            start = block * self._block_bytes
+            at = start // self._granule
+            if (start + self._block_bytes - 1) // self._granule != at:
+                return self.use(((block, block + 1),))
         if at >= len(uses):
             uses.extend([0] * (at + 1 - len(uses)))
         uses[at] += 1
@@ -86,11 +93,16 @@ class PoolUse:
                 high = min(end, -(-(each + 1) * granule // size))
                 yield each, high - low
 
+    def _place(self, blocks: int) -> None:
+        """Find the granules of the first *blocks*."""
+        places = self._places
+        while len(places) < blocks:
+            places.append(self._granules(self._block_bytes, len(places) + 1) - 1)
+
     def _granules_apart(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         places = self._places
         for first, end in runs:
-            while len(places) < end:
-                places.append(self._granules(self.pool.block_bytes, len(places) + 1) - 1)
+            self._place(end)
             at = first
             while at < end:
                 beyond = min(bisect_right(places, places[at], at), end)
@@ -171,12 +183,8 @@ def runs_of(granules: Sequence[int]) -> list[Run]:
     return joined([(at, at + 1) for at in granules])
 
 
-#: Steps that are remembered; sequences of a million tokens take some 60,000.
-_MOST_STEPS: Final = 1 << 16
-
-
-class _Step(NamedTuple):
-    """How many blocks of which classes a sequence lacks to grow, and where they leave it."""
+class _BlockStep(NamedTuple):  # a tuple unpacks fast, and every step does
+    """How many blocks of which classes a sequence lacks to grow, and its state after that."""
 
     lacks: tuple[tuple[int, int], ...]
     nbytes: int
@@ -184,7 +192,7 @@ class _Step(NamedTuple):
     covered: int | None
 
 
-class PoolStore:
+class PoolStore(PrefixStore):
     """The memory of sequences under a policy of block pools.
 
     One reservation has every pool, each as long as the budget can fill. A granule is committed
@@ -194,9 +202,10 @@ class PoolStore:
         classes: What sequences take blocks from.
         granule: In bytes.
         granules: How many granules hold the first so many blocks of a size.
-        account: The ledger.
+        account: The byte totals.
+        prefix_tokens: Tokens of a named block of a prefix.
         share: Whether prefixes are shared.
-        keep: Whether they are kept, while there is room, when no sequence has them any more.
+        keep: Whether a prefix without users is kept while there is room.
     """
 
     def __init__(
@@ -206,16 +215,15 @@ class PoolStore:
         granules: Granules,
         account: Account,
         *,
+        prefix_tokens: int,
         share: bool,
         keep: bool = False,
     ) -> None:
+        super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
         self._classes = [ClassUse(kind, granule, granules) for kind in classes]
         self._granule = granule
-        self._account = account
-        self._share = share
-        self._keep = keep
-        self._prefixes = Prefixes(keep=keep)
-        self._steps: dict[tuple[int, int], _Step] = {}
+        self._steps: dict[tuple[int, int], _BlockStep] = {}
+        self._prefix_sizes: list[int] = []  # by number of blocks
         self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
         for each in self._classes:
@@ -233,88 +241,99 @@ class PoolStore:
                 at += pool.pool.count * pool.size
         #: Address space of all pools.
         self.reserve_bytes = max(at, granule)
-        account.reserve(self.reserve_bytes)
-        if account.memory is not None:
-            account.memory.reserve(0, self.reserve_bytes)
+        account.reserve(0, self.reserve_bytes)
 
-    def admit(self, seq: Growing, tokens: int) -> bool:
+    def admit(self, seq: RunningSequence, tokens: int) -> bool:
         """Take the blocks that *seq* needs at *tokens*; ``False`` if the budget refuses."""
-        names = seq.request.prefix[: seq.request.prompt_tokens // PREFIX_TOKENS]
-        path, known, there = self._prefixes.enter(names if self._share else ())
-        reused = self._shared(there) - self._shared(known)
-        self._account.change("kept", -reused)
-        lacks = self._bytes_at(tokens) - self._shared(there)
+        account = self._account
+        hit = self._enter(seq)
+        path, new = hit.path, hit.path[hit.resident :]
+        lacks = self._bytes_at(tokens) - self._prefix_bytes(hit.resident)[0]
         while True:
-            if not self._may_fit(lacks):
-                self._account.change("kept", reused)
-                self._prefixes.leave(path, there)
+            if account.owned - account.kept + lacks > account.budget:  # even if packed perfectly
+                self._cancel(hit)
                 return False
-            for node in path[there:]:
+            for node in new:
                 node.blocks = [
                     each.take(self._node_blocks(each, node.depth)) for each in self._classes
                 ]
+            shared = len(path) * self._prefix_tokens
             own = [
-                each.take(
-                    each.kind.blocks(tokens) - each.kind.full_blocks(len(path) * PREFIX_TOKENS)
-                )
+                each.take(each.kind.blocks(tokens) - each.kind.full_blocks(shared))
                 for each in self._classes
             ]
             taken = own
-            for node in path[there:]:
+            for node in new:
                 taken = [a + b for a, b in zip(taken, node.blocks, strict=True)]
             if self._commit(list(zip(self._classes, taken, strict=True)), None):
                 break
             if not self._make_room():
-                lacks = self._account.budget + 1
-        self._account.kept_reused += reused
-        seq.hit_tokens = there * PREFIX_TOKENS
-        self._account.own(self._bytes(taken))
-        seq.path, seq.blocks, seq.own_bytes = path, own, self._bytes(own)
+                self._cancel(hit)
+                return False
+        self._take(seq, hit)
+        account.own(self._bytes(taken))
+        seq.blocks, seq.own_bytes = own, self._bytes(own)
         seq.covered = self._longest(tokens)
         seq.backed = tokens if seq.covered is None else seq.covered
-        seq.shared_bytes = seq.shared_live = self._shared(len(path))
-        shared = self._shared(known)
-        self._account.share(shared, shared)
         return True
 
-    def grow(self, seq: Growing, tokens: int, slack_ns: int) -> bool:
+    def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
         """Take the blocks that *seq* lacks at *tokens*; ``False`` if the budget refuses."""
-        step = self._steps.get((seq.backed, tokens)) or self._step(seq.backed, tokens)
-        if step.nbytes:
+        step = self._steps.get((seq.backed, tokens))
+        lacks, nbytes, backed, covered = step or self._step(seq.backed, tokens)
+        if nbytes:
+            account = self._account
             while True:
-                if not self._may_fit(step.nbytes):
+                if account.owned - account.kept + nbytes > account.budget:
                     return False
-                taken = [
-                    (self._classes[at], self._classes[at].take(more)) for at, more in step.lacks
-                ]
+                taken = [(self._classes[at], self._classes[at].take(more)) for at, more in lacks]
                 if self._commit(taken, slack_ns):
                     break
                 if not self._make_room():
                     return False
-            self._account.own(step.nbytes)
-            seq.own_bytes += step.nbytes
-            for (at, _), (_, runs) in zip(step.lacks, taken, strict=True):
+            account.own(nbytes)
+            seq.own_bytes += nbytes
+            for (at, _), (_, runs) in zip(lacks, taken, strict=True):
                 seq.blocks[at] += runs
-        seq.backed = step.backed
-        seq.covered = step.covered
+        seq.backed = backed
+        seq.covered = covered
         return True
 
-    def drop(self, seq: Growing) -> None:
+    def drop(self, seq: RunningSequence) -> None:
         """Give back the blocks of *seq*, and those that it shares with nobody else."""
-        account = self._account
-        used = self._prefixes.leave(seq.path, len(seq.path))
-        shared = self._shared(used)
-        account.unshare(shared, shared)
         gone = seq.blocks
-        if self._keep:
-            account.keep(self._shared(len(seq.path)) - shared)
-        else:
-            for node in seq.path[used:]:
-                gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]
-        account.own(-self._bytes(gone))
+        for node in self._leave(seq):
+            gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]
+        self._account.own(-self._bytes(gone))
         self._free(gone)
-        seq.path, seq.blocks, seq.backed = [], [], 0
-        seq.own_bytes = seq.shared_bytes = seq.shared_live = 0
+        seq.blocks, seq.own_bytes, seq.backed = [], 0, 0
+
+    def close(self) -> None:
+        """Evict every kept prefix, and unreserve the pools."""
+        super().close()
+        self._account.unreserve(0, self.reserve_bytes)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no prefix and no block is in use."""
+        return super().empty and all(each.all_free for each in self._classes)
+
+    # ---- shared prefixes --------------------------------------------------------------------
+
+    def _prefix_bytes(self, blocks: int) -> tuple[int, int]:
+        sizes = self._prefix_sizes
+        while len(sizes) <= blocks:
+            tokens = len(sizes) * self._prefix_tokens
+            sizes.append(sum(e.block_bytes * e.kind.full_blocks(tokens) for e in self._classes))
+        return sizes[blocks], sizes[blocks]
+
+    def _node_blocks(self, each: ClassUse, depth: int) -> int:
+        full_blocks, tokens = each.kind.full_blocks, self._prefix_tokens
+        return full_blocks((depth + 1) * tokens) - full_blocks(depth * tokens)
+
+    def _free_node(self, node: Node) -> int:
+        self._free(node.blocks)
+        return self._bytes(node.blocks)
 
     def _make_room(self) -> bool:
         """Evict as many bytes of kept prefixes as a commit lacked; ``False`` if there are none.
@@ -326,62 +345,11 @@ class PoolStore:
             pass
         return self._account.kept < before
 
-    def _evict(self) -> bool:
-        """Free the blocks of the prefix that is unused for longest; ``False`` if there is none."""
-        node = self._prefixes.evict()
-        if node is not None:
-            self._account.evict(self._bytes(node.blocks))
-            self._free(node.blocks)
-        return node is not None
-
-    def _free(self, gone: list[list[Run]]) -> None:
-        """Give back blocks, and release the granules that have none in use any more."""
-        account = self._account
-        spans: list[Piece] = []
-        freed = calls = 0
-        for each, blocks in zip(self._classes, gone, strict=True):
-            runs = joined(blocks)
-            each.give(runs)
-            for pool in each.pools:
-                empty = runs_of(pool.unuse(runs))
-                freed += pool.pool.count * sum(end - first for first, end in empty)
-                calls += pool.pool.count * len(empty)
-                spans.extend(self._spans(pool, empty))
-        if freed:
-            if account.memory is not None:
-                account.memory.release(0, spans)
-            account.release(freed * self._granule, calls)
-
-    def close(self) -> None:
-        """Give back what is kept of prefixes, and the pools' addresses."""
-        while self._evict():
-            pass
-        if self._account.memory is not None:
-            self._account.memory.unreserve(0)
-        self._account.unreserve(self.reserve_bytes)
-
-    @property
-    def empty(self) -> bool:
-        """Whether no prefix and no block is in use."""
-        return self._prefixes.empty and all(each.all_free for each in self._classes)
-
-    def _node_blocks(self, each: ClassUse, depth: int) -> int:
-        kind = each.kind
-        return kind.full_blocks((depth + 1) * PREFIX_TOKENS) - kind.full_blocks(
-            depth * PREFIX_TOKENS
-        )
-
-    def _shared(self, blocks: int) -> int:
-        """Return the bytes of the blocks of a prefix."""
-        if not blocks:
-            return 0
-        return sum(
-            e.block_bytes * e.kind.full_blocks(blocks * PREFIX_TOKENS) for e in self._classes
-        )
+    # ---- growth -----------------------------------------------------------------------------
 
     def _bytes(self, blocks: list[list[Run]]) -> int:
         return sum(
-            each.block_bytes * sum(end - first for first, end in runs)
+            each.block_bytes * sum([end - first for first, end in runs])
             for each, runs in zip(self._classes, blocks, strict=True)
         )
 
@@ -392,60 +360,69 @@ class PoolStore:
         lengths = (each.kind.longest(tokens) for each in self._classes)
         return min((length for length in lengths if length is not None), default=None)
 
-    def _step(self, backed: int, tokens: int) -> _Step:
+    def _step(self, backed: int, tokens: int) -> _BlockStep:
         """Work out, and remember, what growing from *backed* to *tokens* takes."""
         more = [each.kind.blocks(tokens) - each.kind.blocks(backed) for each in self._classes]
         lacks = tuple((at, count) for at, count in enumerate(more) if count)
         nbytes = sum(self._classes[at].block_bytes * count for at, count in lacks)
         covered = self._longest(tokens)
-        step = _Step(lacks, nbytes, tokens if covered is None else covered, covered)
-        if len(self._steps) >= _MOST_STEPS:
+        step = _BlockStep(lacks, nbytes, tokens if covered is None else covered, covered)
+        if len(self._steps) >= MOST_STEPS:
             self._steps.clear()
         self._steps[backed, tokens] = step
         return step
 
+    # ---- granules ---------------------------------------------------------------------------
+
     def _commit(self, taken: Sequence[tuple[ClassUse, list[Run]]], slack_ns: int | None) -> bool:
         """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
-        account = self._account
         new: list[tuple[PoolUse, Sequence[int]]] = []
         granules = 0
         for each, runs in taken:
-            one = len(runs) == 1 and runs[0][1] - runs[0][0] == 1
-            for pool in each.pools if runs else ():
-                found = pool.use_one(runs[0][0]) if one else pool.use(runs)
+            if not runs:
+                continue
+            first, end = runs[0]
+            one = end - first == 1 and len(runs) == 1
+            for pool in each.pools:
+                found = pool.use_one(first) if one else pool.use(runs)
                 if found:
                     new.append((pool, found))
                     granules += pool.pool.count * len(found)
         if not granules:
             return True
-        if not account.fits(granules * self._granule):
-            self._lacks = account.committed + granules * self._granule - account.budget
+        account = self._account
+        nbytes = granules * self._granule
+        if not account.fits(nbytes):
+            self._lacks = account.committed + nbytes - account.budget
             for each, runs in taken:
                 each.give(runs)
                 for pool in each.pools:
                     pool.unuse(runs)
             return False
-        spans: list[Piece] = []
-        calls = 0
-        for pool, found in new:
-            runs = runs_of(found)
-            calls += pool.pool.count * len(runs)
-            spans.extend(self._spans(pool, runs))
-        account.commit(granules * self._granule, calls)
-        if account.memory is not None:
-            account.memory.commit(0, spans, slack_ns)
+        runs_found = [(pool, runs_of(found)) for pool, found in new]
+        calls = sum([pool.pool.count * len(runs) for pool, runs in runs_found])
+        account.commit(0, nbytes, calls, self._spans(runs_found), slack_ns)
         return True
 
-    def _may_fit(self, nbytes: int) -> bool:
-        """Tell whether blocks of *nbytes* could fit if none was between those in use."""
-        account = self._account
-        return account.owned - account.kept + nbytes <= account.budget
+    def _free(self, gone: list[list[Run]]) -> None:
+        """Give back blocks, and release the granules that have none in use any more."""
+        found: list[tuple[PoolUse, list[Run]]] = []
+        freed = calls = 0
+        for each, blocks in zip(self._classes, gone, strict=True):
+            runs = joined(blocks)
+            each.give(runs)
+            for pool in each.pools:
+                empty = runs_of(pool.unuse(runs))
+                freed += pool.pool.count * sum([end - first for first, end in empty])
+                calls += pool.pool.count * len(empty)
+                found.append((pool, empty))
+        if freed:
+            self._account.release(0, freed * self._granule, calls, self._spans(found))
 
-    def _spans(self, pool: PoolUse, runs: Sequence[Run]) -> Iterator[Piece]:
-        if self._account.memory is None:
-            return
+    def _spans(self, found: Sequence[tuple[PoolUse, Sequence[Run]]]) -> Iterator[Piece]:
         granule = self._granule
-        for index in range(pool.pool.count):
-            at = pool.base + index * pool.size
-            for first, end in runs:
-                yield at + first * granule, (end - first) * granule
+        for pool, runs in found:
+            for index in range(pool.pool.count):
+                at = pool.base + index * pool.size
+                for first, end in runs:
+                    yield at + first * granule, (end - first) * granule

@@ -12,7 +12,7 @@ from vmtool.machine import read_facts
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.process import window
-from vmtool.replay.results import RealRun, Timing
+from vmtool.results.replay import RealRun, Timing
 from vmtool.stats import Histogram, summarize
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class RealMemory:
         self._stepping = self._stalled = self._stall_ns = self._checks = 0
 
     def reserve(self, arena: int, nbytes: int) -> None:
-        """See :class:`vmtool.replay.account.Memory`."""
         start = now()
         buffer = VirtualBuffer(self._backing, nbytes, governor=self._governor, holder="kv-replay")
         self._watch.add("reserve", now() - start)
@@ -100,7 +99,6 @@ class RealMemory:
         self._expected[arena] = 0
 
     def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
-        """See :class:`vmtool.replay.account.Memory`."""
         buffer, watch = self._buffers[arena], self._watch
         together = 0
         for offset, nbytes in spans:
@@ -126,7 +124,6 @@ class RealMemory:
             self._stall_ns += together - slack_ns
 
     def release(self, arena: int, spans: Sequence[Piece]) -> None:
-        """See :class:`vmtool.replay.account.Memory`."""
         buffer = self._buffers[arena]
         together = 0
         for offset, nbytes in spans:
@@ -140,7 +137,6 @@ class RealMemory:
         self._watch.add("end", together)
 
     def unreserve(self, arena: int) -> None:
-        """See :class:`vmtool.replay.account.Memory`."""
         if self._expected[arena]:
             raise CheckFailedError(f"{self._expected[arena]} bytes are committed where none should")
         self._bytes.pop(arena, None)
@@ -150,12 +146,10 @@ class RealMemory:
         del self._buffers[arena], self._expected[arena]
 
     def trim(self) -> None:
-        """See :class:`vmtool.replay.account.Memory`."""
         if self._pool is not None:
             self._pool.trim()
 
     def check(self, committed: int, pooled: int) -> None:
-        """See :class:`vmtool.replay.account.Memory`."""
         self._checks += 1
         charged = self._governor.ledger(self._backing.tier).used_bytes
         kept = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.replay.results import Point
+from vmtool.results.replay import Point
 from vmtool.stats import Histogram
 
 if TYPE_CHECKING:
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.account import Account
-    from vmtool.replay.sequence import Sequence
+    from vmtool.replay.sequence import RunningSequence
 
-#: Points of the timeline are kept between half as many and so many.
+#: The timeline has at most so many points, and at least half as many once it had so many.
 MOST_POINTS: Final = 512
 _FIRST_INTERVAL_NS: Final = 10**6
 
 
 @dataclass(slots=True)
 class Counts:
-    """How requests ended, and what was in their way; see :class:`vmtool.replay.results.Requests`."""
+    """How requests ended, and what was in their way; see :class:`vmtool.results.replay.Requests`."""
 
     arrived: int = 0
     finished: int = 0
@@ -54,6 +54,7 @@ class Recorder:
         live_area: Integral of the bytes of tokens over time, prefixes counted for each sequence.
         peak_live: The most bytes of tokens at once, shared ones once.
         interval_ns: About how far points of the timeline are apart.
+        most_points: How many it has at most.
         last_ns: Where its last point is; -1 without one.
     """
 
@@ -64,6 +65,7 @@ class Recorder:
     live_area: int = 0
     peak_live: int = 0
     interval_ns: int = _FIRST_INTERVAL_NS
+    most_points: int = MOST_POINTS
     last_ns: int = -1
     _points: list[Point] = field(default_factory=list)
     _due: int = 0
@@ -76,13 +78,13 @@ class Recorder:
         """Add one point to the timeline; when there are too many, those close together are joined."""
         self._points.append(point)
         self.last_ns = point.at_ns
-        while len(self._points) >= MOST_POINTS:
+        while len(self._points) >= self.most_points:
             self._thin()
         self._due = point.at_ns + self.interval_ns
 
     def _thin(self) -> None:
         """Double the interval, and join neighbours whose stretches together are no longer."""
-        self.interval_ns = max(2 * self.interval_ns, self.last_ns // MOST_POINTS)
+        self.interval_ns = max(2 * self.interval_ns, self.last_ns // self.most_points)
         first, *others = self._points
         kept = [first]
         start = first.at_ns  # the first stays alone
@@ -115,12 +117,12 @@ def _joined(first: Point, second: Point) -> Point:
     )
 
 
-class Observer:
-    """Looks at the sequences of a replay, which grow between the moments that it is called.
+class Sampler:
+    """Sums up the sequences of a replay, which grow between the moments that it is called.
 
     Args:
         recorder: Where what is seen goes.
-        account: The ledger.
+        account: The byte totals.
         live: The bytes of a sequence's tokens.
         step_ns: A decode step.
         admitted: The sequences that are admitted, as they come and go.
@@ -132,7 +134,7 @@ class Observer:
         account: Account,
         live: UsedBytes,
         step_ns: int,
-        admitted: Collection[Sequence],
+        admitted: Collection[RunningSequence],
     ) -> None:
         self._recorder = recorder
         self._account = account
@@ -205,7 +207,7 @@ class Observer:
         self._most_live = max(self._most_live, live)
         self._recorder.peak_live = max(self._recorder.peak_live, live)
 
-    def settle(self, seq: Sequence, now: int) -> int:
+    def settle(self, seq: RunningSequence, now: int) -> int:
         """Add what *seq* was live in this segment until *now*; the steps that are complete."""
         step = self._step_ns
         begun = seq.steps_before(now, step)

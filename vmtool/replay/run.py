@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.account import Account
-from vmtool.replay.results import (
+from vmtool.replay.simulation import Simulation
+from vmtool.replay.stores import make_store
+from vmtool.results.replay import (
     BadLine,
     Level,
     Operations,
@@ -16,8 +18,6 @@ from vmtool.replay.results import (
     TraceFacts,
     Usage,
 )
-from vmtool.replay.simulation import Simulation
-from vmtool.replay.stores import make_store
 from vmtool.stats import summarize
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from vmtool.kv.traces import Trace
     from vmtool.replay.plan import Plan
     from vmtool.replay.real import RealMemory
-    from vmtool.replay.results import ReplaySettings
+    from vmtool.replay.recorder import Recorder
+    from vmtool.results.replay import ReplaySettings
 
 #: More than any trace of sequences that are told in 64 bits commits.
 _NO_LIMIT: Final = 1 << 100
@@ -39,6 +40,7 @@ def run_replay(
     *,
     memory: RealMemory | None = None,
     find_budget: bool = False,
+    recorder: Recorder | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ReplayResult:
     """Replay *trace* under *plan*.
@@ -50,6 +52,7 @@ def run_replay(
         memory: Real memory, on which every commit and release is done too.
         find_budget: Simulate *trace* once more if something was refused, to find the smallest
             budget that refuses nothing.
+        recorder: Where measurements go; a new one by default.
         stop: Asked before each event; what was done until then is the result.
 
     Raises:
@@ -58,12 +61,12 @@ def run_replay(
         CallError: If real memory is refused by the platform.
     """
     account = Account(plan.budget_bytes, plan.retain_bytes, memory)
-    simulation = Simulation(plan, make_store(plan, account), account)
+    simulation = Simulation(plan, make_store(plan, account), account, recorder)
     complete = simulation.run(trace, stop)
-    recorder = simulation.recorder
+    found = simulation.recorder
     duration = account.now
     facts = _facts(trace)
-    counts = recorder.counts
+    counts = found.counts
     enough = None
     if complete and not plan.prefix_cache:
         if not (counts.refused_admissions or counts.refused_steps or counts.refused_ahead):
@@ -82,14 +85,14 @@ def run_replay(
         operations=_operations(account),
         peak_sequences=account.peak_sequences,
         mean_sequences=account.area("sequences") / duration if duration else 0.0,
-        waiting=summarize(recorder.waits.data()),
-        first_token=summarize(recorder.first_tokens.data()),
-        end_to_end=summarize(recorder.ends.data()),
+        waiting=summarize(found.waits.data()),
+        first_token=summarize(found.first_tokens.data()),
+        end_to_end=summarize(found.ends.data()),
         generated_per_s=counts.decode_steps * 10**9 / duration if duration else 0.0,
         prefilled_per_s=counts.prompt_tokens * 10**9 / duration if duration else 0.0,
         enough_budget_bytes=enough,
         prefix_cache=_prefix_cache(account, simulation) if plan.prefix_cache else None,
-        timeline=recorder.points,
+        timeline=found.points,
         real=None if memory is None else memory.result(),
     )
 

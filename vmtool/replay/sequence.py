@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vmtool.replay.prefixes import Node
 
 
-class Sequence:
+class RunningSequence:
     """A request and its progress.
 
     Time is told in segments: in each, the sequence has ``length`` tokens until ``decode_ns`` and

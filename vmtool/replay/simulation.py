@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
 from vmtool.kv.packing.growth import UsedBytes
-from vmtool.replay.plan import OnRefusal
-from vmtool.replay.recorder import Observer, Recorder
-from vmtool.replay.sequence import Sequence
+from vmtool.replay.recorder import Recorder, Sampler
+from vmtool.replay.sequence import RunningSequence
+from vmtool.results.replay import OnRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,31 +35,34 @@ class Simulation:
     Args:
         plan: The rules.
         store: The memory of sequences.
-        account: The ledger that the store writes.
+        account: The byte totals that the store changes.
+        recorder: Where measurements go; a new one by default.
 
     Attributes:
         recorder: What was measured.
         events: Moments at which something changed.
     """
 
-    def __init__(self, plan: Plan, store: Store, account: Account) -> None:
-        self.recorder = Recorder()
+    def __init__(
+        self, plan: Plan, store: Store, account: Account, recorder: Recorder | None = None
+    ) -> None:
+        self.recorder = recorder or Recorder()
         self.events = 0
         self._plan = plan
         self._store = store
         self._account = account
         self._live = UsedBytes(plan.policy.cost)
-        self._admitted: dict[int, Sequence] = {}  # by order, so the youngest is the last
-        self._observer = Observer(
+        self._admitted: dict[int, RunningSequence] = {}  # by order, so the youngest is the last
+        self._sampler = Sampler(
             self.recorder, account, self._live, plan.step_ns, self._admitted.values()
         )
         self._step_ns = plan.step_ns
         self._now = 0
         self._orders = 0
-        self._heap: list[tuple[int, int, int, Sequence]] = []
-        self._stalled: dict[int, Sequence] = {}  # likewise
+        self._heap: list[tuple[int, int, int, RunningSequence]] = []
+        self._stalled: dict[int, RunningSequence] = {}  # likewise
         # Preempted sequences, and at most one that was not admitted yet.
-        self._queue: deque[Sequence] = deque()
+        self._queue: deque[RunningSequence] = deque()
         self._unread: Iterator[Request] = iter(())
         self._next: Request | None = None
 
@@ -74,7 +77,7 @@ class Simulation:
             Whether all of them were replayed.
 
         Raises:
-            CheckFailedError: If the ledger contradicts itself.
+            CheckFailedError: If the totals contradict each other.
             InputError: If the trace turns out to be bad.
             CallError: If real memory is refused by the platform.
         """
@@ -113,10 +116,10 @@ class Simulation:
         if now == self._now:
             return
         self._account.advance(now)
-        self._observer.sample(self._now, now)
+        self._sampler.sample(self._now, now)
         self._now = now
 
-    def _schedule(self, seq: Sequence, *, forced: bool = False) -> None:
+    def _schedule(self, seq: RunningSequence, *, forced: bool = False) -> None:
         """Set the next event of *seq*; *forced* if memory ahead of need was refused just now."""
         covered = seq.covered
         steps = seq.total - seq.length
@@ -142,7 +145,7 @@ class Simulation:
         if request.total_tokens > self._plan.max_tokens:
             counts.too_long += 1
         else:
-            self._queue.append(Sequence(request))
+            self._queue.append(RunningSequence(request))
 
     def _someone_waits(self) -> bool:
         """Tell whether the queue has someone, after reading on if need be.
@@ -179,7 +182,7 @@ class Simulation:
                     return
                 queue.popleft()
 
-    def _start(self, seq: Sequence, *, forced: bool) -> None:
+    def _start(self, seq: RunningSequence, *, forced: bool) -> None:
         now, counts = self._now, self.recorder.counts
         self._orders += 1
         seq.order = self._orders
@@ -202,16 +205,16 @@ class Simulation:
         self._check(seq)
         self._schedule(seq, forced=forced)
 
-    def _finish(self, seq: Sequence) -> None:
+    def _finish(self, seq: RunningSequence) -> None:
         self._drop(seq)
         self.recorder.counts.finished += 1
         self.recorder.ends.extend((self._now - seq.request.arrival_ns,))
         self._use_room()
 
-    def _drop(self, seq: Sequence) -> int:
+    def _drop(self, seq: RunningSequence) -> int:
         """Take all memory of *seq*; the steps that it completed in this segment."""
-        self._observer.note_peak(self._now)
-        complete = self._observer.settle(seq, self._now)
+        self._sampler.note_peak(self._now)
+        complete = self._sampler.settle(seq, self._now)
         self._store.drop(seq)
         self._account.verify()
         self._account.leave()
@@ -225,7 +228,7 @@ class Simulation:
         for seq in list(self._stalled.values()):
             if not self._grow(seq, seq.length + 1):
                 return
-            self._observer.settle(seq, self._now)
+            self._sampler.settle(seq, self._now)
             del self._stalled[seq.order]
             seq.stalled = False
             seq.start_ns = seq.decode_ns = self._now
@@ -236,7 +239,7 @@ class Simulation:
 
     # ---- memory of a step -------------------------------------------------------------------
 
-    def _step(self, seq: Sequence) -> None:
+    def _step(self, seq: RunningSequence) -> None:
         """Give *seq* the memory for its step to ``seq.target`` tokens, and for those ahead."""
         tokens = seq.target
         plan = self._plan
@@ -255,12 +258,12 @@ class Simulation:
             self.recorder.counts.refused_steps += 1
             self._refuse(seq, tokens)
 
-    def _grow(self, seq: Sequence, tokens: int) -> bool:
+    def _grow(self, seq: RunningSequence, tokens: int) -> bool:
         covered = seq.covered
         slack = 0 if covered is None else max(covered + 1 - max(seq.target, 1), 0) * self._step_ns
         return self._store.grow(seq, tokens, slack)
 
-    def _check(self, seq: Sequence) -> None:
+    def _check(self, seq: RunningSequence) -> None:
         """Check that the memory of *seq* is enough for as long as it is said to be."""
         if seq.covered is not None and seq.covered < seq.backed:
             raise CheckFailedError(f"{seq.covered} tokens are covered of {seq.backed}")
@@ -269,10 +272,10 @@ class Simulation:
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
         self._account.verify()
 
-    def _refuse(self, seq: Sequence, tokens: int) -> None:
+    def _refuse(self, seq: RunningSequence, tokens: int) -> None:
         mode = self._plan.on_refusal
         if mode is OnRefusal.WAIT:
-            complete = self._observer.settle(seq, self._now)
+            complete = self._sampler.settle(seq, self._now)
             seq.length += complete
             seq.stalled = True
             seq.start_ns = seq.decode_ns = self._now
@@ -288,7 +291,7 @@ class Simulation:
         else:
             self._make_room(seq, tokens)
 
-    def _make_room(self, seq: Sequence, tokens: int) -> None:
+    def _make_room(self, seq: RunningSequence, tokens: int) -> None:
         """Preempt the youngest sequences until *seq* has memory for *tokens*, or is the youngest."""
         while True:
             youngest = next(reversed(self._admitted.values()))
@@ -305,7 +308,7 @@ class Simulation:
                 self._schedule(seq, forced=self._plan.commit_ahead > 0)
                 return
 
-    def _preempt(self, seq: Sequence) -> None:
+    def _preempt(self, seq: RunningSequence) -> None:
         """Take all memory of *seq*, which begins anew when there is room, before all that wait."""
         seq.length += self._drop(seq)
         seq.stalled = False
@@ -332,7 +335,7 @@ class Simulation:
         self._close()
 
     def _close(self) -> None:
-        self._observer.finish()
+        self._sampler.finish()
         self._store.close()
         self._account.trim()
         self._account.verify()

@@ -13,19 +13,19 @@ from vmtool.replay.ranges import RangeStore
 if TYPE_CHECKING:
     from vmtool.kv.packing.blocks import Paged, StraddleLoses
     from vmtool.replay.plan import Plan
-    from vmtool.replay.sequence import Sequence
+    from vmtool.replay.sequence import RunningSequence
 
 
 class Store(Protocol):
     """The memory of sequences: :class:`RangeStore` or :class:`PoolStore`."""
 
-    def admit(self, seq: Sequence, tokens: int) -> bool:
+    def admit(self, seq: RunningSequence, tokens: int) -> bool:
         """Give a new sequence memory for *tokens*; ``False``, and nothing done, if refused."""
 
-    def grow(self, seq: Sequence, tokens: int, slack_ns: int) -> bool:
+    def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
         """Give it memory for *tokens* in all; ``False``, and nothing done, if refused."""
 
-    def drop(self, seq: Sequence) -> None:
+    def drop(self, seq: RunningSequence) -> None:
         """Take all its memory."""
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ _BUDGET: Final = SizeOption("--budget")
 
 
 def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
-    """Return the store for the policy of *plan*, which keeps its books in *account*."""
+    """Return the store for the policy of *plan*, which changes *account*."""
     policy = plan.policy
     shapes = shapes_of(policy)
     if shapes is not None:
@@ -50,13 +50,20 @@ def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
             policy.granule,
             plan.max_tokens,
             account,
+            prefix_tokens=plan.prefix_tokens,
             share=plan.share,
             keep=plan.prefix_cache,
         )
     classes = block_classes(policy) or ()
     granules = cast("Paged | StraddleLoses", policy).granules_for
     return PoolStore(
-        classes, policy.granule, granules, account, share=plan.share, keep=plan.prefix_cache
+        classes,
+        policy.granule,
+        granules,
+        account,
+        prefix_tokens=plan.prefix_tokens,
+        share=plan.share,
+        keep=plan.prefix_cache,
     )
 
 

@@ -7,7 +7,6 @@ import io
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.replay.results import Point
 from vmtool.report.chart import (
     BUDGET,
     LIVE,
@@ -19,12 +18,13 @@ from vmtool.report.chart import (
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
 from vmtool.report.table import pairs, paragraph, table
+from vmtool.results.replay import Point
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.replay.results import PrefixCache, RealRun, ReplayResult, ReplaySettings
+    from vmtool.results.replay import PrefixCache, RealRun, ReplayResult, ReplaySettings
     from vmtool.stats import Summary
 
 #: The rule of the simulated clock, to be read with every time that comes from it.

@@ -26,8 +26,8 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.replay.results import Point, RealRun, ReplayResult, ReplaySettings
     from vmtool.report.replay_table import ComparedReplay
+    from vmtool.results.replay import Point, RealRun, ReplayResult, ReplaySettings
     from vmtool.stats import Summary
 
 

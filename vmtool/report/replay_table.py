@@ -8,10 +8,10 @@ from collections.abc import Mapping  # noqa: TC003 - the JSON Schema is made of 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vmtool.replay.results import ReplayResult  # noqa: TC001 - likewise
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
 from vmtool.report.table import comparison, paragraph
+from vmtool.results.replay import ReplayResult  # noqa: TC001 - likewise
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

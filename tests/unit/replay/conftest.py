@@ -10,7 +10,8 @@ from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.plan import OnRefusal, Plan
+from vmtool.replay.plan import Plan
+from vmtool.results.replay import OnRefusal
 
 
 @dataclass

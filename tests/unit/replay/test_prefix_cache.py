@@ -9,21 +9,16 @@ from hypothesis import strategies as st
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.memory import open_backing
-from vmtool.replay.plan import OnRefusal, Plan
+from vmtool.replay.plan import Plan
 from vmtool.replay.real import open_memory
 from vmtool.replay.run import run_replay
+from vmtool.results.replay import OnRefusal
 
+#: So short that small traces have several named blocks.
 NAME_TOKENS = 8
 RANGES = ["per-tensor", "kv-merged", "token-major"]
 POOLS = ["paged", "straddle-loses"]
 ANY = {"max_examples": 150, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
-
-
-@pytest.fixture(autouse=True)
-def short_names(monkeypatch):
-    """Make a named block of a prefix so short that small traces have several."""
-    monkeypatch.setattr("vmtool.replay.ranges.PREFIX_TOKENS", NAME_TOKENS)
-    monkeypatch.setattr("vmtool.replay.pools.PREFIX_TOKENS", NAME_TOKENS)
 
 
 def keeping(plan, name, **changes):
@@ -31,7 +26,9 @@ def keeping(plan, name, **changes):
     policy = make_policy(
         name, plan.policy.cost, plan.policy.granule, block=2, stride_tokens=plan.max_tokens
     )
-    return dataclasses.replace(plan, policy=policy, share=True, prefix_cache=True, **changes)
+    return dataclasses.replace(
+        plan, policy=policy, share=True, prefix_cache=True, prefix_tokens=NAME_TOKENS, **changes
+    )
 
 
 def draw_named(data, trace, names):
@@ -111,7 +108,15 @@ def test_the_longest_unused_prefix_makes_room(dense_cost, listed):
     # Two prefixes of two blocks fit beside what a sequence has besides: one granule a range.
     budget = 2 * 2 * block + block
     policy = make_policy("per-tensor", cost, 256, block=1, stride_tokens=64)
-    plan = Plan(policy, budget, 64, step_ns=1, prefill_ns=(1, 1), prefix_cache=True)
+    plan = Plan(
+        policy,
+        budget,
+        64,
+        step_ns=1,
+        prefill_ns=(1, 1),
+        prefix_cache=True,
+        prefix_tokens=NAME_TOKENS,
+    )
     requests = [Request(10**6 * at, 17, 1, (ord(name), 0)) for at, name in enumerate("ABACAB")]
     result = run_replay(listed(requests), plan, None)
     cache = result.prefix_cache
@@ -131,7 +136,7 @@ def test_real_memory_keeps_the_same(dense_cost, listed, policy):
     granule = 64 << 10
     cost = dense_cost(2, 2, 4096)
     made = make_policy(policy, cost, granule, block=8, stride_tokens=64)
-    plan = Plan(made, 40 * granule, 64, step_ns=10**6, prefix_cache=True)
+    plan = Plan(made, 40 * granule, 64, step_ns=10**6, prefix_cache=True, prefix_tokens=NAME_TOKENS)
     requests = [Request(10**7 * at, 20, 9, (at * at % 7, at % 2)) for at in range(40)]
     simulated = run_replay(listed(requests), plan, None)
     with open_memory(open_backing(), granule, plan.budget_bytes) as memory:

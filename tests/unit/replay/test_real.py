@@ -14,9 +14,10 @@ from vmtool.kv.traces import Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
-from vmtool.replay.plan import OnRefusal, Plan
+from vmtool.replay.plan import Plan
 from vmtool.replay.real import open_memory
 from vmtool.replay.run import run_replay
+from vmtool.results.replay import OnRefusal
 
 GRANULE = 64 << 10
 

@@ -8,10 +8,10 @@ from vmtool.kv.traces import Request
 from vmtool.replay.account import Account
 from vmtool.replay.plan import Plan
 from vmtool.replay.recorder import MOST_POINTS, Recorder
-from vmtool.replay.results import Point
 from vmtool.replay.simulation import Simulation
 from vmtool.replay.stores import host_demand, make_store
 from vmtool.report.chart import plot_lines
+from vmtool.results.replay import Point
 
 
 def point(at, live=1, committed=2, refused=0):

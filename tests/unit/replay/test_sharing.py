@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.plan import OnRefusal, Plan
+from vmtool.replay.plan import Plan
 from vmtool.replay.run import run_replay
+from vmtool.results.replay import OnRefusal
 
 RANGED = ("per-tensor", "kv-merged", "token-major")
 

@@ -22,38 +22,35 @@ def test_events_give_what_going_token_by_token_gives(replay_plans, replay_traces
     assert_same(run_replay(trace, plan, None), Reference(plan).run(trace))
 
 
-@pytest.fixture
-def short_names(monkeypatch):
-    """Make a named block of a prefix so short that small traces have several."""
-    monkeypatch.setattr("vmtool.replay.ranges.PREFIX_TOKENS", 8)
-    return 8
+#: So short that small traces have several named blocks.
+NAME_TOKENS = 8
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_they_agree_on_shared_prefixes(replay_plans, replay_traces, listed, short_names, data):
+def test_they_agree_on_shared_prefixes(replay_plans, replay_traces, listed, data):
     plan, trace = data.draw(replay_plans), data.draw(replay_traces)
     name = data.draw(st.sampled_from(["per-tensor", "kv-merged", "token-major"]))
     policy = make_policy(
         name, plan.policy.cost, plan.policy.granule, block=1, stride_tokens=plan.max_tokens
     )
-    plan = dataclasses.replace(plan, policy=policy, share=True)
+    plan = dataclasses.replace(plan, policy=policy, share=True, prefix_tokens=NAME_TOKENS)
     prefixes = st.lists(st.integers(0, 1), max_size=5).map(tuple)
     named = [dataclasses.replace(r, prefix=data.draw(prefixes)) for r in trace]
     result = run_replay(listed(named), plan, None)
-    assert_same(result, Reference(plan, short_names).run(named))
+    assert_same(result, Reference(plan, NAME_TOKENS).run(named))
 
 
 @pytest.mark.parametrize(("most", "interval"), [(6, 1), (100, 1), (100, 40)])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_each_point_has_the_least_and_most_of_its_stretch(
-    replay_plans, replay_traces, monkeypatch, most, interval, data
+    replay_plans, replay_traces, most, interval, data
 ):
-    monkeypatch.setattr("vmtool.replay.recorder.MOST_POINTS", most)
-    monkeypatch.setattr("vmtool.replay.simulation.Recorder", lambda: Recorder(interval_ns=interval))
     plan, trace = data.draw(replay_plans), data.draw(replay_traces)
-    result = run_replay(trace, plan, None)
+    result = run_replay(
+        trace, plan, None, recorder=Recorder(interval_ns=interval, most_points=most)
+    )
     expected = Reference(plan).run(trace)
     points, usage = result.timeline, result.usage
     assert len(points) <= most

@@ -1,13 +1,21 @@
-"""What a replay says: frozen, exact, without words."""
+"""The result of ``vmtool kv-replay``."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping  # noqa: TC003 - the JSON Schema is made of the types
 from dataclasses import dataclass
 from typing import Any
 
-from vmtool.replay.plan import OnRefusal  # noqa: TC001 - likewise
 from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
+
+
+class OnRefusal(enum.Enum):
+    """What happens when the budget refuses memory to a sequence that decodes."""
+
+    WAIT = "wait"
+    REJECT = "reject"
+    PREEMPT = "preempt"
 
 
 @dataclass(frozen=True, slots=True)
