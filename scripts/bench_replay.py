@@ -27,8 +27,8 @@ from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
 from vmtool.replay.account import Account
 from vmtool.replay.plan import Plan
+from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation
-from vmtool.replay.stores import make_store
 from vmtool.results.replay import OnRefusal
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 

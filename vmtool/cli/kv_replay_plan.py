@@ -82,7 +82,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import Demand, SizeOption, check, refuse_unsafe
     from vmtool.replay.real import open_memory
-    from vmtool.replay.stores import host_demand
+    from vmtool.replay.run import host_demand
 
     free = device_free(backing)
     if free is None:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from vmtool.replay.prefixes import MOST_STEPS, PrefixStore
+from vmtool.replay.stores import MOST_STEPS, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmtool.replay.prefixes import MOST_STEPS, PrefixStore
+from vmtool.replay.stores import MOST_STEPS, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

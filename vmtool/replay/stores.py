@@ -1,19 +1,19 @@
-"""What a simulation asks of the memory of sequences, however they are laid out."""
+"""What a simulation asks of the memory of sequences, and what both kinds of stores have in common."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
-from vmtool.kv.packing.growth import block_classes, shapes_of
-from vmtool.machine.preflight import Demand, SizeOption
-from vmtool.replay.account import Account
-from vmtool.replay.pools import PoolStore
-from vmtool.replay.ranges import RangeStore
+from vmtool.replay.prefixes import Prefixes
 
 if TYPE_CHECKING:
-    from vmtool.kv.packing.blocks import Paged, StraddleLoses
-    from vmtool.replay.plan import Plan
+    from vmtool.replay.account import Account
+    from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
+
+#: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.
+MOST_STEPS: Final = 1 << 16
 
 
 class Store(Protocol):
@@ -36,64 +36,112 @@ class Store(Protocol):
         """Whether no sequence has anything."""
 
 
-#: The options name it before weights are taken off and ranks share it, so that it has no number.
-_BUDGET: Final = SizeOption("--budget")
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What an admission found of its prefix.
 
-
-def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
-    """Return the store for the policy of *plan*, which changes *account*."""
-    policy = plan.policy
-    shapes = shapes_of(policy)
-    if shapes is not None:
-        return RangeStore(
-            shapes,
-            policy.granule,
-            plan.max_tokens,
-            account,
-            prefix_tokens=plan.prefix_tokens,
-            share=plan.share,
-            keep=plan.prefix_cache,
-        )
-    classes = block_classes(policy) or ()
-    granules = cast("Paged | StraddleLoses", policy).granules_for
-    return PoolStore(
-        classes,
-        policy.granule,
-        granules,
-        account,
-        prefix_tokens=plan.prefix_tokens,
-        share=plan.share,
-        keep=plan.prefix_cache,
-    )
-
-
-def host_demand(plan: Plan) -> Demand:
-    """Return what *plan* needs of a host at its peak.
-
-    A range has a committed and a reserved part, which are two memory areas; a block pool may in the
-    worst case alternate between them from granule to granule.
+    Attributes:
+        path: The blocks of the prefix.
+        in_use: How many of the first of them others use.
+        resident: How many of the first of them have memory: in use or kept.
+        reused_bytes: Bytes that were kept.
     """
-    store = make_store(plan, Account(plan.budget_bytes, 0, None))
-    shapes = shapes_of(plan.policy)
-    if shapes is None:
-        return Demand(
-            reserve_bytes=store.reserve_bytes,
-            commit_bytes=plan.budget_bytes,
-            mappings=2 * (plan.budget_bytes // plan.policy.granule),
-            reserve_option=_BUDGET,
-            commit_option=_BUDGET,
-            writable_option=_BUDGET,
-        )
-    least = max(plan.policy.committed_bytes(1), 1)
-    sequences = min(plan.max_sequences, plan.budget_bytes // least)
-    parts = sum(shape.count * len(shape.runs(1)) for shape in shapes)
-    # Prefixes that are kept have ranges of a granule or more each.
-    kept = plan.budget_bytes if plan.prefix_cache else 0
-    return Demand(
-        reserve_bytes=sequences * store.reserve_bytes + kept,
-        commit_bytes=plan.budget_bytes,
-        mappings=2 * (parts * sequences + kept // plan.policy.granule),
-        reserve_option=SizeOption("--max-sequences or --context"),
-        commit_option=_BUDGET,
-        writable_option=_BUDGET,
-    )
+
+    path: list[Node]
+    in_use: int
+    resident: int
+    reused_bytes: int
+
+
+_NO_HIT: Final = Hit([], 0, 0, 0)
+
+
+class PrefixStore:
+    """Shared and kept prefixes in an account; the base of both kinds of stores.
+
+    Args:
+        account: The byte totals.
+        prefix_tokens: Tokens of a named block.
+        share: Whether prefixes are shared.
+        keep: Whether a prefix without users is kept while there is room.
+    """
+
+    def __init__(self, account: Account, *, prefix_tokens: int, share: bool, keep: bool) -> None:
+        self._account = account
+        self._prefix_tokens = prefix_tokens
+        self._share = share
+        self._keep = keep
+        self._prefixes = Prefixes(keep=keep)
+
+    def close(self) -> None:
+        """Evict every kept prefix."""
+        while self._evict():
+            pass
+
+    @property
+    def empty(self) -> bool:
+        """Whether no prefix is used or kept."""
+        return self._prefixes.empty
+
+    def _prefix_bytes(self, blocks: int) -> tuple[int, int]:
+        """Return what a prefix of *blocks* commits, and the bytes of tokens in that."""
+        raise NotImplementedError
+
+    def _free_node(self, node: Node) -> int:
+        """Release the memory of *node*, and return its bytes."""
+        raise NotImplementedError
+
+    def _enter(self, seq: RunningSequence) -> Hit:
+        """Make *seq* a user of its prefix; :meth:`_take` or :meth:`_cancel` must follow."""
+        request = seq.request
+        if not self._share or not request.prefix:
+            return _NO_HIT
+        # The last named block may be partly filled; what else it holds is unknown.
+        names = request.prefix[: request.prompt_tokens // self._prefix_tokens]
+        path, in_use, resident = self._prefixes.enter(names)
+        reused = 0
+        if resident > in_use:
+            reused = self._prefix_bytes(resident)[0] - self._prefix_bytes(in_use)[0]
+            self._account.keep(-reused)
+        return Hit(path, in_use, resident, reused)
+
+    def _cancel(self, hit: Hit) -> None:
+        """Undo :meth:`_enter`."""
+        if hit.path:
+            self._account.keep(hit.reused_bytes)
+            self._prefixes.leave(hit.path, hit.resident)
+
+    def _take(self, seq: RunningSequence, hit: Hit) -> None:
+        """Note that *seq*, now admitted, has the prefix."""
+        seq.path = hit.path
+        seq.hit_tokens = hit.resident * self._prefix_tokens
+        if not hit.path:
+            seq.shared_bytes = seq.shared_live = 0
+            return
+        self._account.kept_reused += hit.reused_bytes
+        seq.shared_bytes, seq.shared_live = self._prefix_bytes(len(hit.path))
+        self._account.share(*self._prefix_bytes(hit.in_use))
+
+    def _leave(self, seq: RunningSequence) -> list[Node]:
+        """End the use of its prefix by *seq*; return the nodes to free, the last first."""
+        path = seq.path
+        if not path:
+            return []
+        used = self._prefixes.leave(path, len(path))
+        self._account.unshare(*self._prefix_bytes(used))
+        gone = path[used:]
+        seq.path, seq.shared_bytes, seq.shared_live = [], 0, 0
+        if self._keep:
+            nbytes = self._prefix_bytes(len(path))[0] - self._prefix_bytes(used)[0]
+            self._account.keep(nbytes)
+            return []
+        gone.reverse()
+        return gone
+
+    def _evict(self) -> bool:
+        """Free the block that is unused for longest; ``False`` if none is kept."""
+        node = self._prefixes.evict()
+        if node is None:
+            return False
+        self._account.evict(self._free_node(node))
+        return True
