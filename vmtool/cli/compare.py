@@ -75,7 +75,6 @@ def command(
     from vmtool.compare.assertions import parse_change
     from vmtool.compare.runs import compare
     from vmtool.errors import ExitCode
-    from vmtool.memory.process import NOT_WINDOWS
     from vmtool.report.compare import (
         ComparedRuns,
         compare_document,
@@ -97,8 +96,6 @@ def command(
     )
     runs = ComparedRuns(label(old), label(new))
     output = Output(as_json=as_json, path=path, quiet=quiet)
-    if any(run.result.machine.get("system", {}).get("os") == "Wine" for run in (old, new)):
-        output.notice(f"warning: a run was made on Wine: {NOT_WINDOWS}")
     if comparison.machine:
         output.notice(differences("warning: the machines differ", comparison.machine))
     if comparison.settings:

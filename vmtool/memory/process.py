@@ -154,10 +154,6 @@ def _environment() -> dict[str, str]:
     }
 
 
-#: What is said of every figure that was taken on Wine.
-NOT_WINDOWS: Final = "these are not figures of Windows"
-
-
 @functools.cache
 def wine_version() -> str | None:
     """Return the version of Wine, such as ``10.0``, or ``None`` on anything else."""
@@ -173,18 +169,6 @@ def wine_version() -> str | None:
         return text.decode("ascii", errors="replace")
     else:  # mypy needs both branches spelled out
         return None
-
-
-def not_windows() -> str | None:
-    """Return the line that marks figures taken on Wine; ``None`` on anything else."""
-    version = wine_version()
-    return None if version is None else f"on Wine {version}: {NOT_WINDOWS}"
-
-
-def marked(method: str) -> str:
-    """Return *method* as the figures of this run are labelled: on Wine they are not Windows'."""
-    version = wine_version()
-    return method if version is None else f"{method}, Wine {version}"
 
 
 def parse_kib(text: str | None) -> dict[str, int]:

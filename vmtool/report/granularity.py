@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vmtool.memory.cuda.diagnosis import dotted
-from vmtool.memory.process import not_windows
 from vmtool.report.document import document
 from vmtool.report.machine import machine_body, machine_rows
 from vmtool.report.table import paragraph, plain_table, table
@@ -168,8 +167,6 @@ def to_text(report: GranularityReport, console: Console) -> None:
     exact = [f"{s.name} {s.ceiling.works_bytes:,}" for s in report.surveys if s.ceiling]
     if exact:  # as a row of the table it would not fit into a narrow terminal
         console.print(f"largest reservation in bytes: {', '.join(exact)}")
-    if words := not_windows():
-        console.print(words)
     for survey in report.surveys:
         if survey.device is not None:
             print_device(survey, survey.device, console)

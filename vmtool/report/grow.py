@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.memory.process import marked
 from vmtool.report.document import document
 from vmtool.report.table import backing_label, plain_table
 from vmtool.units import format_duration, format_size
@@ -63,7 +62,7 @@ def to_text(result: GrowResult, console: Console) -> None:
     """Print the result."""
     console.print(
         f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
-        f"({backing_label(result.backing, result.device)}, {marked(result.method)}), granules of {format_size(result.granule_bytes)}"
+        f"({backing_label(result.backing, result.device)}, {result.method}), granules of {format_size(result.granule_bytes)}"
     )
     if not result.complete:
         console.print(f"stopped after {len(result.elapsed_ns)} steps")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.memory.process import marked
 from vmtool.report.document import document
 from vmtool.report.table import backing_label, plain_table
 from vmtool.units import format_duration, format_size
@@ -56,7 +55,7 @@ def to_text(result: ReserveResult, console: Console) -> None:
     size = format_size(result.capacity_bytes)
     console.print(
         f"{size} ({result.capacity_bytes:,} bytes) reserved at {result.base:#x} in "
-        f"{format_duration(result.reserve_ns)} ({backing_label(result.backing, result.device)}, {marked(result.method)})\n"
+        f"{format_duration(result.reserve_ns)} ({backing_label(result.backing, result.device)}, {result.method})\n"
     )
     whole = ("before", "after") if console.width >= _WIDE else ()
     table = plain_table("", *whole, "change", "in the range", ("", "left"))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from vmtool.memory.process import NOT_WINDOWS
 from vmtool.report.chart import histogram_rows
 from vmtool.report.document import document
 from vmtool.report.table import backing_label, plain_table
@@ -129,7 +128,7 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
     parts.append(f"{', '.join(options)}, seed {settings.seed}")
     system = result.machine.get("system", {})
     if system.get("os") == "Wine":
-        parts.append(f"on Wine {system['kernel']}: {NOT_WINDOWS}")
+        parts.append(f"on Wine {system['kernel']}, not Windows")
     if settings.inject:
         parts.append(f"injected faults: {', '.join(settings.inject)}")
     for part in parts:

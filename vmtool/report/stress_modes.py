@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from vmtool.compare.runs import DEFAULT_THRESHOLD
-from vmtool.memory.process import not_windows
 from vmtool.probes.guards.children import GUARDS_SCHEMA, GUARDS_VERSION
 from vmtool.probes.limits import CEILING_SCHEMA, CEILING_VERSION
 from vmtool.report.compare import percent
@@ -86,10 +85,9 @@ def matrix_text(report: MatrixReport, console: Console) -> None:
 
 
 def _print_place(device: str | None, console: Console) -> None:
-    """Say what the figures are of, where that is not this machine's own platform."""
-    for words in (device and f"on {device}", not_windows()):
-        if words:
-            console.print(words)
+    """Name the device whose memory was used."""
+    if device:
+        console.print(f"on {device}")
 
 
 def _cell(cell: MatrixCell | None) -> str:

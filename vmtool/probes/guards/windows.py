@@ -9,7 +9,6 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 import ctypes
 from typing import Final
 
-from vmtool.memory.process import wine_version
 from vmtool.memory.windows.calls import (
     CALLS,
     MEM_COMMIT,
@@ -24,7 +23,7 @@ from vmtool.memory.windows.diagnosis import symbol_of
 from vmtool.probes.guards.calls import Proof
 
 _MAPPED_ALIGNMENT: Final = 1132
-_WHO: Final = "Windows" if wine_version() is None else f"Wine {wine_version()}"
+_WHO: Final = "Windows"
 
 
 def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
