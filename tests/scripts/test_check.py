@@ -17,7 +17,7 @@ if importlib.util.find_spec("importlinter") is None or importlib.util.find_spec(
 @pytest.fixture
 def project(tmp_path):
     """A copy of the package and of what checks it."""
-    for name in ("vmtool", "scripts"):
+    for name in ("vmtool", "scripts", "tests/windows/rig"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -83,15 +83,15 @@ def test_imports_that_are_allowed_keep_the_contracts(project):
 
 def test_every_step_runs_after_one_has_failed(project):
     (project / "scripts" / "planted.py").write_text("import os;x:int=''\n", encoding="utf-8")
-    result = check(project)
+    if (ROOT / ".cache" / "mypy-linux").exists():  # only for speed
+        shutil.copytree(ROOT / ".cache" / "mypy-linux", project / ".cache" / "mypy-linux")
+    result = check(project, "types-linux", "lint", "format", "imports")
     assert result.returncode == 1
     verdicts = dict(
         reversed(line.split()[:2]) for line in result.stdout.splitlines() if line[-2:] == " s"
     )
     assert verdicts == {
         "types-linux": "FAILED",
-        "types-win32": "FAILED",
-        "types-darwin": "FAILED",
         "lint": "FAILED",
         "format": "FAILED",
         "imports": "ok",
@@ -101,4 +101,4 @@ def test_every_step_runs_after_one_has_failed(project):
 def test_an_unknown_step_is_refused(project):
     result = check(project, "type")
     assert result.returncode == 2
-    assert "no step type; there are types-linux, " in result.stderr
+    assert "unknown step type; the steps are types-linux, " in result.stderr
