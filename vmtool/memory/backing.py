@@ -207,8 +207,9 @@ class Reservation(Owner):
         """Raise unless ``offset..offset + nbytes`` is aligned, not empty and inside."""
         if self.closed:
             raise ClosedError(f"the reservation at {self.base:#x} was given back already")
-        if (offset | nbytes) & (self.granularity - 1):
-            misaligned = offset & (self.granularity - 1)
+        # By modulo: a device's chunk is any multiple of its driver's granularity.
+        misaligned = offset % self.granularity
+        if misaligned or nbytes % self.granularity:
             what, value = ("offset", offset) if misaligned else ("length", nbytes)
             raise MisalignedError(what, value, self.granularity)
         if nbytes <= 0:
@@ -262,7 +263,7 @@ class VirtualBacking(Protocol):
 
     @property
     def granularity(self) -> int:
-        """The granule in bytes: a power of two, queried from the platform, constant (B1)."""
+        """The granule in bytes, constant (B1): a power of two queried from the platform, or a multiple."""
 
     @property
     def units(self) -> Granularity:

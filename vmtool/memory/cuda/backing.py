@@ -22,6 +22,7 @@ from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.cuda.mapping import ColdHandles, HandleSource, MappedRange
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
+from vmtool.units import align_up
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.context import DeviceContext
@@ -53,8 +54,8 @@ class CudaBacking:
 
     Args:
         context: The device.
-        chunk: Bytes of one physical handle: a power of two and a multiple of the device's minimum
-            granularity; by default the recommended granularity.
+        chunk: Bytes of one physical handle: any multiple of the device's minimum granularity; by
+            default the recommended granularity.
         source: Where handles of that size come from; by default each is created and released.
 
     Raises:
@@ -81,11 +82,11 @@ class CudaBacking:
         minimum = granularity(context, self.properties, cu.GRANULARITY_MINIMUM)
         recommended = granularity(context, self.properties, cu.GRANULARITY_RECOMMENDED)
         self.granularity = recommended if chunk is None else chunk
-        if self.granularity <= 0 or self.granularity & (self.granularity - 1 | minimum - 1):
+        if self.granularity <= 0 or self.granularity % minimum:
+            above = max(align_up(self.granularity, minimum), minimum)
             raise UsageError(
                 f"a chunk of {chunk} bytes is not legal on {self.name}",
-                hint=f"use a power of two that is at least {minimum}, such as "
-                f"{max(minimum, 1 << (self.granularity - 1).bit_length())}",
+                hint=f"use a multiple of {minimum}, such as {above}",
             )
         self.units = Granularity(None, minimum, self.granularity)
         self.source = source or ColdHandles(context, self.granularity, self.properties)
@@ -102,7 +103,7 @@ class CudaBacking:
             raise UsageError(
                 f"cannot reserve {nbytes} bytes", hint=f"use {self.granularity} or more"
             )
-        if nbytes & (self.granularity - 1):
+        if nbytes % self.granularity:
             raise MisalignedError("length", nbytes, self.granularity)
         if nbytes >= _MAX_LENGTH:
             raise UsageError(f"{nbytes} bytes is more than any address space holds")
