@@ -201,8 +201,8 @@ backing_options: Final = option_group(
         "--chunk",
         type=SIZE,
         metavar="SIZE",
-        help="Bytes of one physical handle of a device, a power of two; what its driver recommends "
-        "by default.",
+        help="Bytes of one physical handle of a device, a multiple of its granularity; what its "
+        "driver recommends by default.",
     ),
 )
 
@@ -247,16 +247,20 @@ def read_axes(
     return values
 
 
-def device_free(backing: VirtualBacking) -> int | None:
-    """Return what is free on the device of *backing*, or ``None`` for the host."""
+def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
+    """Return what a plan of so many *contexts* can commit on the device of *backing*.
+
+    ``None`` for the host.
+    """
     from vmtool.memory import device_ordinal
 
     ordinal = device_ordinal(backing.name)
     if ordinal is None:
         return None
-    from vmtool.memory.cuda.devices import free_bytes
+    from vmtool.machine.devices import read_device_memory
+    from vmtool.memory.cuda.devices import device
 
-    return free_bytes(ordinal)
+    return read_device_memory(device(ordinal), contexts=contexts).free_bytes
 
 
 def load_cost(model: str) -> SequenceCost:

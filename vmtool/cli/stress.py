@@ -93,7 +93,7 @@ def _run_mode(mode: str, output: Output, options: dict[str, Any]) -> int:
         return run_ceiling_mode(output, options["ceiling"], backing, methods)
     if mode == "prove_faults":
         return run_guards_mode(output, backing, methods)
-    free = device_free(_backings(options, methods[:1])[0])
+    free = device_free(_backings(options, methods[:1])[0], contexts=options["workers"])
     request = _request(options, methods, read_facts(), free)
     return run_matrix_mode(output, request, options["hang_timeout"])
 
@@ -113,7 +113,7 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     facts = read_facts()
     methods = method_names(options["backing"], options["method"])
     backings = _backings(options, methods)
-    free = device_free(backings[0])
+    free = device_free(backings[0], contexts=options["workers"])
     settings = make_settings(_request(options, methods, facts, free), backings[0])
     backings.clear()  # a device's context takes memory, and the workers have their own
     _preflight(output, settings, facts, free, force=options["force"])

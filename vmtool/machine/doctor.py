@@ -466,10 +466,15 @@ _RULES: Final[tuple[Callable[[MachineFacts], Finding | None], ...]] = (
 
 def examine_devices() -> tuple[Finding, ...]:
     """Return a rating of each device, or why there is none."""
-    from vmtool.memory.cuda.devices import devices, free_bytes
+    from vmtool.machine.devices import read_device_memory
+    from vmtool.memory.cuda.devices import devices
+    from vmtool.memory.cuda.diagnosis import BrokenDriverError
 
     try:
         found = devices()
+    except BrokenDriverError as error:
+        words = f"{error}{(error.cause and ': ' + error.cause) or ''}"
+        return (_problem("cuda", words, error.hint or "nvidia-smi"),)
     except UnavailableError as error:
         return (_note("no-cuda", error.cause or str(error), error.hint or "use --backing host"),)
     except VmtoolError as error:
@@ -477,7 +482,7 @@ def examine_devices() -> tuple[Finding, ...]:
     rated: list[Finding] = []
     for info in found:
         try:
-            rated += check_device(info, free_bytes(info.ordinal))
+            rated += check_device(info, read_device_memory(info).free_bytes)
         except VmtoolError as error:  # such as no room for a context: the others are still rated
             words = f"cuda:{info.ordinal}, {info.name}: {error}"
             rated.append(_problem("cuda", words, error.hint or "nvidia-smi"))
@@ -491,9 +496,11 @@ def examine_device(ordinal: int) -> tuple[Finding, ...]:
         UnavailableError: If there is no such device.
         CudaError: If a call of the driver fails.
     """
-    from vmtool.memory.cuda.devices import device, free_bytes
+    from vmtool.machine.devices import read_device_memory
+    from vmtool.memory.cuda.devices import device
 
-    return check_device(device(ordinal), free_bytes(ordinal))
+    info = device(ordinal)
+    return check_device(info, read_device_memory(info).free_bytes)
 
 
 def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:

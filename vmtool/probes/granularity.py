@@ -200,11 +200,12 @@ def _device(backing: VirtualBacking) -> dict[str, Any]:
     """Return the fields that only a device has."""
     if backing.tier is not Tier.DEVICE:
         return {}
-    from vmtool.memory.cuda.devices import device, free_bytes
+    from vmtool.machine.devices import read_device_memory
+    from vmtool.memory.cuda.devices import device
 
     info = device(int(backing.name.partition(":")[2]))
     return {
         "device": info,
-        "free_bytes": free_bytes(info.ordinal),
+        "free_bytes": read_device_memory(info).free_bytes,
         "allocations": allocations(info),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
@@ -30,7 +31,16 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "host": "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
     "host_numa_id": "HOST_NUMA_ID",
     "unified_addressing": "UNIFIED_ADDRESSING",
+    "memory_pools": "MEMORY_POOLS_SUPPORTED",
+    "ecc": "ECC_ENABLED",
+    "compute_mode": "COMPUTE_MODE",  # 0 default, 2 prohibited, 3 one process at a time
+    "mps": "MPS_ENABLED",
+    # The CPU's page tables hold for the device too, as on GH200 and GB200: its memory is then a NUMA
+    # node of the host, whose figures count it.
+    "coherent": "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
 }
+#: The kernel module's version, which CUDA's version does not tell.
+_MODULE_VERSION: Final = Path("/sys/module/nvidia/version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +50,35 @@ class DeviceInfo:
     Attributes:
         ordinal: Its number in this process, from 0.
         name: The driver's own name for it.
-        uuid: 32 hexadecimal digits in the usual groups.
+        uuid: 32 hexadecimal digits in the usual groups, of the MIG slice if it is one; ``None`` if
+            the driver does not offer the call that knows slices.
         total_bytes: Its memory, used or not.
         compute_capability: Such as ``9.0``.
         integrated: Whether it shares the host's memory; ``None`` if unknown.
         driver_version: The newest CUDA version that the driver supports: 1000 * major + 10 * minor.
         driver_model: ``wddm`` or ``tcc`` on Windows, ``wsl`` under WSL, else ``None``.
         attributes: The values of ``ATTRIBUTES``; ``None`` if driver or bindings do not know one.
+        pci: Its address, such as ``0000:3b:00.0``; ``None`` if not available.
+        module_version: The version of the kernel module, such as ``580.65.06``; ``None`` if not
+            available.
     """
 
     ordinal: int
     name: str
-    uuid: str
+    uuid: str | None
     total_bytes: int
     compute_capability: str
     integrated: bool | None
     driver_version: int
     driver_model: str | None
     attributes: Mapping[str, int | None]
+    pci: str | None = None
+    module_version: str | None = None
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether what is committed on it is, or is counted as, memory of the host."""
+        return bool(self.integrated or self.attributes.get("coherent"))
 
 
 def devices() -> tuple[DeviceInfo, ...]:
@@ -87,12 +108,12 @@ def device(ordinal: int) -> DeviceInfo:
         )
     handle: int = loaded.call("cuDeviceGet", ordinal)
     name: bytes = loaded.call("cuDeviceGetName", 256, handle)
-    uuid = bytes(loaded.call("cuDeviceGetUuid", handle).bytes).hex()
     integrated = loaded.attribute("INTEGRATED", handle)
     return DeviceInfo(
         ordinal=ordinal,
         name=name.split(b"\0", 1)[0].decode(errors="replace"),
-        uuid="-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])),
+        uuid=_uuid(loaded, handle),
+        pci=_pci(loaded, handle),
         total_bytes=loaded.call("cuDeviceTotalMem", handle),
         compute_capability=".".join(
             str(loaded.attribute(f"COMPUTE_CAPABILITY_{part}", handle))
@@ -100,9 +121,43 @@ def device(ordinal: int) -> DeviceInfo:
         ),
         integrated=None if integrated is None else bool(integrated),
         driver_version=loaded.version,
+        module_version=_module_version(),
         driver_model=_driver_model(loaded.attribute("TCC_DRIVER", handle)),
         attributes={key: loaded.attribute(name, handle) for key, name in ATTRIBUTES.items()},
     )
+
+
+def _uuid(loaded: driver.Driver, handle: int) -> str | None:
+    # The first version of the call answers the parent's UUID for a MIG slice, so that all slices look
+    # alike: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
+    # Bindings 12 have both; in bindings 13 the plain name is the second version.
+    name = next(
+        (each for each in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid") if loaded.has_binding(each)), ""
+    )
+    if name == "cuDeviceGetUuid" and loaded.bindings_version.startswith("12."):
+        return None
+    try:
+        text = bytes(loaded.call(name, handle).bytes).hex()
+    except (UnavailableError, driver.CudaError):
+        if loaded.lost is not None:
+            raise
+        return None  # a nicety: the device is usable without
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _pci(loaded: driver.Driver, handle: int) -> str | None:
+    parts = [loaded.attribute(f"PCI_{part}_ID", handle) for part in ("DOMAIN", "BUS", "DEVICE")]
+    domain, bus, slot = parts
+    if domain is None or bus is None or slot is None:
+        return None
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+def _module_version() -> str | None:
+    try:
+        return _MODULE_VERSION.read_text(encoding="ascii", errors="replace").strip() or None
+    except OSError:
+        return None
 
 
 def free_bytes(ordinal: int) -> int:

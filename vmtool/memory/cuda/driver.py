@@ -254,9 +254,13 @@ class Driver:
                 raise diagnosis.no_function(name, self.version, self.bindings_version)
             self._bind(name, ())
 
+    def has_binding(self, name: str) -> bool:
+        """Tell whether these bindings have the function *name*; the driver may still lack it."""
+        return getattr(self._binding, name, None) is not None
+
     def offers(self, name: str) -> bool:
         """Tell whether bindings and driver have the function *name*."""
-        if getattr(self._binding, name, None) is None:
+        if not self.has_binding(name):
             return False
         # The bindings have every name; whether the driver has it shows at the first call only. The
         # version asked for is the oldest supported, as newer drivers may have it under a new ABI.

@@ -1,0 +1,99 @@
+"""How much of a device's memory a plan may take, and who else uses the device."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.machine.facts import safe_part
+from vmtool.machine.nvml import read_nvml
+from vmtool.units import MIB
+
+if TYPE_CHECKING:
+    from vmtool.machine.nvml import DeviceProcess, ManagedDevice
+    from vmtool.memory.cuda.devices import DeviceInfo
+
+#: What a context is taken to need where it cannot be measured: 300 to 600 MiB were reported on Hopper.
+#: It is never taken for more than the device has in use.
+CONTEXT_BYTES: Final = 512 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The memory of one device at a moment.
+
+    Attributes:
+        free_bytes: What a plan can still commit: the contexts it needs are taken off; on a device
+            that shares the host's memory, also what the host must keep.
+        context_bytes: What one context takes of the device.
+        context_measured: Whether NVML counted that, or it is an estimate.
+        shared_with_host: Whether the host's memory is the limit as well.
+        source: ``nvml``, without a context, or ``driver``.
+        others: Other processes with a context on the device; ``None`` if not available.
+    """
+
+    free_bytes: int
+    context_bytes: int
+    context_measured: bool
+    shared_with_host: bool
+    source: str
+    others: tuple[DeviceProcess, ...] | None
+
+
+def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
+    """Return what is free on one device; where NVML answers, no context is made for it.
+
+    Args:
+        info: The device.
+        contexts: How many processes the plan needs; each makes a context of its own. Where the
+            driver has to be asked, one is made for the moment and is one of them.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+        CudaError: If NVML cannot be asked and the device has no room for a context.
+    """
+    from vmtool.memory.cuda.devices import free_bytes
+
+    managed = read_nvml().device(info.uuid)
+    measured = False
+    if managed is not None and managed.free_bytes is not None:
+        own = managed.bytes_of(os.getpid()) or 0
+        measured = own > 0
+        free, source = managed.free_bytes + own, "nvml"
+        context = own or min(info.total_bytes - managed.free_bytes, CONTEXT_BYTES)
+    else:
+        left = free_bytes(info.ordinal)
+        context = max(min(info.total_bytes - left, CONTEXT_BYTES), 0)
+        free, source = left + context, "driver"
+    free = max(free - contexts * context, 0)
+    if info.shares_host_memory:
+        free = _shared(info, free)
+    return DeviceMemory(
+        free_bytes=free,
+        context_bytes=context,
+        context_measured=measured,
+        shared_with_host=info.shares_host_memory,
+        source=source,
+        others=_others(managed),
+    )
+
+
+def _shared(info: DeviceInfo, free: int) -> int:
+    """Return the lesser of what the host and the device have.
+
+    The driver of an integrated device counts the page cache as used, although it makes room (seen on
+    GB10 and Jetson); the host's MemAvailable knows. A coherent device has memory of its own.
+    """
+    from vmtool.machine import read_facts
+
+    available = read_facts().machine_available_bytes
+    if info.integrated:
+        free = info.total_bytes
+    return free if available is None else min(free, safe_part(available))
+
+
+def _others(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
+    if managed is None or managed.processes is None:
+        return None
+    return managed.others(os.getpid())
