@@ -211,7 +211,7 @@ def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run
     assert second["absent"] is None
     ran = run_with_fakecuda(["doctor", "--json"], devices=2, fail=fault)
     checks = [each["check"] for each in json.loads(ran.stdout)["checks"]]
-    words = [check["finding"] for check in checks if check["kind"] in {"cuda", "device"}]
+    words = [check["message"] for check in checks if check["kind"] in {"cuda", "device"}]
     assert "cuDevicePrimaryCtxRetain" in words[0]
     assert words[1].startswith("cuda:1")
 
@@ -265,7 +265,7 @@ def test_what_a_device_does_unlike_others_is_one_note(changes, kind):
 def test_a_full_device_is_a_problem():
     (check,) = check_device(INFO, 100 * MIB)
     assert (check.kind, check.rating.value) == ("device-memory", "problem")
-    assert "100 MiB of 8 GiB free" in check.finding
+    assert "100 MiB of 8 GiB free" in check.message
 
 
 def allocations(ran):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.machine.facts import MachineFacts
+    from vmtool.machine.devices import DeviceMemory
     from vmtool.memory.cuda.devices import DeviceInfo
 
 
@@ -482,7 +483,7 @@ def examine_devices() -> tuple[Finding, ...]:
     rated: list[Finding] = []
     for info in found:
         try:
-            rated += check_device(info, read_device_memory(info).free_bytes)
+            rated += _rate(info, read_device_memory(info))
         except VmtoolError as error:  # such as no room for a context: the others are still rated
             words = f"cuda:{info.ordinal}, {info.name}: {error}"
             rated.append(_problem("cuda", words, error.hint or "nvidia-smi"))
@@ -500,7 +501,26 @@ def examine_device(ordinal: int) -> tuple[Finding, ...]:
     from vmtool.memory.cuda.devices import device
 
     info = device(ordinal)
-    return check_device(info, read_device_memory(info).free_bytes)
+    return _rate(info, read_device_memory(info))
+
+
+def _rate(info: DeviceInfo, memory: DeviceMemory) -> tuple[Finding, ...]:
+    found = check_device(info, memory.free_bytes)
+    if not memory.others:
+        return found
+    names = ", ".join(
+        f"{each.name or 'a process'} ({each.pid})"
+        + (f" with {format_size(each.used_bytes)}" if each.used_bytes is not None else "")
+        for each in memory.others
+    )
+    return (
+        *found,
+        _note(
+            "device-shared",
+            f"cuda:{info.ordinal} is in use by {names}",
+            "end it before measuring: what it allocates meanwhile changes the results",
+        ),
+    )
 
 
 def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
