@@ -15,8 +15,8 @@ from vmtool.units import GIB, KIB, MIB, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.machine.facts import MachineFacts
     from vmtool.machine.devices import DeviceMemory
+    from vmtool.machine.facts import MachineFacts
     from vmtool.memory.cuda.devices import DeviceInfo
 
 
