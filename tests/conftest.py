@@ -1,13 +1,12 @@
 """What every test shares: golden files, and the summary of what this machine could not run."""
 
 import difflib
-import io
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from rich.console import Console
+from printed import printed
 
 # How long an example takes says nothing on a shared machine.
 settings.register_profile("vmtool", deadline=None)
@@ -40,19 +39,16 @@ def golden(request):
     """
 
     def check(name, render, *, width=80):
-        file = io.StringIO()
-        console = Console(file=file, width=width, color_system=None, highlight=False, markup=False)
-        render(console)
-        printed = "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+        text = "".join(f"{line}\n" for line in printed(render, width))
         path = Path(__file__).parent / "golden" / f"{name}.txt"
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
-            path.write_text(printed, encoding="utf-8", newline="\n")
+            path.write_text(text, encoding="utf-8", newline="\n")
             return
         stored = path.read_text(encoding="utf-8") if path.exists() else ""
-        if printed != stored:
+        if text != stored:
             diff = difflib.unified_diff(
-                stored.splitlines(), printed.splitlines(), path.name, "printed now", lineterm=""
+                stored.splitlines(), text.splitlines(), path.name, "printed now", lineterm=""
             )
             pytest.fail(
                 "\n".join(["the report changed (--update-golden accepts it):", *diff]),

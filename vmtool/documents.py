@@ -1,68 +1,233 @@
-"""Frozen result types as the values that JSON has, and back."""
+"""Results as JSON: one type describes a document, writes it, checks it and reads it back.
+
+msgspec does the work. It is given what Python's own :mod:`json` has read, because JSON from a file
+must first pass checks that no type can state: no key twice, no control characters, bounded depth.
+"""
 
 from __future__ import annotations
 
-import enum
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
-from typing import Any, TypeVar
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from vmtool.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _T = TypeVar("_T")
 
+#: A run's document has some 100 KB; the bound keeps a wrong file from filling memory.
+MAX_BYTES: Final = 64 << 20
+_MAX_DEPTH: Final = 64
+_MAX_DIGITS: Final = 40
+#: What could steer a terminal or hide text, and unpaired surrogates, which cannot be written.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_AT: Final = re.compile(r"(.*) - at `\$\.?(.*?)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`")
+_TYPE: Final = re.compile(r"`(.*?)`")
+#: What JSON calls Python's types.
+_JSON_TYPES: Final = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
+
+
+class DocumentError(ValueError):
+    """A value that is not what its type says.
+
+    Attributes:
+        field: The place, such as ``phases[0].count``; empty for the document itself.
+        problem: What is wrong there.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+        self.problem = problem
+
 
 def plain(value: Any) -> Any:
-    """Return *value* as JSON has it: frozen results as objects, enums by value, tuples as lists."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in _names(type(value))}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a NamedTuple
-        return plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    return value
+    """Return *value* as JSON has it: dataclasses as objects, enums by value, tuples as arrays."""
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def encode(value: Any, head: Mapping[str, Any] | None = None, *, indent: int | None = 2) -> str:
+    """Return *value* as JSON text, with the keys of *head* first.
+
+    It is ASCII: the name of a file may hold what no encoding has or a terminal would obey.
+
+    Raises:
+        ValueError: If a number is NaN or infinite, which JSON does not have.
+    """
+    body = plain(value)
+    separators = (",", ":") if indent is None else None
+    whole = {**head, **body} if head is not None else body
+    return json.dumps(whole, indent=indent, allow_nan=False, separators=separators) + "\n"
 
 
 def decode(kind: type[_T], value: Any) -> _T:
-    """Return *value* as *kind*, a dataclass; keys that it does not have are left out.
+    """Return *value*, as :mod:`json` reads it, as *kind*; keys that *kind* lacks are ignored.
 
-    The value must have passed its schema: nothing is checked here a second time.
+    Raises:
+        DocumentError: If a key is missing or a value has another type.
     """
-    return typing.cast("_T", _decode(kind, value))
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        match = _AT.fullmatch(str(error))
+        problem, field = (match[1], match[2]) if match else (str(error), "")
+        if missing := _MISSING.fullmatch(problem):
+            field, problem = f"{field}.{missing[1]}".lstrip("."), "is missing"
+        problem = _TYPE.sub(_as_json_says, problem)
+        raise DocumentError(field, f"{problem[0].lower()}{problem[1:]}") from error
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        return _decode(next(a for a in arguments if a is not type(None)), value)
-    if origin is tuple:
-        if arguments[-1] is Ellipsis:
-            return tuple(_decode(arguments[0], item) for item in value)
-        return tuple(_decode(a, item) for a, item in zip(arguments, value, strict=True))
-    if origin is Mapping:
-        return value
-    if isinstance(kind, type):
-        if is_dataclass(kind):
-            known = ((name, of) for name, of in _fields(kind) if name in value)
-            return kind(**{name: _decode(of, value[name]) for name, of in known})
-        if issubclass(kind, enum.Enum):
-            return kind(value)
+def _as_json_says(found: re.Match[str]) -> str:
+    """Return the alternatives of a type in JSON's words: ``int | null`` is ``integer or null``."""
+    return " or ".join(_JSON_TYPES.get(name, name) for name in found[1].split(" | "))
+
+
+def parse(path: str, content: bytes | str) -> dict[str, Any]:
+    """Return the JSON object in *content*, which may be hostile.
+
+    Args:
+        path: What to call it in a message.
+        content: JSON; as bytes in UTF-8.
+
+    Raises:
+        InputError: If it is not a JSON object, holds what JSON forbids (NaN, infinity) or what has
+            no single meaning (a key given twice), is nested too deeply, or holds control characters.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"is not UTF-8 text (byte {error.start})") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InputError(path, f"is not JSON: {error.msg}", field=where) from error
+    except RecursionError as error:
+        raise InputError(path, "is nested too deeply") from error
+    except ValueError as error:
+        raise InputError(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise InputError(path, "is JSON, but not an object of named fields")
+    suspicious = "\\u" in text or _UNPRINTABLE.search(text) is not None
+    depth = _depth(value, check_text=suspicious)
+    if depth is None:
+        raise InputError(path, "a string in it holds control characters")
+    if depth > _MAX_DEPTH:
+        raise InputError(path, "is nested too deeply")
     return value
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def schema(kind: type, *, name: str, version: int, title: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the document that *kind* describes.
+
+    The description of a key is what the class's docstring says under ``Attributes``.
+    """
+    generated = msgspec.json.schema(kind)
+    definitions: dict[str, Any] = generated["$defs"]
+    for definition in definitions.values():
+        _describe(definition)
+    body = definitions.pop(generated["$ref"].rpartition("/")[2])
+    head: dict[str, Any] = {
+        "schema": {"const": name},
+        "version": {"const": version},
+        "vmtool": {"type": "string", "description": "The version of vmtool that wrote it."},
+        "command": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The command line.",
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "description": body.get("description", title),
+        "type": "object",
+        "properties": {**head, **body["properties"]},
+        "required": [*head, *body.get("required", ())],
+        "$defs": definitions,
+    }
 
 
-@cache
-def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
-    hints = typing.get_type_hints(kind)
-    return tuple((field.name, hints[field.name]) for field in fields(kind))
+def _describe(definition: dict[str, Any]) -> None:
+    """Divide a docstring into the description of the class and one for each of its fields."""
+    head, _, attributes = definition.get("description", "").partition("Attributes:\n")
+    if head:
+        definition["description"] = _unmarked(head.split("\n\n")[0])
+    name = ""
+    found: dict[str, str] = {}
+    for line in attributes.split("\n\n")[0].splitlines():
+        if match := re.fullmatch(r" {4}(\w+): (.*)", line):
+            name = match[1]
+            found[name] = match[2]
+        elif name:
+            found[name] += " " + line.strip()
+    for key, text in found.items():
+        if key in definition["properties"]:
+            field = definition["properties"][key]
+            definition["properties"][key] = {"description": _unmarked(text), **field}
+
+
+def _unmarked(text: str) -> str:
+    """Return a docstring's words without its markup; JSON's null is not called ``None``."""
+    text = re.sub(r":\w+:`~?([^`]*)`", r"\1", " ".join(text.split()))
+    return re.sub(r"\*(\w+)\*", r"\1", text.replace("``None``", "null").replace("``", ""))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:60]!r} is given twice in one object")
+            seen.add(key)
+    return value
+
+
+def _depth(value: Any, *, check_text: bool) -> int | None:
+    """Return how deeply *value* is nested; ``None`` if a string in it holds control characters."""
+    depth = 0
+    level = [value]
+    while level:
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+                if check_text and any(map(_UNPRINTABLE.search, item)):
+                    return None
+            elif isinstance(item, list):
+                inner.extend(item)
+            elif check_text and isinstance(item, str) and _UNPRINTABLE.search(item):
+                return None
+        level = inner
+        depth += 1
+    return depth - 1
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:40]} does not fit a floating-point number")
+    return number
+
+
+def _bounded(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"an integer has {len(text)} digits, over {_MAX_DIGITS}")
+    return int(text)

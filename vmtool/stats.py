@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Final
 
@@ -105,6 +106,27 @@ class HistogramData:
     sum_squares: int
     buckets: tuple[tuple[int, int], ...]
     sub_bucket_bits: int = SUB_BUCKET_BITS
+
+    def __post_init__(self) -> None:
+        """Refuse data that contradict themselves, as from a file."""
+        if self.sub_bucket_bits != SUB_BUCKET_BITS:
+            raise ValueError(f"sub_bucket_bits is {self.sub_bucket_bits}, not {SUB_BUCKET_BITS}")
+        if min(self.count, self.min_ns, self.sum_ns, self.sum_squares) < 0:
+            raise ValueError("a count or a sum is under 0")
+        indexes = [index for index, _ in self.buckets]
+        if any(low >= high for low, high in pairwise([-1, *indexes])):
+            raise ValueError("the buckets do not ascend")
+        if indexes and indexes[-1] >= _BUCKETS:
+            raise ValueError(f"bucket {indexes[-1]} is beyond the last, {_BUCKETS - 1}")
+        if any(count < 1 for _, count in self.buckets):
+            raise ValueError("a bucket is empty")
+        if sum(count for _, count in self.buckets) != self.count:
+            raise ValueError("the buckets do not add up to count")
+        if indexes and not (
+            bucket_start(indexes[0]) <= self.min_ns < bucket_start(indexes[0] + 1)
+            and bucket_start(indexes[-1]) <= self.max_ns < bucket_start(indexes[-1] + 1)
+        ):
+            raise ValueError("min_ns and max_ns are not in the first and the last bucket")
 
     def percentile(self, percent: float) -> int | None:
         """Return the *percent*-th percentile in whole nanoseconds; ``None`` without samples.

@@ -13,8 +13,8 @@ from stored_runs import MACHINE, eventful, gaussian, method, run
 
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
+from vmtool.compare.stored import StoredRun
 from vmtool.report.compare_page import compare_page
-from vmtool.report.reading import StoredRun
 from vmtool.report.stress_page import stress_page
 from vmtool.results.stress import Verdict
 

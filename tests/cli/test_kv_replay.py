@@ -4,10 +4,11 @@ import csv
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 
-import jsonschema
 import pytest
-from stored_runs import closed
+from printed import printed
+from stored_runs import described
 
 from vmtool.cli import kv_replay as module
 from vmtool.cli.kv_replay import replay_rows
@@ -18,10 +19,9 @@ from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
 from vmtool.memory.process import wine_version
 from vmtool.replay.run import run_replay
-from vmtool.report.replay import to_lines
+from vmtool.report.replay import to_text
 from vmtool.report.replay_page import compare_page
-from vmtool.report.replay_table import ComparedReplay, compare_document, compare_lines
-from vmtool.report.schema import load_schema
+from vmtool.report.replay_table import ComparedReplay, compare_document, compare_text
 from vmtool.units import format_size
 
 SMALL = ("synthetic:requests=40,rate=20", "--model", "qwen3-0.6b", "--budget", "1GiB")
@@ -92,16 +92,12 @@ def test_help_examples_work(vmtool, help_examples):
 REAL = ("synthetic:requests=9,rate=9,prompt=200,output=20,spread=0", "--model", "qwen3-0.6b")
 
 
-def described(name, document):
-    jsonschema.validate(document, closed(load_schema(name)))
-
-
 def test_documents_are_described_to_the_last_key(vmtool):
-    described("kv-replay", vmtool("kv-replay", *SMALL, "--json").document)
+    described(vmtool("kv-replay", *SMALL, "--json").document)
     real = vmtool("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", "--json").document
-    described("kv-replay", real)
+    described(real)
     compare = ("--compare", "policy=per-tensor,straddle-loses", "granule=4KiB,64KiB")
-    described("kv-replay.compare", vmtool("kv-replay", *SMALL, *compare, "--json").document)
+    described(vmtool("kv-replay", *SMALL, *compare, "--json").document)
 
 
 def test_a_real_run_has_the_bytes_of_the_simulation(vmtool):
@@ -147,7 +143,7 @@ def test_prefixes_that_are_kept_are_not_prefilled_again(vmtool, tmp_path):
     trace.write_text("".join(line.format(at * 10**4, at % 2) for at in range(4)))
     rules = (str(trace), *SMALL[1:])
     ran = vmtool("kv-replay", *rules, "--prefix-cache", "--json")
-    described("kv-replay", ran.document)
+    described(ran.document)
     # Two prefixes, of which the first block is the same: 1,025 tokens, 513, 1 and 1 are prefilled.
     assert ran.document["requests"]["prompt_tokens"] == 1025 + 513 + 1 + 1
     assert ran.document["prefix_cache"]["saved_tokens"] == 512 + 1024 + 1024
@@ -185,7 +181,7 @@ def test_one_is_no_plural():
     result = replayed()
     one = dict.fromkeys(("refused_admissions", "refused_steps", "preemptions"), 1)
     result = replace(result, requests=replace(result.requests, **one))
-    text = "\n".join(to_lines(result, 100))
+    text = "\n".join(printed(partial(to_text, result), 100))
     assert "1 admission, 1 step; 1 preemption\n" in text
 
 
@@ -287,7 +283,7 @@ def test_an_interrupted_comparison_says_so():
     assert compare_document(rows, [], complete=True)["complete"] is True
     assert "interrupted" in compare_page(rows, command=[], complete=False)
     assert "interrupted" not in compare_page(rows, command=[], complete=True)
-    assert list(compare_lines([], 80)) == ["no combination was replayed to its end"]
+    assert printed(partial(compare_text, [])) == ["no combination was replayed to its end"]
     compare_page([], command=[], complete=False)
 
 
@@ -334,14 +330,14 @@ def test_the_page_needs_nothing_but_itself_and_is_escaped(vmtool, tmp_path):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
     result = replayed()
-    lines = list(to_lines(result, width))
+    lines = printed(partial(to_text, result), width)
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
     words = " ".join(lines).split()
     assert f"{result.requests.decode_steps:,}" in words
     assert f"{result.operations.commits:,}" in words
     rows = [ComparedReplay({"policy": "per-tensor"}, result, "")]
-    assert max(map(len, compare_lines(rows, width))) <= width
+    assert max(map(len, printed(partial(compare_text, rows), width))) <= width
 
 
 def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
@@ -352,7 +348,7 @@ def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
         for policy, found in (("per-tensor", result), ("token-major", other), ("paged", result))
         for granule in ("64KiB", "2MiB")
     ]
-    lines = list(compare_lines(rows, 80))
+    lines = printed(partial(compare_text, rows))
     start = next(i for i, line in enumerate(lines) if line.startswith("The same in every row: "))
     assert f"finished {result.requests.finished:,}" in " ".join(lines[start:])
     table = lines[lines.index("", start) + 1 :]
@@ -377,7 +373,7 @@ Simulation._arrive = arrive
     )
     assert ran.code == 130
     document = ran.document
-    described("kv-replay", document)
+    described(document)
     assert not document["complete"]
     assert document["requests"]["arrived"] == 5
     assert document["requests"]["unfinished"] > 0

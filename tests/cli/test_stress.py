@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from stored_runs import method, run
+from stored_runs import described, method, run
 
 from vmtool.cli.stress import command
 from vmtool.cli.stress_options import PATTERNS as OFFERED
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
-from vmtool.report.schema import load_schema
 from vmtool.report.stress import to_text
-from vmtool.report.validate import validate
 from vmtool.stress.worker.workloads import PATTERNS
 
 SMALL = ("--capacity", "4MiB", "--granule", "64KiB")
@@ -55,7 +53,7 @@ def test_json_is_one_document_that_its_schema_accepts(vmtool):
     ran = vmtool("stress", *FEW, "--json", "--method", "all", "--verify", "full")
     assert ran.code == 0
     document = ran.document
-    validate(document, load_schema("vmtool.stress"))
+    described(document)
     assert document["outcome"] == "complete"
     assert [m["method"] for m in document["methods"]] == list(host_methods())
     assert all(m["cycles"] == 40 for m in document["methods"])
@@ -154,7 +152,7 @@ def test_a_failed_call_is_exit_1_with_every_invariant_intact(vmtool):
     ran = vmtool("stress", *FEW, "--method", "fixed", "--inject", "mmap:9=ENOMEM", "--json")
     assert ran.code == 1
     document = ran.document
-    validate(document, load_schema("vmtool.stress"))
+    described(document)
     assert document["outcome"] == "call-failed"
     assert document["failures"][0]["injected"]
     assert not [v for v in document["verdicts"] if v["passed"] is False]
@@ -234,7 +232,7 @@ def _signalled(name, *arguments):
     finally:
         child.kill()
     document = json.loads(stdout)
-    validate(document, load_schema(document["schema"]))
+    described(document)
     return child.returncode, document, stderr
 
 
@@ -283,7 +281,7 @@ def test_the_text_of_what_was_interrupted_says_so():
 def test_guards_are_proved_in_children(vmtool):
     ran = vmtool("stress", "--prove-faults", "--json")
     assert ran.code == 0
-    validate(ran.document, load_schema("vmtool.stress-guards"))
+    described(ran.document)
     found = {(p["method"], p["case"]): p["faulted"] for p in ran.document["proofs"]}
     for name in ("fixed", "protect"):
         assert found[name, "never"]
@@ -295,7 +293,7 @@ def test_guards_are_proved_in_children(vmtool):
 def test_the_matrix_covers_every_pattern_method_and_granule(vmtool):
     ran = vmtool("stress", "--matrix", "--duration", "1s", "--json", "--capacity", "4MiB")
     assert ran.code == 0
-    validate(ran.document, load_schema("vmtool.stress-matrix"))
+    described(ran.document)
     cells = {(c["pattern"], c["method"], c["granule_bytes"]) for c in ran.document["cells"]}
     granules = {cell[2] for cell in cells}
     assert len(granules) >= 2
@@ -309,7 +307,7 @@ def test_the_ceiling_of_mappings_is_the_limit_of_the_kernel(vmtool):
     if limit > 1 << 17:
         pytest.skip(f"vm.max_map_count is {limit}: reaching it takes too long")
     ran = vmtool("stress", "--find-ceiling", "mappings", "--method", "fixed", "--json")
-    validate(ran.document, load_schema("vmtool.stress-ceiling"))
+    described(ran.document)
     (found,) = ran.document["methods"]
     assert abs(found["reached"] - limit) <= 4
     assert "ENOMEM" in found["error"]

@@ -3,11 +3,8 @@
 import csv
 import json
 
-import jsonschema
 import pytest
-from stored_runs import closed
-
-from vmtool.report.schema import load_schema
+from stored_runs import described
 
 RUN = ("stress", "--capacity", "8MiB", "--budget", "4MiB", "--cycles", "120", "--seed", "1")
 
@@ -15,7 +12,7 @@ RUN = ("stress", "--capacity", "8MiB", "--budget", "4MiB", "--cycles", "120", "-
 def test_a_real_run_is_what_its_schema_says_to_the_last_key(vmtool):
     ran = vmtool(*RUN, "--method", "all", "--json", "--quiet")
     assert ran.code == 0
-    jsonschema.validate(ran.document, closed(load_schema("stress")))
+    described(ran.document)
     assert ran.document["checkpoints"]
 
 
@@ -26,7 +23,7 @@ def test_a_real_run_compared_with_itself_is_unchanged(vmtool, tmp_path):
     assert ran.code == 0
     assert ran.stderr == ""
     assert {change["direction"] for change in ran.document["changes"]} == {"unchanged"}
-    jsonschema.validate(ran.document, closed(load_schema("compare")))
+    described(ran.document)
 
 
 def test_a_real_run_writes_its_page_and_its_table(vmtool, tmp_path):
@@ -73,7 +70,7 @@ def test_a_run_on_a_device_names_it_and_its_driver_and_can_be_compared(
     ran = run_with_fakecuda([*DEVICE_RUN, "-o", str(path)])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(path.read_text(encoding="utf-8"))
-    jsonschema.validate(document, closed(load_schema("stress")))
+    described(document)
     assert document["machine"]["device"]["name"] == document["device"]
     document["machine"]["device"] |= {"name": "another", "driver_version": 1}
     other = tmp_path / "other.json"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from stored_runs import described
 
 if sys.platform != "win32":
     pytest.skip("consoles and exit codes are those of Windows, or Wine", allow_module_level=True)
@@ -17,8 +18,6 @@ import signal
 
 from vmtool.cli.interrupt import watch_signals
 from vmtool.memory.process import wine_version
-from vmtool.report.schema import load_schema
-from vmtool.report.validate import validate
 
 # Waits for a worker of the process *pid*, or until *told* holds anything.
 WAIT = """
@@ -101,7 +100,7 @@ def run(*arguments, program=("-m", "vmtool")):
 def check_partial(code, out, err):
     assert code == 130, err
     document = json.loads(out)
-    validate(document, load_schema("vmtool.stress"))
+    described(document)
     assert document["outcome"] == "interrupted"
     assert document["accidents"] == []
     assert all(verdict["passed"] is not False for verdict in document["verdicts"])

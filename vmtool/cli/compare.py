@@ -74,6 +74,7 @@ def command(
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
     from vmtool.compare.runs import compare
+    from vmtool.compare.stored import read_run
     from vmtool.errors import ExitCode
     from vmtool.report.compare import (
         ComparedRuns,
@@ -82,7 +83,6 @@ def command(
         label,
         print_comparison,
     )
-    from vmtool.report.reading import read_run
 
     keep_inputs(before, after)
     fail_on = [parse_change(text) for text in conditions]

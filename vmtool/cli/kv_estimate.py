@@ -23,8 +23,6 @@ from vmtool.cli.options import (
 from vmtool.cli.output import (
     Output,
     command_line,
-    opened,
-    put,
 )
 from vmtool.errors import UsageError
 from vmtool.units import parse_count
@@ -179,7 +177,7 @@ def answer_as(asked: Asked, engine: str, output: Output) -> None:
             f"unknown engine {engine[:40]!r}", hint=f"{meant}use one of {', '.join(engines)}"
         )
     body, lines = engines[engine.lower()](asked)
-    from vmtool.report.table import paragraph
+    from vmtool.report.table import paragraph, show, verbatim
 
     def document() -> dict[str, Any]:
         from vmtool.report.document import document
@@ -188,13 +186,12 @@ def answer_as(asked: Asked, engine: str, output: Output) -> None:
         return document(name, 1, command=command_line(), body={"engine": engine.lower(), **body})
 
     # Log lines are what the user compares, so they are never wrapped.
-    output.emit_lines(
+    output.emit(
         document,
-        lambda width: [
-            piece
-            for line in lines
-            for piece in ([line] if line.startswith("  ") else paragraph(line, width))
-        ],
+        lambda console: show(
+            console,
+            (verbatim(line) if line.startswith("  ") else paragraph(line) for line in lines),
+        ),
     )
 
 
@@ -352,7 +349,7 @@ def answer_compare(asked: Asked, axes: Sequence[str], csv: str | None, output: O
         UsageError: If an axis or a value on it is unknown.
     """
     from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv_table import Row, compare_body, compare_lines
+    from vmtool.report.kv_table import Row, compare_body, compare_text
 
     named = asked.options["model"]
     values = read_axes(axes, _AXES, _MOST_ROWS, first={"model": [named] if named else []})
@@ -365,11 +362,11 @@ def answer_compare(asked: Asked, axes: Sequence[str], csv: str | None, output: O
         except UsageError as error:
             # What one combination cannot do is a result; a name that is unknown is not.
             rows.append(Row.impossible(labels, question, str(error)))
-    if _wrote_csv_only(csv, rows):
+    if _wrote_csv_only(csv, rows, output):
         return
-    output.emit_lines(
+    output.emit(
         lambda: _document("compare", compare_body(rows)),
-        lambda width: compare_lines(rows, width),
+        lambda console: compare_text(rows, console),
     )
 
 
@@ -380,7 +377,7 @@ def answer_sweep(asked: Asked, sweep: str, csv: str | None, output: Output) -> N
         UsageError: If *sweep* is not of that form.
     """
     from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv_table import Row, sweep_body, sweep_lines
+    from vmtool.report.kv_table import Row, sweep_body, sweep_text
 
     lengths = read_sweep(sweep)
     # A layout with a stride has room for the longest sequence of the sweep.
@@ -389,11 +386,11 @@ def answer_sweep(asked: Asked, sweep: str, csv: str | None, output: Output) -> N
         Row.of({"context": f"{length}"}, Estimate(replace(question, context=length)))
         for length in lengths
     ]
-    if _wrote_csv_only(csv, rows):
+    if _wrote_csv_only(csv, rows, output):
         return
-    output.emit_lines(
+    output.emit(
         lambda: _document("sweep", sweep_body(rows)),
-        lambda width: sweep_lines(rows, width),
+        lambda console: sweep_text(rows, console),
     )
 
 
@@ -432,18 +429,18 @@ def _question(asked: Asked, labels: dict[str, str]) -> Question:
     return asked.question(**changes)
 
 
-def _wrote_csv_only(path: str | None, rows: list[Row]) -> bool:
+def _wrote_csv_only(path: str | None, rows: list[Row], output: Output) -> bool:
     """Write the CSV that was asked for, and return whether it took the place of the result."""
-    if path is None:
-        return False
+    from io import StringIO
+
     from vmtool.report.kv_table import write_csv
-    from vmtool.report.table import UTF_8
 
-    def write(place: str) -> None:
-        with opened(place, UTF_8) as file:
-            write_csv(rows, file)
+    def table() -> str:
+        file = StringIO()
+        write_csv(rows, file)
+        return file.getvalue()
 
-    put(path, write, ".csv")
+    output.save(path, table)
     return path == "-"
 
 
@@ -489,7 +486,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> None:
 
 def _answer(question: Asked, output: Output, *, explain: bool) -> None:
     from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv import to_lines
+    from vmtool.report.kv import to_text
 
     estimate = Estimate(question.question())
     estimate.policy(estimate.question.policy)  # what cannot be is refused before a file is opened
@@ -502,17 +499,20 @@ def _answer(question: Asked, output: Output, *, explain: bool) -> None:
         machine = None if question.budget.origin == GIVEN else read_facts()
         return _document_kv_estimate({"machine": machine, **to_body(estimate, explain=explain)})
 
-    output.emit_lines(
+    output.emit(
         document,
-        lambda width: to_lines(estimate, width, explain=explain),
+        lambda console: to_text(estimate, console, explain=explain),
     )
 
 
 def _list(output: Output) -> None:
     from vmtool.kv.sources import builtin_names
+    from vmtool.report.table import show
 
     names = builtin_names()
-    output.emit_lines(lambda: _document_kv_estimate({"models": names}), lambda _: names)
+    output.emit(
+        lambda: _document_kv_estimate({"models": names}), lambda console: show(console, names)
+    )
 
 
 def _document_kv_estimate(body: dict[str, Any]) -> dict[str, Any]:

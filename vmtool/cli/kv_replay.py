@@ -290,11 +290,11 @@ def answer_compare(
     rows: Sequence[ComparedReplay], options: Mapping[str, Any], output: Output, *, complete: bool
 ) -> int:
     """Print one table of *rows*, and write the files that *options* ask for."""
-    from vmtool.report.replay_table import compare_csv, compare_document, compare_lines
+    from vmtool.report.replay_table import compare_csv, compare_document, compare_text
 
-    output.emit_lines(
+    output.emit(
         lambda: compare_document(rows, command_line(), complete=complete),
-        lambda width: compare_lines(rows, width),
+        lambda console: compare_text(rows, console),
     )
 
     def page() -> str:
@@ -414,10 +414,10 @@ def _split(arguments: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, tupl
 
 
 def _answer(result: ReplayResult, options: dict[str, Any], output: Output) -> int:
-    from vmtool.report.replay import to_document, to_lines
+    from vmtool.report.replay import to_document, to_text
 
-    output.emit_lines(
-        lambda: to_document(result, command_line()), lambda width: to_lines(result, width)
+    output.emit(
+        lambda: to_document(result, command_line()), lambda console: to_text(result, console)
     )
 
     def page() -> str:

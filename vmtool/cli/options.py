@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from vmtool import units
-from vmtool.errors import UsageError
+from vmtool.errors import UsageError, VmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ class _ResultFile(click.Path):
         path = super().convert(value, param, ctx)
         if self.allow_dash and path == "-":
             if sys.stdout is None:
-                raise UsageError("cannot write stdout: it is closed", hint="use -o FILE")
+                raise VmtoolError("cannot write stdout: it is closed", hint="use -o FILE")
         elif path == "-":
             self.fail("'-' is stdout, which the result has; name a file", param, ctx)
         else:

@@ -1,11 +1,12 @@
-"""Files that are written when the work is done: made sure of before it."""
+"""Where results go: stdout or a file, checked before the work; a closed pipe and a full disk."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -17,7 +18,7 @@ from vmtool.cli.app import ARGUMENTS
 from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from rich.console import Console
 
@@ -60,16 +61,6 @@ def claim(path: str) -> str | None:
         hint = "make its folder first" if code == errno.ENOENT else "give another file"
         raise UsageError(message, hint=hint) from error
     return os.path.realpath(path)
-
-
-def save(path: str, text: str) -> None:
-    """Write *text* to *path*, in place of what was there.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    # Half a character, as in the name of a file that is no text, has no code in UTF-8.
-    Path(path).write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def on_terminal(stream: IO[str] | None) -> bool:
@@ -125,62 +116,46 @@ def command_line() -> list[str]:
     return ["vmtool", *click.get_current_context().meta[ARGUMENTS]]
 
 
-@contextmanager
-def opened(path: str, encoding: tuple[str, str]) -> Iterator[IO[str]]:
-    """Open *path* for a result; ``-`` is stdout.
+# What the reports use beyond ASCII: units, bars, pictures.
+_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\N{EN DASH}", "u###==--.+..~-")
+_ERRORS: Final = "vmtool.nearest"
+#: UTF-8 has no code for half a surrogate pair, which stands for a byte that is not text, such as
+#: one in the name of a file. As ``\\udcff`` it is legal in JSON and readable elsewhere.
+_UTF_8: Final = ("utf-8", "backslashreplace")
 
-    Args:
-        path: The file.
-        encoding: Its encoding, and what happens to characters that it does not have.
+
+def result_encoding() -> tuple[str, str]:
+    """Return the encoding of results on stdout and what happens to other characters.
+
+    UTF-8, as in files, whatever the code page of Windows is. ``PYTHONIOENCODING`` asks for another
+    where stdout is not a terminal, for readers that know only theirs.
     """
-    name, errors = encoding
-    with click.open_file(path, "w", encoding=name, errors=errors) as file:
-        yield file
-        file.flush()  # a command that goes on, such as one that holds, must be heard
-
-
-def put(path: str, write: Callable[[str], None], suffix: str, *, or_stdout: bool = False) -> None:
-    """Write what the work came to; if that fails, tell it and write it where it is not lost.
-
-    The command goes on, so that all it has to say is said. Its exit code is then 1.
-
-    Args:
-        path: The file; ``-`` is stdout.
-        write: Writes it to the file of that name.
-        suffix: Of a file that it is put into instead.
-        or_stdout: Whether it may be put on stdout instead.
-    """
+    wanted = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    if not wanted or sys.stdout is None or sys.stdout.isatty():
+        return _UTF_8
     try:
-        write(path)
-    except BrokenPipeError:  # whoever reads it has enough
-        drop_unwritten()
-    except OSError as error:
-        click.get_current_context().ensure_object(list).append(path)
-        where = "stdout" if path == "-" else path
-        tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
-        tell(f"  hint: {_put_elsewhere(write, suffix, or_stdout=or_stdout and path != '-')}")
+        return codecs.lookup(wanted).name, _ERRORS
+    except LookupError:
+        return _UTF_8
 
 
-def _put_elsewhere(write: Callable[[str], None], suffix: str, *, or_stdout: bool) -> str:
-    """Write to stdout or else to a new file in the folder for such; return where it is."""
-    if or_stdout and sys.stdout is not None:
-        with suppress(OSError):
-            write("-")
-            return "the whole is on stdout instead"
-    import tempfile
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Replace each character that has no code by one of ASCII that looks like it, or by ``?``."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_NEAREST)
+    return "".join(char if char.isascii() else "?" for char in text), error.end
 
-    try:
-        number, place = tempfile.mkstemp(suffix, "vmtool-")
-        os.close(number)
-        try:
-            write(place)
-        except OSError:
-            Path(place).unlink()
-            raise
-    except OSError as error:
-        where = tempfile.tempdir or "a folder for such files"
-        return f"it is lost, as {where} did not take it ({error.strerror or error}): run it again"
-    return f"the whole is in {place} instead"
+
+codecs.register_error(_ERRORS, _nearest)
+
+
+def reader_is_gone(error: OSError) -> bool:
+    """Return whether *error* says that the program which reads the output has closed the pipe."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    # Windows' C library: https://bugs.python.org/issue35754
+    return sys.platform == "win32" and error.errno == errno.EINVAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,69 +172,39 @@ class Output:
     path: str = "-"
     quiet: bool = False
 
-    def emit(
-        self,
-        document: Callable[[], dict[str, Any]],
-        text: Callable[[Console], None],
-    ) -> None:
-        """Write the result; only the form that was asked for is made."""
+    def emit(self, result: Any, to_text: Callable[[Console], None]) -> None:
+        """Write the result, as JSON or as text.
 
-        def rich_text(file: IO[str]) -> None:
-            from vmtool.report.table import result_console
+        Args:
+            result: Of a type that :data:`vmtool.results.DOCUMENTS` lists.
+            to_text: Prints the report.
+        """
+        if self.as_json:
+            # Made before the file is opened: what fails here leaves an earlier result alone.
+            self.write(_document(result))
+            return
+        from vmtool.report.table import result_console
 
+        def print_text(file: IO[str]) -> None:
             if file.isatty():
-                text(result_console(file))
+                to_text(result_console(file))
                 return
             # Tables are padded to their width, which only a terminal has a use for.
             lines = StringIO()
-            text(result_console(lines))
+            to_text(result_console(lines))
             file.writelines(f"{line.rstrip()}\n" for line in lines.getvalue().splitlines())
 
-        self._write(document, rich_text)
+        _write(self.path, print_text)
 
-    def emit_lines(
-        self, document: Callable[[], dict[str, Any]], lines: Callable[[int], Iterable[str]]
-    ) -> None:
-        """Write the result as plain lines, without rich: it takes longer to load than to answer.
-
-        Args:
-            document: Makes the JSON document.
-            lines: Makes the text for a width in columns.
-        """
-
-        def plain_text(file: IO[str]) -> None:
-            from vmtool.report.table import text_width
-
-            file.writelines(f"{printable(line)}\n" for line in lines(text_width(file)))
-
-        self._write(document, plain_text)
-
-    def _write(
-        self, document: Callable[[], dict[str, Any]], text: Callable[[IO[str]], None]
-    ) -> None:
-        from vmtool.report.table import UTF_8, result_encoding
-
-        # Made before the file is opened: what fails here leaves an earlier result alone.
-        body = document() if self.as_json else {}
-
-        def write(path: str) -> None:
-            with opened(path, UTF_8 if self.as_json or path != "-" else result_encoding()) as file:
-                if self.as_json:
-                    from vmtool.report.document import dump
-
-                    dump(body, file)
-                else:
-                    text(file)
-
-        put(self.path, write, ".json" if self.as_json else ".txt", or_stdout=True)
+    def write(self, text: str) -> None:
+        """Write *text* in place of a report."""
+        _write(self.path, lambda file: file.write(text))
 
     def save(self, path: str | None, make: Callable[[], str]) -> None:
         """Write a file beside the result, if it was asked for."""
-        if path is None:
-            return
-
-        text = make()
-        put(path, lambda place: save(place, text), Path(path).suffix)
+        if path is not None:
+            text = make()
+            _write(path, lambda file: file.write(text))
 
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""
@@ -273,3 +218,31 @@ class Output:
         """Tell the user something that is not the result."""
         if not self.quiet:
             tell(f"vmtool: {message}")
+
+
+def _document(result: Any) -> str:
+    from vmtool.documents import encode
+    from vmtool.results import document_of
+
+    if callable(result):  # until every command has its type in vmtool.results
+        from vmtool.report.document import dumps
+
+        return dumps(result())
+    return encode(result, document_of(result).head(command_line()))
+
+
+def _write(path: str, write: Callable[[IO[str]], object]) -> None:
+    """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1."""
+    encoding, errors = result_encoding() if path == "-" else _UTF_8
+    try:
+        with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
+            write(file)
+            file.flush()  # a command that goes on, such as one that holds, must be heard
+    except OSError as error:
+        if path == "-" and reader_is_gone(error):
+            drop_unwritten()
+            return
+        click.get_current_context().ensure_object(list).append(path)
+        where = "stdout" if path == "-" else path
+        tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
+        tell("  hint: give -o FILE with a place that has room, and run again")

@@ -17,9 +17,18 @@ def command(name: str | None, path: str) -> None:
     vmtool schema                   the documents, one a line
     vmtool schema stress -o stress.schema.json
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.output import Output
-    from vmtool.report.schema import load_schema, schema_names
+    import json
 
-    output = Output(as_json=name is not None, path=path)
-    schema = {} if name is None else load_schema(name)
-    output.emit(lambda: schema, lambda console: console.print("\n".join(schema_names())))
+    from vmtool.cli.output import Output
+    from vmtool.documents import schema
+    from vmtool.results import DOCUMENTS, document_named
+
+    output = Output(path=path)
+    if name is None:
+        output.write("".join(f"{document.name}\n" for document in DOCUMENTS))
+        return
+    document = document_named(name)
+    made = schema(
+        document.load(), name=document.name, version=document.version, title=document.title
+    )
+    output.write(json.dumps(made, indent=2) + "\n")

@@ -104,7 +104,7 @@ def _run(output: Output, options: dict[str, Any]) -> int:
     from vmtool.cli.progress import stress_progress
     from vmtool.compare.assertions import evaluate, parse_assertion
     from vmtool.machine import read_facts
-    from vmtool.report.stress import to_document, to_text
+    from vmtool.report.stress import to_text
     from vmtool.stress.parent.run import run_stress, with_verdicts
     from vmtool.stress.plan import make_settings, method_names
 
@@ -126,9 +126,7 @@ def _run(output: Output, options: dict[str, Any]) -> int:
             progress=progress,
         )
     result = with_verdicts(result, [evaluate(condition, result) for condition in conditions])
-    output.emit(
-        lambda: to_document(result, command_line()), lambda console: to_text(result, console)
-    )
+    output.emit(result, lambda console: to_text(result, console))
     _write_files(output, options, result)
     for warning in result.warnings:
         output.notice(f"warning: {warning.message}\n  {warning.hint}")

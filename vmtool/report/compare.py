@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console
-    from rich.table import Table
 
     from vmtool.compare.differences import Difference
     from vmtool.compare.runs import Change, Comparison, Rate
-    from vmtool.report.reading import StoredRun
+    from vmtool.compare.stored import StoredRun
+    from vmtool.report.table import ReportTable
 
 SCHEMA: Final = "vmtool.compare"
 VERSION: Final = 1
 
-_UNLIMITED: Final = 1000
 _STYLES: Final = {
     Direction.FASTER: "green",
     Direction.SLOWER: "red",
@@ -75,19 +74,14 @@ def compare_document(
 
 def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Console) -> None:
     """Print the verdict on every phase, the rates, and the gates."""
-    console.print(f"{runs.before.path} -> {runs.after.path}\n", soft_wrap=False)
+    console.print(f"{runs.before.path} -> {runs.after.path}\n")
     shown = comparison.changes
     if not shown:
         console.print("the runs have no phase in common")
     for name in dict.fromkeys(method_text(change) for change in shown):
         console.print(name, style="bold")
         rows = [change for change in shown if method_text(change) == name]
-        table = _table(rows, comparison.confidence)
-        unlimited = console.options.update(max_width=_UNLIMITED)
-        if console.measure(table, options=unlimited).maximum <= console.width:
-            console.print(table)
-        else:  # it would break its cells
-            _print_blocks(rows, comparison.confidence, console)
+        console.print(_table(rows, comparison.confidence))
         for rate in comparison.rates:
             if method_text(rate) == name:
                 console.print(_rate_line(rate) + "\n")
@@ -167,10 +161,9 @@ def _signed(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+,.1f}"
 
 
-def _table(rows: Sequence[Change], confidence: float) -> Table:
+def _table(rows: Sequence[Change], confidence: float) -> ReportTable:
     interval = f"{percent(confidence)} interval"
     table = plain_table("", "before", "after", "change", interval, ("verdict", "left"))
-    table.padding = (0, 2, 0, 0)
     for change in rows:
         table.add_row(
             f"{change.phase} {change.statistic}",
@@ -182,19 +175,6 @@ def _table(rows: Sequence[Change], confidence: float) -> Table:
             style=_STYLES[change.direction],
         )
     return table
-
-
-def _print_blocks(rows: Sequence[Change], confidence: float, console: Console) -> None:
-    for change in rows:
-        console.print(
-            f"{change.phase} {change.statistic}: {verdict_text(change)}",
-            style=_STYLES[change.direction],
-        )
-        console.print(
-            f"  {format_duration(change.before_ns)} to {format_duration(change.after_ns)}, "
-            f"{change_text(change.ratio)}"
-        )
-        console.print(f"  {percent(confidence)}: {interval_text(change)}")
 
 
 def _rate_line(rate: Rate) -> str:

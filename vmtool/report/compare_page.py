@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from vmtool.compare.differences import Difference
     from vmtool.compare.runs import Change, Comparison
-    from vmtool.report.reading import StoredRun
+    from vmtool.compare.stored import StoredRun
 
 _STYLES = {Direction.FASTER: "good", Direction.SLOWER: "bad", Direction.UNCHANGED: "soft"}
 

@@ -1,15 +1,14 @@
-"""Results as JSON documents: a schema name, a version, integers with their unit in the key."""
+"""Documents of commands whose result type is not in vmtool.results yet; it goes when all are."""
 
 from __future__ import annotations
 
+import enum
 import json
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from vmtool import __version__
-from vmtool.documents import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def document(
@@ -27,10 +26,24 @@ def document(
     return {**head, **{key: plain(value) for key, value in body.items()}}
 
 
-def dump(body: dict[str, Any], file: IO[str]) -> None:
-    """Write one document, in ASCII: file names may hold what no encoding has or a terminal obeys.
+def dumps(body: dict[str, Any]) -> str:
+    """Return one document, in ASCII: file names may hold what no encoding has or a terminal obeys.
 
     NaN and infinity, which JSON does not have, are an error.
     """
-    json.dump(body, file, indent=2, allow_nan=False)
-    file.write("\n")
+    return json.dumps(body, indent=2, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Return *value* as JSON has it; a ``NamedTuple`` is an object here, unlike in msgspec."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return value

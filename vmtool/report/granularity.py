@@ -11,7 +11,7 @@ from rich.text import Text
 from vmtool.memory.cuda.diagnosis import dotted
 from vmtool.report.document import document
 from vmtool.report.machine import machine_body, machine_rows
-from vmtool.report.table import paragraph, plain_table, table
+from vmtool.report.table import paragraph, plain_table, show, table
 from vmtool.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
@@ -225,12 +225,7 @@ def _print_tokens(report: GranularityReport, console: Console) -> None:
     ]
     headings = ["tensor", "a token", *map(format_size, granules)]
     console.print(Text("\ntokens per granule of one KV tensor", style="bold"))
-    lines = [
-        *table(headings, rows, console.width),
-        *paragraph(f"granules: {'; '.join(users)}", console.width),
-    ]
-    for line in lines:
-        console.print(line)
+    show(console, (table(headings, rows), paragraph(f"granules: {'; '.join(users)}")))
 
 
 def _tokens_cell(granule: int, size: int) -> str:

@@ -12,10 +12,10 @@ from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.probes.grow import CopyResult, GrowFailure, GrowPlan, GrowResult
+    from vmtool.report.table import ReportTable
     from vmtool.stats import Summary
 
 SCHEMA: Final = "vmtool.grow"
@@ -111,7 +111,7 @@ def _print_latency(result: GrowResult, console: Console) -> None:
     console.print(_latencies(("growing", result.growing), ("shrinking", result.shrinking)))
 
 
-def _latencies(*series: tuple[str, Summary]) -> Table:
+def _latencies(*series: tuple[str, Summary]) -> ReportTable:
     """Return statistics in rows and series in columns: on a narrow terminal no figure breaks."""
     table = plain_table("", *(name for name, _ in series))
     table.add_row("steps", *(f"{summary.samples:,}" for _, summary in series))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import UsageError
 from vmtool.kv.geometry import Span
 from vmtool.kv.packing.capacity import Limit
-from vmtool.report.table import pairs, paragraph, table
+from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from fractions import Fraction
+
+    from rich.console import Console, RenderableType
 
     from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Budget, Estimate, Fit, PolicyAnswer, Question, TensorFit
@@ -83,21 +85,25 @@ def why(capacity: Capacity) -> str:
     }[capacity.limit]
 
 
-def to_lines(estimate: Estimate, width: int, *, explain: bool = False) -> Iterator[str]:
-    """Yield the report as lines of plain text."""
-    yield from _headline(estimate, width)
+def to_text(estimate: Estimate, console: Console, *, explain: bool = False) -> None:
+    """Print the report."""
+    show(console, _parts(estimate, explain=explain))
+
+
+def _parts(estimate: Estimate, *, explain: bool) -> Iterator[RenderableType]:
+    yield _headline(estimate)
     yield ""
-    yield from pairs(_facts(estimate), width)
+    yield pairs(_facts(estimate))
     yield ""
-    yield from _tensor_lines(estimate, width)
+    yield from _tensor_parts(estimate)
     yield ""
-    yield from _policy_lines(estimate, width)
+    yield from _policy_parts(estimate)
     if explain:
         yield ""
-        yield from explain_lines(estimate.question, width)
+        yield from explain_parts(estimate.question)
 
 
-def _headline(estimate: Estimate, width: int) -> list[str]:
+def _headline(estimate: Estimate) -> RenderableType:
     question, answer = estimate.question, estimate.answer
     budget = question.budget
     have = f"{format_size(budget.kv_bytes)} of KV memory"
@@ -106,7 +112,6 @@ def _headline(estimate: Estimate, width: int) -> list[str]:
             f"{question.geometry.name}: no token fits in {have}: the first commits"
             f" {both(answer.floor_bytes)} under {answer.name} on"
             f" {format_size(question.granule)} granules.",
-            width,
         )
     one = _length(answer) + (" in one sequence" if answer.one.fits is not None else "")
     text = f"{question.geometry.name}: {have} holds {one}, or {_many(estimate)}"
@@ -120,7 +125,7 @@ def _headline(estimate: Estimate, width: int) -> list[str]:
     context = question.geometry.context_tokens
     if context is not None and answer.one.fits is not None and answer.one.fits > context:
         text += f" The model's context is {context:,}."
-    return paragraph(text, width)
+    return paragraph(text)
 
 
 def _length(answer: PolicyAnswer) -> str:
@@ -209,10 +214,10 @@ def _budget_text(budget: Budget) -> str:
     return text
 
 
-def _tensor_lines(estimate: Estimate, width: int) -> list[str]:
+def _tensor_parts(estimate: Estimate) -> list[RenderableType]:
     question = estimate.question
     if not estimate.tensors:
-        return paragraph("No layer keeps anything for each token.", width)
+        return [paragraph("No layer keeps anything for each token.")]
     granule = format_size(question.granule)
     headings = [
         "tensor",
@@ -232,7 +237,7 @@ def _tensor_lines(estimate: Estimate, width: int) -> list[str]:
         for item in estimate.tensors
     ]
     title = f"Tokens per granule of each tensor (bytes left over), and tokens that tile {granule}"
-    lines = [*paragraph(title, width), *table(headings, rows, width, left=2, label=2)]
+    parts: list[RenderableType] = [paragraph(title), table(headings, rows, left=2, label=2)]
     blocks = {
         item.tensor.bytes_per_token: item.block for item in estimate.tensors if not item.tiles
     }
@@ -241,8 +246,8 @@ def _tensor_lines(estimate: Estimate, width: int) -> list[str]:
             f"A block of {question.block:,} tokens of {token_bytes:,} B straddles granules of"
             f" {granule}; {block:,} tokens do not."
         )
-        lines += paragraph(text, width)
-    return lines
+        parts.append(paragraph(text))
+    return parts
 
 
 def _on(item: TensorFit, granule: int) -> Fit:
@@ -257,7 +262,7 @@ def _fit_text(found: Fit) -> str:
     return f"{found.tokens:,} ({found.tail_bytes:,} B, {percent(found.tail)})"
 
 
-def _policy_lines(estimate: Estimate, width: int) -> list[str]:
+def _policy_parts(estimate: Estimate) -> list[RenderableType]:
     question = estimate.question
     threshold = percent(question.waste_threshold)
     headings = ["packing", "1 token", "wasted", f"<{threshold} from", "one holds", "sequences"]
@@ -278,10 +283,9 @@ def _policy_lines(estimate: Estimate, width: int) -> list[str]:
         f" {format_size(question.granule)}, the length from which less than {threshold} is wasted,"
         " and what fits"
     )
-    lines = [*paragraph(title, width), *table(headings, rows, width)]
-    for note in notes:
-        lines += paragraph(note, width, indent="  ")
-    return lines
+    parts: list[RenderableType] = [paragraph(title), table(headings, rows)]
+    parts.extend(paragraph(note, indent="  ") for note in notes)
+    return parts
 
 
 def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
@@ -297,7 +301,7 @@ def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
     ]
 
 
-def explain_lines(question: Question, width: int) -> list[str]:
+def explain_parts(question: Question) -> list[RenderableType]:
     """Return where each value of the geometry came from; what most share is said once."""
     facts = question.provenance
     places = Counter((fact.source.value, fact.where) for fact in facts.values())
@@ -314,7 +318,7 @@ def explain_lines(question: Question, width: int) -> list[str]:
         other = ", ".join(place[: 2 - known])
         text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
         rows.append([name, str(fact.value), text])
-    return [*paragraph(title, width), *table(["", "value", "from"], rows, width, prose=2)]
+    return [paragraph(title), table(["", "value", "from"], rows, prose=2)]
 
 
 def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:

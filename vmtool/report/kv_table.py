@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from vmtool.report.kv import count_of, formats_text, percent, policy_body
-from vmtool.report.table import comparison, paragraph, table
+from vmtool.report.table import comparison, paragraph, show, table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console, RenderableType
 
     from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Estimate, PolicyAnswer, Question
@@ -67,8 +69,12 @@ def _best(rows: list[Row]) -> list[bool]:
 # ---- comparison -----------------------------------------------------------------------------
 
 
-def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
-    """Yield the comparison as lines of plain text; the best rows are marked."""
+def compare_text(rows: list[Row], console: Console) -> None:
+    """Print the comparison; the best rows are marked."""
+    show(console, _compare_parts(rows))
+
+
+def _compare_parts(rows: list[Row]) -> Iterator[RenderableType]:
     axes = list(rows[0].labels)
     first = rows[0].question
     fixed = {
@@ -88,7 +94,7 @@ def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
         if one
         else "none is best, as these differ: --context N compares at one length"
     )
-    yield from paragraph(f"{', '.join(told)}; {rule}", width)
+    yield paragraph(f"{', '.join(told)}; {rule}")
     yield ""
     measured = ["B/token", "fixed", "1 token", "wasted", "one holds", "sequences", ""]
     headings = [*axes, *([] if one else ["context"]), *measured]
@@ -103,11 +109,11 @@ def compare_lines(rows: list[Row], width: int) -> Iterator[str]:
         if row.answer is not None
     ]
     if cells:
-        yield from comparison(headings, cells, width, names=len(axes))
+        yield from comparison(headings, cells, names=len(axes))
     for row in rows:
         if row.problem:
             text = f"not possible: {', '.join(row.labels.values())}: {row.problem}"
-            yield from paragraph(text, width, indent="  ")
+            yield paragraph(text, indent="  ")
 
 
 def _cells(row: Row) -> list[str]:
@@ -136,14 +142,18 @@ def compare_body(rows: list[Row]) -> dict[str, Any]:
 # ---- sweep ----------------------------------------------------------------------------------
 
 
-def sweep_lines(rows: list[Row], width: int) -> Iterator[str]:
-    """Yield the sweep as lines of plain text, with a plot of how much of the memory is used."""
+def sweep_text(rows: list[Row], console: Console) -> None:
+    """Print the sweep, with a plot of how much of the memory is used."""
+    show(console, _sweep_parts(rows, console.width))
+
+
+def _sweep_parts(rows: list[Row], width: int) -> Iterator[RenderableType]:
     question = rows[0].question
     text = (
         f"{question.geometry.name}, {formats_text(question)}, {question.policy} on granules of"
         f" {format_size(question.granule)}, {format_size(question.budget.kv_bytes)} of KV memory"
     )
-    yield from paragraph(text, width)
+    yield paragraph(text)
     yield ""
     headings = ["context", "bytes", "committed", "wasted", "sequences"]
     answers = [(row.question.length, row.answer) for row in rows if row.answer is not None]
@@ -157,9 +167,9 @@ def sweep_lines(rows: list[Row], width: int) -> Iterator[str]:
         ]
         for length, answer in answers
     ]
-    yield from table(headings, cells, width)
+    yield table(headings, cells)
     yield ""
-    yield from paragraph("Used part of what is committed, by context", width)
+    yield paragraph("Used part of what is committed, by context")
     size = max(len(f"{length:,}") for length, _ in answers)
     room = max(min(_BAR, width - size - 9), 10)
     for length, answer in answers:

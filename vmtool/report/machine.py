@@ -8,9 +8,8 @@ from vmtool.report.table import plain_table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from vmtool.machine.facts import HugePageFacts, MachineFacts
+    from vmtool.report.table import ReportTable
 
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
 #: What other systems tell and macOS does not.
@@ -27,7 +26,7 @@ def machine_body(facts: MachineFacts) -> dict[str, Any]:
     }
 
 
-def machine_rows(facts: MachineFacts) -> Table:
+def machine_rows(facts: MachineFacts) -> ReportTable:
     """Return what this machine is, has and allows; what it does not tell is left out.
 
     What macOS alone does not tell is said to be not available.

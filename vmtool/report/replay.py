@@ -17,12 +17,14 @@ from vmtool.report.chart import (
 )
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
-from vmtool.report.table import pairs, paragraph, table
+from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.results.replay import Point
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, RenderableType
 
     from vmtool.results.replay import PrefixCache, RealRun, ReplayResult, ReplaySettings
     from vmtool.stats import Summary
@@ -37,20 +39,24 @@ def to_document(result: ReplayResult, command: list[str]) -> dict[str, Any]:
     return document("vmtool.kv-replay", 1, command=command, body=body)
 
 
-def to_lines(result: ReplayResult, width: int) -> Iterator[str]:
-    """Yield the report as lines of plain text."""
-    yield from paragraph(settings_text(result.settings), width)
-    yield from paragraph(trace_text(result), width)
+def to_text(result: ReplayResult, console: Console) -> None:
+    """Print the report."""
+    show(console, _parts(result, console.width))
+
+
+def _parts(result: ReplayResult, width: int) -> Iterator[RenderableType]:
+    yield paragraph(settings_text(result.settings))
+    yield paragraph(trace_text(result))
     yield ""
-    yield from table(("", "peak", "mean"), levels(result), width)
+    yield table(("", "peak", "mean"), levels(result))
     yield ""
-    yield from pairs(list(facts(result)), width)
+    yield pairs(list(facts(result)))
     if result.real is not None:
         yield ""
-        yield from real_lines(result.real, width)
+        yield from _real_parts(result.real)
     if len(result.timeline) > 1 and result.usage.committed.peak_bytes:
         yield ""
-        yield from paragraph(_key(result), width)
+        yield paragraph(_key(result))
         yield from plot_lines(result.timeline, result.settings.budget_bytes, width)
 
 
@@ -226,19 +232,18 @@ def _spans_text(count: int, rate: float, nbytes: int) -> str:
 # ---- real memory ----------------------------------------------------------------------------
 
 
-def real_lines(real: RealRun, width: int) -> Iterator[str]:
-    """Yield what happened on real memory."""
+def _real_parts(real: RealRun) -> Iterator[RenderableType]:
     text = f"On {real.backing} ({real.method}), which commits multiples of"
     text += f" {format_size(real.granule_bytes)}: every byte count as simulated,"
-    yield from paragraph(f"{text} {count_of(real.checks, 'check')}", width)
+    yield paragraph(f"{text} {count_of(real.checks, 'check')}")
     headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "together")
     rows = [
         (timing.operation, *_timing(timing.summary, timing.total_ns)) for timing in real.timings
     ]
     told = [at for at in range(len(headings)) if not at or any(row[at] for row in rows)]
     cells = [[row[at] for at in told] for row in rows]
-    yield from table([headings[at] for at in told], cells, width)
-    yield from paragraph(stall_text(real), width)
+    yield table([headings[at] for at in told], cells)
+    yield paragraph(stall_text(real))
 
 
 def stall_text(real: RealRun) -> str:

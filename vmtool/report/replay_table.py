@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from vmtool.report.document import document
 from vmtool.report.kv import count_of, percent
-from vmtool.report.table import comparison, paragraph
+from vmtool.report.table import comparison, paragraph, show
 from vmtool.results.replay import ReplayResult  # noqa: TC001 - likewise
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, RenderableType
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,22 @@ def compare_document(
     return document("vmtool.kv-replay.compare", 1, command=command, body=body)
 
 
-def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
-    """Yield the comparison as lines of plain text; the best rows are marked."""
+def compare_text(rows: Sequence[ComparedReplay], console: Console) -> None:
+    """Print the comparison; the best rows are marked."""
+    show(console, _compare_parts(rows))
+
+
+def _compare_parts(rows: Sequence[ComparedReplay]) -> Iterator[RenderableType]:
     if not rows:
         yield "no combination was replayed to its end"
         return
     first = next((row.result for row in rows if row.result is not None), None)
     if first is not None:
         trace = first.trace
-        yield from paragraph(
+        yield paragraph(
             f"{count_of(trace.requests, 'request')} of {trace.name} ({trace.format}),"
             f" {first.settings.model}, {format_size(first.settings.budget_bytes)} of KV memory;"
             " best: most requests finished, then least waste",
-            width,
         )
         yield ""
     best = best_rows(rows)
@@ -89,11 +94,11 @@ def compare_lines(rows: Sequence[ComparedReplay], width: int) -> Iterator[str]:
         if row.result is not None
     ]
     if cells:
-        yield from comparison([*axes, *measured, ""], cells, width, names=len(axes))
+        yield from comparison([*axes, *measured, ""], cells, names=len(axes))
     for row in rows:
         if row.impossible:
             text = f"not possible: {', '.join(row.labels.values())}: {row.impossible}"
-            yield from paragraph(text, width, indent="  ")
+            yield paragraph(text, indent="  ")
 
 
 def headings(rows: Sequence[ComparedReplay]) -> list[str]:

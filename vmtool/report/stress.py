@@ -5,18 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
 from vmtool.report.chart import histogram_rows
-from vmtool.report.document import document
 from vmtool.report.table import backing_label, plain_table
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,
-    STRESS_SCHEMA,
-    STRESS_VERSION,
     Outcome,
 )
 from vmtool.stats import bucket_start
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
+    from vmtool.report.table import ReportTable
     from vmtool.results.stress import Checkpoint, MethodResult, StressResult, UnmapResult, Verdict
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
@@ -86,12 +83,6 @@ _OUTCOMES: Final = {
 _INVARIANTS: Final = ("contents", "zero", "base", "budget", "leases", "released")
 
 
-def to_document(result: StressResult, command: list[str]) -> dict[str, Any]:
-    """Return *result* as a JSON document."""
-    body = {name: getattr(result, name) for name in result.__slots__}
-    return document(STRESS_SCHEMA, STRESS_VERSION, command=command, body=body)
-
-
 def to_text(result: StressResult, console: Console) -> None:
     """Print *result*."""
     for line in _head(result):
@@ -145,7 +136,7 @@ def _method_line(method: MethodResult) -> Text:
     )
 
 
-def _latencies(method: MethodResult, width: int) -> Table:
+def _latencies(method: MethodResult, width: int) -> ReportTable:
     cells = {
         heading: [_duration(getattr(phase.summary, name)) for phase in method.phases]
         for heading, name in _COLUMNS.items()
@@ -160,13 +151,12 @@ def _latencies(method: MethodResult, width: int) -> Table:
             table.add_row(phase.phase, *row, f"{format_size(rate)}/s")
         return table
     table = plain_table("", *names)
-    table.padding = (0, 1, 0, 0)
     for name, row in cells.items():
         table.add_row(name, *row)
     return table
 
 
-def _calls(method: MethodResult) -> Table:
+def _calls(method: MethodResult) -> ReportTable:
     table = plain_table(*HEADINGS)
     for row in call_rows(method):
         table.add_row(*row)

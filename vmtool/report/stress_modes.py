@@ -11,7 +11,7 @@ from vmtool.probes.guards.children import GUARDS_SCHEMA, GUARDS_VERSION
 from vmtool.probes.limits import CEILING_SCHEMA, CEILING_VERSION
 from vmtool.report.compare import percent
 from vmtool.report.document import document
-from vmtool.report.table import paragraph, plain_table, table
+from vmtool.report.table import paragraph, plain_table, show, table
 from vmtool.stress.matrix import MATRIX_SCHEMA, MATRIX_VERSION, fastest
 from vmtool.units import format_duration, format_size
 
@@ -66,12 +66,7 @@ def matrix_text(report: MatrixReport, console: Console) -> None:
             f" rows, and the next takes at least {percent(float(DEFAULT_THRESHOLD))} longer; where"
             " none is clear, a longer --duration or a quieter machine may tell"
         )
-    for text in (
-        *paragraph(words, console.width),
-        "",
-        *table(headings, lines, console.width, left=2, label=2),
-    ):
-        console.print(text)
+    show(console, (paragraph(words), "", table(headings, lines, left=2, label=2)))
     failed = [cell for cell in report.cells if cell.failed]
     console.print()
     console.print(
@@ -180,7 +175,6 @@ def guards_text(report: GuardReport, console: Console) -> None:
     """Print what each write did."""
     _print_place(None, console)
     table = plain_table("method", ("write to", "left"), ("what happened", "left"))
-    table.padding = (0, 2, 0, 0)
     for proof in report.proofs:
         words = proof.detail if proof.passed else f"{proof.detail}: WRONG"
         if proof.passed and not proof.faulted and proof.case != "committed":

@@ -1,88 +1,312 @@
-"""Text for streams that cannot show every character: the nearest ASCII, and never a crash."""
+"""The text of reports: tables, names with values, paragraphs; rich does the layout.
+
+A report yields these one after the other and :func:`show` prints them. Nothing is ever cut: a table
+that is too wide for the terminal becomes lines of ``name: value``.
+"""
 
 from __future__ import annotations
 
-import codecs
-import os
-import sys
-import textwrap
-from typing import IO, TYPE_CHECKING, Final
+import re
+from typing import IO, TYPE_CHECKING, Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
+
+from vmtool.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rich.console import JustifyMethod
+    from rich.console import ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 
-# What the reports use beyond ASCII: units, bars, pictures.
-_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\N{EN DASH}", "u###==--.+..~-")
-_ERRORS: Final = "vmtool.nearest"
-#: UTF-8 has no code for half a surrogate pair, which stands for a byte that is no text, such as one
-#: in the name of a file. As ``\\udcff`` it is legal in JSON and readable elsewhere.
-UTF_8: Final = ("utf-8", "backslashreplace")
+#: Where there is no terminal, nothing limits a line; rich would assume 80 columns.
+WIDE: Final = 240
+#: Longer lines are hard to read.
+_PROSE: Final = 100
+#: Blanks between columns, and where that is too wide.
+_GAPS: Final = (3, 2)
+_INDENT: Final = 2
+_UNLIMITED: Final = 1 << 16
+_WORD: Final = re.compile(r"\S+")
 
 
-def result_encoding() -> tuple[str, str]:
-    """Return the encoding of results on stdout and what happens to other characters.
+class _Console(Console):
+    """A console that cuts no word and obeys no control character in what it prints."""
 
-    UTF-8, as in files, whatever the code page of Windows is. ``PYTHONIOENCODING`` asks for another
-    where stdout is no terminal, for readers that know only theirs.
+    def print(self, *objects: Any, **options: Any) -> None:
+        whole = [
+            _Words(Text(item) if isinstance(item, str) else item)
+            if isinstance(item, (str, Text))
+            else item
+            for item in objects
+        ]
+        super().print(*whole, **{"crop": False, **options})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control or text.isprintable() or text == "\n":
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, text.split("\n"))), style)
+
+
+def result_console(file: IO[str], *, width: int | None = None) -> Console:
+    """Return a console that prints to *file*.
+
+    Args:
+        file: A terminal, or any other file.
+        width: Columns; ``None``: as many as the terminal has, or :data:`WIDE` without one.
     """
-    asked = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
-    if not asked or sys.stdout is None or sys.stdout.isatty():
-        return UTF_8
-    try:
-        return codecs.lookup(asked).name, _ERRORS
-    except LookupError:
-        return UTF_8
+    if width is None and not file.isatty():
+        width = WIDE
+    return _Console(file=file, width=width, highlight=False, emoji=False, markup=False)
 
 
-def nearest(error: UnicodeError) -> tuple[str, int]:
-    """Replace each character that has no code by one of ASCII that looks like it, or by ``?``."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end].translate(_NEAREST)
-    return "".join(char if char.isascii() else "?" for char in text), error.end
+def show(console: Console, parts: Iterable[RenderableType]) -> None:
+    """Print *parts* one below the other."""
+    for part in parts:
+        console.print(part)
 
 
-codecs.register_error(_ERRORS, nearest)
+class ReportTable:
+    """A table without rules.
+
+    Where it is too wide, headings take several lines; then each row becomes a block of
+    ``heading: cell`` lines under the cells that name the row.
+
+    Args:
+        columns: Headings, each with how to justify it; alone, the first *left* columns are
+            left-justified and the others right.
+        left: How many columns are left-justified.
+        label: How many of the first cells name a row.
+        prose: How many of the last columns hold words, which may continue on the next line.
+    """
+
+    def __init__(
+        self,
+        *columns: str | tuple[str, JustifyMethod],
+        left: int = 1,
+        label: int = 1,
+        prose: int = 0,
+    ) -> None:
+        pairs = [
+            item if isinstance(item, tuple) else (item, "left" if i < left or prose else "right")
+            for i, item in enumerate(columns)
+        ]
+        self.headings = [heading for heading, _ in pairs]
+        self.rows: list[tuple[list[Text], str]] = []
+        self._justify: list[JustifyMethod] = [justify for _, justify in pairs]
+        self._label = label
+        self._prose = prose
+
+    def add_row(self, *cells: str | Text, style: str = "") -> None:
+        """Add a row; cells that are left out at its end are empty."""
+        texts = [cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells]
+        texts += [Text()] * (len(self.headings) - len(texts))
+        self.rows.append((texts, style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(max_width=_UNLIMITED, width=_UNLIMITED)
+        for headings in (self.headings, [_folded(text) for text in self.headings]):
+            for gap in _GAPS:
+                table = self._table(headings, gap)
+                if Measurement.get(console, unlimited, table).maximum <= options.max_width:
+                    yield table
+                    return
+        if self._prose and self._narrowest() <= options.max_width:
+            yield self._table([_folded(text) for text in self.headings], _GAPS[1], wrap=True)
+            return
+        yield from self._records()
+
+    def _table(self, headings: Sequence[str], gap: int, *, wrap: bool = False) -> Table:
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, gap, 0, 0),
+            header_style="bold",
+            show_header=any(headings),
+        )
+        for i, (heading, justify) in enumerate(zip(headings, self._justify, strict=True)):
+            prose = i >= len(headings) - self._prose
+            table.add_column(
+                Text(heading),
+                justify=justify,
+                no_wrap=not (wrap and prose),
+                overflow="fold",
+                vertical="top",
+            )
+        for cells, style in self.rows:
+            table.add_row(*cells, style=style)
+        return table
+
+    def _narrowest(self) -> int:
+        """Return the columns that the table needs if its prose is broken between all words."""
+        width = _GAPS[1] * (len(self.headings) - 1)
+        first_prose = len(self.headings) - self._prose
+        for i, heading in enumerate(self.headings):
+            cells = [Text(_folded(heading)), *(cells[i] for cells, _ in self.rows)]
+            if i >= first_prose:
+                words = [word for cell in cells for word in cell.plain.split()]
+                width += max(map(len, words), default=0)
+            else:
+                width += max(len(line) for cell in cells for line in cell.plain.split("\n"))
+        return width
+
+    def _records(self) -> RenderResult:
+        for cells, style in self.rows:
+            name = Text(" ").join([cell for cell in cells[: self._label] if cell])
+            if name:
+                yield paragraph(name, style=style)
+            for heading, cell in zip(
+                self.headings[self._label :], cells[self._label :], strict=True
+            ):
+                if cell:
+                    line = Text(f"{heading}: " if heading else "")
+                    line.append_text(cell)
+                    # A value that is too long continues indented further than its name.
+                    yield _Words(line, style, margin=_INDENT, indent=_INDENT)
 
 
-# When its output is not a terminal rich assumes 80 columns and shortens cells.
-_WIDE: Final = 240
+def plain_table(*columns: str | tuple[str, JustifyMethod]) -> ReportTable:
+    """Return an empty table with *columns*."""
+    return ReportTable(*columns)
 
 
-def result_console(file: IO[str]) -> Console:
-    """Return a console for the result: the terminal's width, or wide when there is none."""
-    return Console(
-        file=file,
-        width=None if file.isatty() else _WIDE,
-        highlight=False,
-        emoji=False,
-        markup=False,
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: int = 1,
+    label: int = 1,
+    prose: int = 0,
+) -> ReportTable:
+    """Return a table of *rows*; see :class:`ReportTable`."""
+    made = ReportTable(*headings, left=left, label=label, prose=prose)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def comparison(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int
+) -> Iterable[RenderableType]:
+    """Yield a table of what differs between *rows*, under a sentence with what does not.
+
+    Args:
+        headings: Of the columns.
+        rows: The cells; each row as long as *headings*.
+        names: How many of the first cells name a row.
+    """
+    differ = [len(rows) < 2 or len(set(cells)) > 1 for cells in zip(*rows, strict=True)]
+    columns = [i for i, differs in enumerate(differ) if differs or not any(differ)]
+    same = [
+        f"{heading} {cell}".strip()
+        for i, (heading, cell) in enumerate(zip(headings, rows[0], strict=True))
+        if i not in columns and cell
+    ]
+    label = sum(i < names for i in columns)
+    if same:
+        yield paragraph(f"The same in every row: {'; '.join(same)}")
+        yield ""
+    yield table(
+        [headings[i] for i in columns],
+        [[row[i] for i in columns] for row in rows],
+        left=label,
+        label=label,
     )
 
 
-def notice_console() -> Console:
-    """Return a console on stderr for progress; it animates on a terminal only."""
-    return Console(stderr=True, highlight=False, emoji=False, markup=False)
+class _Words:
+    """Text that is broken between words only, with *margin* before each line.
+
+    Lines after the first are indented by *indent* more.
+    """
+
+    def __init__(
+        self,
+        text: Text,
+        style: str = "",
+        *,
+        margin: int = 0,
+        indent: int = 0,
+        most: int | None = None,
+    ) -> None:
+        self._text = text
+        self._style = style
+        self._margin = " " * margin
+        self._indent = " " * indent
+        self._most = most
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        most = options.max_width if self._most is None else self._most
+        width = most if most == _UNLIMITED else min(options.max_width, most) - len(self._margin)
+        whole = self._text.copy()
+        whole.stylize_before(self._style)
+        for line in whole.split("\n", allow_blank=True):
+            for i, part in enumerate(line.divide(_breaks(line.plain, width, len(self._indent)))):
+                part.rstrip()
+                shown = Text(self._margin + (self._indent if i else ""))
+                shown.append_text(part)
+                shown.no_wrap = True
+                shown.overflow = "ignore"
+                yield shown
 
 
-def plain_table(*columns: str | tuple[str, JustifyMethod]) -> Table:
-    """Return a table without lines, whose cells fold and are never shortened.
+def _breaks(text: str, width: int, indent: int) -> list[int]:
+    """Return where *text* continues on the next line: at words that do not fit any more."""
+    found: list[int] = []
+    start, room = 0, width
+    for match in _WORD.finditer(text):
+        if match.start() > start and cell_len(text[start : match.end()]) > room:
+            start, room = match.start(), width - indent
+            found.append(start)
+    return found
+
+
+def paragraph(text: str | Text, *, indent: str = "", style: str = "") -> RenderableType:
+    """Return *text* in lines of at most 100 columns, except for words that are longer.
 
     Args:
-        columns: Headings; the first is left-justified and the others right, unless given in pairs.
+        text: Words.
+        indent: Before each line after the first.
+        style: Such as ``bold red``.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for index, column in enumerate(columns):
-        name, justify = (
-            column if isinstance(column, tuple) else (column, "right" if index else "left")
-        )
-        table.add_column(name, justify=justify, overflow="fold")
-    return table
+    made = text if isinstance(text, Text) else Text(text)
+    return _Words(made, style, indent=len(indent), most=_PROSE)
+
+
+def verbatim(text: str) -> RenderableType:
+    """Return *text* that is never broken, such as a line of a log."""
+    return _Words(Text(text), most=_UNLIMITED)
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    """Return names beside their values; long values continue on the next line."""
+    return _Pairs(rows)
+
+
+class _Pairs:
+    def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        size = max((len(name) for name, _ in self._rows), default=0) + _GAPS[0]
+        for name, value in self._rows:
+            if len(value) > options.max_width - size and options.max_width < 60:
+                if name:
+                    yield paragraph(name)
+                yield _Words(Text(value), margin=_INDENT)
+            else:
+                yield _Words(
+                    Text(name.ljust(size) + value), indent=size, most=max(_PROSE, size + 20)
+                )
 
 
 def backing_label(backing: str, device: str | None) -> str:
@@ -90,223 +314,6 @@ def backing_label(backing: str, device: str | None) -> str:
     return backing if device is None else f"{backing}, {device}"
 
 
-#: Where there is no terminal, nothing limits a line.
-WIDE: Final = 240
-_USUAL: Final = 80
-#: Columns between cells, and where that is too wide.
-_GAPS: Final = (3, 2)
-_INDENT: Final = "  "
-
-
-def text_width(file: IO[str]) -> int:
-    """Return the columns that *file* has: the terminal's, or many when it is none."""
-    if not file.isatty():
-        return WIDE
-    # What shutil.get_terminal_size does, without the archive formats that shutil loads.
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isascii() and columns.isdigit() and int(columns):
-        return int(columns)
-    try:
-        return os.get_terminal_size(file.fileno()).columns or _USUAL
-    except OSError:
-        return _USUAL
-
-
-def paragraph(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Return *text* in lines of at most *width*, except for words that are longer."""
-    return textwrap.wrap(
-        text,
-        min(width, 100),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    width: int,
-    *,
-    left: int = 1,
-    label: int = 1,
-    prose: int = 0,
-) -> list[str]:
-    """Return *rows* in columns, or in another arrangement where *width* is too small.
-
-    Args:
-        headings: Of the columns; all empty for none.
-        rows: The cells; each row as long as *headings*.
-        width: Columns of the terminal.
-        left: How many of the first columns are left-justified; the others are right-justified.
-        label: How many of the first cells name a row.
-        prose: How many of the last columns hold words, which may go on in the next line; with any,
-            all columns are left-justified.
-    """
-    lines = [headings, *rows]
-    left = len(headings) if prose else left
-    whole = _sizes(lines)
-    folded = _sizes([[_longest_word(text) for text in headings], *rows])
-    ways = [(sizes, gap) for sizes in (whole, folded) for gap in _GAPS]
-    if prose:
-        ways.append((_narrowed(rows, folded, width, prose), _GAPS[1]))
-    for sizes, gap in ways:
-        if _across(sizes, gap) <= width:
-            return _aligned(headings, rows, sizes, gap, left)
-    turned = list(zip(*lines, strict=True))
-    if _across(_sizes(turned), _GAPS[1]) <= width:
-        return _aligned(turned[0], turned[1:], _sizes(turned), _GAPS[1], 1)
-    return _parts(headings, rows, folded, width, left, label) or _records(
-        headings, rows, width, label
-    )
-
-
-def comparison(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, names: int
-) -> list[str]:
-    """Return a table of what differs between *rows*, under a sentence with what does not.
-
-    Args:
-        headings: Of the columns.
-        rows: The cells; each row as long as *headings*.
-        width: Columns of the terminal.
-        names: How many of the first cells name a row.
-    """
-    differ = [len(rows) < 2 or len(set(cells)) > 1 for cells in zip(*rows, strict=True)]
-    columns = [i for i, differs in enumerate(differ) if differs or not any(differ)]
-    said = [
-        f"{heading} {cell}".strip()
-        for i, (heading, cell) in enumerate(zip(headings, rows[0], strict=True))
-        if i not in columns and cell
-    ]
-    label = sum(i < names for i in columns)
-    return [
-        *(paragraph(f"The same in every row: {'; '.join(said)}", width) if said else ()),
-        *([""] if said else ()),
-        *table(
-            [headings[i] for i in columns],
-            [[row[i] for i in columns] for row in rows],
-            width,
-            left=label,
-            label=label,
-        ),
-    ]
-
-
-def pairs(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Return names and what they are, aligned; long values continue below, indented."""
-    size = max(len(name) for name, _ in rows) + _GAPS[0]
-    lines = []
-    for name, value in rows:
-        if width - size < len(value) and width < 60:
-            lines += [name] if name else []
-            lines += paragraph(_INDENT + value, width, indent=_INDENT)
-        else:
-            lines += paragraph(name.ljust(size) + value, max(width, size + 20), indent=" " * size)
-    return lines
-
-
-def _sizes(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-
-
-def _narrowed(
-    rows: Sequence[Sequence[str]], sizes: Sequence[int], width: int, prose: int
-) -> list[int]:
-    """Return *sizes* with the widest of the last *prose* columns narrowed, down to their words."""
-    narrow = list(sizes)
-    least = {
-        i: max((len(word) for row in rows for word in row[i].split()), default=0)
-        for i in range(len(sizes) - prose, len(sizes))
-    }
-    while _across(narrow, _GAPS[1]) > width:
-        spare = [i for i, size in least.items() if narrow[i] > size]
-        if not spare:
-            break
-        narrow[max(spare, key=lambda i: narrow[i])] -= 1
-    return narrow
-
-
-def _longest_word(heading: str) -> str:
-    # A heading that begins with a number, such as "64 KiB", stays in one line.
-    return heading if heading[:1].isdigit() else max(heading.split() or [""], key=len)
-
-
-def _across(sizes: Sequence[int], gap: int) -> int:
-    return sum(sizes) + gap * (len(sizes) - 1)
-
-
-def _aligned(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    sizes: Sequence[int],
-    gap: int,
-    left: int,
-) -> list[str]:
-    """Return *rows* in columns of *sizes*; cells that are longer go on below."""
-    lines = []
-    for cells in [headings, *rows] if any(headings) else rows:
-        parts = [
-            textwrap.wrap(cell, size, break_long_words=False, break_on_hyphens=False)
-            if len(cell) > size
-            else [cell]
-            for cell, size in zip(cells, sizes, strict=True)
-        ]
-        height = max(map(len, parts))
-        for part in parts:
-            empty = [""] * (height - len(part))
-            # Headings stand on their columns; a cell begins beside the name of its row.
-            part[:] = [*empty, *part] if cells is headings else [*part, *empty]
-        lines += [
-            (" " * gap)
-            .join(
-                cell.ljust(size) if i < left else cell.rjust(size)
-                for i, (cell, size) in enumerate(zip(line, sizes, strict=True))
-            )
-            .rstrip()
-            for line in zip(*parts, strict=True)
-        ]
-    return lines
-
-
-def _parts(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    sizes: Sequence[int],
-    width: int,
-    left: int,
-    label: int,
-) -> list[str]:
-    """Return the table in parts of at least two columns beside the names; empty if it cannot be."""
-    names, parts = list(range(label)), [[*range(label)]]
-    for column in range(label, len(headings)):
-        if _across([sizes[i] for i in [*parts[-1], column]], _GAPS[1]) > width:
-            parts.append([*names])
-        parts[-1].append(column)
-    whole = all(_across([sizes[i] for i in part], _GAPS[1]) <= width for part in parts)
-    if not whole or any(len(part) < label + 2 for part in parts[:-1]):
-        return []
-    lines: list[str] = []
-    for part in parts:
-        lines += [""] if lines else []
-        lines += _aligned(
-            [headings[i] for i in part],
-            [[row[i] for i in part] for row in rows],
-            [sizes[i] for i in part],
-            _GAPS[1],
-            left,
-        )
-    return lines
-
-
-def _records(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, label: int
-) -> list[str]:
-    lines = []
-    for row in rows:
-        lines += paragraph(" ".join(cell for cell in row[:label] if cell), width)
-        for heading, cell in zip(headings[label:], row[label:], strict=True):
-            if cell:
-                text = f"{_INDENT}{heading}: {cell}" if heading else f"{_INDENT}{cell}"
-                lines += paragraph(text, width, indent=_INDENT * 2)
-    return lines
+def _folded(heading: str) -> str:
+    """Return *heading* with a word a line; one that begins with a number stays in one line."""
+    return heading if heading[:1].isdigit() else heading.replace(" ", "\n")

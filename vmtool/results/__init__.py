@@ -1,1 +1,79 @@
-"""What each command found: one module a command, frozen types that hold numbers, no sentences."""
+"""What each command found: one module a command, frozen types that hold numbers, no sentences.
+
+A type listed here *is* the command's document: its fields are the keys after the head (``schema``,
+``version``, ``vmtool``, ``command``). A type is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Final
+
+from vmtool import __version__
+from vmtool.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One kind of document.
+
+    Attributes:
+        name: Such as ``vmtool.stress``.
+        version: Raised when a key changes or goes; a new key does not raise it.
+        title: What the document is.
+        module: Where its type is.
+        type_name: What the type is called there.
+    """
+
+    name: str
+    version: int
+    title: str
+    module: str
+    type_name: str
+
+    def load(self) -> type:
+        """Import the type."""
+        kind: type = getattr(import_module(self.module), self.type_name)
+        return kind
+
+    def head(self, command: list[str]) -> dict[str, Any]:
+        """Return the first keys of a document that *command* made."""
+        return {
+            "schema": self.name,
+            "version": self.version,
+            "vmtool": __version__,
+            "command": command,
+        }
+
+
+DOCUMENTS: Final = (
+    Document("vmtool.stress", 1, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
+)
+
+
+def document_of(result: Any) -> Document:
+    """Return the kind of document that *result* is."""
+    kind = type(result)
+    for document in DOCUMENTS:
+        if (document.module, document.type_name) == (kind.__module__, kind.__name__):
+            return document
+    raise TypeError(f"{kind.__module__}.{kind.__name__} is not in vmtool.results.DOCUMENTS")
+
+
+def document_named(name: str) -> Document:
+    """Return the kind of document called *name*; ``vmtool.`` in front may be left out.
+
+    Raises:
+        UsageError: If there is no such document.
+    """
+    names = {document.name.removeprefix("vmtool."): document for document in DOCUMENTS}
+    short = name.removeprefix("vmtool.")
+    if short in names:
+        return names[short]
+    near = get_close_matches(short, names, n=1)
+    raise UsageError(
+        f"no document is called {name!r}",
+        hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}",
+    )

@@ -9,9 +9,6 @@ from typing import Any, Final
 
 from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
 
-STRESS_SCHEMA: Final = "vmtool.stress"
-STRESS_VERSION: Final = 1
-
 #: The phases in the order of a cycle; ``verify`` is the harness's own and is not a platform cost.
 PHASES: Final = ("commit", "touch", "verify", "release")
 #: The ledgers that are held against the kernel's.

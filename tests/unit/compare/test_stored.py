@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 from stored_runs import as_document, eventful, gaussian, method, run, write
 
+from vmtool.compare import stored
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.runs import compare
+from vmtool.compare.stored import StoredRun, read_run
 from vmtool.errors import InputError
-from vmtool.report import reading
 from vmtool.report.compare import ComparedRuns, compare_document, label, print_comparison
 from vmtool.report.compare_page import compare_page
-from vmtool.report.reading import StoredRun, read_run
 from vmtool.report.stress import stress_csv
 from vmtool.report.stress_page import stress_page
 
@@ -53,15 +53,17 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
     [
         ("", "line 1, column 1: is not JSON"),
         ("{", "is not JSON"),
-        ("[]", "no JSON object"),
-        ("{}", ": is no document of vmtool: its 'schema' is not 'vmtool.stress'"),
+        ("[]", "not an object of named fields"),
+        ("{}", ": is not a document of vmtool: its 'schema' is not 'vmtool.stress'"),
         ('{"schema": "vmtool.grow"}', "'vmtool.grow', not 'vmtool.stress'"),
-        ('{"schema": 5}', "no document of vmtool"),
+        ('{"schema": 5}', "not a document of vmtool"),
         (
             '{"schema": "vmtool.stress", "version": 2}',
             "version: has version 2; this vmtool knows 1",
         ),
-        ('{"schema": "vmtool.stress", "version": 1}', "vmtool: is missing"),
+        ('{"schema": "vmtool.stress", "version": 1}', "command: is missing"),
+        ('{"schema": "vmtool.stress", "version": 1, "command": []}', "vmtool: is missing"),
+        ('{"schema": "vmtool.stress", "version": true}', "not the number of a version"),
         ('{"a": NaN}', "NaN is not a JSON number"),
         ('{"a": -Infinity}', "-Infinity is not"),
         ('{"a": 1e999}', "does not fit"),
@@ -69,8 +71,9 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
         ('{"a": 1, "a": 2}', "'a' is given twice"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a":' * 200_000, "nested too deeply"),
-        (b"\xff\xfe{", "not UTF-8"),
-        (b"\xef\xbb\xbf{}", "is not JSON"),
+        (b"\xff\xfe{\x00", "is not JSON"),
+        (b"\xff", "not UTF-8"),
+        (b"\xef\xbb\xbf{}", "not a document of vmtool"),
         ('{"a": "\\u001b[2J"}', "control characters"),
         ('{"a": ["\\ud800"]}', "control characters"),
         ('{"a\u202eb": 1}', "control characters"),
@@ -84,14 +87,19 @@ def test_a_bad_file_is_told_by_its_name_and_place(tmp_path, content, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
+@pytest.mark.parametrize("name", ["missing.json", "a\0b"])
 def test_a_file_that_cannot_be_read_is_an_input_error(tmp_path, name):
     with pytest.raises(InputError, match="cannot be read"):
         read_run(f"{tmp_path}/{name}")
 
 
+def test_a_folder_is_not_a_file(tmp_path):
+    with pytest.raises(InputError, match="is a folder, not a file"):
+        read_run(str(tmp_path))
+
+
 def test_a_file_over_the_limit_is_not_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(stored, "MAX_BYTES", 1 << 20)
     with pytest.raises(InputError, match="larger than 1 MiB"):
         read_run(store(tmp_path / "big", b" " * ((1 << 20) + 1)))
 
@@ -112,29 +120,21 @@ HISTOGRAM = ("methods", 0, "phases", 0, "histogram")
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("methods",), {}, "methods: an object is not of type array"),
-        (
-            ("methods", 0, "phases", 0, "phase"),
-            "grab",
-            "methods[0].phases[0].phase: 'grab' is none",
-        ),
-        ((*HISTOGRAM, "count"), -1, "histogram.count: -1 is under 0"),
-        ((*HISTOGRAM, "count"), 10.5, "10.5 is not of type integer"),
-        ((*HISTOGRAM, "count"), True, "true is not of type integer"),
+        (("methods",), {}, "methods: expected array, got object"),
+        ((*HISTOGRAM, "count"), -1, "histogram: a count or a sum is under 0"),
+        ((*HISTOGRAM, "count"), 10.5, "histogram.count: expected integer, got number"),
+        ((*HISTOGRAM, "count"), True, "histogram.count: expected integer, got boolean"),
         ((*HISTOGRAM, "count"), 7, "the buckets do not add up to count"),
-        ((*HISTOGRAM, "buckets"), [[1, 2, 3]], "buckets[0]: has 3 items, over 2"),
+        ((*HISTOGRAM, "buckets"), [[1, 2, 3]], "buckets[0]: expected array of length 2"),
         ((*HISTOGRAM, "buckets", 0), [1 << 40, 1], "do not ascend"),
         ((*HISTOGRAM, "buckets"), [[1 << 60, 1000]], "is beyond the last"),
         ((*HISTOGRAM, "min_ns"), 1, "not in the first and the last bucket"),
-        ((*HISTOGRAM, "sub_bucket_bits"), 3, "3 is not 6"),
+        ((*HISTOGRAM, "sub_bucket_bits"), 3, "sub_bucket_bits is 3, not 6"),
         (("methods", 0, "phases", 0, "summary", "samples"), 5, "is not the histogram's 1000"),
-        (("outcome",), "fine", "outcome: 'fine' is none of"),
-        (("recommendation",), 3, "recommendation: 3 is not of type object"),
-        (
-            ("verdicts", 0, "passed"),
-            "yes",
-            "verdicts[0].passed: 'yes' is not of type boolean or null",
-        ),
+        (("outcome",), "fine", "outcome: invalid enum value 'fine'"),
+        (("recommendation",), 3, "recommendation: expected object or null, got integer"),
+        (("settings", "huge"), "yes", "settings.huge: expected boolean, got string"),
+        (("wall_ns",), 10**50, "an integer has 51 digits"),
     ],
 )
 def test_a_field_of_the_wrong_kind_is_named(tmp_path, path, value, words):
@@ -208,7 +208,7 @@ def alike(value):
 
 
 @pytest.mark.timeout(600)  # half a minute on an idle machine
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_mutation_is_refused_or_can_be_shown_in_every_way(tmp_path, data):
     document = DOCUMENT
@@ -223,7 +223,7 @@ def test_any_mutation_is_refused_or_can_be_shown_in_every_way(tmp_path, data):
         show_everything(read_run(file))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 20_000), st.binary(max_size=4))
 def test_any_damage_to_the_bytes_is_refused_or_harmless(tmp_path, position, garbage):
     content = json.dumps(DOCUMENT).encode()

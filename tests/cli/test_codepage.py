@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmtool.report.table import result_encoding
+from vmtool.cli.output import result_encoding
 
 
 @pytest.fixture

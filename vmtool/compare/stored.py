@@ -1,0 +1,98 @@
+"""Results of stress as input: bounded, checked, and never trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
+from vmtool.errors import InputError
+from vmtool.inputs import read_bytes
+from vmtool.results import document_named
+from vmtool.results.old import from_version_1
+from vmtool.results.stress import StressResult
+
+if TYPE_CHECKING:
+    from vmtool.results.stress import CallResult, PhaseResult
+
+_NAME: Final = "vmtool.stress"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run of stress as a file holds it.
+
+    Attributes:
+        path: The file.
+        command: The command line that made it.
+        vmtool: The version that made it.
+    """
+
+    path: str
+    command: tuple[str, ...]
+    vmtool: str
+    result: StressResult
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    command: tuple[str, ...]
+    vmtool: str
+
+
+def read_run(path: str) -> StoredRun:
+    """Return the run of stress in the file at *path*.
+
+    Raises:
+        InputError: If the file cannot be read, is too big, is not JSON, or is not a document of
+            a version that this vmtool knows; the message names the place.
+    """
+    document = parse(path, read_bytes(path, MAX_BYTES, text=True))
+    version = _check_kind(path, document)
+    try:
+        head = decode(_Head, document)
+        result = decode(StressResult, from_version_1(document) if version == 1 else document)
+    except DocumentError as error:
+        raise InputError(path, error.problem, field=error.field or None) from error
+    _check_samples(path, result)
+    return StoredRun(path, head.command, head.vmtool, result)
+
+
+def _check_kind(path: str, document: dict[str, Any]) -> int:
+    """Return the version of *document*, which must be a result of stress."""
+    kind, version = document.get("schema"), document.get("version")
+    if kind != _NAME:
+        hint = "write one with: vmtool stress --json -o FILE"
+        if isinstance(kind, str):
+            problem = f"is a document {kind[:60]!r}, not {_NAME!r}"
+            raise InputError(path, problem, field="schema", hint=hint)
+        problem = f"is not a document of vmtool: its 'schema' is not {_NAME!r}"
+        raise InputError(path, problem, hint=hint)
+    known = document_named(_NAME).version
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InputError(path, "is not the number of a version", field="version")
+    if version > known:
+        raise InputError(
+            path,
+            f"has version {version if version < 10**9 else 'over a billion'}; this vmtool knows "
+            f"{known}",
+            field="version",
+            hint="read it with the vmtool that wrote it, or a newer one",
+        )
+    return version
+
+
+def _check_samples(path: str, result: StressResult) -> None:
+    """Check what no type can state: that a summary is of as many samples as its histogram."""
+    for i, method in enumerate(result.methods):
+        parts: dict[str, PhaseResult | CallResult] = {
+            **{f"phases[{j}]": phase for j, phase in enumerate(method.phases)},
+            **{f"calls[{j}]": call for j, call in enumerate(method.calls)},
+        }
+        for name, part in parts.items():
+            if part.summary.samples != part.histogram.count:
+                raise InputError(
+                    path,
+                    f"{part.summary.samples} is not the histogram's {part.histogram.count}",
+                    field=f"methods[{i}].{name}.summary.samples",
+                )
