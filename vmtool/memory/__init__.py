@@ -130,6 +130,7 @@ def open_device(
     method: str | None = None,
     chunk: int | None = None,
     retain: int | None = None,
+    clear: bool = True,
     governor: Governor | None = None,
     times: CallTimes | None = None,
     faults: FaultyCalls | None = None,
@@ -141,6 +142,7 @@ def open_device(
         method: ``cold`` (the default) or ``pooled``.
         chunk: Bytes of one physical handle; the recommended granularity by default.
         retain: How much the pool keeps unmapped at most; everything by default.
+        clear: Whether memory of the pool is cleared when it is mapped.
         governor: Whose ledger the pool is charged to; one of its own by default. Buffers on a
             pooled backing must have this governor, or none.
         times: Where to record how long each driver call took.
@@ -172,5 +174,6 @@ def open_device(
         backing.properties,
         governor=governor,
         retain_bytes=retain,
+        clear=clear,
     )
     return CudaBacking(context, chunk=chunk, source=pool)

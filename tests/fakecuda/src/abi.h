@@ -15,6 +15,7 @@ typedef unsigned long long CUhandle; /* CUmemGenericAllocationHandle */
 typedef uintptr_t CUcontext;
 typedef uintptr_t CUstream;
 typedef uintptr_t CUevent;
+typedef uintptr_t CUpool; /* CUmemoryPool */
 
 typedef struct {
     unsigned char bytes[16];
@@ -59,10 +60,12 @@ enum {
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     CONTEXT_IS_DESTROYED = 709,
+    NOT_PERMITTED = 800,
     NOT_SUPPORTED = 801
 };
 
 enum { PINNED = 1 };
+enum { POOL_RELEASE_THRESHOLD = 4 };
 enum { LOCATION_DEVICE = 1, LOCATION_HOST_NUMA = 3 };
 enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READWRITE = 3 };
 enum { HANDLE_POSIX_FD = 1, HANDLE_FABRIC = 8 };

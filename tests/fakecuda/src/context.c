@@ -89,7 +89,7 @@ CUresult impl_cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     const struct {
         int attribute;
         unsigned long long value;
-    } known[] = {{18, s->integrated}, {33, (unsigned)device + 1}, {35, s->tcc},       {41, 1},
+    } known[] = {{115, 1},             {18, s->integrated}, {33, (unsigned)device + 1}, {35, s->tcc},       {41, 1},
                  {75, 9},             {76, 0},                    {102, s->vmm},      {103, s->posix_fd},
                  {107, s->compression}, {110, s->rdma},           {124, s->dma_buf},  {128, s->fabric},
                  {132, s->multicast}, {141, s->host_numa},        {145, s->host_numa}};
@@ -127,6 +127,7 @@ CUresult impl_cuDevicePrimaryCtxRelease(CUdevice device) {
     if (d->context_refs == 1) work_finish_device(device);
     if (--d->context_refs == 0) { /* X2: what cuMemCreate made stays */
         work_forget_context(device);
+        pool_trim(device, 0);
         d->context = 0;
     }
     return OK;
@@ -189,6 +190,7 @@ CUresult impl_cuCtxGetDevice(CUdevice *device) {
 
 CUresult impl_cuCtxSynchronize(void) {
     work_finish_device(here());
+    pool_trim(here(), g.device[here()].threshold);
     return OK;
 }
 

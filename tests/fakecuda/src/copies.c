@@ -22,8 +22,7 @@ static struct part part_at(CUdeviceptr address, size_t nbytes) {
     size_t skip = (size_t)(address - mapping->address);
     const struct physical *physical = mapping->handle->physical;
     size_t rest = mapping->nbytes - skip;
-    return (struct part){mapping, g.device[physical->device].memfd, physical->offset + skip,
-                         rest < nbytes ? rest : nbytes};
+    return (struct part){mapping, physical->fd, physical->offset + skip, rest < nbytes ? rest : nbytes};
 }
 
 /* Every byte is mapped and the current device may reach it; anything else is BAD_COPY's code (E1). */

@@ -17,13 +17,13 @@ static bool memfd_ready(struct device *device, uint64_t nbytes) {
 }
 
 /* C4: new memory holds whatever the tests say, so that nothing can rely on zeros. */
-static bool poison(const struct device *device, const struct physical *physical) {
+static bool poison(const struct physical *physical) {
     char block[65536];
     if (g.settings.poison == POISON_OFF) return true;
     memset(block, (int)g.settings.poison, sizeof block);
     for (uint64_t done = 0; done < physical->nbytes;) {
         size_t part = physical->nbytes - done < sizeof block ? (size_t)(physical->nbytes - done) : sizeof block;
-        ssize_t wrote = pwrite(device->memfd, block, part, (off_t)(physical->offset + done));
+        ssize_t wrote = pwrite(physical->fd, block, part, (off_t)(physical->offset + done));
         if (wrote <= 0) return false;
         done += (uint64_t)wrote;
     }
@@ -31,11 +31,26 @@ static bool poison(const struct device *device, const struct physical *physical)
 }
 
 static void physical_free(struct physical *physical) {
-    struct device *device = &g.device[physical->device];
-    fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)physical->offset,
-              (off_t)physical->nbytes);
-    device->used -= physical->nbytes;
+    if (physical->exportable) close(physical->fd); /* its bytes live as long as a descriptor of it does */
+    else
+        fallocate(physical->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)physical->offset,
+                  (off_t)physical->nbytes);
+    if (!physical->foreign) g.device[physical->device].used -= physical->nbytes;
     free(physical);
+}
+
+static bool place(struct physical *physical, bool exportable) {
+    struct device *d = &g.device[physical->device];
+    physical->exportable = exportable;
+    if (exportable) {
+        physical->fd = memfd_create("fakecuda-handle", MFD_CLOEXEC);
+        return physical->fd >= 0 && ftruncate(physical->fd, (off_t)physical->nbytes) == 0;
+    }
+    if (!memfd_ready(d, d->next_offset + physical->nbytes)) return false;
+    physical->fd = d->memfd;
+    physical->offset = d->next_offset;
+    d->next_offset += physical->nbytes;
+    return true;
 }
 
 CUresult physical_new(int device, size_t nbytes, const CUprop *prop, struct physical **out) {
@@ -43,14 +58,15 @@ CUresult physical_new(int device, size_t nbytes, const CUprop *prop, struct phys
     uint64_t used = used_on(device);
     if (used > g.settings.memory || nbytes > g.settings.memory - used) return OUT_OF_MEMORY;
     struct physical *physical = malloc(sizeof *physical);
-    if (physical == NULL || !memfd_ready(d, d->next_offset + nbytes)) {
+    if (physical == NULL) return OUT_OF_MEMORY;
+    *physical = (struct physical){.device = device, .fd = -1, .nbytes = nbytes, .prop = *prop};
+    if (!place(physical, (prop->handle_types & HANDLE_POSIX_FD) != 0)) {
+        if (physical->exportable && physical->fd >= 0) close(physical->fd);
         free(physical);
         return OUT_OF_MEMORY;
     }
-    *physical = (struct physical){.device = device, .offset = d->next_offset, .nbytes = nbytes, .prop = *prop};
-    d->next_offset += nbytes;
     d->used += nbytes;
-    if (!poison(d, physical)) {
+    if (!poison(physical)) {
         physical_free(physical);
         return OUT_OF_MEMORY;
     }
@@ -126,6 +142,7 @@ CUresult impl_cuMemCreate(CUhandle *handle, size_t nbytes, const CUprop *prop, u
     CUresult result = check_prop(prop, false);
     if (result != OK) return result;
     if (handle == NULL) return INVALID_VALUE;
+    if ((prop->handle_types & HANDLE_FABRIC) != 0 && !g.settings.imex) return NOT_PERMITTED; /* no IMEX channel */
     if (flags != 0) return REFUSE("C1", "flags is %#llx, must be 0", flags);
     if (nbytes == 0 || nbytes % g.settings.granularity != 0)
         return REFUSE("C1", "size %zu is not a multiple of the granularity %llu", nbytes, g.settings.granularity);
@@ -165,11 +182,13 @@ CUresult impl_cuMemGetAllocationPropertiesFromHandle(CUprop *prop, CUhandle valu
     return OK;
 }
 
-/* An exported descriptor is a memfd that names the handle; unlike a real one it does not keep memory alive. */
+/* An exported descriptor is that of the handle's own memfd, with this behind its bytes. */
 struct ticket {
     char magic[8];
     pid_t process;
     CUhandle handle;
+    uint64_t nbytes;
+    CUprop prop;
 };
 static const char magic[8] = "fakecud";
 
@@ -177,18 +196,47 @@ CUresult impl_cuMemExportToShareableHandle(void *shared, CUhandle value, int typ
     const struct handle *handle = handle_live(value, "H3");
     if (handle == NULL || shared == NULL || flags != 0) return INVALID_VALUE;
     if (type != HANDLE_POSIX_FD) return NOT_SUPPORTED;
-    if ((handle->physical->prop.handle_types & type) == 0)
+    const struct physical *physical = handle->physical;
+    if ((physical->prop.handle_types & type) == 0)
         return REFUSE("C3", "handle %#llx was not created for export as type %d", value, type);
-    struct ticket ticket = {.process = getpid(), .handle = value};
+    struct ticket ticket = {.process = getpid(), .handle = value, .nbytes = physical->nbytes, .prop = physical->prop};
     memcpy(ticket.magic, magic, sizeof magic);
-    int fd = memfd_create("fakecuda-export", MFD_CLOEXEC);
-    if (fd < 0) return OUT_OF_MEMORY;
-    if (write(fd, &ticket, sizeof ticket) != (ssize_t)sizeof ticket) {
-        close(fd);
+    if (pwrite(physical->fd, &ticket, sizeof ticket, (off_t)physical->nbytes) != (ssize_t)sizeof ticket)
         return OUT_OF_MEMORY;
-    }
+    int fd = fcntl(physical->fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0) return OUT_OF_MEMORY;
     memcpy(shared, &fd, sizeof fd);
     return OK;
+}
+
+static bool read_ticket(int fd, struct ticket *ticket) {
+    off_t end = lseek(fd, 0, SEEK_END);
+    return end > (off_t)sizeof *ticket &&
+           pread(fd, ticket, sizeof *ticket, end - (off_t)sizeof *ticket) == (ssize_t)sizeof *ticket &&
+           memcmp(ticket->magic, magic, sizeof magic) == 0 && ticket->nbytes + sizeof *ticket == (uint64_t)end;
+}
+
+/* Another process's memory, or that of a handle which is gone: an open descriptor keeps it alive (an assumption). */
+static CUresult adopt(CUhandle *out, int fd, const struct ticket *ticket) {
+    struct physical *physical = malloc(sizeof *physical);
+    if (physical == NULL) return OUT_OF_MEMORY;
+    *physical = (struct physical){.device = ticket->prop.location.id,
+                                  .fd = fcntl(fd, F_DUPFD_CLOEXEC, 3),
+                                  .exportable = true,
+                                  .foreign = true,
+                                  .nbytes = ticket->nbytes,
+                                  .prop = ticket->prop};
+    CUresult result = physical->fd >= 0 ? handle_new(physical, out) : OUT_OF_MEMORY;
+    if (result == OK) return OK;
+    if (physical->fd >= 0) close(physical->fd);
+    free(physical);
+    return result;
+}
+
+static struct handle *still_here(CUhandle value) {
+    if (value < first_handle || value - first_handle >= g.handle_count) return NULL;
+    struct handle *handle = g.handles[value - first_handle];
+    return handle != NULL && handle->refs > 0 ? handle : NULL;
 }
 
 CUresult impl_cuMemImportFromShareableHandle(CUhandle *out, void *shared, int type) {
@@ -196,9 +244,7 @@ CUresult impl_cuMemImportFromShareableHandle(CUhandle *out, void *shared, int ty
     if (out == NULL) return INVALID_VALUE;
     if (type != HANDLE_POSIX_FD) return NOT_SUPPORTED;
     int fd = (int)(intptr_t)shared;
-    if (pread(fd, &ticket, sizeof ticket, 0) != (ssize_t)sizeof ticket || ticket.process != getpid() ||
-        memcmp(ticket.magic, magic, sizeof magic) != 0)
-        return INVALID_VALUE;
-    const struct handle *handle = handle_live(ticket.handle, "H3");
-    return handle != NULL ? handle_new(handle->physical, out) : INVALID_VALUE;
+    if (!read_ticket(fd, &ticket) || !valid_device(ticket.prop.location.id)) return INVALID_VALUE;
+    const struct handle *handle = ticket.process == getpid() ? still_here(ticket.handle) : NULL;
+    return handle != NULL ? handle_new(handle->physical, out) : adopt(out, fd, &ticket);
 }

@@ -34,6 +34,8 @@ static const struct number numbers[] = {
     NUMBER("RELEASE_WAITS", release_waits, 0, 1, 0),
     NUMBER("OTHERS", others, 0, 1024 * TIB, 0),
     NUMBER("OTHERS_AFTER", others_after, 0, ULLONG_MAX, 0),
+    NUMBER("PEERS", peers, 0, 1, 1),
+    NUMBER("IMEX", imex, 0, 1, 0),
     NUMBER("CONTEXT_MEMORY", context_memory, 0, 1024 * TIB, 0),
     NUMBER("BAD_COPY", bad_copy, INVALID_VALUE, ILLEGAL_ADDRESS, INVALID_VALUE),
     NUMBER("VMM", vmm, 0, 1, 1),

@@ -32,7 +32,7 @@ struct attribute {
 struct settings {
     unsigned long long devices, memory, granularity, granularity_rec, poison, driver_version, va_limit, max_mappings;
     unsigned long long busy_ms, unmap_waits, release_waits, bad_copy;
-    unsigned long long others, others_after, context_memory;
+    unsigned long long others, others_after, context_memory, peers, imex;
     unsigned long long vmm, posix_fd, fabric, rdma, compression, multicast, host_numa, dma_buf, integrated, tcc;
     char report[PATH_BYTES];
     struct faults faults;
@@ -53,7 +53,9 @@ bool faults_parse(struct faults *out, const char *text, char *why, size_t why_by
 /* ---- memory objects (vmm.c, ranges.c) */
 struct physical {
     int device;
-    uint64_t offset, nbytes; /* in the device's memfd; offsets are never used twice */
+    int fd;                  /* the device's memfd, or one of its own where it may be exported */
+    bool exportable, foreign; /* foreign: imported, and charged to the process that made it */
+    uint64_t offset, nbytes; /* in fd; offsets are never used twice */
     CUprop prop;
     unsigned users; /* handles: the one created, and those imported */
 };
@@ -78,6 +80,7 @@ struct mapping {
 struct reservation {
     CUdeviceptr address;
     size_t nbytes;
+    bool allocated; /* by cuMemAlloc or cuMemAllocAsync, which alone give it back */
     size_t live; /* mappings in it */
     struct mapping **slots; /* one per granule of the minimum granularity */
 };
@@ -105,6 +108,7 @@ struct event {
 struct device {
     int memfd;
     uint64_t next_offset, used;
+    uint64_t pooled, threshold; /* kept by the stream-ordered allocator; part of used */
     CUcontext context; /* 0: not active */
     unsigned context_refs;
 };
@@ -168,7 +172,12 @@ CUresult physical_new(int device, size_t nbytes, const CUprop *prop, struct phys
 CUresult handle_new(struct physical *physical, CUhandle *out);
 void handle_settle(struct handle *handle); /* free what neither a reference nor a mapping holds */
 
+/* ---- alloc.c */
+#define FIRST_POOL ((CUpool)0x70010000)
+void pool_trim(int device, uint64_t keep);
+
 /* ---- vmm.c */
+CUresult mapping_add(struct reservation *reservation, CUdeviceptr address, size_t nbytes, struct handle *handle);
 void mapping_remove(struct reservation *reservation, struct mapping *mapping);
 
 /* ---- work.c */

@@ -25,14 +25,14 @@ CUresult impl_cuMemAddressFree(CUdeviceptr address, size_t nbytes) {
     if (reservation->address != address || reservation->nbytes != nbytes)
         return REFUSE("R3", "[%#llx, +%zu) is not the reservation [%#llx, +%zu)", address, nbytes,
                       reservation->address, reservation->nbytes);
+    if (reservation->allocated) return REFUSE("D1", "%#llx was allocated, not reserved", address);
     if (reservation->live > 0)
         return REFUSE("R4", "[%#llx, +%zu) still has %zu mappings", address, nbytes, reservation->live);
     reservation_drop(reservation);
     return OK;
 }
 
-static CUresult mapping_add(struct reservation *reservation, CUdeviceptr address, size_t nbytes,
-                            struct handle *handle) {
+CUresult mapping_add(struct reservation *reservation, CUdeviceptr address, size_t nbytes, struct handle *handle) {
     struct mapping *mapping = calloc(1, sizeof *mapping);
     if (mapping == NULL) return OUT_OF_MEMORY;
     mapping->address = address;
@@ -83,6 +83,7 @@ CUresult impl_cuMemUnmap(CUdeviceptr address, size_t nbytes) {
         if (result != OK) return result;
     }
     struct reservation *reservation = reservation_at(address);
+    if (reservation->allocated) return REFUSE("D1", "%#llx was allocated, not mapped", address);
     bool busy = false;
     for (CUdeviceptr at = address; at < address + nbytes;) {
         struct mapping *mapping = mapping_at(at);
@@ -93,6 +94,15 @@ CUresult impl_cuMemUnmap(CUdeviceptr address, size_t nbytes) {
     /* Hardware lets it pass, and the work then reads or writes what is not there any more. */
     if (busy) broke("U3", "[%#llx, +%zu) was unmapped with work in flight", address, nbytes);
     return OK;
+}
+
+/* Without peer links a device has access to its own memory only. */
+static bool linked(const struct mapping *mapping, const CUaccess *access, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!g.settings.peers && access[i].flags != ACCESS_NONE &&
+            access[i].location.id != mapping->handle->physical->device)
+            return false;
+    return true;
 }
 
 static CUresult check_access(const CUaccess *access, size_t count) {
@@ -119,7 +129,10 @@ CUresult impl_cuMemSetAccess(CUdeviceptr address, size_t nbytes, const CUaccess 
     if (result != OK) return result;
     unsigned long long more = 0;
     for (CUdeviceptr at = address; at < address + nbytes; at += mapping_at(at)->nbytes)
+    {
+        if (!linked(mapping_at(at), access, count)) return INVALID_DEVICE;
         more += !mapping_at(at)->described;
+    }
     if (more > 0 && more > g.settings.max_mappings - g.described) return OUT_OF_MEMORY;
     for (CUdeviceptr at = address; at < address + nbytes; at += mapping_at(at)->nbytes) {
         struct mapping *mapping = mapping_at(at);

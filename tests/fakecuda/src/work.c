@@ -160,6 +160,7 @@ CUresult impl_cuStreamSynchronize(CUstream stream) {
     int slot = stream_slot(stream);
     if (slot < 0) return INVALID_HANDLE;
     work_finish_slot(slot);
+    pool_trim(here(), g.device[here()].threshold);
     return OK;
 }
 

@@ -19,7 +19,9 @@ _WORD: Final = 4
 
 
 class DeviceCopies:
-    """Writes, fills and reads what is committed on one device; each call waits for its own work.
+    """Writes, fills and reads what is committed on one device.
+
+    Each call waits for its own work, unless it is asked not to.
 
     Args:
         context: The device. A context of their own keeps these calls out of another's clock.
@@ -28,8 +30,14 @@ class DeviceCopies:
     def __init__(self, context: DeviceContext) -> None:
         self._context = context
 
-    def write(self, reservation: Reservation, offset: int, data: Any) -> None:
-        """Copy *data* to *offset*.
+    def write(self, reservation: Reservation, offset: int, data: Any, *, wait: bool = True) -> None:
+        """Copy *data* to *offset*; it may change as soon as this returns.
+
+        Args:
+            reservation: Where.
+            offset: In it.
+            data: What.
+            wait: Whether to wait until the device has it; :meth:`wait` does so later.
 
         Raises:
             UsageError: If *data* is not contiguous, or the target is not committed.
@@ -42,7 +50,8 @@ class DeviceCopies:
         with self._context.current():
             self._context.call("cuMemcpyHtoD", address, view, view.nbytes)
             # Pageable memory is staged: the call may return before the device has it (docs).
-            self._context.call("cuStreamSynchronize", 0)
+            if wait:
+                self._context.call("cuStreamSynchronize", 0)
 
     def read(self, reservation: Reservation, offset: int, into: Any) -> None:
         """Fill *into* with what is at *offset*.
@@ -60,8 +69,17 @@ class DeviceCopies:
         with self._context.current():
             self._context.call("cuMemcpyDtoH", view, address, view.nbytes)
 
-    def fill(self, reservation: Reservation, offset: int, nbytes: int, word: int) -> None:
+    def fill(
+        self, reservation: Reservation, offset: int, nbytes: int, word: int, *, wait: bool = True
+    ) -> None:
         """Fill a span with a repeated word of 32 bits.
+
+        Args:
+            reservation: Where.
+            offset: In it.
+            nbytes: How much.
+            word: What.
+            wait: Whether to wait until it is done; :meth:`wait` does so later.
 
         Raises:
             UsageError: If the span is not made of whole aligned words, or is not committed.
@@ -72,7 +90,13 @@ class DeviceCopies:
         address = _address(reservation, offset, nbytes)
         with self._context.current():
             self._context.call("cuMemsetD32", address, word, nbytes // _WORD)
-            self._context.call("cuStreamSynchronize", 0)  # a fill returns before it is done (docs)
+            if wait:  # a fill returns before it is done (docs)
+                self._context.call("cuStreamSynchronize", 0)
+
+    def wait(self) -> None:
+        """Wait for every write and fill of this context so far."""
+        with self._context.current():
+            self._context.call("cuStreamSynchronize", 0)
 
 
 def _contiguous(data: Any) -> memoryview:

@@ -13,7 +13,7 @@ from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.governor import Governor, Role, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.governor import Authority, Lease
@@ -58,7 +58,8 @@ class HandlePool:
 
     A handle is charged when it is created and until the driver has taken it back; mapping and
     unmapping it changes nothing. What is mapped from a pool is cleared, new or not, so that memory
-    from it always reads as zero. It implements :class:`HandleSource`.
+    from it always reads as zero, unless *clear* is off. With ``retain_bytes=0`` it keeps nothing and
+    still lets mappings share a handle. It implements :class:`HandleSource`.
 
     Args:
         context: The device.
@@ -66,9 +67,11 @@ class HandlePool:
         properties: The allocation properties of every handle.
         governor: Whose ledger is charged; buffers on top must have this governor or none.
         retain_bytes: How much is kept unmapped at most; ``None``: everything.
-    """
+        clear: Whether what is mapped is cleared. Engines do without: they write before they read.
 
-    dirty = True
+    Attributes:
+        dirty: Whether what is mapped must be cleared.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,9 @@ class HandlePool:
         *,
         governor: Governor | None = None,
         retain_bytes: int | None = None,
+        clear: bool = True,
     ) -> None:
+        self.dirty = clear
         if retain_bytes is not None and retain_bytes < 0:
             raise UsageError(f"a pool cannot retain {retain_bytes} bytes")
         self.nbytes = nbytes
@@ -117,8 +122,12 @@ class HandlePool:
             self._note_created()
         return handle
 
-    def fill(self, keep_bytes: int) -> None:
+    def fill(self, keep_bytes: int, *, progress: Callable[[], None] = lambda: None) -> None:
         """Create handles until *keep_bytes* are kept unmapped, or what the bound allows.
+
+        Args:
+            keep_bytes: How much.
+            progress: Called after each handle: filling a large device takes half a minute.
 
         Raises:
             CudaError: If the driver has no memory for one; those before it are kept.
@@ -132,6 +141,7 @@ class HandlePool:
             with self._lock:
                 self._free.append(handle)
                 self._note_created()
+            progress()
 
     def share(self, handles: Iterable[int]) -> None:
         """Note that each of *handles* is about to be mapped once more.
@@ -165,8 +175,12 @@ class HandlePool:
                 return
         self._release(handle)
 
-    def trim(self, keep_bytes: int = 0) -> int:
-        """Release unmapped handles until at most *keep_bytes* are kept; the bytes given back.
+    def trim(self, keep_bytes: int = 0, *, progress: Callable[[], None] = lambda: None) -> int:
+        """Release unmapped handles until at most *keep_bytes* are kept; return the bytes given back.
+
+        Args:
+            keep_bytes: How much.
+            progress: Called after each handle.
 
         Raises:
             UsageError: If *keep_bytes* is negative.
@@ -186,6 +200,7 @@ class HandlePool:
                 done += 1
             except CudaError as error:
                 failure = failure or error
+            progress()
         if failure is not None:
             raise failure
         return done * self.nbytes

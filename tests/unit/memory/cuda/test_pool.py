@@ -317,3 +317,54 @@ def test_an_interrupt_in_a_commit_leaves_nothing_mapped(make, fakecuda, monkeypa
         monkeypatch.undo()
         assert buffer.committed == 0
         assert fakecuda.report()["live"]["mappings"] == 0
+
+
+def test_a_handle_that_cannot_be_released_does_not_keep_the_others(make, fakecuda):
+    device = make()
+    with device.buffer() as buffer:
+        buffer.grow_to(8 * CHUNK)
+    fakecuda.fail("cuMemRelease:1=999")
+    backing, pool = device.backing, device.pool
+    del device.backing, device.pool, backing, pool, buffer
+    gc.collect()
+    assert fakecuda.report()["live"]["handles"] == 1
+    fakecuda.reset()
+    device.pool = HandlePool(
+        DeviceContext(0), CHUNK, device.context.driver.allocation_properties(0)
+    )
+
+
+def test_a_pool_that_keeps_nothing_still_lets_mappings_share(make, fakecuda):
+    device = make(retain=0)
+    with device.buffer() as first, device.buffer() as second:
+        first.grow_to(2 * CHUNK)
+        device.write(first.base, b"shared prefix")
+        device.backing.share(second.reservation, 0, first.reservation, 0, 2 * CHUNK)
+        assert device.charged() == 2 * CHUNK
+        first.shrink_to(0)
+        assert device.read(second.base, 13) == b"shared prefix"
+        assert device.charged() == 2 * CHUNK
+        second.release(0, 2 * CHUNK)
+        assert device.charged() == 0
+    assert device.pool.snapshot().pooled == 0
+
+
+def test_a_pool_without_clearing_promises_no_zeroes(fakecuda):
+    from vmtool.memory import open_device
+
+    fakecuda.reset(granularity="64KiB", poison=0xA5)
+    backing = open_device("cuda", method="pooled", clear=False)
+    assert not backing.zeroes
+    reservation = backing.reserve(CHUNK)
+    backing.commit(reservation, 0, CHUNK)
+    assert "cuMemsetD8" not in fakecuda.report()["calls"]
+    backing.unreserve(reservation)
+    backing.close()
+
+
+def test_filling_and_trimming_report_their_progress(make):
+    device = make()
+    steps = []
+    device.pool.fill(5 * CHUNK, progress=lambda: steps.append("fill"))
+    device.pool.trim(progress=lambda: steps.append("trim"))
+    assert steps == ["fill"] * 5 + ["trim"] * 5
