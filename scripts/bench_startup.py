@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What starting vmtool costs, against the floor that click sets, in one run.
+"""What starting vmtool costs, against importing click, in one run.
 
     bench_startup.py [--rounds N] [--check]
 
-Every round starts each command once, in a new order, so that a busy moment of the machine meets
-all of them alike. Wall time is what a user waits; processor time, where the platform tells it, is
-what the command itself costs when other programs run. ``--check`` exits 1 when the ratio of the
+Every round starts each command once, in a new order, so that a busy moment affects all of them
+alike. Wall time is what a user waits; processor time, where the system reports it, is what the
+command itself costs when other programs run. ``--check`` exits 1 when the ratio of the
 least processor time (else of the least wall time) is over its limit.
 """
 
@@ -40,14 +40,16 @@ SUBJECTS = {
     FLOOR: Subject(("-c", "import click")),
     "vmtool --help": Subject(("-m", "vmtool", "--help"), limit=1.3),
     "vmtool kv-estimate": Subject(
-        ("-m", "vmtool", "kv-estimate", "llama-3.1-8b", "--budget", "16GiB"), limit=2.5
+        ("-m", "vmtool", "kv-estimate", "llama-3.1-8b", "--budget", "16GiB"), limit=3
     ),
+    "vmtool schema": Subject(("-m", "vmtool", "schema"), limit=3),
+    "vmtool doctor": Subject(("-m", "vmtool", "doctor", "--backing", "host"), limit=3),
 }
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one start took, in ns; *cpu* is ``None`` where it is not told."""
+    """What one start took, in ns; *cpu* is ``None`` where it is not available."""
 
     wall: int
     cpu: int | None
@@ -108,7 +110,7 @@ class Cost:
         return cls(median(walls), min(walls), min(cpus, default=None))
 
     def ratios(self, floor: "Cost") -> list[float]:
-        """Return the ratios to *floor*; the last is the one that a limit is held against."""
+        """Return the ratios to *floor*; the last is the one that a limit applies to."""
         found = [self.median / floor.median, self.least / floor.least]
         if self.cpu is not None and floor.cpu:
             found.append(self.cpu / floor.cpu)
@@ -116,14 +118,14 @@ class Cost:
 
 
 def main() -> int:
-    """Measure, print the table, and return 1 if a limit was asked for and is not met."""
+    """Measure, print the table, and return 1 if a limit is exceeded and ``--check`` is given."""
     parser = argparse.ArgumentParser(description="What starting vmtool costs.")
     parser.add_argument("--rounds", type=int, default=40, help="starts of every command (40)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a limit is exceeded")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    # What is installed has its byte code beside it; a checkout may be told to write none.
+    # An installed package has its byte code beside it.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTHONPYCACHEPREFIX"] = folder
