@@ -134,11 +134,11 @@ def main() -> int:
         parser.exit(1, f"bench_startup: click cannot be imported here: {failed[FLOOR]}\n")
     costs = {name: Cost.of(found) for name, found in samples.items()}
     print(f"{options.rounds} rounds, Python {sys.version.split()[0]}, {sys.platform}")
-    print(f"{'':18}   median      min      cpu   ratios of these")
+    print(f"{'':20}   median      min      cpu   ratios of these")
     over = False
     for name, subject in SUBJECTS.items():
         if name in failed:
-            print(f"{name:18}  could not run: {failed[name]}")
+            print(f"{name:20}  could not run: {failed[name]}")
             over |= subject.limit is not None
             continue
         cost = costs[name]
@@ -150,7 +150,7 @@ def main() -> int:
             f"{value / 1e6:4.1f} ms" if value else "      -"
             for value in (cost.median, cost.least, cost.cpu)
         )
-        print(f"{name:18}  {times}   {' '.join(f'{r:5.2f}' for r in ratios)}  {limit}".rstrip())
+        print(f"{name:20}  {times}   {' '.join(f'{r:5.2f}' for r in ratios)}  {limit}".rstrip())
     return int(over and options.check)
 
 
