@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
 
-#: An ordinal of more digits than this is no device.
+#: No machine has devices of more digits than this.
 _ORDINAL_DIGITS: Final = 3
 
 
@@ -23,7 +23,7 @@ def host_methods() -> tuple[str, ...]:
     """Return the names of the commit methods of this platform's host backing, default first."""
     if sys.platform == "win32":
         return ("view", "private", "decommit")
-    else:  # mypy needs both branches spelled out
+    else:
         return ("fixed", "protect", "advise")
 
 
@@ -52,7 +52,7 @@ def device_ordinal(kind: str) -> int | None:
     if name != "cuda" or not (number.isascii() and number.isdigit()):
         raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
     if len(number) > _ORDINAL_DIGITS:
-        raise UnavailableError(f"there is no CUDA device {number} here")
+        raise UnavailableError(f"there is no CUDA device {number}")
     return int(number)
 
 
@@ -93,11 +93,11 @@ def open_backing(
         label: Name the mappings where the kernel can (host, Linux).
         chunk: Bytes of one physical handle (device); the recommended granularity by default.
         governor: Whose ledger a pool is charged to (device, ``pooled``); see :func:`open_device`.
-        faults: Calls that shall fail, for tests and ``--inject``.
+        faults: Calls to make fail, for tests and ``--inject``.
 
     Raises:
         UsageError: If *kind* or *method* is unknown, a fault names a call that is not made, or
-            something is asked of a kind of memory that does not have it.
+            this kind of memory lacks what is asked for.
         UnavailableError: If this machine has no such memory.
     """
     if device_ordinal(kind) is not None:
@@ -116,7 +116,7 @@ def open_backing(
             raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
         windows_calls = WINDOWS_CALLS if faults is None else faults.wrap(WINDOWS_CALLS)
         return WindowsBacking(method, calls=windows_calls)
-    else:  # mypy needs both branches spelled out
+    else:
         from vmtool.memory.posix.backing import PosixBacking
         from vmtool.memory.posix.calls import CALLS
 
@@ -135,7 +135,7 @@ def open_device(
     times: CallTimes | None = None,
     faults: FaultyCalls | None = None,
 ) -> CudaBacking:
-    """Return the backing of a device; what :func:`open_backing` does, with all that it can be told.
+    """Return the backing of a device, with more choices than :func:`open_backing` has.
 
     Args:
         kind: ``cuda`` or ``cuda:N``.
@@ -146,7 +146,7 @@ def open_device(
         governor: Whose ledger the pool is charged to; one of its own by default. Buffers on a
             pooled backing must have this governor, or none.
         times: Where to record how long each driver call took.
-        faults: Calls that shall fail.
+        faults: Calls to make fail.
 
     Raises:
         UsageError: If an argument is not legal on this device.

@@ -66,7 +66,7 @@ class MisalignedError(UsageError):
 
 
 class OutOfRangeError(UsageError):
-    """A span that leaves the reservation.
+    """A span outside the reservation.
 
     Attributes:
         overrun: How many bytes lie outside.
@@ -115,7 +115,7 @@ class NotCommittedError(UsageError):
 
 
 class ClosedError(UsageError):
-    """A reservation or buffer that was given back already."""
+    """A reservation or buffer that is closed."""
 
 
 class OutOfMemoryError(CallError):
@@ -123,7 +123,7 @@ class OutOfMemoryError(CallError):
 
 
 class QuarantineError(VmtoolError):
-    """The platform could be left neither as it was nor as asked; the span will not be used again.
+    """A failed call could not be undone; the span will not be used again.
 
     The call that failed is ``__cause__``.
 
@@ -133,7 +133,7 @@ class QuarantineError(VmtoolError):
 
     def __init__(self, span: Span, failure: CallError) -> None:
         super().__init__(
-            f"{span[0]}..{span[1]} is quarantined: {failure}, and it could not be put back",
+            f"{span[0]}..{span[1]} is quarantined: {failure}, and the call could not be undone",
             cause=failure.cause,
             hint=failure.hint,
         )
@@ -141,9 +141,9 @@ class QuarantineError(VmtoolError):
 
 
 def failed_call(error: BaseException) -> CallError | None:
-    """Return the call whose failure *error* tells of, if it is one's."""
-    found = error.__cause__ if isinstance(error, QuarantineError) else error
-    return found if isinstance(found, CallError) else None
+    """Return the failed call behind *error*, or ``None`` if there is none."""
+    cause = error.__cause__ if isinstance(error, QuarantineError) else error
+    return cause if isinstance(cause, CallError) else None
 
 
 class Reservation(Owner):
@@ -154,7 +154,7 @@ class Reservation(Owner):
         capacity: Its size in bytes.
         granularity: The granule of the backing that made it.
         blocks: The committed spans.
-        quarantined: Spans that the platform would not give back; owned, counted, never reused.
+        quarantined: Spans that the platform refused to release; owned, counted, never reused.
         degraded: Released spans whose pages are gone but which may not fault and stay charged,
             because the platform refused to change the mapping (see :class:`PosixBacking`).
         closed: Whether it was unreserved.
@@ -206,7 +206,7 @@ class Reservation(Owner):
     def check_span(self, offset: int, nbytes: int) -> None:
         """Raise unless ``offset..offset + nbytes`` is aligned, not empty and inside."""
         if self.closed:
-            raise ClosedError(f"the reservation at {self.base:#x} was given back already")
+            raise ClosedError(f"the reservation at {self.base:#x} is closed")
         # By modulo: a device's chunk is any multiple of its driver's granularity.
         misaligned = offset % self.granularity
         if misaligned or nbytes % self.granularity:
@@ -247,11 +247,11 @@ class VirtualBacking(Protocol):
 
     @property
     def name(self) -> str:
-        """What the user calls it: ``host`` or ``cuda:0``."""
+        """The name that ``--backing`` takes: ``host`` or ``cuda:0``."""
 
     @property
     def device_name(self) -> str | None:
-        """The driver's own name for the device whose memory it is; ``None`` for the host's."""
+        """The driver's name for the device; ``None`` for the host."""
 
     @property
     def method(self) -> str:
@@ -283,7 +283,7 @@ class VirtualBacking(Protocol):
 
     @property
     def populates(self) -> bool:
-        """Whether the pages are there when commit returns, so that no first write faults."""
+        """Whether commit faults the pages in, so that no first write faults."""
 
     def reserve(self, nbytes: int) -> Reservation:
         """Reserve *nbytes* of address space and nothing else (B2).
@@ -300,7 +300,7 @@ class VirtualBacking(Protocol):
         Raises:
             MisalignedError, OutOfRangeError, OverlapError: If the span is not legal (B5).
             OutOfMemoryError, CallError: If the platform refuses; nothing has changed (B8).
-            QuarantineError: If it refuses and could not be put back.
+            QuarantineError: If it refuses and the change could not be undone.
         """
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
@@ -309,7 +309,7 @@ class VirtualBacking(Protocol):
         Raises:
             MisalignedError, OutOfRangeError, NotCommittedError: If the span is not legal (B5).
             CallError: If the platform refuses; nothing has changed (B8).
-            QuarantineError: If it refuses and could not be put back.
+            QuarantineError: If it refuses and the change could not be undone.
         """
 
     def unreserve(self, reservation: Reservation) -> None:

@@ -23,14 +23,28 @@ class BlockMap:
     cost O(log n) in the number of spans and few cache misses. The end of the last span is at hand:
     growing and shrinking at the tail, which is what KV caches do, never searches.
 
+    Args:
+        bucket: Spans in a bucket at most, 2 or more.
+
     Attributes:
         total: How many bytes the spans hold together.
         end: Where the last span ends; equal to *total* when there is no hole below.
     """
 
-    __slots__ = ("_at", "_bucket", "_ends", "_firsts", "_sought", "_starts", "end", "total")
+    __slots__ = (
+        "_at",
+        "_bucket",
+        "_ends",
+        "_firsts",
+        "_limit",
+        "_sought",
+        "_starts",
+        "end",
+        "total",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, bucket: int = _BUCKET) -> None:
+        self._limit = bucket
         self._starts: list[array[int]] = []  # no bucket is empty
         self._ends: list[array[int]] = []
         self._firsts: list[int] = []  # the first start of each bucket
@@ -178,8 +192,8 @@ class BlockMap:
         ends.insert(at, end)
         if at == 0:
             self._firsts[bucket] = start
-        if len(starts) > _BUCKET:
-            half = _BUCKET // 2
+        if len(starts) > self._limit:
+            half = self._limit // 2
             self._starts[bucket : bucket + 1] = [starts[:half], starts[half:]]
             self._ends[bucket : bucket + 1] = [ends[:half], ends[half:]]
             self._firsts.insert(bucket + 1, starts[half])

@@ -54,8 +54,8 @@ class VirtualBuffer(Owner):
     threads; one buffer may not.
 
     An exception that a signal handler raises in the middle of a call, as Ctrl-C does by default,
-    leaves the buffer unfit for all but :meth:`close`, which still gives back everything. Programs
-    that go on note the signal instead, as vmtool's own commands do.
+    leaves the buffer in a state in which only :meth:`close` is safe; it still gives back everything.
+    Programs that continue record the signal instead, as vmtool's own commands do.
 
     Args:
         backing: Where the memory comes from.
@@ -199,7 +199,7 @@ class VirtualBuffer(Owner):
         try:
             lease.grow(nbytes)
         except BudgetError:
-            reservation.check_commit(offset, nbytes)  # a span that is not legal is told first
+            reservation.check_commit(offset, nbytes)  # an illegal span is the better error
             raise
         try:
             self._backing.commit(reservation, offset, nbytes)
@@ -320,13 +320,13 @@ class VirtualBuffer(Owner):
         try:
             self.close()
         except LiveViewError as refusal:
-            # The traceback itself may hold the view; what went wrong matters more.
+            # The traceback itself may keep the view alive; the first error matters more.
             if error is None:
                 raise
-            error.add_note(f"the buffer is given back with its last view: {refusal}")
+            error.add_note(f"the buffer is freed with its last view: {refusal}")
 
     def __del__(self) -> None:
-        # The reservation reclaims itself; the governor's ledger must hear of it.
+        # The reservation frees itself; the governor's ledger is updated here.
         if (lease := getattr(self, "_lease", None)) is not None:
             self._reservation = self._deferred = None
             lease.release()
@@ -349,7 +349,7 @@ class VirtualBuffer(Owner):
         return self.reservation.base if nbytes else 0
 
     def _charge_owned(self, lease: Lease) -> None:
-        """Give back the lease on all but what is committed or quarantined: that stays owned."""
+        """Shrink the lease to what is committed or quarantined, which stays owned."""
         lease.shrink(lease.nbytes - self._blocks.total - self.reservation.quarantined.total)
 
     def _check_length(self, nbytes: int) -> None:

@@ -23,7 +23,7 @@ class LiveViewError(UsageError):
 
 
 class Export:
-    """The first bytes of a buffer, lent to someone. It keeps the buffer, and so the memory.
+    """The first bytes of a buffer, lent to another library. It keeps the buffer and its memory alive.
 
     Attributes:
         nbytes: How many bytes.
@@ -37,12 +37,12 @@ class Export:
 
 
 class Exports:
-    """The exports of one buffer, as long as they live.
+    """The exports of one buffer that are alive.
 
     Attributes:
         made: References to the exports made so far; empty is the common case.
-        lent_bytes: Bytes lent through an interface that never says when it is done with them:
-            ``__cuda_array_interface__``, whose users keep the buffer itself.
+        lent_bytes: Bytes lent through ``__cuda_array_interface__``, which has no end: its users keep
+            the buffer itself.
     """
 
     __slots__ = ("lent_bytes", "made")
@@ -127,10 +127,10 @@ class _ManagedTensor(ctypes.Structure):
 
 
 _NAME: Final = b"dltensor"
-# What a consumer holds, by the address of its structure, until it calls the deleter.
-_held: Final[dict[int, tuple[_ManagedTensor, Any, Export]]] = {}
+# What consumers use, by the address of its structure, until they call the deleter.
+_exported: Final[dict[int, tuple[_ManagedTensor, Any, Export]]] = {}
 
-# By index, because attributes of pythonapi are shared with everyone who declares them otherwise.
+# By index: attributes of pythonapi are shared with any code that declares them otherwise.
 _is_valid = ctypes.pythonapi["PyCapsule_IsValid"]
 _is_valid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _is_valid.restype = ctypes.c_int
@@ -143,17 +143,17 @@ _new.restype = ctypes.py_object
 
 
 def _delete(address: int) -> None:
-    """Forget an export; a consumer calls it from any thread, once."""
-    _held.pop(address, None)
+    """Drop an export; a consumer calls it from any thread, once."""
+    _exported.pop(address, None)
 
 
 def _destroy(capsule: int) -> None:
-    """Forget an export whose capsule nobody took; a consumer renames the one that it takes."""
+    """Drop an export whose capsule was not consumed; a consumer renames the capsule it takes."""
     if _is_valid(capsule, _NAME):
-        _held.pop(_get_pointer(capsule, _NAME), None)
+        _exported.pop(_get_pointer(capsule, _NAME), None)
 
 
-# Kept for ever: C code calls them. The capsule is passed as a plain address, because it is being
+# Never freed: C code calls them. The capsule is passed as a plain address, because it is being
 # destroyed and must not be referenced.
 _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _DELETER: Final = _CALLBACK(_delete)
@@ -179,5 +179,5 @@ def capsule(export: Export, address: int, device: tuple[int, int]) -> object:
     managed.tensor.strides = strides
     managed.deleter = ctypes.cast(_DELETER, ctypes.c_void_p).value
     where = ctypes.addressof(managed)
-    _held[where] = (managed, (shape, strides), export)
+    _exported[where] = (managed, (shape, strides), export)
     return _new(where, _NAME, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))

@@ -56,16 +56,16 @@ class Fault:
         return count >= self.nth if self.onwards else count == self.nth
 
 
-def check_faults(faults: Iterable[Fault], known: Collection[str]) -> None:
-    """Raise unless every call that *faults* name is among the *known*.
+def check_faults(faults: Iterable[Fault], names: Collection[str]) -> None:
+    """Raise unless every call that *faults* name is among *names*.
 
     Raises:
-        UsageError: If a call is unknown; it names those that are.
+        UsageError: If a call is unknown; the hint lists the names.
     """
     for fault in faults:
-        if fault.call not in known:
+        if fault.call not in names:
             raise UsageError(
-                f"no call is named {fault.call!r} here", hint=f"use one of {', '.join(known)}"
+                f"no call is named {fault.call!r}", hint=f"use one of {', '.join(names)}"
             )
 
 
@@ -78,7 +78,7 @@ class FaultyCalls:
     """Counts the calls that go through it, and makes those fail that the faults name.
 
     Attributes:
-        faults: What was asked for.
+        faults: The faults to apply.
         counts: How often each call was made.
         applied: The faults that happened, each once, in order.
     """
@@ -100,9 +100,9 @@ class FaultyCalls:
         wrapped = {name: self._wrap_call(name, getattr(table, name)) for name in names}
         return replace(table, **wrapped)  # type: ignore[type-var]
 
-    def check(self, known: Collection[str]) -> None:
-        """Raise unless every call that a fault names is among the *known*; see ``check_faults``."""
-        check_faults(self.faults, known)
+    def check(self, names: Collection[str]) -> None:
+        """Raise unless every call that a fault names is among *names*; see ``check_faults``."""
+        check_faults(self.faults, names)
 
     def next_fault(self, name: str) -> Fault | None:
         """Count one call of *name*; return the fault to apply to it, if there is one."""
@@ -142,7 +142,7 @@ def _fail(fault: Fault, call: Callable[..., int], arguments: tuple[Any, ...]) ->
     if sys.platform == "win32":
         ctypes.set_last_error(code_of(fault.effect))
         return 0
-    else:  # mypy needs both branches spelled out
+    else:
         ctypes.set_errno(getattr(errno, fault.effect))
         return _FAILED
 

@@ -1,4 +1,4 @@
-"""What owns memory, addresses or a place in a ledger is one object and stays one."""
+"""Limits on memory, and the ledger of who leased how much of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """Refuses ``copy`` and ``pickle``: two objects would give the same thing back twice."""
+    """Refuses ``copy`` and ``pickle``: two objects would release the same memory twice."""
 
     __slots__ = ()
 
@@ -25,9 +25,7 @@ class Owner:
         Raises:
             TypeError: Always, as for a lock or a file.
         """
-        raise TypeError(
-            f"cannot copy or pickle a {type(self).__name__}: it owns what it stands for"
-        )
+        raise TypeError(f"cannot copy or pickle a {type(self).__name__}: it owns memory")
 
 
 # Totals are compared with counters that platforms keep in 64 signed bits.
@@ -145,7 +143,7 @@ class Lease(Owner):
                 account.peak = account.used
 
     def shrink(self, nbytes: int) -> None:
-        """Give back *nbytes*, at most what is held. This cannot fail."""
+        """Give back *nbytes*, at most what is leased. This cannot fail."""
         with self._lock:
             if nbytes > 0:
                 nbytes = min(nbytes, self.nbytes)

@@ -58,7 +58,7 @@ def _error_name(effect: str) -> str | None:
     if sys.platform == "win32":
         name = symbol_of(int(effect)) if effect.isdigit() else effect
         return name if code_of(name) else None
-    else:  # mypy needs both branches spelled out
+    else:
         if effect.isdigit():
             return errno.errorcode.get(int(effect))
         return effect if effect in errno.errorcode.values() else None

@@ -62,13 +62,14 @@ class Block:
         self.view = memoryview(self._owner).cast("B")[skip : skip + nbytes]
 
 
-# SetErrorMode on learn.microsoft.com: no box for critical errors, none for a fault.
+# https://learn.microsoft.com/en-us/windows/win32/api/errhandlingapi/nf-errhandlingapi-seterrormode
+# and docs/platform-facts.md#windows-error-box
 _SEM_FAILCRITICALERRORS: Final = 1
 _SEM_NOGPFAULTERRORBOX: Final = 2
 
 
 def show_no_error_box() -> None:
-    """Let a fault end this process at once on Windows, without a dialog that someone must close."""
+    """End this process at once on a fault (Windows), without a dialog that must be closed."""
     if sys.platform == "win32":
         import ctypes
 
@@ -76,12 +77,13 @@ def show_no_error_box() -> None:
 
 
 if sys.platform == "win32":
-    # A console of its own, without a window: Ctrl-C and Ctrl-Break reach a whole console.
+    # A console of its own, without a window, because Ctrl-C and Ctrl-Break reach every process of
+    # one console (docs/platform-facts.md#windows-console).
     _FLAGS: Final = subprocess.CREATE_NO_WINDOW
 else:
     _FLAGS: Final = 0
 
-#: With these a start failed at a limit; those of Windows have no errno of their own.
+#: Errors of a limit that was reached; those of Windows have no errno of their own.
 _LIMITS: Final = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _WINDOWS_LIMITS: Final = {1450, 1455}  # ERROR_NO_SYSTEM_RESOURCES, ERROR_COMMITMENT_LIMIT
 
@@ -167,7 +169,7 @@ def wine_version() -> str | None:
         version.restype = ctypes.c_char_p
         text: bytes = version()
         return text.decode("ascii", errors="replace")
-    else:  # mypy needs both branches spelled out
+    else:
         return None
 
 

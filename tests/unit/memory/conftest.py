@@ -63,6 +63,33 @@ class Failing:
         return failing
 
 
+class ReplaceableCalls:
+    """POSIX calls of which a test replaces some while a backing uses them."""
+
+    def __init__(self, calls):
+        self._real = calls
+        self._current = {}
+        names = [field.name for field in fields(calls)]
+        self.calls = replace(calls, **{name: self._forward(name) for name in names})
+
+    def replace(self, **calls):
+        """Use *calls* from now on, and the real ones for the others."""
+        self._current = calls
+
+    def _forward(self, name):
+        real = getattr(self._real, name)
+
+        def call(*arguments):
+            return self._current.get(name, real)(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def replaceable():
+    return ReplaceableCalls
+
+
 @pytest.fixture
 def failing():
     return Failing

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from vmtool.memory import open_backing
-from vmtool.memory.counters import Counters, read_process, read_range
+from vmtool.memory.counters import Counters, read_process, read_range, read_split
 from vmtool.units import GIB, MIB
 
 if sys.platform == "win32":
@@ -133,23 +133,20 @@ def test_writable_areas_are_what_is_committed():
 
 
 @linux
-def test_without_smaps_statm_tells_what_it_can(monkeypatch):
-    import builtins
+def test_without_smaps_statm_is_read(tmp_path):
+    (tmp_path / "statm").write_text("5000 300 100 1 0 900 0\n", encoding="ascii")
+    counters = read_process(str(tmp_path))
+    assert counters.charge_bytes is None
+    assert counters.address_space_bytes == 5000 * PAGE
+    assert counters.resident_bytes == 300 * PAGE
+    assert counters.mappings > 10
+    process, ranges = read_split([(0, 1 << 47)], str(tmp_path))
+    assert (process.resident_bytes, ranges) == (300 * PAGE, (Counters(),))
 
-    real = builtins.open
 
-    def refuse_smaps(path, *arguments, **keywords):
-        if path == "/proc/self/smaps":
-            raise PermissionError(path)
-        return real(path, *arguments, **keywords)
-
-    monkeypatch.setattr("builtins.open", refuse_smaps)
-    told = read_process()
-    assert told.charge_bytes is None
-    assert told.address_space_bytes > MIB
-    assert told.resident_bytes > MIB
-    assert told.mappings > 10
-    assert read_range(0, 1 << 47) == Counters()
+@linux
+def test_without_proc_only_limits_are_left(tmp_path):
+    assert read_process(str(tmp_path)).address_space_bytes is None
 
 
 def _touch(base, nbytes):

@@ -59,13 +59,15 @@ def refuse(name, code):
     return call
 
 for refused in ("mmap", "madvise"):
-    backing = PosixBacking(calls=calls)
+    code = errno.EAGAIN if refused == "mmap" else errno.EINVAL
+    failing, normal, refusing = refuse(refused, code), getattr(calls, refused), []
+    def switch(*arguments):
+        return (failing if refusing else normal)(*arguments)
+    backing = PosixBacking(calls=dataclasses.replace(calls, **{refused: switch}))
     reservation = backing.reserve(8 * backing.granularity)
     backing.commit(reservation, 0, 4 * backing.granularity)
     made.clear()
-    failing = {refused: refuse(refused, errno.EAGAIN if refused == "mmap" else errno.EINVAL)}
-    backing._calls = dataclasses.replace(calls, **failing)
-    backing._mmap = backing._calls.mmap
+    refusing.append(True)
     backing.release(reservation, 0, backing.granularity)
     told["refused " + refused] = {
         "calls": list(made), "degraded": list(reservation.degraded),

@@ -49,18 +49,16 @@ class Libc:
         self.proc_pid_rusage = proc_pid_rusage
 
 
-def test_address_space_and_footprint_are_told_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc())
-    assert read_task_counters() == Counters(
+def test_address_space_and_footprint_are_told_and_nothing_else():
+    assert read_task_counters(Libc()) == Counters(
         address_space_bytes=421_117_640_704, resident_bytes=5_423_104
     )
-    assert read_virtual_size() == 421_117_640_704
+    assert read_virtual_size(Libc()) == 421_117_640_704
 
 
-def test_a_refused_call_tells_nothing(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc(refuse=True))
-    assert read_task_counters() == Counters()
-    assert read_virtual_size() is None
+def test_a_refused_call_tells_nothing():
+    assert read_task_counters(Libc(refuse=True)) == Counters()
+    assert read_virtual_size(Libc(refuse=True)) is None
 
 
 @pytest.mark.parametrize("parse", [parse_virtual_size, parse_footprint])

@@ -10,8 +10,8 @@ import pytest
 from vmtool.memory.darwin import read_integer, read_text
 
 
-def fake_libc(monkeypatch, answer):
-    """Put in a C library that answers sysctlbyname with *answer*, or refuses it."""
+def fake_libc(answer):
+    """Return a C library that answers sysctlbyname with *answer*, or refuses it, and its calls."""
     asked = []
 
     class Libc:
@@ -24,17 +24,16 @@ def fake_libc(monkeypatch, answer):
             size._obj.value = len(answer)
             return 0
 
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Libc)
-    return asked
+    return Libc, asked
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [(b"Apple M2 Max\0", "Apple M2 Max"), (b"\0", None), (b"", None), (None, None)],
 )
-def test_the_answer_is_read(monkeypatch, answer, text):
-    asked = fake_libc(monkeypatch, answer)
-    assert read_text("machdep.cpu.brand_string") == text
+def test_the_answer_is_read(answer, text):
+    libc, asked = fake_libc(answer)
+    assert read_text("machdep.cpu.brand_string", libc) == text
     assert asked == [(b"machdep.cpu.brand_string", 256, None, 0)]
 
 
@@ -47,12 +46,11 @@ def test_the_answer_is_read(monkeypatch, answer, text):
         (None, None),
     ],
 )
-def test_a_number_is_read_in_the_width_that_it_has(monkeypatch, answer, number):
-    fake_libc(monkeypatch, answer)
-    assert read_integer("kern.hv_vmm_present") == number
+def test_a_number_is_read_in_the_width_that_it_has(answer, number):
+    libc, _ = fake_libc(answer)
+    assert read_integer("kern.hv_vmm_present", libc) == number
 
 
-def test_a_c_library_without_sysctl_answers_nothing(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
-    assert read_text("machdep.cpu.brand_string") is None
-    assert read_integer("kern.hv_vmm_present") is None
+def test_a_c_library_without_sysctl_answers_nothing():
+    assert read_text("machdep.cpu.brand_string", object()) is None
+    assert read_integer("kern.hv_vmm_present", object()) is None

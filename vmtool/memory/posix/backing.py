@@ -8,8 +8,10 @@ protect    ``mprotect(RW)``                ``MADV_DONTNEED``, ``NONE``    reside
 advise     ``MADV_POPULATE_WRITE``         ``MADV_DONTNEED``              residency; no guard
 =========  ==============================  =============================  ====================
 
-On macOS there is no charge, ``advise`` commits nothing, and ``MADV_FREE_REUSABLE`` stands for
-``MADV_DONTNEED``: it gives back footprint at once, the pages when memory is short.
+``fixed`` is the default because only replacing an area gives back its commit charge
+(docs/platform-facts.md#released). On macOS there is no charge, ``advise`` commits nothing, and
+``MADV_FREE_REUSABLE`` takes the place of ``MADV_DONTNEED``: it gives back footprint at once, the
+pages when memory is short (docs/platform-facts.md#macos-footprint).
 """
 
 from __future__ import annotations
@@ -60,11 +62,13 @@ METHODS: Final = ("fixed", "protect", "advise")
 _RESERVE: Final = MAP_PRIVATE | MAP_ANON
 _REPLACE: Final = MAP_PRIVATE | MAP_ANON | MAP_FIXED
 _FILL_HOLE: Final = MAP_PRIVATE | MAP_ANON | MAP_FIXED_NOREPLACE
-# Darwin's DONTNEED keeps pages resident; REUSABLE takes them off the footprint at once.
+# Darwin's DONTNEED keeps pages resident; REUSABLE takes them off the footprint at once:
+# docs/platform-facts.md#macos-footprint
 _DISCARD: Final = MADV_DONTNEED if MADV_FREE_REUSABLE is None else MADV_FREE_REUSABLE
-# One huge page of the page tables that x86-64 and arm64 (4 KiB pages) use.
+# The size of a PMD on x86-64 and on arm64 with 4 KiB pages: a transparent huge page fits only
+# where the base is aligned to it (Documentation/admin-guide/mm/transhuge.rst).
 _HUGE_ALIGNMENT: Final = 2 * MIB
-# mmap takes the length as a signed pointer difference on every 64-bit system.
+# No 64-bit system has more addresses than half of what size_t counts.
 _MAX_LENGTH: Final = 1 << 63
 
 
@@ -79,21 +83,21 @@ class PosixReservation(Reservation):
         super().__init__(base, capacity, mmap.PAGESIZE)
         self.mapping = mapping
         self.finalizer = weakref.finalize(self, calls.munmap, *mapping)
-        self.finalizer.atexit = False  # the kernel does it, after the last thread that might look
+        # At exit the kernel unmaps, after the last thread that might use the memory has ended.
+        self.finalizer.atexit = False
 
     @property
     def address_space_bytes(self) -> int:
-        """The addresses it takes: the capacity, and what aligning the base cost."""
         return self.mapping[1]
 
 
 class PosixBacking:
     """Reserve, commit and release parts of the process's own address space.
 
-    A release that the kernel refuses at its limit of memory areas still gives back the pages
-    (the advice needs no new area); the span is then *degraded*: released, zero when
-    committed again, but still charged and perhaps without a guard. ``Reservation.degraded``
-    counts it.
+    At the limit of memory areas the kernel refuses a release that would split one. The pages are
+    given back all the same, because advice needs no new area; the span is then *degraded*:
+    released, zero when committed again, but still charged and perhaps without a guard.
+    ``Reservation.degraded`` counts it (docs/platform-facts.md#linux-max-map-count).
 
     Args:
         method: ``fixed``, ``protect`` or ``advise``; see the table above.
@@ -128,7 +132,7 @@ class PosixBacking:
             raise UnavailableError("transparent huge pages are a Linux feature")
         self.method = method
         self.accounting = PhysicalMemoryAccounting()
-        self.granularity = mmap.PAGESIZE  # sysconf(_SC_PAGESIZE), asked by the interpreter
+        self.granularity = mmap.PAGESIZE  # the interpreter's sysconf(_SC_PAGESIZE)
         self.units = Granularity(mmap.PAGESIZE, mmap.PAGESIZE, mmap.PAGESIZE)
         self.zeroes = method == "fixed" or _DISCARD == MADV_DONTNEED
         self.guards = method != "advise"
@@ -136,11 +140,11 @@ class PosixBacking:
         self._mmap = calls.mmap
         self._mask = self.granularity - 1
         self._huge = huge
-        self._label = (
-            label.encode(errors="replace")[:79] or None
-        )  # the kernel keeps 79 bytes of a name
+        # ANON_VMA_NAME_MAX_LEN is 80 with the final zero (kernel/sys.c).
+        self._label = label.encode(errors="replace")[:79] or None
         self.populates = prefault or (method == "advise" and MADV_POPULATE_WRITE is not None)
-        # MAP_FIXED makes a new mapping that knows nothing of the old one's advice and name.
+        # MAP_FIXED makes a new mapping without the old one's advice and name:
+        # docs/platform-facts.md#linux-map-fixed-advice
         self._prepares = prefault or (method == "fixed" and (huge or self._label is not None))
         self._commit_span, self._release_span = {
             "fixed": (self._commit_fixed, self._release_fixed),
@@ -149,7 +153,6 @@ class PosixBacking:
         }[method]
 
     def reserve(self, nbytes: int) -> PosixReservation:
-        """Reserve *nbytes* of address space; see :class:`VirtualBacking`."""
         if nbytes <= 0:
             raise UsageError(
                 f"cannot reserve {nbytes} bytes", hint=f"use {self.granularity} or more"
@@ -159,11 +162,12 @@ class PosixBacking:
         slack = _HUGE_ALIGNMENT if self._huge else 0
         if nbytes + slack >= _MAX_LENGTH:
             raise UsageError(
-                f"{nbytes} bytes is more than any address space holds",
+                f"{nbytes} bytes is larger than any address space",
                 hint="`vmtool granularity` shows the largest reservation that works here",
             )
         # A writable reservation would be charged without NORESERVE. On a PROT_NONE one the flag
-        # would do harm: commits by mprotect would then escape the charge, and so the refusal.
+        # would do harm: commits by mprotect would escape the charge, and the OOM killer would come
+        # instead of an error (docs/platform-facts.md#linux-prot-none).
         if self.method == "advise":
             prot, flags = PROT_RW, _RESERVE | MAP_NORESERVE
         else:
@@ -184,7 +188,6 @@ class PosixBacking:
         return reservation
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        """Put memory behind a span; see :class:`VirtualBacking`."""
         end = offset + nbytes
         blocks = reservation.blocks
         if (
@@ -199,7 +202,6 @@ class PosixBacking:
         blocks.add(offset, end)
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        """Give back the memory behind a span; see :class:`VirtualBacking`."""
         end = offset + nbytes
         blocks = reservation.blocks
         if (
@@ -213,7 +215,6 @@ class PosixBacking:
         blocks.remove(offset, end)
 
     def unreserve(self, reservation: Reservation) -> None:
-        """Give back every block and the addresses, once; see :class:`VirtualBacking`."""
         assert isinstance(reservation, PosixReservation)  # narrows the contract's type
         if reservation.closed:
             return
@@ -242,7 +243,8 @@ class PosixBacking:
     def _release_fixed(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         address = reservation.base + offset
         # macOS keeps the pages of a part that was replaced for as long as another part of the same
-        # mapping lives, unless they were given up while the part was writable.
+        # mapping lives, unless they were given up while the part was writable:
+        # docs/platform-facts.md#macos-map-fixed
         discarded = MADV_FREE_REUSABLE is not None and not self._calls.madvise(
             address, nbytes, MADV_FREE_REUSABLE
         )
@@ -258,8 +260,8 @@ class PosixBacking:
             reservation.degraded.add(offset, offset + nbytes)
             return
         if refused and last_errno() == errno.ENOMEM:
-            # Not all of it is mapped: the refused call had unmapped it already. A guard in the
-            # hole is what the release was for.
+            # Not all of it is mapped: before Linux 6.12 the refused call had unmapped it already
+            # (docs/platform-facts.md#linux-failed-map-fixed). A guard in the hole releases it.
             reservation.blocks.remove(offset, offset + nbytes)
             self._fill_hole(reservation, offset, nbytes, error)
             reservation.blocks.add(offset, offset + nbytes)
@@ -309,7 +311,7 @@ class PosixBacking:
             raise call_error("madvise", address, nbytes, _DISCARD)
 
     def _prepare(self, address: int, nbytes: int) -> None:
-        """Apply what was asked for beyond plain memory to a span that was just made writable."""
+        """Apply advice, name and prefault to a span that was just made writable."""
         madvise = self._calls.madvise
         if self.method == "fixed":
             if self._huge and madvise(address, nbytes, MADV_HUGEPAGE):
@@ -324,9 +326,10 @@ class PosixBacking:
         """Put a guard where a failed MAP_FIXED may have left nothing.
 
         Until Linux 6.12 such a call unmapped the old range before it could fail, and another
-        thread's mmap may land in the hole. The span holds no contents, so DONTNEED is harmless; it
-        fails where something is not mapped. (At the limit of memory areas mmap answers ENOMEM
-        before it looks, so NOREPLACE alone can't tell.)
+        thread's mmap may land in the hole (docs/platform-facts.md#linux-failed-map-fixed). The span
+        holds no contents, so DONTNEED is harmless; it fails where something is not mapped. At the
+        limit of memory areas mmap answers ENOMEM before it looks at the range, so NOREPLACE alone
+        cannot tell (docs/platform-facts.md#linux-noreplace).
         """
         address = reservation.base + offset
         if not self._calls.madvise(address, nbytes, MADV_DONTNEED):
@@ -357,6 +360,6 @@ class PosixBacking:
         raise QuarantineError(span, error) from error
 
     def _set_label(self, address: int, nbytes: int) -> None:
-        """Name a mapping; kernels without CONFIG_ANON_VMA_NAME refuse, which costs nothing."""
+        """Name a mapping where the kernel can: Linux 5.17 with CONFIG_ANON_VMA_NAME."""
         if self._label and self._calls.prctl is not None:
             self._calls.prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, address, nbytes, self._label)

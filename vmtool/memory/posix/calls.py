@@ -32,7 +32,7 @@ if sys.platform == "linux":  # include/uapi/asm-generic/mman.h, mman-common.h
     MAP_FIXED_NOREPLACE: Final = 0x100000  # before Linux 4.17 the flag is ignored: a mere hint
     MADV_DONTNEED: Final = 4
     MADV_HUGEPAGE: Final = 14
-    MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
+    MADV_POPULATE_WRITE: Final = 23  # Linux 5.14: docs/platform-facts.md#linux-populate-write
     MADV_FREE_REUSABLE: Final = None
     MADV_FREE_REUSE: Final = None
 else:  # sys/mman.h of macOS
@@ -42,9 +42,11 @@ else:  # sys/mman.h of macOS
     MADV_DONTNEED: Final = 4
     MADV_HUGEPAGE: Final = None
     MADV_POPULATE_WRITE: Final = None
+    # Private to macOS's allocator and stable since 10.5: docs/platform-facts.md#macos-footprint
     MADV_FREE_REUSABLE: Final = 7
     MADV_FREE_REUSE: Final = 8
 
+# include/uapi/linux/prctl.h, Linux 5.17: docs/platform-facts.md#linux-mapping-names
 PR_SET_VMA: Final = 0x53564D41
 PR_SET_VMA_ANON_NAME: Final = 0
 
@@ -105,7 +107,7 @@ def last_errno() -> int:
 
 
 def describe(call: str, arguments: tuple[int, ...]) -> str:
-    """Return the arguments of a call as a person would write them."""
+    """Return the arguments of a call with their symbolic names."""
     if call == "mmap":
         address, nbytes, prot, flags = arguments[:4]
         names = [name for bit, name in _FLAG_NAMES.items() if bit > 0 and flags & bit]
@@ -127,7 +129,7 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     Args:
         call: The function.
         arguments: Its arguments.
-        purpose: As `diagnose_host` takes it, where the name of the call does not tell.
+        purpose: For `diagnose_host`, where the call alone does not say what it was for.
     """
     code = last_errno()
     symbol = errno.errorcode.get(code, "UNKNOWN")

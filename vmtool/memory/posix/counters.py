@@ -54,21 +54,27 @@ class Area:
     charged: bool | None
 
 
-def read_process() -> Counters:
-    """Return the counters of this process; ``None`` for each that the platform does not have."""
+def read_process(proc: str = "/proc/self") -> Counters:
+    """Return the counters of this process; ``None`` for each that the platform does not have.
+
+    Args:
+        proc: Where Linux shows this process.
+    """
     if sys.platform == "darwin":
         from vmtool.memory.darwin import read_task_counters
 
         return read_task_counters()
     else:
         try:
-            with open("/proc/self/smaps", "rb", buffering=1 << 16) as smaps:
+            with open(f"{proc}/smaps", "rb", buffering=1 << 16) as smaps:
                 return sum_areas(parse_smaps(smaps))
         except OSError:
-            return _read_statm()
+            return _read_statm(proc)
 
 
-def read_split(ranges: Sequence[Span]) -> tuple[Counters, tuple[Counters, ...]]:
+def read_split(
+    ranges: Sequence[Span], proc: str = "/proc/self"
+) -> tuple[Counters, tuple[Counters, ...]]:
     """Return the counters of this process, and of each of *ranges*, pairs of addresses.
 
     Raises nothing; a counter that cannot be read is ``None``.
@@ -78,10 +84,10 @@ def read_split(ranges: Sequence[Span]) -> tuple[Counters, tuple[Counters, ...]]:
         return read_process(), unknown
     else:
         try:
-            with open("/proc/self/smaps", "rb", buffering=1 << 16) as smaps:
+            with open(f"{proc}/smaps", "rb", buffering=1 << 16) as smaps:
                 areas = list(parse_smaps(smaps))
         except OSError:
-            return _read_statm(), unknown
+            return _read_statm(proc), unknown
         return sum_areas(areas), tuple(_sum_range(areas, *span) for span in ranges)
 
 
@@ -190,10 +196,10 @@ def _count_present(start: int, end: int) -> int | None:
     return present * page
 
 
-def _read_statm() -> Counters:
+def _read_statm(proc: str) -> Counters:
     """Return what ``statm`` has where ``smaps`` is missing; its resident count may lag."""
     try:
-        with open("/proc/self/statm", "rb") as statm:
+        with open(f"{proc}/statm", "rb") as statm:
             size, resident = (int(text) * mmap.PAGESIZE for text in statm.read().split()[:2])
     except (OSError, ValueError):
         return Counters(mappings=count_mappings())

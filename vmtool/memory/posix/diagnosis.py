@@ -1,4 +1,8 @@
-"""What was short where a memory call of the host failed: one cause and one remedy."""
+"""Why a POSIX memory call failed: which limit was reached, or who refused it.
+
+Limits first, as the counters prove them; guesses last. The facts behind each check are in
+docs/platform-facts.md#linux-rlimits and #linux-max-map-count.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,12 @@ if TYPE_CHECKING:
     from vmtool.memory.accounting import MemoryLimits
 
 _NEVER_OVERCOMMIT: Final = 2
-# The kernel refuses the call that would *exceed* the limit and may need two areas for a split.
+# The kernel refuses the call that would *exceed* the limit, and a split in the middle of an area
+# needs two more (mm/vma.c, __split_vma): docs/platform-facts.md#linux-max-map-count
 _MAPPING_SLACK: Final = 2
 # A few percent of the limit are kept for the administrator (vm.admin_reserve_kbytes) and for ending
-# the process (vm.user_reserve_kbytes): a commit fails before the limit is reached.
+# the process (vm.user_reserve_kbytes), so that a commit fails before the limit is reached
+# (Documentation/admin-guide/sysctl/vm.rst).
 _KEPT_BACK: Final = 16
 _RESERVES: Final = frozenset({"reserve", "reserve writable"})
 
@@ -25,8 +31,7 @@ _RESERVES: Final = frozenset({"reserve", "reserve writable"})
 def diagnose_host(call: str, nbytes: int, limits: MemoryLimits) -> Diagnosis:
     """Return the likeliest cause of an out-of-memory error of a POSIX memory call.
 
-    ENOMEM means at least six different things; telling them apart is most of what users of such
-    memory need. Causes that a counter proves come before guesses.
+    ENOMEM means at least six different things. Causes that a counter proves come before guesses.
 
     Args:
         call: ``mmap``, ``mprotect``, ``madvise`` or ``munmap``; ``reserve`` for the mmap that only
@@ -120,7 +125,7 @@ def _heuristic(call: str, nbytes: int, p: MemoryLimits) -> Diagnosis | None:
     )
 
 
-#: Linux only (include/uapi/asm-generic/errno.h); other systems have no such error.
+#: include/uapi/asm-generic/errno.h of Linux; other systems have no such error.
 _EHWPOISON: Final = getattr(errno, "EHWPOISON", 133)
 
 _NO_HUGE_PAGES: Final = Diagnosis(

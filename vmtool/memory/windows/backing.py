@@ -11,9 +11,11 @@ decommit   ``VirtualAlloc(MEM_COMMIT)``                ``MEM_DECOMMIT``         
 ``view`` and ``private`` work on placeholders, one granule at a time: a commit of N granules makes
 N splits and 3 N calls (``view``) or N (``private``), a release N calls, and each coalesces once.
 ``decommit`` makes one call for any span. All three give back residency and charge. The charge of
-``view`` is shared memory's: ``PrivateUsage`` does not show it, the machine's total does.
+``view`` is that of shared memory: ``PrivateUsage`` leaves it out, the machine's total has it
+(docs/platform-facts.md#windows-shared-charge). Where Windows refuses to release a granule after it
+has released others, only the refused ones are quarantined.
 
-.. [1] The allocation granularity that ``GetSystemInfo`` reports.
+.. [1] The allocation granularity that ``GetSystemInfo`` reports: docs/platform-facts.md#windows-units
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from vmtool.memory.windows.ranges import DecommitRange, PlaceholderRange, Window
 METHODS: Final = ("view", "private", "decommit")
 
 _RESERVE_PLACEHOLDER: Final = MEM_RESERVE | MEM_RESERVE_PLACEHOLDER
-# SIZE_T is unsigned, but no address space is larger than half of what it counts.
+# No 64-bit system has more addresses than half of what SIZE_T counts.
 _MAX_LENGTH: Final = 1 << 63
 
 
@@ -69,7 +71,8 @@ class WindowsReservation(Reservation):
             else PlaceholderRange(calls, self, views=method == "view")
         )
         self.finalizer = weakref.finalize(self, self.range.close)
-        self.finalizer.atexit = False  # the kernel does it, after the last thread that might look
+        # At exit Windows unmaps, after the last thread that might use the memory has ended.
+        self.finalizer.atexit = False
 
 
 class WindowsBacking:
@@ -106,7 +109,6 @@ class WindowsBacking:
         self._calls = calls
 
     def reserve(self, nbytes: int) -> WindowsReservation:
-        """Reserve *nbytes* of address space; see :class:`VirtualBacking`."""
         if nbytes <= 0:
             raise UsageError(
                 f"cannot reserve {nbytes} bytes", hint=f"use {self.granularity} or more"
@@ -115,7 +117,7 @@ class WindowsBacking:
             raise MisalignedError("length", nbytes, self.granularity)
         if nbytes >= _MAX_LENGTH:
             raise UsageError(
-                f"{nbytes} bytes is more than any address space holds",
+                f"{nbytes} bytes is larger than any address space",
                 hint="`vmtool granularity` shows the largest reservation that works here",
             )
         if self.method == "decommit":
@@ -131,23 +133,16 @@ class WindowsBacking:
         return WindowsReservation(base, nbytes, self.granularity, self.method, self._calls)
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        """Put memory behind a span; see :class:`VirtualBacking`."""
         assert isinstance(reservation, WindowsReservation)  # narrows the contract's type
         reservation.check_commit(offset, nbytes)
         reservation.range.commit(offset, nbytes)
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        """Give back the memory behind a span; see :class:`VirtualBacking`.
-
-        Where Windows refuses a granule after it has given back others, only the refused ones are
-        quarantined.
-        """
         assert isinstance(reservation, WindowsReservation)  # narrows the contract's type
         reservation.check_release(offset, nbytes)
         reservation.range.release(offset, nbytes)
 
     def unreserve(self, reservation: Reservation) -> None:
-        """Give back every block and the addresses, once; see :class:`VirtualBacking`."""
         assert isinstance(reservation, WindowsReservation)  # narrows the contract's type
         if reservation.closed:
             return

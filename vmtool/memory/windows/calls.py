@@ -23,7 +23,7 @@ from vmtool.memory.windows.diagnosis import (
 if TYPE_CHECKING:
     from vmtool.errors import CallError
 
-# winnt.h. MEM_DECOMMIT and MEM_REPLACE_PLACEHOLDER are the same bit of different calls.
+# winnt.h. MEM_DECOMMIT and MEM_REPLACE_PLACEHOLDER are the same bit, in different calls.
 MEM_COALESCE_PLACEHOLDERS: Final = 0x1
 MEM_PRESERVE_PLACEHOLDER: Final = 0x2
 MEM_COMMIT: Final = 0x1000
@@ -81,7 +81,8 @@ class WindowsCalls:
     CloseHandle: Call
 
 
-# VirtualAlloc2 and MapViewOfFile3 are exported here; kernel32.dll does not have them.
+# kernelbase.dll exports VirtualAlloc2 and MapViewOfFile3; kernel32.dll does not have them. Their
+# import library is onecore.lib: https://learn.microsoft.com/en-us/windows/win32/api/memoryapi/
 _kernelbase = ctypes.WinDLL("kernelbase", use_last_error=True)
 
 
@@ -136,7 +137,7 @@ class _SystemInfo(ctypes.Structure):
     )
 
 
-def _ask_units() -> tuple[int, int]:
+def _query_units() -> tuple[int, int]:
     info = _SystemInfo()
     _kernelbase.GetSystemInfo.restype = None
     _kernelbase.GetSystemInfo.argtypes = [ctypes.POINTER(_SystemInfo)]
@@ -144,23 +145,24 @@ def _ask_units() -> tuple[int, int]:
     return int(info.page_size), int(info.allocation_granularity)
 
 
-def _ask_process() -> int:
+def _query_process() -> int:
     _kernelbase.GetCurrentProcess.restype = ctypes.c_size_t
     _kernelbase.GetCurrentProcess.argtypes = []
     return int(_kernelbase.GetCurrentProcess())
 
 
 CALLS: Final = _declare()
-#: The pseudo handle of this process. UnmapViewOfFile2 does not take NULL for it.
-PROCESS: Final = _ask_process()
-#: In bytes: the unit of protection, and what every base and placeholder is a multiple of.
-PAGE_BYTES, ALLOCATION_BYTES = _ask_units()
-#: Whether this Windows has placeholders: from Windows 10 version 1803 and Server 2019.
+#: The pseudo handle of this process. UnmapViewOfFile2 does not accept NULL instead.
+PROCESS: Final = _query_process()
+#: In bytes: the unit of protection, and what every base and placeholder is a multiple of
+#: (docs/platform-facts.md#windows-units).
+PAGE_BYTES, ALLOCATION_BYTES = _query_units()
+#: Whether this Windows has placeholders: Windows 10 version 1803, Server 2019 and later.
 HAS_PLACEHOLDERS: Final = CALLS.MapViewOfFile3 is not _missing
 
 
 def describe(call: str, arguments: tuple[int, ...]) -> str:
-    """Return the arguments of a call as a person would write them.
+    """Return the arguments of a call with their symbolic names.
 
     Args:
         call: The function.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vmtool.memory.blocks import Span
 
 _DWORD, _SIZE, _HANDLE = ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p
-_PROCESS: Final = -1  # GetCurrentProcess()
+_PROCESS: Final = -1  # the pseudo handle that GetCurrentProcess() returns
 _MEM_COMMIT: Final = 0x1000
 _MEM_FREE: Final = 0x10000
 _MEM_IMAGE: Final = 0x1000000
@@ -154,7 +154,7 @@ def read_process() -> Counters:
     """Return the counters of this process; a mapping is an allocation, view or placeholder.
 
     The charge is that of private and shared memory together, because memory behind sections is
-    shared by Windows' count; ``None`` before Windows 10 22H2, which reports only private memory.
+    shared memory to Windows; ``None`` before Windows 10 22H2, which reports only private memory.
     """
     resident, charge = _read_counters()
     space, allocations = 0, set()
@@ -167,7 +167,7 @@ def read_process() -> Counters:
 def read_range(start: int, end: int) -> Counters:
     """Return the counters of ``start..end``, allocations that reach outside clipped to it.
 
-    What is committed is charged, whether it is touched or not.
+    Committed memory is charged, touched or not (docs/platform-facts.md#windows-commit-limit).
     """
     space = charge = resident = 0
     known = True
@@ -216,7 +216,7 @@ def _read_counters() -> tuple[int | None, int | None]:
     """Return the working set and the commit charge of this process, ``None`` for what Windows does not report."""
     info = _ProcessMemoryCounters()
     size = ctypes.sizeof(info)
-    # An older Windows fills in the fields it knows and says nothing about the others.
+    # An older Windows fills in the fields it knows and leaves the others as they are.
     ctypes.memset(ctypes.byref(info), 0xFF, size)
     info.cb = size
     if not _process_memory(_PROCESS, ctypes.byref(info), size):

@@ -1,4 +1,8 @@
-"""Why a Windows memory call failed: the name of its error, one cause and one remedy."""
+"""Why a Windows memory call failed: the name of its error, one cause and one remedy.
+
+Windows has one error for each kind of shortage, so that the code says most of it; the commit limit
+needs the counters to tell the machine's from a job object's (docs/platform-facts.md#windows-commit-limit).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ _NO_SYSTEM_RESOURCES: Final = 1450
 _COMMITMENT_LIMIT: Final = 1455
 _NOT_ENOUGH_QUOTA: Final = 1816
 
-# winerror.h: the codes that the memory calls are known to give.
+# winerror.h: the codes that the memory calls are known to return.
 _SYMBOLS: Final = {
     _TOO_MANY_OPEN_FILES: "ERROR_TOO_MANY_OPEN_FILES",
     5: "ERROR_ACCESS_DENIED",
@@ -73,21 +77,21 @@ def diagnose_windows(code: int, call: str, nbytes: int, limits: MemoryLimits) ->
     """Return the likeliest cause of a failed Windows memory call.
 
     Args:
-        code: What ``GetLastError`` said.
+        code: From ``GetLastError``.
         call: The function; ``reserve`` for one that only takes address space.
         nbytes: The length that was asked for, zero if the call takes none.
         limits: The counters at that moment.
     """
     if code == _COMMITMENT_LIMIT:
         return _commitment_limit(nbytes, limits)
-    # 87 is the answer to a length that is more than all addresses of a process.
+    # 87 is the answer to a length larger than the address space of a process.
     if call == "reserve" and code in {_NOT_ENOUGH_MEMORY, _OUTOFMEMORY, _INVALID_PARAMETER}:
         return no_address_range(nbytes)
     if code in OUT_OF_MEMORY:
         available = limits.available_bytes
         return Diagnosis(
             "unknown" if code == _NOT_ENOUGH_MEMORY else "kernel-resources",
-            "Windows had no memory or kernel resources for it"
+            "Windows had no memory or kernel resources for the call"
             + ("" if available is None else f" ({format_size(available)} of RAM available)")
             + "; the commit limit has its own error, 1455",
             "`vmtool doctor` checks every limit on this machine",
@@ -101,8 +105,8 @@ def _commitment_limit(nbytes: int, p: MemoryLimits) -> Diagnosis:
         return Diagnosis(
             "job-limit",
             f"{format_size(used)} of the machine's commit limit of {format_size(limit)} is "
-            "charged, which leaves room for it: likely it was the limit of a job object (a "
-            "container or a launcher)",
+            "charged, which leaves room: the limit of a job object (a container or a launcher) is "
+            "likely",
             "raise the memory limit of the container or job, or commit less",
         )
     numbers = (
@@ -127,13 +131,12 @@ _REFUSALS: Final = {
     ),
     _INVALID_ADDRESS: Diagnosis(
         "not-a-placeholder",
-        "the addresses are not what the call needs: one placeholder that fits exactly, or "
-        "memory that was put there",
-        "something else in this process changed the range; report it with VMTOOL_DEBUG=1 if not",
+        "the call needs one placeholder that fits exactly, or memory that replaced one",
+        "another part of this process changed the range; if none does, report it with VMTOOL_DEBUG=1",
     ),
     _INVALID_PARAMETER: Diagnosis(
         "refused-arguments",
-        "this Windows does not take these arguments for this range",
+        "this Windows does not accept these arguments for this range",
         "`vmtool doctor` shows the version; placeholders need Windows 10 1803 (build 17134)",
     ),
     _MAPPED_ALIGNMENT: Diagnosis(
@@ -144,7 +147,7 @@ _REFUSALS: Final = {
     ),
     _PROC_NOT_FOUND: Diagnosis(
         "old-windows",
-        "this Windows does not have the function",
+        "this version of Windows does not have the function",
         "use --method decommit, or Windows 10 1803 or later",
     ),
 }

@@ -1,4 +1,4 @@
-"""One reserved range on Windows: how spans of it get memory, lose it, and the whole goes back.
+"""One reserved range on Windows: committing and releasing spans of it, and releasing the whole.
 
 A *placeholder* is a range of addresses that is reserved and that nobody else can take while its
 parts are exchanged for memory and back. Two rules shape this file:
@@ -13,7 +13,8 @@ Between blocks, every free gap is one placeholder again: neighbours are coalesce
 release, so that a large block fits where small ones were. Where Windows refuses to coalesce, the
 *seam* is remembered and mended before the gap is used; nothing is lost by it.
 
-See "Virtual memory functions" on learn.microsoft.com: VirtualAlloc2, VirtualFree, MapViewOfFile3.
+https://learn.microsoft.com/en-us/windows/win32/api/memoryapi/nf-memoryapi-virtualalloc2 describes
+placeholders; what vmtool relies on is in docs/platform-facts.md#windows-placeholders and below it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,6 @@ class DecommitRange:
         self._quarantined = reservation.quarantined
 
     def commit(self, offset: int, nbytes: int) -> None:
-        """Commit in one call; see :class:`WindowsRange`."""
         address = self._base + offset
         if not self._calls.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
             code = ctypes.get_last_error()
@@ -103,20 +103,21 @@ class DecommitRange:
         self._blocks.add(offset, offset + nbytes)
 
     def release(self, offset: int, nbytes: int) -> None:
-        """Decommit in one call; see :class:`WindowsRange`."""
         address = self._base + offset
         if not self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT):
             raise call_error("VirtualFree", address, nbytes, MEM_DECOMMIT)
         self._blocks.remove(offset, offset + nbytes)
 
     def close(self) -> None:
-        """Release the reservation with all that is in it; see :class:`WindowsRange`."""
         if not self._calls.VirtualFree(self._base, 0, MEM_RELEASE):
             raise call_error("VirtualFree", self._base, 0, MEM_RELEASE)
 
 
 class PlaceholderRange:
     """A placeholder whose parts are exchanged for memory, one unit at a time.
+
+    A unit that Windows refuses to release is quarantined, unless it is the first of the span: then
+    nothing has changed, and the others are not tried.
 
     Args:
         calls: The calls to make.
@@ -135,55 +136,49 @@ class PlaceholderRange:
         self._fill = self._map_view if views else self._allocate
         # Offsets inside free gaps where two placeholders still meet: empty but for failures.
         self._seams: set[int] = set()
-        self._torn = False  # whether a call began and an exception such as Ctrl-C cut it short
+        # Whether an exception such as KeyboardInterrupt ended a change halfway.
+        self._interrupted = False
 
     def commit(self, offset: int, nbytes: int) -> None:
-        """Split off unit after unit and fill it; see :class:`WindowsRange`."""
-        self._whole(self._commit, offset, nbytes)
+        self._change(self._commit, offset, nbytes)
 
     def release(self, offset: int, nbytes: int) -> None:
-        """Empty unit after unit and coalesce what is free; see :class:`WindowsRange`.
-
-        A unit that Windows does not give back is quarantined, unless it is the first: then
-        nothing has changed, and the others are left alone.
-        """
-        self._whole(self._release, offset, nbytes)
+        self._change(self._release, offset, nbytes)
 
     def close(self) -> None:
-        """Empty every unit, make all one placeholder and release it; see :class:`WindowsRange`."""
-        self._whole(self._close)
+        self._change(self._close)
 
-    def _whole(self, change: Callable[..., None], *span: int) -> None:
-        """Make a change, after mending what one that was cut short has left."""
-        if self._torn:
-            self._mend()
-        self._torn = True
+    def _change(self, change: Callable[..., None], *span: int) -> None:
+        """Make a change, after repairing what an interrupted one has left."""
+        if self._interrupted:
+            self._repair()
+        self._interrupted = True
         try:
             change(*span)
-        except (CallError, QuarantineError):  # it was undone, or booked
-            self._torn = False
+        except (CallError, QuarantineError):  # undone, or recorded as quarantined
+            self._interrupted = False
             raise
-        except MemoryError:  # explaining what Windows refuses takes memory, too
-            self._mend()
-            self._torn = False
+        except MemoryError:  # making the error of a refused call takes memory, too
+            self._repair()
+            self._interrupted = False
             raise
-        self._torn = False
+        self._interrupted = False
 
-    def _mend(self) -> None:
-        """Ask Windows what is committed, empty what nobody owns, and note every seam."""
-        held = BlockMap()
+    def _repair(self) -> None:
+        """Ask Windows what is committed, release what nobody owns, and note every seam."""
+        committed = BlockMap()
         for region in read_regions(self._base, self._base + self._capacity):
             start, end = region.start - self._base, region.end - self._base
             self._seams |= {start, end}
             if region.committed:
-                held.add(start, end)
-        for book in (self._blocks, self._quarantined):
-            for start, end in list(book):
-                for gap in list(held.gaps(start, end)):
-                    book.remove(*gap)
-            for start, end in book:
-                held.remove(start, end)
-        for start, end in held:
+                committed.add(start, end)
+        for owned in (self._blocks, self._quarantined):
+            for start, end in list(owned):
+                for gap in list(committed.gaps(start, end)):
+                    owned.remove(*gap)
+            for start, end in owned:
+                committed.remove(start, end)
+        for start, end in committed:
             units = range(start, end, self._unit)
             self._seams.update(units)
             self._quarantine(at for at in units if not self._empty(at))
@@ -257,7 +252,8 @@ class PlaceholderRange:
         """Replace the placeholder of one unit by a view of a section of its own.
 
         A section gives back its memory and charge when its last view and handle are gone. One for
-        several units would keep the charge of all until the last of them is released.
+        several units would keep the charge of all until the last of them is released
+        (docs/platform-facts.md#windows-views).
         """
         address, unit, calls = self._base + at, self._unit, self._calls
         protect = PAGE_READWRITE | SEC_COMMIT
@@ -278,7 +274,7 @@ class PlaceholderRange:
                 error.add_note(f"CloseHandle failed too: {unit} bytes stay charged until exit")
             raise error
         if not closed:
-            # Unmapping would not return the charge now, so the unit keeps it and is counted.
+            # Unmapping would not return the charge now, so the unit stays owned: quarantined.
             self._quarantined.add(at, at + unit)
             raise call_error("CloseHandle", section)
 

@@ -65,8 +65,8 @@ def may_lock_memory() -> bool | None:
         ):
             return None
     count = ctypes.c_uint32.from_buffer(data).value
-    held = (_Privilege * count).from_buffer(data, ctypes.sizeof(ctypes.c_uint32))
-    return any((each.low, each.high) == (wanted.low, wanted.high) for each in held)
+    granted = (_Privilege * count).from_buffer(data, ctypes.sizeof(ctypes.c_uint32))
+    return any((each.low, each.high) == (wanted.low, wanted.high) for each in granted)
 
 
 @contextmanager

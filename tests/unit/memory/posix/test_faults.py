@@ -165,9 +165,10 @@ def test_a_failing_undo_quarantines_what_cannot_be_put_back(
         assert reservation.quarantined.total == 0
 
 
-def test_a_hole_left_by_a_failed_replacement_is_filled(kernel_map, failing):
+def test_a_hole_left_by_a_failed_replacement_is_filled(kernel_map, replaceable):
     """Until Linux 6.12 a failing MAP_FIXED unmapped the old range first: do that here."""
-    backing = PosixBacking("fixed")
+    table = replaceable(CALLS)
+    backing = PosixBacking("fixed", calls=table.calls)
     reservation = backing.reserve(GRANULES * backing.granularity)
     g = reservation.granularity
 
@@ -179,18 +180,19 @@ def test_a_hole_left_by_a_failed_replacement_is_filled(kernel_map, failing):
         return CALLS.mmap(address, nbytes, prot, flags, fd, offset)
 
     before = kernel_map(reservation.base, reservation.capacity)
-    backing._mmap = hole_then_fail
+    table.replace(mmap=hole_then_fail)
     with pytest.raises(OutOfMemoryError):
         backing.commit(reservation, 4 * g, 2 * g)
     assert kernel_map(reservation.base, reservation.capacity) == before
     assert reservation.quarantined.total == 0
-    backing._mmap = CALLS.mmap
+    table.replace()
     backing.commit(reservation, 4 * g, 2 * g)
     backing.unreserve(reservation)
 
 
-def test_a_release_that_lost_its_mapping_still_ends_guarded(kernel_map):
-    backing = PosixBacking("fixed")
+def test_a_release_that_lost_its_mapping_still_ends_guarded(kernel_map, replaceable):
+    table = replaceable(CALLS)
+    backing = PosixBacking("fixed", calls=table.calls)
     reservation = backing.reserve(GRANULES * backing.granularity)
     g = reservation.granularity
     backing.commit(reservation, 0, 4 * g)
@@ -202,9 +204,9 @@ def test_a_release_that_lost_its_mapping_still_ends_guarded(kernel_map):
             return -1
         return CALLS.mmap(address, nbytes, prot, flags, fd, offset)
 
-    backing._mmap = hole_then_fail
+    table.replace(mmap=hole_then_fail)
     backing.release(reservation, g, 2 * g)
-    backing._mmap = CALLS.mmap
+    table.replace()
     assert list(reservation.blocks) == [(0, g), (3 * g, 4 * g)]
     assert (g, 3 * g, "---p") in kernel_map(reservation.base, reservation.capacity)
     backing.commit(reservation, g, 2 * g)
@@ -229,8 +231,9 @@ def test_a_refused_commit_gives_back_its_lease(method, failing):
         buffer.grow_to(1 << 16)
 
 
-def test_quarantined_bytes_stay_leased_until_close(failing):
-    backing = PosixBacking("fixed")
+def test_quarantined_bytes_stay_leased_until_close(replaceable):
+    table = replaceable(CALLS)
+    backing = PosixBacking("fixed", calls=table.calls)
     governor = Governor({Tier.HOST: 1 << 20})
     buffer = VirtualBuffer(backing, 1 << 20, governor=governor)
     buffer.grow_to(1 << 16)
@@ -243,12 +246,11 @@ def test_quarantined_bytes_stay_leased_until_close(failing):
         CALLS.munmap(address, nbytes)
         return refuse()
 
-    backing._mmap = refuse
-    backing._calls = type(CALLS)(CALLS.mmap, CALLS.munmap, CALLS.mprotect, lose, CALLS.prctl)
+    table.replace(mmap=refuse, madvise=lose)
     with pytest.raises(QuarantineError):
         buffer.shrink_to(0)
     assert governor.ledger(Tier.HOST).used_bytes == 1 << 16
     assert buffer.reservation.quarantined.total == 1 << 16
-    backing._mmap, backing._calls = CALLS.mmap, CALLS
+    table.replace()
     buffer.close()
     assert governor.ledger(Tier.HOST).used_bytes == 0
