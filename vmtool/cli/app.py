@@ -27,10 +27,14 @@ COMMANDS: Final[dict[str, str]] = {
     "stress": "Commit and release real memory, measured and checked.",
     "compare": "Say what got faster or slower between two runs of stress.",
     "kv-replay": "What a request trace does to KV memory, real or simulated.",
+    "inspect": "What a running process does with its memory, and what will stop it.",
     "schema": "Print the JSON Schema of a document that vmtool writes.",
 }
 #: Where the group keeps the arguments it was called with, in click's ``meta``.
 ARGUMENTS: Final = "vmtool.arguments"
+#: Where the group keeps the command after ``--`` that ``inspect`` and ``fleet`` take.
+COMMAND_AFTER: Final = "vmtool.command"
+_TAKE_A_COMMAND: Final = frozenset({"inspect", "fleet"})
 
 
 @contextmanager
@@ -61,6 +65,11 @@ class _LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
+        if args and args[0] in _TAKE_A_COMMAND and "--" in args:
+            # click drops the "--", so that the two sides could not be told apart later.
+            at = args.index("--")
+            ctx.meta[COMMAND_AFTER] = tuple(args[at + 1 :])
+            args = args[:at]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -9,6 +9,7 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 import ctypes
 import mmap
 from array import array
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ _MEM_IMAGE: Final = 0x1000000
 _VALID: Final = 1  # bit 0 of PSAPI_WORKING_SET_EX_BLOCK: the page is in the working set
 _PAGES_A_CALL: Final = 1 << 16
 _UNSET: Final = (1 << 64) - 1
+_PROCESS_QUERY_INFORMATION: Final = 0x400
 
 
 class _PerformanceInformation(ctypes.Structure):
@@ -133,7 +135,9 @@ def _function(name: str, returns: type, *takes: type) -> Callable[..., int]:
 _performance_info = _function("K32GetPerformanceInfo", _DWORD, _HANDLE, _DWORD)
 _process_memory = _function("K32GetProcessMemoryInfo", _DWORD, _HANDLE, _HANDLE, _DWORD)
 _working_set = _function("K32QueryWorkingSetEx", _DWORD, _HANDLE, _HANDLE, _DWORD)
-_query = _function("VirtualQuery", _SIZE, _SIZE, _HANDLE, _SIZE)
+_query = _function("VirtualQueryEx", _SIZE, _HANDLE, _SIZE, _HANDLE, _SIZE)
+_open_process = _function("OpenProcess", _SIZE, _DWORD, _DWORD, _DWORD)
+_close_handle = _function("CloseHandle", _DWORD, _SIZE)
 
 
 def read_system_memory() -> SystemMemory | None:
@@ -226,12 +230,28 @@ def _read_counters() -> tuple[int | None, int | None]:
     return info.working_set, info.private_usage + info.shared_commit
 
 
-def read_regions(start: int, end: int) -> Iterator[Region]:
-    """Yield what is not free in ``start..end``, clipped to it, ascending."""
+@contextmanager
+def opened_process(pid: int) -> Iterator[int]:
+    """Open the process *pid* for :func:`read_regions`.
+
+    Raises:
+        OSError: If there is none, or it may not be opened.
+    """
+    handle = _open_process(_PROCESS_QUERY_INFORMATION, 0, pid)
+    if not handle:
+        raise ctypes.WinError(ctypes.get_last_error())
+    try:
+        yield handle
+    finally:
+        _close_handle(handle)
+
+
+def read_regions(start: int, end: int, process: int = _PROCESS) -> Iterator[Region]:
+    """Yield what is not free in ``start..end`` of a process, clipped to it, ascending."""
     info = _MemoryBasicInformation()
     pointer, size = ctypes.byref(info), ctypes.sizeof(info)
     at = start
-    while at < end and _query(at, pointer, size):
+    while at < end and _query(process, at, pointer, size):
         after = info.base + info.region_size
         if info.state != _MEM_FREE:
             yield Region(

@@ -1,0 +1,287 @@
+"""``vmtool inspect`` as a user runs it: public situations, reproduced, and what it answers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("the situations are those of Linux", allow_module_level=True)
+
+_READY = "import resource, sys\n{setup}\nprint('ready', flush=True)\nsys.stdin.read()\n"
+
+
+@pytest.fixture
+def process():
+    """Return a function that starts Python code and returns its number when it is ready."""
+    started = []
+
+    def start(setup="", before=None):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _READY.format(setup=setup)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=before,
+        )
+        started.append(child)
+        assert child.stdout.readline() == b"ready\n"
+        return child.pid
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+
+
+def _findings(ran):
+    return {finding["name"]: finding for finding in ran.document["findings"]}
+
+
+def test_the_answer_comes_first_and_nothing_else_is_printed(vmtool, process):
+    pid = process()
+
+    ran = vmtool("inspect", str(pid))
+
+    assert ran.code == 0
+    first = ran.stdout.splitlines()[0]
+    assert first.startswith(f"python")
+    assert f"({pid}): nothing stops it" in first
+    assert "resident" in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_the_document_holds_what_the_text_shows(vmtool, process):
+    pid = process()
+
+    document = vmtool("inspect", str(pid), "--json").document
+
+    assert document["schema"] == "vmtool.inspect"
+    assert document["process"]["pid"] == pid
+    assert document["ending"] == "complete"
+    assert document["samples"][0]["resident_bytes"] > 0
+    assert document["reservations"][0]["capacity_bytes"] > 0
+
+
+def test_a_go_program_under_ulimit_v(vmtool, process):
+    # golang/go#38010: RLIMIT_AS stops a program while RAM is free.
+    def limit():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 2 << 30))
+
+    pid = process("data = bytearray(920 << 20)", before=limit)
+
+    ran = vmtool("inspect", str(pid))
+
+    assert "of address space is in use (RLIMIT_AS)" in ran.stdout.splitlines()[0]
+    assert "raise it to 2 GiB (hard limit)" in " ".join(ran.stdout.split())
+
+
+def test_locked_memory_near_its_limit(vmtool, process):
+    # ggml-org/llama.cpp#4072: mlock fails at RLIMIT_MEMLOCK.
+    setup = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\ndata = bytearray(1 << 20)\n"
+        "address = ctypes.addressof(ctypes.c_char.from_buffer(data))\n"
+        "assert libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(1000000)) == 0"
+    )
+
+    def limit():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
+
+    ran = vmtool("inspect", str(process(setup, before=limit)), "--json")
+
+    found = _findings(ran)["lock-limit"]
+    assert found["rating"] == "problem"
+    assert found["values"]["soft"] == 1 << 20
+
+
+def test_memory_areas_nearly_full(vmtool, process):
+    # chaosblade-io/chaosblade-box#102: a JVM at 65,479 of 65,530 areas.
+    from pathlib import Path
+
+    most = int(Path("/proc/sys/vm/max_map_count").read_text())
+    if most > 200_000:
+        pytest.skip(f"vm.max_map_count is {most}: filling it takes too long here")
+    setup = f"""
+import ctypes
+libc = ctypes.CDLL(None)
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mmap.restype = ctypes.c_void_p
+count = {most} * 95 // 100
+base = libc.mmap(None, count * 4096, 3, 0x22, -1, 0)
+for i in range(0, count, 2):
+    libc.mprotect(base + i * 4096, 4096, 0)
+"""
+
+    ran = vmtool("inspect", str(process(setup)))
+
+    assert "memory areas are in use (vm.max_map_count)" in " ".join(ran.stdout.split())
+    assert "sysctl -w vm.max_map_count=" in ran.stdout
+
+
+def test_descriptors_nearly_full(vmtool, process):
+    def limit():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    setup = "files = [open('/dev/null') for _ in range(58)]"
+
+    ran = vmtool("inspect", str(process(setup, before=limit)), "--json")
+
+    assert _findings(ran)["descriptor-limit"]["rating"] == "problem"
+
+
+def test_a_stopped_process_is_said_to_be_stopped(vmtool, process):
+    pid = process()
+    os.kill(pid, signal.SIGSTOP)
+
+    ran = vmtool("inspect", str(pid))
+
+    assert "the process is stopped" in ran.stdout
+
+
+def test_a_watch_has_trends_and_judges_conditions(vmtool, process):
+    pid = process(
+        "import threading, time\nkept = []\ndef leak():\n    while True:\n"
+        "        kept.append(b'x' * (1 << 18)); time.sleep(0.05)\n"
+        "threading.Thread(target=leak, daemon=True).start()"
+    )
+    watch = ("inspect", str(pid), "--duration", "3s", "--interval", "200ms", "-q")
+
+    ran = vmtool(*watch, "--assert", "resident.slope<1KiB/h", "--json")
+
+    assert ran.code == 3
+    assert "resident.slope<1KiB/h: does not hold" in ran.stderr
+    grows = {trend["counter"] for trend in ran.document["trends"] if trend["grows"]}
+    assert "resident_bytes" in grows
+    assert ran.document["checks"][0]["outcome"] == "failed"
+
+
+def test_what_was_not_measured_fails_a_condition(vmtool, process):
+    ran = vmtool("inspect", str(process()), "--assert", "resident.slope<1MiB/min")
+
+    assert ran.code == 3
+    assert "too few samples" in ran.stderr
+
+
+def test_csv_metrics_and_page_are_written(vmtool, process, tmp_path):
+    names = {kind: str(tmp_path / f"out.{kind}") for kind in ("csv", "metrics", "html")}
+    options = [text for kind, name in names.items() for text in (f"--{kind}", name)]
+
+    ran = vmtool("inspect", str(process()), "--duration", "1s", "--interval", "300ms", *options)
+
+    assert ran.code == 0
+    rows = (tmp_path / "out.csv").read_text().splitlines()
+    assert rows[0].startswith("at_ns,address_space_bytes,")
+    assert len(rows) >= 3
+    metrics = (tmp_path / "out.metrics").read_text()
+    assert metrics.endswith("# EOF\n")
+    assert "vmtool_process_resident_bytes{" in metrics
+    page = (tmp_path / "out.html").read_text()
+    assert "nothing stops it" in page
+    assert "<svg" in page
+
+
+def _inspect(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "vmtool", "inspect", *arguments],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        **options,
+    )
+
+
+def test_a_command_keeps_its_output_and_its_exit_code(tmp_path):
+    code = "import sys, time; print('out'); time.sleep(0.5); sys.exit(7)"
+
+    ran = _inspect("-o", str(tmp_path / "r.json"), "--json", "--", sys.executable, "-c", code)
+
+    assert (ran.returncode, ran.stdout) == (7, "out\n")
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["process"]["exit_code"] == 7
+    assert document["ending"] == "process ended"
+
+
+def test_a_command_that_is_killed_ends_with_128_and_the_signal():
+    code = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
+
+    ran = _inspect("--", sys.executable, "-c", code)
+
+    assert ran.returncode == 137
+    assert "the process ended" in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_ctrl_c_ends_the_command_first(tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "vmtool", "inspect", "--", "sleep", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    time.sleep(2)
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+
+    assert child.returncode == 130
+    assert b"sleep" in errors
+
+
+def test_a_command_that_is_not_there_is_127_as_in_a_shell():
+    ran = _inspect("--", "/nonexistent/program")
+
+    assert ran.returncode == 127
+    assert "cannot start /nonexistent/program" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give one process"),
+        (("1", "--name", "x"), "give only one of"),
+        (("1", "--", "true"), "give only one of"),
+        (("--name", "no-such-program-here"), "no process has that name"),
+        (("--json", "--", "true"), "--json needs -o FILE"),
+        (("1", "--assert", "nonsense"), "not a condition"),
+    ],
+)
+def test_wrong_usage_is_one_error_with_a_way_out(arguments, words):
+    ran = _inspect(*arguments)
+
+    assert ran.returncode == 2
+    assert words in ran.stderr
+    assert "hint:" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_process_that_is_not_there(vmtool):
+    ran = vmtool("inspect", "4194301")
+
+    assert ran.code == 1
+    assert "no such process" in ran.stderr
+
+
+def test_a_signal_ends_a_watch_with_130_and_the_report(process):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "vmtool", "inspect", str(process()), "--watch", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(2)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=30)
+
+    assert child.returncode == 130
+    assert json.loads(out)["ending"] == "interrupted"

@@ -1,0 +1,270 @@
+"""What is found in real processes, each made by its test."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from vmtool.errors import CallError
+from vmtool.inspect.linux import ProcessGoneError
+from vmtool.inspect.processes import open_process
+from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watch
+from vmtool.machine import read_facts
+from vmtool.results.inspect import Ending
+from vmtool.units import KIB, MIB
+
+_BUFFER = """
+from vmtool.memory import open_backing
+from vmtool.memory.buffer import VirtualBuffer
+granule = int(sys.argv[2]) if len(sys.argv) > 2 else 64 << 10
+above = wall()
+buffer = VirtualBuffer(open_backing("host", method={method!r}), 1 << 30)
+below = wall()
+for i in range(0, 40):
+    buffer.commit(i * granule * 2, granule)
+ready(base=buffer.base, committed=buffer.committed)
+sys.stdin.readline()
+for i in range(40, 46):
+    buffer.commit(i * granule * 2, granule)
+    ready(committed=buffer.committed)
+    sys.stdin.readline()
+"""
+
+
+def _reservation_at(result, base):
+    return next(item for item in result.reservations if item.base == base)
+
+
+def _look(target, **options):
+    return look(target, InspectOptions(top=1000, **options), read_facts())
+
+
+@pytest.mark.parametrize("method", ["fixed", "protect"])
+def test_a_buffer_comes_out_with_its_capacity_committed_bytes_and_granule(child, target, method):
+    made = child(_BUFFER.format(method=method))
+
+    found = _reservation_at(_look(target(made.pid)), made.facts["base"])
+
+    assert found.capacity_bytes == 1 << 30
+    assert found.committed_bytes == made.facts["committed"] == 40 * 64 * KIB
+    assert found.granule_bytes == 64 * KIB
+    assert found.resident_bytes == 0
+
+
+def test_with_advise_what_is_committed_is_what_is_resident(child, target):
+    made = child(_BUFFER.format(method="advise"))
+
+    found = _reservation_at(_look(target(made.pid)), made.facts["base"])
+
+    assert found.capacity_bytes == 1 << 30
+    assert found.resident_bytes <= made.facts["committed"]
+
+
+def test_watched_commits_make_the_granule_exact(child, target):
+    made = child(_BUFFER.format(method="fixed"))
+    steps = iter(range(6))
+
+    def step(_sample):
+        if next(steps, None) is not None:
+            made.go_on()
+
+    result = watch(
+        target(made.pid),
+        InspectOptions(watch=True, interval_ns=1_100_000_000, duration_ns=5 * 10**9, top=1000),
+        read_facts(),
+        stopping=lambda: False,
+        progress=step,
+    )
+
+    found = _reservation_at(result, made.facts["base"])
+    assert (found.granule_bytes, found.granule_exact) == (64 * KIB, True)
+    assert result.ending is Ending.COMPLETE
+
+
+def test_counters_are_those_of_the_process(child, target):
+    made = child("data = bytearray(64 << 20)\ndata[::4096] = b'x' * 16384\nready()\ninput()")
+
+    last = _look(target(made.pid)).last
+
+    assert last.anonymous_bytes > 64 * MIB
+    assert last.resident_bytes >= last.anonymous_bytes
+    assert last.address_space_bytes > last.resident_bytes
+    assert last.charge_bytes > 64 * MIB
+    assert last.threads == 1
+    assert last.descriptors >= 3
+    assert last.minor_faults > 16384
+
+
+def test_sixty_thousand_areas_are_near_the_limit(child, target):
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    if limit > 200_000:
+        pytest.skip(f"vm.max_map_count is {limit}: a process that fills it takes too long here")
+    made = child(
+        f"""
+import ctypes
+libc = ctypes.CDLL(None)
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mmap.restype = ctypes.c_void_p
+count = {limit} * 94 // 100
+base = libc.mmap(None, count * 4096, 3, 0x22, -1, 0)
+for i in range(0, count, 2):
+    libc.mprotect(base + i * 4096, 4096, 0)
+ready()
+input()
+"""
+    )
+
+    result = _look(target(made.pid))
+
+    assert result.last.areas > limit * 0.94
+    assert result.last.areas > MOST_WITH_RESIDENCY
+    assert "area-limit" in {finding.name for finding in result.findings}
+    assert result.reservations[0].resident_bytes is None  # reading it would hold the process up
+
+
+def _watch(target, seconds, interval_ns=200_000_000):
+    return watch(
+        target,
+        InspectOptions(watch=True, interval_ns=interval_ns, duration_ns=int(seconds * 1e9)),
+        read_facts(),
+        stopping=lambda: False,
+    )
+
+
+def test_a_leak_is_found_and_steady_use_is_not_one(child, target):
+    leaking = child(
+        "ready()\nkept = []\nwhile True:\n    kept.append(b'x' * (1 << 18))\n    time.sleep(0.05)"
+    )
+    steady = child(
+        "ready()\nwhile True:\n    some = bytearray(1 << 20)\n    del some\n    time.sleep(0.01)"
+    )
+
+    grows = {trend.counter for trend in _watch(target(leaking.pid), 4).trends if trend.grows}
+    calm = {trend.counter for trend in _watch(target(steady.pid), 4).trends if trend.grows}
+
+    assert "resident_bytes" in grows
+    assert "resident_bytes" not in calm
+    assert "charge_bytes" not in calm
+
+
+def test_a_process_that_ends_leaves_what_was_had(child, target):
+    made = child("ready()\ntime.sleep(0.6)")
+
+    result = _watch(target(made.pid), 30, interval_ns=100_000_000)
+
+    assert result.ending is Ending.PROCESS_ENDED
+    assert result.samples_taken >= 1
+    assert result.last.resident_bytes > 0
+
+
+def test_a_process_that_is_killed_while_it_is_watched(child, target):
+    made = child("ready()\ninput()")
+    seen = []
+
+    def kill_it(sample):
+        seen.append(sample)
+        if len(seen) == 2:
+            os.kill(made.pid, signal.SIGKILL)
+
+    result = watch(
+        target(made.pid),
+        InspectOptions(watch=True, interval_ns=50_000_000),
+        read_facts(),
+        stopping=lambda: False,
+        progress=kill_it,
+    )
+
+    assert result.ending is Ending.PROCESS_ENDED
+
+
+def test_another_program_in_the_same_process_is_noticed(child, target):
+    made = child("ready()\ntime.sleep(0.5)\nos.execv('/bin/sleep', ['sleep', '60'])")
+
+    result = _watch(target(made.pid), 20, interval_ns=100_000_000)
+
+    assert result.ending is Ending.PROCESS_REPLACED
+
+
+def test_a_number_without_a_process_is_one_error(target):
+    pid = int(Path("/proc/sys/kernel/pid_max").read_text()) - 1
+
+    with pytest.raises(CallError, match="no such process"):
+        target(pid)
+
+
+def test_a_process_that_ended_is_not_mistaken_for_its_successor(child, target):
+    made = child("ready()\ninput()")
+    opened = target(made.pid)
+    opened.counters(0)
+    made.process.kill()
+    made.process.wait()
+
+    with pytest.raises(ProcessGoneError):
+        opened.counters(0)
+
+
+def test_the_process_of_another_user_gives_what_may_be_read(child, target):
+    if os.geteuid() != 0:
+        pytest.skip("another user's process can be made by root only")
+    made = child("ready()\ninput()")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = b"failed"
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            result = look(open_process(made.pid), InspectOptions(), read_facts())
+            names = sorted(item.what for item in result.unavailable if item.reason == "permission")
+            status = ",".join(names).encode() if result.last.resident_bytes else b"nothing"
+        finally:
+            os.write(writer, status)
+            os._exit(0)
+    os.close(writer)
+    words = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.waitpid(pid, 0)
+
+    assert "reservations" in words
+
+
+def test_a_process_in_another_pid_namespace_is_read_by_its_outer_number(target):
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("unshare(1) is not installed")
+    made = subprocess.Popen(
+        [unshare, "--pid", "--fork", "--kill-child", "sh", "-c", "echo ready; exec sleep 60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        if made.stdout.readline() != b"ready\n":
+            pytest.skip("this kernel or container forbids a new PID namespace")
+        (inner,) = target(made.pid).children()
+        identity = target(inner).identity()
+    finally:
+        made.kill()
+        made.wait()
+        made.stdout.close()
+
+    assert identity.pid == inner
+    assert identity.own_pid_namespace is True
+    assert abs(identity.started_ns / 1e9 - time.time()) < 600
+
+
+def test_children_are_listed(child, target):
+    made = child(
+        "import subprocess\nc = subprocess.Popen(['sleep', '60'])\nready(pid=c.pid)\n"
+        "try:\n    input()\nfinally:\n    c.kill()"
+    )
+    try:
+        result = _look(target(made.pid), children=True)
+    finally:
+        os.kill(made.facts["pid"], signal.SIGKILL)
+
+    assert [each.pid for each in result.children] == [made.facts["pid"]]

@@ -1,0 +1,88 @@
+"""Slopes of counters, time to a limit, and conditions on both."""
+
+import random
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.inspect.trends import evaluate, parse_condition, trends
+from vmtool.results.check import CheckOutcome
+from vmtool.results.inspect import LimitUse, Sample
+from vmtool.units import MIB
+
+
+def _samples(values, counter="resident_bytes", step_ns=10**9):
+    return [Sample(at_ns=i * step_ns, **{counter: value}) for i, value in enumerate(values)]
+
+
+def test_a_leak_of_one_mib_a_second_grows_and_says_when_the_limit_is_met():
+    samples = _samples([100 * MIB + i * MIB for i in range(30)])
+    limit = LimitUse("memory.max", "resident_bytes", 129 * MIB, 189 * MIB, None, "group")
+
+    (trend,) = trends(samples, [limit])
+
+    assert trend.grows
+    assert trend.per_second == pytest.approx(MIB)
+    assert (trend.limit, trend.full_in_s) == ("memory.max", pytest.approx(60))
+
+
+def test_noise_around_a_level_does_not_grow():
+    for seed in range(200):
+        chance = random.Random(seed)
+        samples = _samples([100 * MIB + chance.randrange(-64, 64) * 4096 for _ in range(30)])
+        assert not any(trend.grows for trend in trends(samples, []))
+
+
+def test_a_warm_up_step_is_no_growth():
+    samples = _samples([50 * MIB] * 3 + [90 * MIB] * 27)
+
+    assert not any(trend.grows for trend in trends(samples, []))
+
+
+def test_what_never_changes_has_no_trend():
+    assert trends(_samples([MIB] * 30), []) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("resident.slope<2MiB/s", CheckOutcome.PASSED),
+        ("resident.slope<30MiB/min", CheckOutcome.FAILED),
+        ("resident.slope<1GiB/h", CheckOutcome.FAILED),
+        ("resident.max<1GiB", CheckOutcome.PASSED),
+        ("resident<10MiB", CheckOutcome.FAILED),
+        ("areas<100", CheckOutcome.NOT_DONE),
+        ("threads.slope<1/min", CheckOutcome.NOT_DONE),
+    ],
+)
+def test_conditions_on_a_leak(text, outcome):
+    samples = _samples([100 * MIB + i * MIB for i in range(30)])
+
+    assert evaluate(parse_condition(text), samples, trends(samples, [])).outcome is outcome
+
+
+def test_a_slope_whose_interval_is_on_both_sides_is_not_decided():
+    chance = random.Random(3)
+    samples = _samples([100 * MIB + i * MIB + chance.randrange(-20, 20) * MIB for i in range(30)])
+
+    check = evaluate(parse_condition("resident.slope<1MiB/s"), samples, trends(samples, []))
+
+    assert check.outcome is CheckOutcome.NOT_DONE
+    assert check.values["reason"] == "not decided"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "resident",
+        "resident<",
+        "resident.slope<1MiB",
+        "resident<1MiB/s",
+        "nothing<1",
+        "resident==1MiB",
+    ],
+)
+def test_what_is_no_condition_is_wrong_usage(text):
+    with pytest.raises(UsageError):
+        parse_condition(text)

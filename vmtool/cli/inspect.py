@@ -1,0 +1,307 @@
+"""``vmtool inspect``: what a running process does with its memory, and what will stop it."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from vmtool.cli.options import COUNT, DURATION, FILE, csv_option, html_option, output_options
+from vmtool.cli.output import Output, command_line, tell
+from vmtool.errors import CallError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from vmtool.inspect.processes import Target
+    from vmtool.inspect.watch import InspectOptions
+    from vmtool.results.inspect import InspectResult, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says about which process to look at, and where files go."""
+
+    pid: int | None
+    name: str | None
+    program: tuple[str, ...]
+    csv: str | None
+    html: str | None
+    metrics: str | None
+    strict: bool
+
+
+@click.command("inspect", short_help="What a running process does with its memory.")
+@click.argument("pid", required=False, type=click.IntRange(1))
+@click.option("--name", metavar="NAME", help="The process with this name instead of a number.")
+@click.option("--watch", is_flag=True, help="Sample it until Ctrl-C, or for --duration.")
+@click.option(
+    "--interval", type=DURATION, default="1s", show_default=True, metavar="TIME",
+    help="From one sample to the next.",
+)  # fmt: skip
+@click.option("--duration", type=DURATION, metavar="TIME", help="Watch for TIME.")
+@click.option(
+    "--detail-interval", type=DURATION, default="60s", show_default=True, metavar="TIME",
+    help="Read residency at most this often: it holds the memory map of the process meanwhile.",
+)  # fmt: skip
+@click.option(
+    "--top", type=COUNT, default="12", show_default=True, metavar="N",
+    help="Show the N largest reservations.",
+)  # fmt: skip
+@click.option("--children", is_flag=True, help="List its descendants as well.")
+@click.option("--numa", is_flag=True, help="Say on which NUMA nodes the pages are.")
+@click.option(
+    "--assert", "conditions", multiple=True, metavar="CONDITION",
+    help="Exit 3 unless it holds, such as 'resident.slope<1MiB/min'. Can be given several times.",
+)  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit 3 for a condition that is not decided, too.")
+@csv_option("the samples as a table")
+@html_option
+@click.option(
+    "--metrics", type=FILE, metavar="FILE", help="Also write the last sample as OpenMetrics text."
+)
+@output_options
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    pid: int | None,
+    name: str | None,
+    watch: bool,
+    interval: int,
+    duration: int | None,
+    detail_interval: int,
+    top: int,
+    children: bool,
+    numa: bool,
+    conditions: tuple[str, ...],
+    strict: bool,
+    csv: str | None,
+    html: str | None,
+    metrics: str | None,
+    as_json: bool,
+    path: str,
+    quiet: bool,
+) -> int:
+    """Show what a process does with its memory, and which limit will stop it.
+
+    \b
+    vmtool inspect 4242
+    vmtool inspect 4242 --watch --duration 1m --assert 'resident.slope<1MiB/min'
+    vmtool inspect -o report.txt -- python3 -c 'print(2)'
+
+    A command after -- is started and watched to its end; its exit code becomes the exit code. The
+    process is never stopped, attached to or written to.
+    """  # noqa: D301 - click's own mark
+    from vmtool.cli.app import COMMAND_AFTER
+    from vmtool.inspect.trends import parse_condition
+    from vmtool.inspect.watch import InspectOptions
+
+    asked = Asked(pid, name, tuple(context.meta.get(COMMAND_AFTER, ())), csv, html, metrics, strict)
+    _check_usage(asked, as_json=as_json, path=path)
+    options = InspectOptions(
+        watch=watch or duration is not None or bool(asked.program),
+        interval_ns=interval,
+        duration_ns=duration,
+        detail_interval_ns=detail_interval,
+        top=top,
+        nodes=numa,
+        children=children,
+        conditions=tuple(parse_condition(text) for text in conditions),
+    )
+    output = Output(as_json, path, quiet)
+    if asked.program:
+        return _run_program(asked, options, output)
+    from vmtool.inspect.processes import find_by_name, open_process
+
+    target = open_process(find_by_name(name) if name is not None else pid or 0)
+    try:
+        result = _inspect(target, options, output)
+    finally:
+        target.close()
+    _write(asked, output, result)
+    return _exit_code(asked, result)
+
+
+def _check_usage(asked: Asked, *, as_json: bool, path: str) -> None:
+    given = [asked.pid is not None, asked.name is not None, bool(asked.program)]
+    if sum(given) != 1:
+        raise UsageError(
+            "give one process" if not any(given) else "give only one of PID, --name and -- COMMAND",
+            hint="vmtool inspect 4242, vmtool inspect --name llama-server, or "
+            "vmtool inspect -- llama-server -m model.gguf",
+        )
+    if asked.program and as_json and path == "-":
+        raise UsageError(
+            "--json needs -o FILE with a command: stdout belongs to the command",
+            hint="vmtool inspect --json -o inspect.json -- COMMAND",
+        )
+
+
+def _inspect(
+    target: Target, options: InspectOptions, output: Output, child: _Child | None = None
+) -> InspectResult:
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
+    from vmtool.inspect.linux import ProcessGoneError
+    from vmtool.inspect.watch import look, watch
+    from vmtool.machine import read_facts
+
+    facts = read_facts()
+    try:
+        if not options.watch:
+            return look(target, options, facts)
+        quiet = output.quiet or child is not None
+        with watch_signals() as interruption, progress_line(quiet=quiet, every_ns=0) as show_line:
+            stop = (
+                (lambda: interruption.requested)
+                if child is None
+                else (lambda: child.stop(asked=interruption.requested))
+            )
+            return watch(
+                target,
+                options,
+                facts,
+                stopping=stop,
+                progress=lambda counters: show_line(lambda: _line(counters)),
+                ended=(lambda: None) if child is None else child.ended,
+            )
+    except ProcessGoneError as error:
+        raise CallError(
+            "read",
+            f"process {target.pid}",
+            code=errno.ESRCH,
+            symbol="ESRCH",
+            detail="the process ended before anything was read",
+            hint="give the number of a process that runs",
+        ) from error
+
+
+def _line(counters: Sample) -> str:
+    from vmtool.units import format_duration, format_size
+
+    words = format_duration(counters.at_ns)
+    if counters.resident_bytes is not None:
+        words += f", {format_size(counters.resident_bytes)} resident"
+    if counters.areas is not None:
+        words += f", {counters.areas:,} areas"
+    return words
+
+
+class _Child:
+    """A command that was started here.
+
+    Ctrl-C on a terminal reaches the command as well, and it decides what to do about it. If it goes
+    on for a second after vmtool was asked to stop, it is asked too (SIGTERM), and after ten seconds
+    it is killed.
+    """
+
+    _ASK_NS = 10**9
+    _KILL_NS = 10 * 10**9
+
+    def __init__(self, program: tuple[str, ...]) -> None:
+        self.process = subprocess.Popen(program)
+        self._since: int | None = None
+        self._asked = False
+
+    def ended(self) -> int | None:
+        """Return its exit code as a shell gives it, or ``None`` while it runs."""
+        code = self.process.poll()
+        return None if code is None else _shell_code(code)
+
+    def stop(self, *, asked: bool) -> bool:
+        """Return whether it had to be killed, once vmtool was *asked* to stop."""
+        if not asked:
+            return False
+        now = time.monotonic_ns()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._ASK_NS and not self._asked:
+            self._asked = True
+            self.process.terminate()
+        if now - self._since >= self._KILL_NS:
+            self.process.kill()
+            return True
+        return False
+
+    def wait(self) -> int:
+        """Return its exit code when it has ended."""
+        return _shell_code(self.process.wait())
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _run_program(asked: Asked, options: InspectOptions, output: Output) -> int:
+    """Start a command, watch it to its end, and return its exit code."""
+    from vmtool.inspect.processes import open_process
+
+    try:
+        child = _Child(asked.program)
+    except OSError as error:
+        tell(f"vmtool: error: cannot start {asked.program[0]}: {error.strerror}")
+        tell("  hint: give a program that is on PATH, after --")
+        # As a shell does.
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    try:
+        target = open_process(child.process.pid)
+        try:
+            result = _inspect(target, options, output, child)
+        finally:
+            target.close()
+    except CallError:
+        code = child.wait()
+        output.notice(f"{asked.program[0]} ended before its memory was read")
+        return code
+    if options.duration_ns is not None and child.ended() is None:
+        output.notice("the watch is over; the command goes on")
+    code = child.wait()
+    result = replace(result, process=replace(result.process, exit_code=code))
+    _write(asked, output, result, after_command=True)
+    return ExitCode.CHECK_FAILED if _exit_code(asked, result) == ExitCode.CHECK_FAILED else code
+
+
+def _write(
+    asked: Asked, output: Output, result: InspectResult, *, after_command: bool = False
+) -> None:
+    from vmtool.report.inspect import to_csv, to_metrics, to_text
+
+    if after_command and output.path == "-":
+        _print_on_stderr(result)
+    else:
+        output.emit(result, to_text)
+    output.save(asked.csv, lambda: to_csv(result))
+    output.save(asked.metrics, lambda: to_metrics(result))
+    output.save(asked.html, lambda: _page(result))
+
+
+def _page(result: InspectResult) -> str:
+    from vmtool.report.inspect_page import to_html
+
+    return to_html(result, command=command_line())
+
+
+def _print_on_stderr(result: InspectResult) -> None:
+    from vmtool.report.inspect import to_text
+    from vmtool.report.table import result_console
+
+    to_text(result, result_console(sys.stderr))
+
+
+def _exit_code(asked: Asked, result: InspectResult) -> int:
+    from vmtool.report.inspect import describe_check
+    from vmtool.results.check import CheckOutcome
+    from vmtool.results.inspect import Ending
+
+    for check in result.checks:
+        undecided = check.outcome is CheckOutcome.NOT_DONE
+        decided_later = check.values.get("reason") == "not decided" and not asked.strict
+        if check.failed or (undecided and not decided_later):
+            tell(f"vmtool: error: {describe_check(check)}")
+            return ExitCode.CHECK_FAILED
+    if result.ending is Ending.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE

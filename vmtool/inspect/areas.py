@@ -1,0 +1,113 @@
+"""The memory areas of a process, as ``maps`` and ``smaps`` of Linux list them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Area(NamedTuple):
+    """One memory area (VMA). A tuple, because a process may have 65,530 of them.
+
+    Attributes:
+        start: Its first address.
+        end: The address after its last byte.
+        permissions: Such as ``rw-p``.
+        inode: Of the file that is mapped; 0 is anonymous memory.
+        name: A path, ``[heap]``, ``[anon:NAME]``, or nothing.
+        resident: Bytes in RAM; -1 where only ``maps`` was read.
+        huge: Of that, in transparent huge pages.
+        swapped: Bytes swapped out.
+        eligible: Whether transparent huge pages could back it.
+        charged: Whether it counts towards the commit charge; ``None`` is unknown.
+    """
+
+    start: int
+    end: int
+    permissions: str
+    inode: int
+    name: str
+    resident: int = -1
+    huge: int = 0
+    swapped: int = 0
+    eligible: bool = False
+    charged: bool | None = None
+
+
+def parse_maps(text: bytes) -> list[Area]:
+    """Return the areas in the text of a ``maps`` file, ascending, without the vsyscall page."""
+    found = []
+    for line in text.split(b"\n"):
+        # START-END PERMISSIONS OFFSET DEVICE INODE NAME: proc_pid_maps(5).
+        fields = line.split(None, 5)
+        if len(fields) < 5:
+            continue
+        start, _, end = fields[0].partition(b"-")
+        name = fields[5].decode("utf-8", "replace") if len(fields) > 5 else ""
+        if name != "[vsyscall]":  # belongs to the kernel: neither VmSize nor the limit counts it
+            found.append(
+                Area(int(start, 16), int(end, 16), fields[1].decode(), int(fields[4]), name)
+            )
+    return found
+
+
+def parse_smaps(text: bytes) -> list[Area]:
+    """Return the areas in the text of an ``smaps`` file, ascending, without the vsyscall page."""
+    # An area has some 25 lines, and 60,000 areas 1.5 million: the file is not split into lines.
+    found = []
+    at, end = 0, len(text)
+    while at < end:
+        body = text.find(b"\n", at)
+        flags = text.find(b"\nVmFlags:", body)
+        stop = text.find(b"\n", flags + 1) if flags >= 0 else end
+        fields = text[at:body].split(None, 5)
+        if len(fields) >= 5 and fields[-1] != b"[vsyscall]":
+            start, _, after = fields[0].partition(b"-")
+            found.append(
+                Area(
+                    int(start, 16),
+                    int(after, 16),
+                    fields[1].decode(),
+                    int(fields[4]),
+                    fields[5].decode("utf-8", "replace") if len(fields) > 5 else "",
+                    _number(text, b"\nRss:", body, stop) << 10,
+                    _number(text, b"\nAnonHugePages:", body, stop) << 10,
+                    _number(text, b"\nSwap:", body, stop) << 10,
+                    text.find(b"\nTHPeligible:           1", body, stop) >= 0,
+                    None if flags < 0 else text.find(b" ac", flags, stop) >= 0,
+                )
+            )
+        at = stop + 1 if stop >= 0 else end
+    return found
+
+
+def _number(text: bytes, key: bytes, start: int, stop: int) -> int:
+    found = text.find(key, start, stop)
+    if found < 0:
+        return 0
+    begin = found + len(key)
+    return int(text[begin : text.find(b"kB", begin, stop)])
+
+
+def parse_numa_maps(text: bytes) -> dict[int, tuple[int, ...]]:
+    """Return the resident bytes on each NUMA node, by the start of the area (``numa_maps``)."""
+    pages: dict[int, dict[int, int]] = {}
+    most = 0
+    for line in text.split(b"\n"):
+        fields = line.split()
+        if len(fields) < 2:
+            continue
+        size = next(
+            (int(f[18:]) << 10 for f in fields if f.startswith(b"kernelpagesize_kB=")), 4096
+        )
+        nodes = {}
+        for field in fields[2:]:
+            node, equals, count = field.partition(b"=")
+            if equals and node[:1] == b"N" and node[1:].isdigit():
+                nodes[int(node[1:])] = int(count) * size
+        if nodes:
+            most = max(most, *nodes)
+            pages[int(fields[0], 16)] = nodes
+    return {
+        start: tuple(nodes.get(node, 0) for node in range(most + 1))
+        for start, nodes in pages.items()
+    }

@@ -1,0 +1,181 @@
+"""What stops a process, will stop it, or slows it down: rules over its counters and limits; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vmtool.inspect.reservations import possible_huge_bytes
+from vmtool.results.inspect import Finding, Rating
+from vmtool.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from vmtool.inspect.areas import Area
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.results.inspect import Group, LimitUse, Sample
+
+_FULL: Final = 0.9
+_FILLING: Final = 0.75
+_HUGE_LEAST: Final = 64 * MIB
+_HUGE_SHARE: Final = 0.1
+_TABLES_LEAST: Final = 64 * MIB
+_TABLES_SHARE: Final = 0.05
+_CACHE_SHARE: Final = 0.25
+_SWAPPED_SHARE: Final = 0.01
+_THROTTLED_PERCENT: Final = 10.0
+
+#: The finding for a limit that is nearly met.
+_NAMES: Final = {
+    "RLIMIT_AS": "address-space-limit",
+    "RLIMIT_DATA": "data-limit",
+    "RLIMIT_MEMLOCK": "lock-limit",
+    "RLIMIT_NOFILE": "descriptor-limit",
+    "RLIMIT_NPROC": "task-limit",
+    "vm.max_map_count": "area-limit",
+    "CommitLimit": "commit-limit",
+    "pids.max": "task-limit",
+}
+_ORDER: Final = {Rating.PROBLEM: 0, Rating.WARNING: 1, Rating.NOTE: 2}
+
+
+def find(
+    counters: Sample,
+    limits: Iterable[LimitUse],
+    group: Group | None,
+    machine: MachineFacts,
+    *,
+    areas: Sequence[Area] | None = None,
+    huge_disabled: bool = False,
+    state: str = "",
+) -> tuple[Finding, ...]:
+    """Return what was found, the worst first.
+
+    Args:
+        counters: The latest sample.
+        limits: The limits of the process.
+        group: Its control group.
+        machine: The machine that it runs on.
+        areas: Its memory areas with their residency, where that was read.
+        huge_disabled: Whether the process may have no transparent huge pages
+            (``THP_enabled: 0``, ``PR_SET_THP_DISABLE``).
+        state: The letter of its state, such as ``T`` for stopped.
+    """
+    found = [
+        *_limits(limits),
+        *_group(group),
+        *_fork(counters, machine, areas),
+        *_huge_pages(machine, areas, disabled=huge_disabled),
+        *_memory(counters),
+    ]
+    if state in {"T", "t"}:
+        found.append(Finding("stopped", Rating.NOTE, {"state": state}))
+    return tuple(sorted(found, key=lambda finding: _ORDER[finding.rating]))
+
+
+def _limits(limits: Iterable[LimitUse]) -> Iterator[Finding]:
+    for limit in limits:
+        name = _NAMES.get(limit.name)
+        if name is None or limit.soft is None:
+            continue
+        values: dict[str, int | float | str | None] = {
+            "limit": limit.name,
+            "used": limit.used,
+            "soft": limit.soft,
+            "hard": limit.hard,
+            "path": limit.path,
+        }
+        share = None if limit.used is None or not limit.soft else limit.used / limit.soft
+        if share is not None and share >= _FULL:
+            yield Finding(name, Rating.PROBLEM, values)
+        elif share is not None and share >= _FILLING:
+            yield Finding(name, Rating.WARNING, values)
+        elif limit.name in {"RLIMIT_AS", "RLIMIT_DATA"}:
+            # Rarely set on purpose for such programs, and it fails while RAM is free.
+            yield Finding(name, Rating.NOTE, values)
+
+
+def _group(group: Group | None) -> Iterator[Finding]:
+    if group is None:
+        return
+    events = group.events or {}
+    used, cache = group.current_bytes, group.reclaimable_bytes or 0
+    base: dict[str, int | float | str | None] = {"path": group.path, "used": used}
+    if events.get("oom_kill"):
+        kills = events["oom_kill"]
+        yield Finding("group-oom-kills", Rating.PROBLEM, {**base, "count": kills})
+    if group.max_bytes is not None and used is not None:
+        values = {**base, "soft": group.max_bytes, "cache": cache, "met": events.get("max")}
+        if used - cache >= group.max_bytes * _FULL:
+            yield Finding("group-limit", Rating.PROBLEM, values)
+        elif used - cache >= group.max_bytes * _FILLING:
+            yield Finding("group-limit", Rating.WARNING, values)
+    if group.high_bytes is not None and used is not None:
+        values = {**base, "soft": group.high_bytes, "met": events.get("high")}
+        pressure = {"pressure": group.pressure_some_percent}
+        if used >= group.high_bytes * 0.99 or events.get("high"):
+            slow = (group.pressure_some_percent or 0) >= _THROTTLED_PERCENT
+            rating = Rating.PROBLEM if slow else Rating.WARNING
+            yield Finding("group-high", rating, {**values, **pressure})
+    if used and cache >= used * _CACHE_SHARE and group.max_bytes is not None:
+        values = {**base, "cache": cache, "soft": group.max_bytes}
+        yield Finding("group-cache", Rating.NOTE, values)
+
+
+def _fork(
+    counters: Sample, machine: MachineFacts, areas: Sequence[Area] | None
+) -> Iterator[Finding]:
+    """Yield whether a fork would be refused: it charges all private writable memory once more.
+
+    In mode 2 the whole charge has to fit below the commit limit. In mode 0 each area is compared
+    with all RAM and swap (mm/util.c, __vm_enough_memory), so that only one area larger than that
+    is refused; kernels before 5.3 compared with what was free. In mode 1 nothing is refused.
+    """
+    charge, mode = counters.charge_bytes, machine.commit.mode
+    if charge is None or mode is None:
+        return
+    if mode == 2 and machine.commit.headroom_bytes is not None:
+        headroom = machine.commit.headroom_bytes
+        values = {"charge": charge, "headroom": headroom, "mode": mode}
+        refused = charge > headroom
+        yield Finding("fork", Rating.PROBLEM if refused else Rating.NOTE, values)
+    elif mode == 0 and machine.most_at_once_bytes is not None and areas:
+        largest = max(
+            (area.end - area.start for area in areas if area.permissions[1:4:2] == "wp"), default=0
+        )
+        values = {"charge": largest, "headroom": machine.most_at_once_bytes, "mode": mode}
+        if largest > machine.most_at_once_bytes:
+            yield Finding("fork", Rating.PROBLEM, values)
+        elif charge >= GIB:
+            yield Finding("fork", Rating.NOTE, {**values, "charge": charge})
+
+
+def _huge_pages(
+    machine: MachineFacts, areas: Sequence[Area] | None, *, disabled: bool
+) -> Iterator[Finding]:
+    huge = machine.huge_pages
+    if areas is None or huge.thp_mode is None:
+        return
+    could = possible_huge_bytes(areas, huge.pmd_bytes or 2 * MIB)
+    resident = sum(area.resident for area in areas if not area.inode and area.resident > 0)
+    have = sum(area.huge for area in areas)
+    large = max(could, resident)
+    if large < _HUGE_LEAST or have >= large * _HUGE_SHARE:
+        return
+    values: dict[str, int | float | str | None] = {
+        "huge": have,
+        "possible": large,
+        "thp_mode": huge.thp_mode,
+        "asked": could,
+        "disabled": int(disabled),
+    }
+    yield Finding("huge-pages", Rating.WARNING, values)
+
+
+def _memory(counters: Sample) -> Iterator[Finding]:
+    resident = counters.resident_bytes or 0
+    swapped, tables = counters.swapped_bytes or 0, counters.page_table_bytes or 0
+    if swapped >= max(resident * _SWAPPED_SHARE, MIB):
+        yield Finding("swapped", Rating.WARNING, {"swapped": swapped, "resident": resident})
+    if tables >= max(resident * _TABLES_SHARE, _TABLES_LEAST):
+        yield Finding("page-tables", Rating.WARNING, {"tables": tables, "resident": resident})

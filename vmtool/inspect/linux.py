@@ -1,0 +1,506 @@
+"""What Linux tells about another process, read from ``/proc/PID`` and its control group.
+
+The directory of the process is kept open: the kernel never shows another process through it, so
+that a number that is used again cannot be mistaken for the process that was looked at. Reading
+``smaps`` and ``numa_maps`` holds the process's memory map meanwhile, so both are read seldom.
+Sources: proc_pid_status(5), proc_pid_stat(5), proc_pid_maps(5), proc_pid_smaps(5).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.inspect.areas import Area, parse_maps, parse_numa_maps, parse_smaps
+from vmtool.machine.cgroup import ancestry, parse_limit, parse_membership, parse_mounts
+from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
+from vmtool.results.inspect import Group, LimitUse, ProcessIdentity, Sample, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
+_LIMITS: Final = {
+    "Max address space": ("RLIMIT_AS", "address_space_bytes"),
+    "Max data size": ("RLIMIT_DATA", "charge_bytes"),
+    "Max locked memory": ("RLIMIT_MEMLOCK", "locked_bytes"),
+    "Max open files": ("RLIMIT_NOFILE", "descriptors"),
+    "Max processes": ("RLIMIT_NPROC", "user_tasks"),
+}
+_FIELD_MINOR, _FIELD_MAJOR, _FIELD_USER, _FIELD_SYSTEM, _FIELD_START = 7, 9, 11, 12, 19
+_PF_EXITING: Final = frozenset("ZX")
+
+
+class ProcessGoneError(Exception):
+    """The process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What is read seldom.
+
+    Attributes:
+        areas: Every memory area.
+        took_ns: How long that took.
+        at_ns: When it was read (monotonic).
+        complete: Whether residency was read too (``smaps``), not only addresses (``maps``).
+        nodes: Resident bytes on each NUMA node by the start of an area, where it was asked for.
+    """
+
+    areas: tuple[Area, ...]
+    took_ns: int
+    at_ns: int
+    complete: bool
+    nodes: Mapping[int, tuple[int, ...]] | None = None
+
+
+class LinuxProcess:
+    """One process, as long as it lives.
+
+    Args:
+        pid: Its number.
+        proc: Where the proc filesystem is mounted.
+
+    Raises:
+        ProcessGoneError: If there is no such process.
+    """
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self.pid = pid
+        self.proc = proc
+        self.unavailable: dict[str, Unavailable] = {}
+        try:
+            self._directory = os.open(f"{proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ProcessGoneError from error
+        self._ticks = os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """Close the directory."""
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+    def _read(self, name: str) -> bytes:
+        """Return the content of a file of the process.
+
+        Raises:
+            ProcessGoneError: If the process has ended.
+            PermissionError: If it may not be read.
+            FileNotFoundError: If this kernel has no such file.
+        """
+        try:
+            file = os.open(name, os.O_RDONLY, dir_fd=self._directory)
+        except FileNotFoundError as error:
+            try:
+                os.close(os.open("stat", os.O_RDONLY, dir_fd=self._directory))
+            except OSError:
+                raise ProcessGoneError from error
+            raise
+        except ProcessLookupError as error:
+            raise ProcessGoneError from error
+        try:
+            pieces = []
+            while piece := os.read(file, 1 << 20):
+                pieces.append(piece)
+        except ProcessLookupError as error:
+            raise ProcessGoneError from error
+        finally:
+            os.close(file)
+        return b"".join(pieces)
+
+    def _try(self, name: str, what: str) -> bytes | None:
+        """Return the content of a file, or ``None`` after noting why it is not available."""
+        try:
+            return self._read(name)
+        except PermissionError as error:
+            reason, detail = "permission", f"open({self.proc}/{self.pid}/{name}): {_symbol(error)}"
+        except FileNotFoundError:
+            reason, detail = "kernel", f"{self.proc}/{self.pid}/{name}"
+        except OSError as error:
+            reason, detail = "kernel", f"read({self.proc}/{self.pid}/{name}): {_symbol(error)}"
+        self.unavailable.setdefault(what, Unavailable(what, reason, detail))
+        return None
+
+    def stat(self) -> tuple[str, str, list[int]]:
+        """Return the name, the state, and the numbers of ``stat`` after the state.
+
+        Raises:
+            ProcessGoneError: If the process has ended, is a zombie, or its memory is gone.
+        """
+        text = self._read("stat").decode("utf-8", "replace")
+        name = text[text.index("(") + 1 : text.rindex(")")]
+        fields = text[text.rindex(")") + 2 :].split()
+        if fields[0] in _PF_EXITING:
+            raise ProcessGoneError
+        return name, fields[0], [int(field) for field in fields[1:]]
+
+    def started_ns(self) -> int:
+        """Return when the process started, in nanoseconds since 1970."""
+        ticks = self.stat()[2][_FIELD_START - 1]
+        boot = parse_pairs(KernelFiles().read(f"{self.proc}/stat")).get("btime", 0)
+        return boot * 10**9 + ticks * 10**9 // self._ticks
+
+    def command(self) -> tuple[str, ...]:
+        """Return the command line, empty where it may not be read."""
+        text = self._try("cmdline", "command line") or b""
+        return tuple(part.decode("utf-8", "replace") for part in text.rstrip(b"\0").split(b"\0"))
+
+    def counters(self, at_ns: int) -> Sample:
+        """Return the counters of this moment, without what needs ``maps`` or ``smaps``."""
+        status = _parse_status(self._read("status"))
+        _, _, numbers = self.stat()
+
+        def kib(name: str) -> int | None:
+            value = status.get(name)
+            return None if value is None else int(value.split()[0]) << 10
+
+        data, stack = kib("VmData"), kib("VmStk")
+        user, system = numbers[_FIELD_USER - 1], numbers[_FIELD_SYSTEM - 1]
+        return Sample(
+            at_ns=at_ns,
+            address_space_bytes=kib("VmSize"),
+            charge_bytes=None if data is None else data + (stack or 0),
+            resident_bytes=kib("VmRSS"),
+            anonymous_bytes=kib("RssAnon"),
+            file_bytes=kib("RssFile"),
+            shared_bytes=kib("RssShmem"),
+            swapped_bytes=kib("VmSwap"),
+            page_table_bytes=kib("VmPTE"),
+            locked_bytes=kib("VmLck"),
+            pinned_bytes=kib("VmPin"),
+            hugetlb_bytes=kib("HugetlbPages"),
+            minor_faults=numbers[_FIELD_MINOR - 1],
+            major_faults=numbers[_FIELD_MAJOR - 1],
+            threads=parse_int(status.get("Threads")),
+            descriptors=self._descriptors(),
+            cpu_ns=(user + system) * 10**9 // self._ticks,
+        )
+
+    def _descriptors(self) -> int | None:
+        try:
+            # Linux 6.2 and newer: the size of the directory is the number of descriptors.
+            size = os.stat("fd", dir_fd=self._directory).st_size
+            if size:
+                return size
+            directory = os.open("fd", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._directory)
+        except PermissionError as error:
+            detail = f"open({self.proc}/{self.pid}/fd): {_symbol(error)}"
+            self.unavailable.setdefault(
+                "descriptors", Unavailable("descriptors", "permission", detail)
+            )
+            return None
+        except OSError:
+            return None
+        try:
+            return len(os.listdir(directory))
+        except OSError:
+            return None
+        finally:
+            os.close(directory)
+
+    def areas(self) -> Detail | None:
+        """Return the memory areas without their residency, or ``None`` if they may not be read."""
+        return self._areas("maps")
+
+    def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:
+        """Return the memory areas with their residency; the process's map is held meanwhile."""
+        detail = self._areas("smaps")
+        if detail is None or not nodes:
+            return detail
+        text = self._try("numa_maps", "NUMA nodes")
+        if text is None:
+            return detail
+        return Detail(
+            detail.areas, detail.took_ns, detail.at_ns, complete=True, nodes=parse_numa_maps(text)
+        )
+
+    def _areas(self, name: str) -> Detail | None:
+        began = time.monotonic_ns()
+        text = self._try(name, "reservations")
+        if text is None:
+            return None
+        complete = name == "smaps"
+        found = parse_smaps(text) if complete else parse_maps(text)
+        ended = time.monotonic_ns()
+        return Detail(tuple(found), ended - began, ended, complete)
+
+    def huge_bytes(self) -> int | None:
+        """Return the anonymous memory in transparent huge pages (``smaps_rollup``)."""
+        text = self._try("smaps_rollup", "transparent huge pages")
+        if text is None:
+            return None
+        value = _parse_status(text).get("AnonHugePages")
+        return None if value is None else int(value.split()[0]) << 10
+
+    def rlimits(self) -> dict[str, tuple[int | None, int | None]]:
+        """Return soft and hard limits by the name that ``/proc/PID/limits`` uses."""
+        text = self._try("limits", "limits") or b""
+        found = {}
+        for line in text.decode("ascii", "replace").splitlines()[1:]:
+            soft, hard = line[26:47].strip(), line[47:68].strip()
+            found[line[:26].strip()] = (parse_int(soft), parse_int(hard))
+        return found
+
+    def oom_score(self) -> int | None:
+        """Return the score by which the OOM killer chooses."""
+        return parse_int((self._try("oom_score", "OOM score") or b"").decode() or None)
+
+    def status(self) -> dict[str, str]:
+        """Return the lines of ``status``."""
+        return _parse_status(self._read("status"))
+
+    def identity(self) -> ProcessIdentity:
+        name = self.stat()[0]
+        status = self.status()
+        numbers = status.get("NSpid", "").split()
+        return ProcessIdentity(
+            pid=self.pid,
+            name=name,
+            command=self.command(),
+            user=_user_name(int(status.get("Uid", "0").split()[0])),
+            started_ns=self.started_ns(),
+            own_pid_namespace=len(numbers) > 1 if numbers else None,
+        )
+
+    def program(self) -> str | None:
+        try:
+            return os.readlink("exe", dir_fd=self._directory)
+        except OSError:
+            return None
+
+    def state(self) -> str:
+        return self.stat()[1]
+
+    def huge_disabled(self) -> bool:
+        return self.status().get("THP_enabled") == "0"
+
+    def stack_bytes(self) -> int | None:
+        return self.rlimits().get("Max stack size", (None, None))[0]
+
+    def limits(
+        self, counters: Sample, group: Group | None, detail: Detail | None
+    ) -> tuple[LimitUse, ...]:
+        return limit_uses(self, counters, group, detail)
+
+    def group(self) -> Group | None:
+        """Return the control group that accounts for the process's memory."""
+        text = self._try("cgroup", "control group")
+        if text is None:
+            return None
+        files = KernelFiles()
+        paths = parse_membership(text.decode("utf-8", "replace"))
+        for mount in parse_mounts(files.read(f"{self.proc}/self/mountinfo")):
+            path = paths.get(mount.version)
+            if path is not None and (
+                group := _read_group(files, mount.version, ancestry(mount, path))
+            ):
+                return group
+        return None
+
+    def group_bytes(self, group: Group) -> int | None:
+        """Return what is charged to *group* now."""
+        name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
+        return parse_int(KernelFiles().read(f"{group.path}/{name}"))
+
+    def children(self) -> tuple[int, ...]:
+        """Return the numbers of all descendants."""
+        parents: dict[int, list[int]] = {}
+        for name in os.listdir(self.proc):
+            if not name.isdigit():
+                continue
+            try:
+                with open(f"{self.proc}/{name}/stat", "rb") as file:
+                    text = file.read()
+                parents.setdefault(int(text[text.rindex(b")") + 4 :].split()[0]), []).append(
+                    int(name)
+                )
+            except (OSError, ValueError):
+                continue  # it ended meanwhile
+        found: list[int] = []
+        waiting = [self.pid]
+        while waiting:
+            children = parents.get(waiting.pop(), [])
+            found += children
+            waiting += children
+        return tuple(sorted(found))
+
+
+def user_tasks(uid: int, proc: str = "/proc") -> int | None:
+    """Return how many tasks the user *uid* has, which ``RLIMIT_NPROC`` bounds."""
+    count = 0
+    try:
+        names = os.listdir(proc)
+    except OSError:
+        return None
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            if os.stat(f"{proc}/{name}").st_uid != uid:
+                continue
+            with open(f"{proc}/{name}/stat", "rb") as file:
+                text = file.read()
+            count += int(text[text.rindex(b")") + 2 :].split()[17])  # num_threads
+        except (OSError, ValueError, IndexError):
+            continue  # it ended meanwhile
+    return count
+
+
+def limit_uses(
+    process: LinuxProcess, counters: Sample, group: Group | None, detail: Detail | None
+) -> tuple[LimitUse, ...]:
+    """Return every limit of *process* that is known, with what is used of it."""
+    files = KernelFiles()
+    found = []
+    status = process.status()
+    uid = int(status.get("Uid", "0").split()[0])
+    for name, (soft, hard) in process.rlimits().items():
+        if name not in _LIMITS:
+            continue
+        limit, counter = _LIMITS[name]
+        if limit == "RLIMIT_NPROC":
+            if soft is not None and uid != 0:  # root is not held to it (fork(2), EAGAIN)
+                used = user_tasks(uid, process.proc)
+                found.append(LimitUse(limit, counter, used, soft, hard, "user"))
+            continue
+        found.append(LimitUse(limit, counter, getattr(counters, counter), soft, hard, "process"))
+    areas = len(detail.areas) if detail is not None else None
+    path = f"{process.proc}/sys/vm/max_map_count"
+    most = parse_int(files.read(path))
+    found.append(LimitUse("vm.max_map_count", "areas", areas, most, None, "machine", path))
+    meminfo = _parse_status((files.read(f"{process.proc}/meminfo") or "").encode())
+    mode = parse_int(files.read(f"{process.proc}/sys/vm/overcommit_memory"))
+    if mode == 2:
+        limit_kib = meminfo.get("CommitLimit", "").split()[:1]
+        used_kib = meminfo.get("Committed_AS", "").split()[:1]
+        found.append(
+            LimitUse(
+                "CommitLimit",
+                "charge_bytes",
+                int(used_kib[0]) << 10 if used_kib else None,
+                int(limit_kib[0]) << 10 if limit_kib else None,
+                None,
+                "machine",
+                f"{process.proc}/sys/vm/overcommit_ratio",
+            )
+        )
+    if group is not None:
+        two = group.version == 2
+        name = "memory.max" if two else "memory.limit_in_bytes"
+        found.append(
+            LimitUse(
+                name,
+                "group_bytes",
+                group.current_bytes,
+                group.max_bytes,
+                None,
+                "group",
+                f"{group.path}/{name}",
+            )
+        )
+        if group.high_bytes is not None:
+            path = f"{group.path}/memory.high"
+            found.append(
+                LimitUse(
+                    *("memory.high", "group_bytes", group.current_bytes, group.high_bytes),
+                    *(None, "group", path),
+                )
+            )
+        if group.pids_max is not None:
+            path = f"{group.path}/pids.max"
+            found.append(
+                LimitUse("pids.max", "group_tasks", group.pids, group.pids_max, None, "group", path)
+            )
+    return tuple(found)
+
+
+def _read_group(files: KernelFiles, version: int, directories: tuple[str, ...]) -> Group | None:
+    two = version == 2
+    names = (
+        ("memory.max", "memory.current", "memory.events")
+        if two
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
+    )
+    own = next((path for path in directories if files.read(f"{path}/{names[1]}") is not None), None)
+    if own is None:
+        return None
+    # The tightest limit may be set anywhere on the way to the root.
+    limited = [
+        (limit, path)
+        for path in directories
+        if (limit := parse_limit(files.read(f"{path}/{names[0]}"))) is not None
+    ]
+    most, path = min(limited, default=(None, own))
+    high = [
+        limit
+        for directory in directories
+        if two and (limit := parse_limit(files.read(f"{directory}/memory.high"))) is not None
+    ]
+    stat = parse_pairs(files.read(f"{path}/memory.stat"))
+    prefix = "" if two else "total_"
+    cache = [stat.get(f"{prefix}{key}") for key in ("inactive_file", "active_file")]
+    dirty = stat.get(f"{prefix}file_dirty" if two else "total_dirty", 0)
+    pressure = _parse_pressure(files.read(f"{path}/memory.pressure")) if two else {}
+    pids = [
+        (limit, directory)
+        for directory in directories
+        if (limit := parse_limit(files.read(f"{directory}/pids.max"))) is not None
+    ]
+    pids_max, pids_path = min(pids, default=(None, own))
+    return Group(
+        path=path,
+        version=version,
+        current_bytes=parse_int(files.read(f"{path}/{names[1]}")),
+        high_bytes=min(high, default=None),
+        max_bytes=most,
+        reclaimable_bytes=None
+        if None in cache
+        else max(sum(value or 0 for value in cache) - dirty, 0),
+        events=parse_pairs(files.read(f"{path}/{names[2]}")) or None,
+        pressure_some_percent=pressure.get("some"),
+        pressure_full_percent=pressure.get("full"),
+        pids=parse_int(files.read(f"{pids_path}/pids.current")),
+        pids_max=pids_max,
+    )
+
+
+def _parse_pressure(text: str | None) -> dict[str, float]:
+    """Return the share of the last 10 s by ``some`` and ``full`` (Documentation/accounting/psi)."""
+    found = {}
+    for line in (text or "").splitlines():
+        kind, _, rest = line.partition(" ")
+        for field in rest.split():
+            if field.startswith("avg10="):
+                try:
+                    found[kind] = float(field[6:])
+                except ValueError:
+                    continue
+    return found
+
+
+def _parse_status(text: bytes) -> dict[str, str]:
+    found = {}
+    for line in text.decode("utf-8", "replace").splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            found[name] = value.strip()
+    return found
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _symbol(error: OSError) -> str:
+    import errno
+
+    number = error.errno or 0
+    return f"{errno.errorcode.get(number, 'error')} ({number})"

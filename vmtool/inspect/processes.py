@@ -1,0 +1,155 @@
+"""Which process is meant, and what this platform tells about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vmtool.errors import CallError, UsageError
+from vmtool.inspect.linux import LinuxProcess, ProcessGoneError
+from vmtool.results.inspect import ChildProcess, ProcessIdentity
+
+if TYPE_CHECKING:
+    from vmtool.inspect.linux import Detail
+    from vmtool.results.inspect import Group, LimitUse, Sample, Unavailable
+
+_SHOWN: Final = 10
+
+
+class Target(Protocol):
+    """A process as the platform shows it. Every method may raise ``ProcessGoneError``."""
+
+    pid: int
+    unavailable: dict[str, Unavailable]
+
+    def counters(self, at_ns: int) -> Sample:
+        """Return the counters of this moment."""
+
+    def areas(self) -> Detail | None:
+        """Return the memory areas, without residency where that is cheaper."""
+
+    def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:
+        """Return the memory areas with their residency."""
+
+    def huge_bytes(self) -> int | None:
+        """Return the anonymous memory in transparent huge pages."""
+
+    def program(self) -> str | None:
+        """Return the path of the program that it runs now."""
+
+    def group(self) -> Group | None:
+        """Return its control group."""
+
+    def group_bytes(self, group: Group) -> int | None:
+        """Return what is charged to *group* now."""
+
+    def limits(
+        self, counters: Sample, group: Group | None, detail: Detail | None
+    ) -> tuple[LimitUse, ...]:
+        """Return every limit that is known, with what is used of it."""
+
+    def identity(self) -> ProcessIdentity:
+        """Return which process it is."""
+
+    def children(self) -> tuple[int, ...]:
+        """Return the numbers of all its descendants."""
+
+    def oom_score(self) -> int | None:
+        """Return the score by which the OOM killer chooses."""
+
+    def state(self) -> str:
+        """Return the letter of its state, such as ``S``; nothing where there is none."""
+
+    def huge_disabled(self) -> bool:
+        """Return whether it may have no transparent huge pages."""
+
+    def stack_bytes(self) -> int | None:
+        """Return the size of a thread's stack: its soft ``RLIMIT_STACK``."""
+
+    def close(self) -> None:
+        """Give back what keeps the process open."""
+
+
+def open_process(pid: int) -> Target:
+    """Return the process with the number *pid*.
+
+    Raises:
+        CallError: If there is none.
+    """
+    try:
+        if sys.platform == "linux":
+            return LinuxProcess(pid)
+        else:
+            from vmtool.inspect.portable import PortableProcess
+
+            return PortableProcess(pid)
+    except ProcessGoneError as error:
+        raise CallError(
+            "open",
+            f"process {pid}",
+            code=3,
+            symbol="ESRCH",
+            detail="no such process",
+            hint="`ps -e` lists the processes; in a container, give the number that it has there",
+        ) from error
+
+
+def find_by_name(name: str) -> int:
+    """Return the number of the one process that is called *name*.
+
+    Args:
+        name: The name of its program, or a part of its command line.
+
+    Raises:
+        UsageError: If there is none or several; the hint lists them.
+    """
+    import psutil
+
+    exact, partly = [], []
+    own = {os.getpid(), os.getppid()}
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.pid in own:
+            continue
+        words = process.info["cmdline"] or []
+        if process.info["name"] == name or (words and os.path.basename(words[0]) == name):
+            exact.append(process)
+        elif any(name in word for word in words):
+            partly.append(process)
+    found = exact or partly
+    if not found:
+        raise UsageError(f"--name {name}: no process has that name", hint="`ps -e` lists them")
+    if len(found) > 1:
+        lines = [
+            f"{process.pid}  {' '.join(process.info['cmdline'] or [process.info['name']])[:60]}"
+            for process in found[:_SHOWN]
+        ]
+        more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise UsageError(
+            f"--name {name}: {len(found)} processes have that name",
+            hint="give the number of one:\n  " + "\n  ".join(lines) + more,
+        )
+    return int(found[0].pid)
+
+
+def describe_children(pids: tuple[int, ...]) -> tuple[ChildProcess, ...]:
+    """Return what can be read of the processes *pids*, the largest first."""
+    found = []
+    for pid in pids:
+        try:
+            target = open_process(pid)
+        except CallError:
+            continue  # it ended meanwhile
+        try:
+            counters = target.counters(0)
+            name = target.identity().name
+        except (ProcessGoneError, OSError):
+            continue
+        finally:
+            target.close()
+        found.append(
+            ChildProcess(
+                pid, name, counters.resident_bytes, counters.swapped_bytes, counters.threads
+            )
+        )
+    return tuple(sorted(found, key=lambda child: -(child.resident_bytes or 0)))

@@ -1,0 +1,334 @@
+"""From memory areas to reservations: which neighbours belong together, and in what unit; pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import gcd
+from typing import TYPE_CHECKING, Final
+
+from vmtool.results.inspect import Reservation
+from vmtool.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from vmtool.inspect.areas import Area
+
+_NONE: Final = "---p"
+#: glibc's arenas: HEAP_MAX_SIZE is 64 MiB on 64-bit systems (malloc/arena.c).
+_ARENA: Final = 64 * MIB
+#: Guard areas of thread stacks are rarely larger (the default of pthreads is one page).
+_GUARD: Final = MIB
+#: Go reserves its heap upwards from here on 64-bit systems (runtime/malloc.go, arena hints).
+_GO_HEAP: Final = 0xC000000000
+#: Compressed references of a JVM reach 32 GiB (8-byte alignment, 32 bits).
+_COMPRESSED: Final = 32 * GIB
+_WASM_LEAST: Final = 4 * GIB
+#: The allocation of a commit has to be seen this often before the unit counts as known.
+WATCHED_COMMITS: Final = 3
+
+
+def group_areas(
+    areas: Sequence[Area],
+    *,
+    stack_bytes: int | None = None,
+    nodes: Mapping[int, tuple[int, ...]] | None = None,
+) -> tuple[Reservation, ...]:
+    """Return *areas* as reservations, largest first.
+
+    Neighbouring anonymous mappings with one name are one reservation, as are neighbouring mappings
+    of one file. The kernel keeps no more than that: two reservations side by side look like one,
+    but for thread stacks and arenas of glibc, whose shape is known.
+
+    Args:
+        areas: Ascending.
+        stack_bytes: The soft ``RLIMIT_STACK``, which is the size of a thread's stack.
+        nodes: Resident bytes on each NUMA node, by the start of an area.
+    """
+    libraries = frozenset(area.name.rsplit("/", 1)[-1] for area in areas if area.inode)
+    found = [
+        _reservation(run, owner or _owner(run, libraries), nodes)
+        for run, owner in _runs(areas, stack_bytes)
+    ]
+    found.sort(key=lambda item: (-item.capacity_bytes, item.base))
+    return tuple(found)
+
+
+def _runs(
+    areas: Sequence[Area], stack_bytes: int | None
+) -> Iterator[tuple[Sequence[Area], str | None]]:
+    run: list[Area] = []
+    for area in areas:
+        if run and not _belong_together(run[-1], area):
+            yield from _split(run, stack_bytes)
+            run = []
+        run.append(area)
+    if run:
+        yield from _split(run, stack_bytes)
+
+
+def _belong_together(before: Area, area: Area) -> bool:
+    if before.end != area.start or before.inode != area.inode or before.name != area.name:
+        return False
+    # The kernel's own names, such as [heap], are each one thing.
+    return before.permissions[3] == area.permissions[3]
+
+
+def _split(
+    run: Sequence[Area], stack_bytes: int | None
+) -> Iterator[tuple[Sequence[Area], str | None]]:
+    """Yield *run* in parts: each thread stack and glibc arena apart, the rest together."""
+    if run[0].inode or run[0].name:
+        yield run, None
+        return
+    rest: list[Area] = []
+    index = 0
+    while index < len(run):
+        pair = run[index : index + 2]
+        owner = _pair_owner(pair, stack_bytes)
+        if owner is None:
+            rest.append(run[index])
+            index += 1
+            continue
+        if rest:
+            yield rest, None
+            rest = []
+        yield pair, owner
+        index += 2
+    if rest:
+        yield rest, None
+
+
+def _pair_owner(pair: Sequence[Area], stack_bytes: int | None) -> str | None:
+    if len(pair) < 2:
+        return None
+    first, second = pair
+    if (
+        first.permissions == _NONE
+        and first.end - first.start <= _GUARD
+        and second.permissions == "rw-p"
+        and stack_bytes is not None
+        and second.end - second.start in (stack_bytes, stack_bytes - (first.end - first.start))
+    ):
+        return "thread stack"
+    if (
+        first.permissions == "rw-p"
+        and second.permissions == _NONE
+        and not _in_go_heap(first.start)
+        and first.start % _ARENA == 0
+        and second.end - first.start == _ARENA
+    ):
+        return "glibc malloc arena"
+    return None
+
+
+def _reservation(
+    run: Sequence[Area], owner: str | None, nodes: Mapping[int, tuple[int, ...]] | None
+) -> Reservation:
+    base, end = run[0].start, run[-1].end
+    committed = [area for area in run if area.permissions[:3] != "---"]
+    modes = {area.permissions for area in committed}
+    read = all(area.resident >= 0 for area in run)
+    anonymous = run[0].inode == 0 and not run[0].name.startswith("[stack")
+    return Reservation(
+        base=base,
+        capacity_bytes=end - base,
+        committed_bytes=sum(area.end - area.start for area in committed),
+        resident_bytes=sum(area.resident for area in run) if read else None,
+        huge_bytes=sum(area.huge for area in run) if read else None,
+        swapped_bytes=sum(area.swapped for area in run) if read else None,
+        pieces=len(run),
+        granule_bytes=granule(base, _spans(committed)) if anonymous else None,
+        granule_exact=False,
+        permissions=next(iter(modes), _NONE) if len(modes) < 2 else "mixed",
+        kind=_kind(run[0]),
+        name=run[0].name,
+        owner=owner,
+        node_bytes=None if nodes is None else _sum_nodes(run, nodes),
+    )
+
+
+def _spans(areas: Iterable[Area]) -> list[tuple[int, int]]:
+    """Return the spans of *areas*, neighbours joined: the kernel need not have joined them."""
+    spans: list[tuple[int, int]] = []
+    for area in areas:
+        if spans and spans[-1][1] == area.start:
+            spans[-1] = (spans[-1][0], area.end)
+        else:
+            spans.append((area.start, area.end))
+    return spans
+
+
+def granule(base: int, spans: Iterable[tuple[int, int]]) -> int | None:
+    """Return the largest unit that the offsets and lengths of *spans* are multiples of."""
+    unit = 0
+    for start, end in spans:
+        unit = gcd(unit, start - base, end - start)
+    return unit or None
+
+
+def watched_granules(
+    before: Sequence[Area], after: Sequence[Area], seen: dict[int, list[int]]
+) -> None:
+    """Add to *seen*, by the base of a reservation, the lengths that were committed or released.
+
+    Args:
+        before: The areas at an earlier reading.
+        after: The areas now.
+        seen: Changed in place.
+    """
+    old = {run[0].start: run for run, _ in _runs(before, None)}
+    for run, _ in _runs(after, None):
+        was = old.get(run[0].start)
+        if was is None or run[0].inode or run[-1].end != was[-1].end:
+            continue
+        then = _spans(a for a in was if a.permissions[:3] != "---")
+        now = _spans(a for a in run if a.permissions[:3] != "---")
+        changed = [end - start for start, end in _difference(now, then) + _difference(then, now)]
+        if changed:
+            seen.setdefault(run[0].start, []).extend(changed)
+
+
+def with_watched(
+    reservations: Iterable[Reservation], seen: Mapping[int, Sequence[int]]
+) -> tuple[Reservation, ...]:
+    """Return *reservations* with the granule that the watched commits show."""
+    return tuple(
+        replace(
+            item,
+            granule_bytes=gcd(item.granule_bytes or 0, *seen[item.base]) or None,
+            granule_exact=True,
+        )
+        if len(seen.get(item.base, ())) >= WATCHED_COMMITS
+        else item
+        for item in reservations
+    )
+
+
+def _difference(
+    spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the parts of *spans* that are in none of *others*; both ascend."""
+    left: list[tuple[int, int]] = []
+    position = 0
+    for start, end in spans:
+        while position < len(others) and others[position][1] <= start:
+            position += 1
+        at, index = start, position
+        while index < len(others) and others[index][0] < end:
+            if others[index][0] > at:
+                left.append((at, others[index][0]))
+            at = max(at, others[index][1])
+            index += 1
+        if at < end:
+            left.append((at, end))
+    return left
+
+
+def _kind(area: Area) -> str:
+    name = area.name
+    if name.startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
+        return "device"
+    if name.startswith("/memfd:"):
+        return "shared"
+    if "hugetlb" in name or name.startswith("/anon_hugepage"):
+        return "hugetlb"
+    if name.startswith(("/dev/shm/", "/SYSV", "/dev/zero")):  # noqa: S108
+        return "shared"
+    if name.startswith("[heap"):
+        return "heap"
+    if name.startswith("[stack"):
+        return "stack"
+    if name in {"[vdso]", "[vvar]", "[vvar_vclock]", "[uprobes]"}:
+        return "kernel"
+    if area.inode:
+        return "file"
+    return "anonymous"
+
+
+def _owner(run: Sequence[Area], libraries: frozenset[str]) -> str | None:
+    """Return who reserves memory in this way; ``None`` unless the pattern is certain."""
+    first, capacity = run[0], run[-1].end - run[0].start
+    if named := _named_owner(first.name):
+        return named
+    if first.inode or first.name:
+        return None
+    if _in_go_heap(first.start) and not first.start % _ARENA:
+        return "Go heap"
+    if "libjvm.so" in libraries and run[-1].end <= _COMPRESSED and capacity >= 8 * MIB:
+        return "JVM heap"
+    if capacity >= _WASM_LEAST and any(
+        library.startswith(("libwasmtime", "_libwasmtime")) for library in libraries
+    ):
+        return "WebAssembly memory and its guard region"
+    return None
+
+
+def _in_go_heap(address: int) -> bool:
+    return _GO_HEAP <= address < _GO_HEAP + (1 << 36)
+
+
+_NAMES: Final = (
+    (re.compile(r"\[anon: ?Go: "), "Go runtime"),
+    (re.compile(r"\[anon:(je_|jemalloc)"), "jemalloc"),
+    (re.compile(r"\[anon:(mi-|mimalloc)"), "mimalloc"),
+    (re.compile(r"\[anon:(tcmalloc|tcm)"), "TCMalloc"),
+    (re.compile(r"\[anon:v8"), "V8"),
+    (re.compile(r"\[anon: ?glibc: malloc arena"), "glibc malloc arena"),
+    (re.compile(r"\[anon: ?glibc: pthread stack"), "thread stack"),
+    (re.compile(r"/dev/nvidia-uvm"), "CUDA unified memory"),
+    (re.compile(r"/dev/nvidia"), "NVIDIA driver"),
+    (re.compile(r"/memfd:wasm|\[anon:wasm"), "WebAssembly memory"),
+    (re.compile(r"/memfd:pulseaudio"), "PulseAudio"),
+)
+
+
+def _named_owner(name: str) -> str | None:
+    return next((owner for pattern, owner in _NAMES if pattern.match(name)), None)
+
+
+def _sum_nodes(run: Iterable[Area], nodes: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
+    counts = [nodes[area.start] for area in run if area.start in nodes]
+    size = max(map(len, counts), default=0)
+    return tuple(sum(c[node] for c in counts if node < len(c)) for node in range(size))
+
+
+def merge_alike(reservations: Iterable[Reservation], top: int) -> tuple[Reservation, ...]:
+    """Return the *top* largest, all thread stacks and all glibc arenas as one row each."""
+    alike: dict[str, Reservation] = {}
+    rest = []
+    for item in reservations:
+        if item.owner not in {"thread stack", "glibc malloc arena"}:
+            rest.append(item)
+            continue
+        known = alike.get(item.owner)
+        alike[item.owner] = item if known is None else _joined(known, item)
+    both = sorted([*alike.values(), *rest], key=lambda item: (-item.capacity_bytes, item.base))
+    return tuple(both[:top])
+
+
+def _joined(first: Reservation, second: Reservation) -> Reservation:
+    def total(a: int | None, b: int | None) -> int | None:
+        return None if a is None or b is None else a + b
+
+    return replace(
+        first,
+        base=min(first.base, second.base),
+        capacity_bytes=first.capacity_bytes + second.capacity_bytes,
+        committed_bytes=first.committed_bytes + second.committed_bytes,
+        resident_bytes=total(first.resident_bytes, second.resident_bytes),
+        huge_bytes=total(first.huge_bytes, second.huge_bytes),
+        swapped_bytes=total(first.swapped_bytes, second.swapped_bytes),
+        pieces=first.pieces + second.pieces,
+        granule_bytes=None,
+    )
+
+
+def possible_huge_bytes(areas: Iterable[Area], huge_page: int = 2048 * KIB) -> int:
+    """Return the resident bytes of areas that transparent huge pages could back."""
+    return sum(
+        area.resident
+        for area in areas
+        if area.eligible and area.resident > 0 and area.end - area.start >= huge_page
+    )

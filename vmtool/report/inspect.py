@@ -1,0 +1,601 @@
+"""A look at a process as text, CSV, HTML and OpenMetrics: first the answer, then the numbers."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import fields
+from io import StringIO
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from vmtool.report.table import pairs, paragraph, show, table
+from vmtool.results.check import CheckOutcome
+from vmtool.results.inspect import Ending, Rating, Sample
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import Console, RenderableType
+
+    from vmtool.results.check import Check
+    from vmtool.results.inspect import (
+        Finding,
+        Group,
+        InspectResult,
+        LimitUse,
+        Reservation,
+        Trend,
+        Unavailable,
+    )
+
+_STYLES: Final = {Rating.PROBLEM: "bold red", Rating.WARNING: "yellow", Rating.NOTE: ""}
+_ENDINGS: Final = {
+    Ending.INTERRUPTED: "interrupted: the figures cover what was watched until then",
+    Ending.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
+    Ending.PROCESS_REPLACED: "the process started another program (exec): the figures are of the "
+    "one before",
+}
+_UNITS: Final = {
+    "areas": "memory areas",
+    "descriptors": "descriptors",
+    "user_tasks": "tasks of the user",
+    "group_tasks": "tasks of the control group",
+    "address_space_bytes": "of address space",
+    "charge_bytes": "of private writable memory",
+    "locked_bytes": "of locked memory",
+    "group_bytes": "charged to the control group",
+}
+#: How a trend or a condition calls a counter.
+_COUNTERS: Final = {
+    "address_space_bytes": "address space",
+    "charge_bytes": "charge",
+    "resident_bytes": "resident",
+    "anonymous_bytes": "anonymous",
+    "file_bytes": "file pages",
+    "shared_bytes": "shared memory",
+    "swapped_bytes": "swapped",
+    "page_table_bytes": "page tables",
+    "locked_bytes": "locked",
+    "pinned_bytes": "pinned",
+    "hugetlb_bytes": "reserved huge pages",
+    "huge_bytes": "transparent huge pages",
+    "areas": "memory areas",
+    "threads": "threads",
+    "descriptors": "descriptors",
+    "group_bytes": "control group",
+}
+
+
+def to_text(result: InspectResult, console: Console) -> None:
+    """Print *result*."""
+    show(console, _parts(result))
+
+
+def _parts(result: InspectResult) -> Iterator[RenderableType]:
+    yield paragraph(headline(result), style="bold")
+    if result.ending in _ENDINGS:
+        yield Text(_ENDINGS[result.ending], style="yellow")
+    findings = [finding for finding in result.findings if finding.rating is not Rating.NOTE]
+    notes = [finding for finding in result.findings if finding.rating is Rating.NOTE]
+    for finding in findings + notes:
+        message, remedy = describe(finding)
+        yield paragraph(
+            f"{finding.rating.value}: {message}", indent="  ", style=_STYLES[finding.rating]
+        )
+        if remedy:
+            yield paragraph(f"  {remedy}", indent="  ")
+    yield ""
+    yield pairs(counter_rows(result))
+    if result.trends:
+        yield ""
+        yield _trend_table(result)
+    if result.reservations:
+        yield ""
+        yield _reservation_table(result)
+        yield from _reservation_notes(result)
+    if result.devices:
+        yield ""
+        yield from _devices(result)
+    if result.children:
+        yield ""
+        yield table(
+            ("child", "name", "resident", "swapped", "threads"),
+            [
+                (
+                    str(child.pid),
+                    child.name,
+                    _size(child.resident_bytes),
+                    _size(child.swapped_bytes),
+                    _count(child.threads),
+                )
+                for child in result.children
+            ],
+            left=2,
+            label=2,
+        )
+    if result.checks:
+        yield ""
+        for check in result.checks:
+            yield Text(describe_check(check), style=_check_style(check))
+    if result.unavailable:
+        yield ""
+        for item in result.unavailable:
+            yield paragraph(describe_unavailable(item), indent="  ")
+
+
+def headline(result: InspectResult) -> str:
+    """Return the answer: what stops the process, or what comes nearest to it."""
+    who = f"{result.process.name} ({result.process.pid})"
+    problems = [f for f in result.findings if f.rating is Rating.PROBLEM]
+    if problems:
+        words = describe(problems[0])[0]
+        more = len(problems) - 1
+        also = f", and {more} more problem{'s'[: more > 1]}" if more else ""
+        return f"{who}: {words}{also}"
+    filling = [trend for trend in result.trends if trend.full_in_s is not None]
+    first = min(filling, key=lambda trend: trend.full_in_s or 0.0, default=None)
+    nearest = max(
+        (limit for limit in result.limits if limit.soft and limit.used is not None),
+        key=lambda limit: (limit.used or 0) / (limit.soft or 1),
+        default=None,
+    )
+    if first is not None:
+        limit = next(limit for limit in result.limits if limit.name == first.limit)
+        seconds = format_duration((first.full_in_s or 0) * 1e9)
+        return f"{who}: nothing stops it; {_use(limit)}, at this rate full in {seconds}"
+    if nearest is None:
+        return f"{who}: nothing stops it; no limit is set"
+    return f"{who}: nothing stops it; {_use(nearest)}"
+
+
+def _use(limit: LimitUse) -> str:
+    form = _size if limit.counter.endswith("_bytes") else _count
+    unit = _UNITS.get(limit.counter, limit.counter)
+    return f"{form(limit.used)} of {form(limit.soft)} {unit} ({limit.name})"
+
+
+def describe(finding: Finding) -> tuple[str, str]:
+    """Return what a finding means, and what to do about it."""
+    values = finding.values
+    maker = _SENTENCES.get(finding.name)
+    return maker(values) if maker is not None else (finding.name, "")
+
+
+def _raise_limit(values: Mapping[str, object], flag: str, unit: str) -> str:
+    """Return how to raise a limit of a process that runs already, soft and hard limits apart."""
+    hard = values["hard"]
+    name = str(values["limit"]).removeprefix("RLIMIT_").lower()
+    if hard is None:
+        return (
+            f"`prlimit --pid PID --{name}=unlimited` raises it now; `ulimit -{flag} unlimited` "
+            "before the next start"
+        )
+    shown = _size(hard) if unit == "bytes" else _count(hard)
+    return (
+        f"the process itself can raise it to {shown} (hard limit); more needs root: limits.conf, "
+        f"Limit{name.upper()}= of a systemd unit, --ulimit {name}= of a container"
+    )
+
+
+def _limit_words(values: Mapping[str, object], what: str, unit: str) -> str:
+    form = _size if unit == "bytes" else _count
+    return f"{form(values['used'])} of {form(values['soft'])} {what} is in use ({values['limit']})"
+
+
+def _address_space(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        _limit_words(values, "of address space", "bytes"),
+        "reservations count although they hold no memory; limit memory with a control group "
+        "instead: " + _raise_limit(values, "v", "bytes"),
+    )
+
+
+def _data(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        _limit_words(values, "of private writable memory", "bytes"),
+        _raise_limit(values, "d", "bytes"),
+    )
+
+
+def _lock(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        _limit_words(values, "of locked memory", "bytes"),
+        "mlock and pinned transfers fail beyond it: " + _raise_limit(values, "l", "bytes"),
+    )
+
+
+def _descriptors(values: Mapping[str, object]) -> tuple[str, str]:
+    words = _limit_words(values, "descriptors", "count").replace(" is in use", " are in use")
+    return words, _raise_limit(values, "n", "count")
+
+
+def _tasks(values: Mapping[str, object]) -> tuple[str, str]:
+    words = (
+        f"{_count(values['used'])} of {_count(values['soft'])} processes and threads exist "
+        f"({values['limit']}); fork and new threads fail with EAGAIN beyond it"
+    )
+    if values["limit"] == "pids.max":
+        return words, f"raise {values['path']}: TasksMax= of a unit, --pids-limit of a container"
+    return words, _raise_limit(values, "u", "count")
+
+
+def _areas(values: Mapping[str, object]) -> tuple[str, str]:
+    soft = values["soft"]
+    least = max(int(soft) * 4, 262_144) if isinstance(soft, int) else 262_144
+    return (
+        (
+            f"{_count(values['used'])} of {_count(soft)} memory areas are in use "
+            "(vm.max_map_count); mmap and munmap fail with ENOMEM beyond it while RAM is free"
+        ),
+        f"`sysctl -w vm.max_map_count={least}` on the host, or map larger pieces",
+    )
+
+
+def _commit(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        (
+            f"{_size(values['used'])} of the commit limit of {_size(values['soft'])} is charged "
+            "(vm.overcommit_memory=2)"
+        ),
+        "add swap, or raise vm.overcommit_ratio",
+    )
+
+
+def _group_limit(values: Mapping[str, object]) -> tuple[str, str]:
+    met = values.get("met")
+    times = f"; the limit was met {_count(met)} times" if met else ""
+    return (
+        (
+            f"{_size(values['used'])} of {_size(values['soft'])} is charged to {values['path']}, of "
+            f"which only {_size(values['cache'])} is file cache that can be dropped{times}"
+        ),
+        "raise memory.max of that group, or make the process take less",
+    )
+
+
+def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
+    met, pressure = values.get("met"), values.get("pressure")
+    waited = (
+        "" if pressure is None else f"; its processes wait for memory {pressure:g} % of the time"
+    )
+    times = f" and was passed {_count(met)} times" if met else ""
+    return (
+        (
+            f"memory.high of {values['path']} is {_size(values['soft'])}{times}: above it the kernel "
+            f"slows the process down and kills nothing{waited}"
+        ),
+        "raise memory.high, or set it to max and rely on memory.max",
+    )
+
+
+def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
+    count = values["count"]
+    return (
+        f"the OOM killer ended {_count(count)} process{'' if count == 1 else 'es'} of {values['path']}",
+        "raise memory.max of that group, or give each process less",
+    )
+
+
+def _group_cache(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        (
+            f"{_size(values['cache'])} of the {_size(values['used'])} charged to {values['path']} is "
+            "file cache, which the kernel drops before it refuses memory"
+        ),
+        "",
+    )
+
+
+def _fork(values: Mapping[str, object]) -> tuple[str, str]:
+    charge, headroom = values["charge"], values["headroom"]
+    refused = isinstance(charge, int) and isinstance(headroom, int) and charge > headroom
+    if values["mode"] == 2:
+        words = (
+            f"fork needs {_size(charge)} of commit charge and {_size(max(_int(headroom), 0))} is "
+            "left (vm.overcommit_memory=2)"
+        )
+        remedy = "use vm.overcommit_memory=1, add swap, or start children with posix_spawn or vfork"
+        return words, remedy if refused else ""
+    if refused:
+        return (
+            (
+                f"fork is refused: one area of {_size(charge)} is more than all RAM and swap "
+                f"({_size(headroom)}, vm.overcommit_memory=0)"
+            ),
+            "`sysctl -w vm.overcommit_memory=1`, or reserve that area without write permission",
+        )
+    return (
+        (
+            f"fork would copy {_size(charge)} of private writable memory on demand; nothing refuses it "
+            f"(vm.overcommit_memory=0)"
+        ),
+        "",
+    )
+
+
+def _huge(values: Mapping[str, object]) -> tuple[str, str]:
+    words = (
+        f"{_size(values['huge'])} of {_size(values['possible'])} of its memory is in transparent "
+        f"huge pages (mode {values['thp_mode']})"
+    )
+    if values["disabled"]:
+        return words, "the process or its parent switched them off (PR_SET_THP_DISABLE)"
+    if values["thp_mode"] == "never":
+        path = "/sys/kernel/mm/transparent_hugepage/enabled"
+        return words, f"`echo madvise > {path}`, and let the program ask with MADV_HUGEPAGE"
+    if values["thp_mode"] == "madvise" and not values["asked"]:
+        return words, "the program has to ask for them: madvise(MADV_HUGEPAGE)"
+    return words, "free memory may be fragmented: look at compact_fail in /proc/vmstat"
+
+
+def _swapped(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        f"{_size(values['swapped'])} is swapped out, beside {_size(values['resident'])} in RAM",
+        "give the machine or the control group more memory, or lower vm.swappiness",
+    )
+
+
+def _tables(values: Mapping[str, object]) -> tuple[str, str]:
+    return (
+        f"page tables take {_size(values['tables'])} for {_size(values['resident'])} of memory",
+        "use huge pages, or touch less of what is reserved",
+    )
+
+
+def _stopped(_values: Mapping[str, object]) -> tuple[str, str]:
+    return "the process is stopped (state T)", "`kill -CONT PID` lets it go on"
+
+
+_SENTENCES: Final = {
+    "address-space-limit": _address_space,
+    "data-limit": _data,
+    "lock-limit": _lock,
+    "descriptor-limit": _descriptors,
+    "task-limit": _tasks,
+    "area-limit": _areas,
+    "commit-limit": _commit,
+    "group-limit": _group_limit,
+    "group-high": _group_high,
+    "group-oom-kills": _group_kills,
+    "group-cache": _group_cache,
+    "fork": _fork,
+    "huge-pages": _huge,
+    "swapped": _swapped,
+    "page-tables": _tables,
+    "stopped": _stopped,
+}
+
+
+def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
+    """Return the latest counters, each with the limit that it is held to."""
+    last = result.last
+    limits = {limit.counter: limit for limit in result.limits if limit.where != "group"}
+    parts = [
+        f"{_size(value)} {name}"
+        for name, value in (
+            ("anonymous", last.anonymous_bytes),
+            ("of files", last.file_bytes),
+            ("shared", last.shared_bytes),
+        )
+        if value is not None
+    ]
+    huge = last.huge_bytes
+    rows = [
+        ("address space", _held(last.address_space_bytes, limits.get("address_space_bytes"))),
+        ("charge", _held(last.charge_bytes, None)),
+        ("resident", _size(last.resident_bytes) + (f": {', '.join(parts)}" if parts else "")),
+        ("transparent huge pages", _size(huge) + _share(huge, last.anonymous_bytes)),
+        ("swapped", _size(last.swapped_bytes)),
+        ("page tables", _size(last.page_table_bytes)),
+        ("locked", _held(last.locked_bytes, limits.get("locked_bytes"))),
+        ("memory areas", _held_count(last.areas, limits.get("areas"))),
+        ("threads", _held_count(last.threads, None)),
+        ("descriptors", _held_count(last.descriptors, limits.get("descriptors"))),
+        ("page faults", _faults(result)),
+    ]
+    if result.group is not None:
+        rows.append(("control group", _group(result.group)))
+    if result.oom_score is not None:
+        rows.append(("OOM score", str(result.oom_score)))
+    return [(name, value) for name, value in rows if not value.startswith("not available")]
+
+
+def _group(group: Group) -> str:
+    words = f"{_size(group.current_bytes)} of "
+    words += "no limit" if group.max_bytes is None else _size(group.max_bytes)
+    if group.reclaimable_bytes:
+        words += f", {_size(group.reclaimable_bytes)} of it file cache"
+    if group.pressure_some_percent:
+        words += f", waits for memory {group.pressure_some_percent:g} % of the time"
+    return f"{words} ({group.path})"
+
+
+def _faults(result: InspectResult) -> str:
+    first, last = result.samples[0], result.last
+    if last.minor_faults is None:
+        return "not available"
+    words = f"{_count(last.minor_faults)}, {_count(last.major_faults)} with I/O"
+    seconds = (last.at_ns - first.at_ns) / 1e9
+    if seconds > 0 and first.minor_faults is not None:
+        words += f"; {(last.minor_faults - first.minor_faults) / seconds:,.0f}/s while watched"
+    return words
+
+
+def _trend_table(result: InspectResult) -> RenderableType:
+    rows = []
+    for trend in sorted(result.trends, key=lambda trend: not trend.grows):
+        full = "" if trend.full_in_s is None else f"{format_duration(trend.full_in_s * 1e9)}"
+        rows.append(
+            (
+                _COUNTERS.get(trend.counter, trend.counter),
+                _rate(trend, trend.per_second),
+                f"{_rate(trend, trend.low)} to {_rate(trend, trend.high)}",
+                "grows" if trend.grows else "no significant growth",
+                f"{full} ({trend.limit})" if full else "",
+            )
+        )
+    return table(("counter", "a minute", "99 % interval", "trend", "full in"), rows)
+
+
+def _rate(trend: Trend, per_second: float) -> str:
+    per_minute = per_second * 60
+    if trend.counter.endswith("_bytes"):
+        sign = "-" if per_minute < 0 else ""
+        return sign + format_size(round(abs(per_minute)))
+    return f"{per_minute:,.1f}"
+
+
+def _reservation_table(result: InspectResult) -> RenderableType:
+    rows = [
+        (
+            f"{item.base:#x}",
+            _size(item.capacity_bytes),
+            _size(item.committed_bytes),
+            _size(item.resident_bytes) if item.resident_bytes is not None else "-",
+            _size(item.huge_bytes) if item.huge_bytes else "-",
+            _granule(item),
+            _count(item.pieces),
+            reservation_name(item),
+        )
+        for item in result.reservations
+    ]
+    headings = ("base", "capacity", "committed", "resident", "huge", "granule", "areas", "what")
+    return table(headings, rows, prose=0, left=1, label=1)
+
+
+def _granule(item: Reservation) -> str:
+    if item.granule_bytes is None or item.committed_bytes == item.capacity_bytes:
+        return "-"
+    return ("" if item.granule_exact else "≤ ") + format_size(item.granule_bytes)
+
+
+def reservation_name(item: Reservation) -> str:
+    """Return what a reservation is: its owner where that is certain, or the kernel's name of it."""
+    name = item.name
+    if item.kind == "file":
+        name = name.rsplit("/", 1)[-1]
+    if item.owner:
+        return f"{item.owner}{f' {name}' if name and item.kind != 'anonymous' else ''}"
+    return name or item.kind
+
+
+def _reservation_notes(result: InspectResult) -> Iterator[RenderableType]:
+    shown = len(result.reservations)
+    if result.reservations_total > shown:
+        yield Text(f"{result.reservations_total - shown:,} smaller ones; --top shows more")
+    age = result.areas_age_ns
+    if age is not None and age > 2 * 10**9:
+        yield Text(f"the areas were read {format_duration(age)} ago")
+
+
+def _devices(result: InspectResult) -> Iterator[RenderableType]:
+    for device in result.devices:
+        others = ", ".join(
+            f"{other.name or 'process'} ({other.pid}) {_size(other.used_bytes)}"
+            for other in device.others
+        )
+        yield paragraph(
+            f"GPU {device.device} {device.name}: {_size(device.own_bytes)} held by this process, "
+            f"{_size(device.free_bytes)} of {_size(device.total_bytes)} free"
+            + (f"; also {others}" if others else ""),
+            indent="  ",
+        )
+
+
+def describe_check(check: Check) -> str:
+    """Return whether a condition holds, with its numbers."""
+    condition = check.name.removeprefix("assert ")
+    value, low, high = (check.values.get(key) for key in ("value", "low", "high"))
+    if check.outcome is CheckOutcome.NOT_DONE:
+        return f"{condition}: {check.values.get('reason')}" + _interval(low, high)
+    word = "holds" if check.outcome is CheckOutcome.PASSED else "does not hold"
+    return f"{condition}: {word} ({value:,.6g}{_interval(low, high)})"
+
+
+def _interval(low: object, high: object) -> str:
+    return "" if low is None or high is None else f", 99 % interval {low:,.6g} to {high:,.6g}"
+
+
+def _check_style(check: Check) -> str:
+    return {"passed": "", "failed": "bold red"}.get(check.outcome.value, "yellow")
+
+
+def describe_unavailable(item: Unavailable) -> str:
+    """Return what could not be read, and what would let it be read."""
+    if item.reason == "permission":
+        return (
+            f"{item.what}: not available: {item.detail}; run vmtool as the owner of the process "
+            "or as root, with CAP_SYS_PTRACE in a container; kernel.yama.ptrace_scope=3 and "
+            "hidepid forbid it too"
+        )
+    if item.reason == "kernel":
+        return f"{item.what}: not available: this kernel has no {item.detail}"
+    return f"{item.what}: not available here: {item.detail}"
+
+
+def _held(used: int | None, limit: LimitUse | None) -> str:
+    if limit is None or limit.soft is None:
+        return _size(used) + (f" ({limit.name} unlimited)" if limit is not None else "")
+    return f"{_size(used)} of {_size(limit.soft)} ({limit.name})"
+
+
+def _held_count(used: int | None, limit: LimitUse | None) -> str:
+    if used is None:
+        return "not available"
+    if limit is None or limit.soft is None:
+        return _count(used)
+    return f"{_count(used)} of {_count(limit.soft)} ({limit.name})"
+
+
+def _share(part: int | None, whole: int | None) -> str:
+    return "" if not part or not whole else f", {part / whole:.0%} of anonymous memory"
+
+
+def _size(value: object) -> str:
+    return format_size(value) if isinstance(value, int) else "not available"
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "not available"
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def to_csv(result: InspectResult) -> str:
+    """Return the samples as a table, one row a sample; empty cells are not available."""
+    file = StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    names = [field.name for field in fields(Sample)]
+    writer.writerow(names)
+    for sample in result.samples:
+        writer.writerow("" if (v := getattr(sample, name)) is None else v for name in names)
+    return file.getvalue()
+
+
+def to_metrics(result: InspectResult) -> str:
+    """Return the latest counters in the OpenMetrics text format, for a textfile collector."""
+    lines = []
+    labels = f'pid="{result.process.pid}",name="{_escape(result.process.name)}"'
+    for field in fields(Sample):
+        value = getattr(result.last, field.name)
+        if field.name == "at_ns" or value is None:
+            continue
+        name = f"vmtool_process_{field.name}"
+        if field.name == "cpu_ns":
+            name, value = "vmtool_process_cpu_seconds", value / 1e9
+        lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {value}"]
+    for limit in result.limits:
+        if limit.soft is not None:
+            name = "vmtool_process_limit"
+            if f"# TYPE {name} gauge" not in lines:
+                lines.append(f"# TYPE {name} gauge")
+            lines.append(f'{name}{{{labels},limit="{_escape(limit.name)}"}} {limit.soft}')
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

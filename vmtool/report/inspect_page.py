@@ -1,0 +1,159 @@
+"""The HTML page of a look at a process: the answer, counters over time, a map of its memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vmtool import __version__
+from vmtool.report.chart import Series, timeline_chart
+from vmtool.report.inspect import (
+    counter_rows,
+    describe,
+    describe_check,
+    describe_unavailable,
+    headline,
+    reservation_name,
+)
+from vmtool.report.page import Markup, check, checks, facts, figure, grid, page, section, table, tag
+from vmtool.results.check import CheckOutcome
+from vmtool.results.inspect import Rating
+from vmtool.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vmtool.results.inspect import InspectResult, Reservation
+
+_CHARTS: Final = {
+    "resident_bytes": "Resident",
+    "charge_bytes": "Charge (private writable)",
+    "address_space_bytes": "Address space",
+    "areas": "Memory areas",
+    "huge_bytes": "Transparent huge pages",
+    "swapped_bytes": "Swapped",
+    "page_table_bytes": "Page tables",
+    "threads": "Threads",
+    "group_bytes": "Control group",
+}
+_BAR_WIDTH, _BAR_HEIGHT = 600, 14
+
+
+def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
+    """Return the page of *result*, which *command* made."""
+    process = result.process
+    problems = [f for f in result.findings if f.rating is Rating.PROBLEM]
+    return page(
+        f"vmtool inspect {process.name}",
+        tag("h1", f"vmtool inspect: {process.name} ({process.pid})"),
+        tag("p", tag("code", " ".join(process.command)), class_="soft"),
+        tag("p", headline(result), class_=f"state {'bad' if problems else 'good'}"),
+        section("Findings", _findings(result)),
+        section("Conditions", _conditions(result)),
+        section("Over time", grid(_charts(result))),
+        section("Reservations", _map(result.reservations), _reservations(result)),
+        section("Counters", facts(counter_rows(result))),
+        section("Limits", _limits(result)),
+        section("Not available", *(tag("p", describe_unavailable(u)) for u in result.unavailable)),
+        tag("p", tag("code", " ".join(command)), class_="soft"),
+        tag("p", f"made by vmtool {__version__}", class_="soft"),
+    )
+
+
+def _findings(result: InspectResult) -> Markup:
+    items = []
+    for finding in result.findings:
+        message, remedy = describe(finding)
+        good = {Rating.PROBLEM: False, Rating.WARNING: None, Rating.NOTE: True}[finding.rating]
+        items.append(check(good, finding.name, f"{message}. {remedy}" if remedy else message))
+    return checks(items)
+
+
+def _conditions(result: InspectResult) -> Markup:
+    states = {CheckOutcome.PASSED: True, CheckOutcome.FAILED: False, CheckOutcome.NOT_DONE: None}
+    return checks(
+        [check(states[item.outcome], "assert", describe_check(item)) for item in result.checks]
+    )
+
+
+def _charts(result: InspectResult) -> list[Markup]:
+    limits = {limit.counter: limit.soft for limit in result.limits if limit.soft is not None}
+    charts = []
+    for counter, title in _CHARTS.items():
+        points = [(sample.at_ns, getattr(sample, counter)) for sample in result.samples]
+        values = [value for _, value in points if value is not None]
+        if len(values) < 2 or not any(values):
+            continue
+        series = [Series("first", points)]
+        limit = limits.get(counter)
+        # A limit far above would press the line into the axis.
+        if limit is not None and limit <= 2 * max(values):
+            series.append(Series("limit", [(points[0][0], limit), (points[-1][0], limit)]))
+        charts.append(figure(title, timeline_chart(title, series, _unit(counter))))
+    return charts
+
+
+def _unit(counter: str) -> Callable[[int], str]:
+    return format_size if counter.endswith("_bytes") else (lambda count: f"{count:,}")
+
+
+def _map(reservations: Sequence[Reservation]) -> Markup:
+    """Return each reservation as a bar: what is committed of it, and of that what is resident."""
+    rows = []
+    for number, item in enumerate(reservations):
+        y = number * (_BAR_HEIGHT + 8)
+        width = _BAR_WIDTH / max(item.capacity_bytes, 1)
+        committed = item.committed_bytes * width
+        resident = (item.resident_bytes or 0) * width
+        label = (
+            f"{reservation_name(item)}: {format_size(item.capacity_bytes)} reserved, "
+            f"{format_size(item.committed_bytes)} committed"
+        )
+        rows += [
+            tag("title", label),
+            tag("rect", class_="band", x=0, y=y, width=_BAR_WIDTH, height=_BAR_HEIGHT),
+            tag("rect", class_="second", x=0, y=y, width=committed, height=_BAR_HEIGHT),
+            tag("rect", class_="first", x=0, y=y + 4, width=resident, height=_BAR_HEIGHT - 8),
+        ]
+    if not rows:
+        return Markup()
+    height = len(reservations) * (_BAR_HEIGHT + 8)
+    return figure(
+        "Each bar is one reservation, largest first: reserved, committed, resident",
+        tag("svg", *rows, viewBox=f"0 0 {_BAR_WIDTH} {height}", role="img"),
+    )
+
+
+def _reservations(result: InspectResult) -> Markup:
+    return table(
+        ("what", "base", "capacity", "committed", "resident", "areas"),
+        [
+            (
+                reservation_name(item),
+                f"{item.base:#x}",
+                format_size(item.capacity_bytes),
+                format_size(item.committed_bytes),
+                "-" if item.resident_bytes is None else format_size(item.resident_bytes),
+                f"{item.pieces:,}",
+            )
+            for item in result.reservations
+        ],
+    )
+
+
+def _limits(result: InspectResult) -> Markup:
+    def shown(value: int | None, counter: str) -> str:
+        return "unlimited" if value is None else _unit(counter)(value)
+
+    return table(
+        ("limit", "used", "soft", "hard", "set for"),
+        [
+            (
+                limit.name,
+                "not available" if limit.used is None else _unit(limit.counter)(limit.used),
+                shown(limit.soft, limit.counter),
+                shown(limit.hard, limit.counter) if limit.where in {"process", "user"} else "-",
+                limit.where,
+            )
+            for limit in result.limits
+        ],
+    )
