@@ -25,7 +25,7 @@ def process():
             [sys.executable, "-c", _READY.format(setup=setup)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            preexec_fn=before,
+            preexec_fn=before,  # noqa: PLW1509 - there is one thread
         )
         started.append(child)
         assert child.stdout.readline() == b"ready\n"
@@ -50,7 +50,7 @@ def test_the_answer_comes_first_and_nothing_else_is_printed(vmtool, process):
 
     assert ran.code == 0
     first = ran.stdout.splitlines()[0]
-    assert first.startswith(f"python")
+    assert first.startswith("python")
     assert f"({pid}): nothing stops it" in first
     assert "resident" in ran.stdout
     assert ran.stderr == ""

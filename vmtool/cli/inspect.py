@@ -272,7 +272,7 @@ def _write(
     if after_command and output.path == "-":
         _print_on_stderr(result)
     else:
-        output.emit(result, to_text)
+        output.emit(result, lambda console: to_text(result, console))
     output.save(asked.csv, lambda: to_csv(result))
     output.save(asked.metrics, lambda: to_metrics(result))
     output.save(asked.html, lambda: _page(result))

@@ -44,11 +44,9 @@ class PortableProcess:
                 memory = self._process.memory_info()
                 cpu = self._process.cpu_times()
                 threads = self._process.num_threads()
-                descriptors = (
-                    self._process.num_handles()
-                    if sys.platform == "win32"
-                    else self._process.num_fds()
-                )
+                # The stubs of psutil have each of the two on its own platform only.
+                name = "num_handles" if sys.platform == "win32" else "num_fds"
+                descriptors: int = getattr(self._process, name)()
         except psutil.NoSuchProcess as error:
             raise ProcessGoneError from error
         except psutil.AccessDenied as error:
@@ -85,7 +83,7 @@ class PortableProcess:
             ended = time.monotonic_ns()
             return Detail(tuple(found), ended - began, ended, complete=False)
         else:
-            reason = "vmmap(1) shows them to the owner of the process"
+            reason = "not available on macOS; vmmap(1) shows them to the owner of the process"
             self.unavailable.setdefault(
                 "reservations", Unavailable("reservations", "platform", reason)
             )

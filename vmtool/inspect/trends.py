@@ -146,25 +146,27 @@ def evaluate(condition: Condition, samples: Sequence[Sample], found: Iterable[Tr
     """
     values = [v for s in samples if (v := getattr(s, condition.counter)) is not None]
     name = f"assert {condition.text}"
+    unit = ("bytes" if condition.counter.endswith("_bytes") else "") + (
+        "/s" if condition.figure == "slope" else ""
+    )
+    limit: dict[str, int | float | str | bool | None] = {"limit": condition.value, "unit": unit}
     if not values:
         return Check(name, CheckOutcome.NOT_DONE, {"reason": "not measured"})
     if condition.figure != "slope":
         value = max(values) if condition.figure == "max" else values[-1]
         outcome = CheckOutcome.of(_holds(value, condition))
-        return Check(name, outcome, {"value": value, "limit": condition.value})
+        return Check(name, outcome, {"value": value, **limit})
     trend = next((t for t in found if t.counter == condition.counter), None)
     if trend is None:
         # Six samples that never changed have no slope; fewer say nothing.
         if len(values) < 6:
             return Check(name, CheckOutcome.NOT_DONE, {"reason": "too few samples"})
-        return Check(
-            name, CheckOutcome.of(_holds(0.0, condition)), {"value": 0.0, "limit": condition.value}
-        )
+        return Check(name, CheckOutcome.of(_holds(0.0, condition)), {"value": 0.0, **limit})
     ends = {_holds(trend.low, condition), _holds(trend.high, condition)}
     outcome = CheckOutcome.of(ends.pop()) if len(ends) == 1 else CheckOutcome.NOT_DONE
     numbers = {"value": trend.per_second, "low": trend.low, "high": trend.high}
     reason = {"reason": "not decided"} if outcome is CheckOutcome.NOT_DONE else {}
-    return Check(name, outcome, {**numbers, "limit": condition.value, **reason})
+    return Check(name, outcome, {**numbers, **limit, **reason})
 
 
 def _holds(value: float, condition: Condition) -> bool:

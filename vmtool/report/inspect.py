@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.table import pairs, paragraph, show, table
+from vmtool.report.table import ReportTable, pairs, paragraph, show, table
 from vmtool.results.check import CheckOutcome
 from vmtool.results.inspect import Ending, Rating, Sample
 from vmtool.units import format_duration, format_size
@@ -70,10 +70,10 @@ _COUNTERS: Final = {
 
 def to_text(result: InspectResult, console: Console) -> None:
     """Print *result*."""
-    show(console, _parts(result))
+    show(console, _parts(result, console.width))
 
 
-def _parts(result: InspectResult) -> Iterator[RenderableType]:
+def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     yield paragraph(headline(result), style="bold")
     if result.ending in _ENDINGS:
         yield Text(_ENDINGS[result.ending], style="yellow")
@@ -93,8 +93,7 @@ def _parts(result: InspectResult) -> Iterator[RenderableType]:
         yield _trend_table(result)
     if result.reservations:
         yield ""
-        yield _reservation_table(result)
-        yield from _reservation_notes(result)
+        yield from _reservations(result, width)
     if result.devices:
         yield ""
         yield from _devices(result)
@@ -130,7 +129,7 @@ def headline(result: InspectResult) -> str:
     who = f"{result.process.name} ({result.process.pid})"
     problems = [f for f in result.findings if f.rating is Rating.PROBLEM]
     if problems:
-        words = describe(problems[0])[0]
+        words = describe(problems[0])[0].partition(";")[0]
         more = len(problems) - 1
         also = f", and {more} more problem{'s'[: more > 1]}" if more else ""
         return f"{who}: {words}{also}"
@@ -436,7 +435,7 @@ def _trend_table(result: InspectResult) -> RenderableType:
                 f"{full} ({trend.limit})" if full else "",
             )
         )
-    return table(("counter", "a minute", "99 % interval", "trend", "full in"), rows)
+    return table(("counter", "per minute", "99 % interval", "trend", "full in"), rows)
 
 
 def _rate(trend: Trend, per_second: float) -> str:
@@ -447,22 +446,35 @@ def _rate(trend: Trend, per_second: float) -> str:
     return f"{per_minute:,.1f}"
 
 
-def _reservation_table(result: InspectResult) -> RenderableType:
-    rows = [
-        (
-            f"{item.base:#x}",
+#: With addresses the table of reservations needs so many columns.
+_WITH_ADDRESSES: Final = 100
+
+
+def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]:
+    addresses = width >= _WITH_ADDRESSES
+    headings = ["reservation", "capacity", "committed", "resident", "huge", "granule", "areas"]
+    made = ReportTable(*headings, *(["base"] if addresses else []))
+    for item in result.reservations:
+        cells = [
+            reservation_name(item),
             _size(item.capacity_bytes),
             _size(item.committed_bytes),
             _size(item.resident_bytes) if item.resident_bytes is not None else "-",
             _size(item.huge_bytes) if item.huge_bytes else "-",
             _granule(item),
             _count(item.pieces),
-            reservation_name(item),
-        )
-        for item in result.reservations
-    ]
-    headings = ("base", "capacity", "committed", "resident", "huge", "granule", "areas", "what")
-    return table(headings, rows, prose=0, left=1, label=1)
+        ]
+        made.add_row(*cells, *([f"{item.base:#x}"] if addresses else []))
+    yield made
+    hidden = result.reservations_total - len(result.reservations)
+    notes = [f"{hidden:,} smaller ones: --top shows more"] if hidden > 0 else []
+    if not addresses:
+        notes.append(f"addresses: {_WITH_ADDRESSES} columns or --json")
+    age = result.areas_age_ns
+    if age is not None and age > 2 * 10**9:
+        notes.append(f"read {format_duration(age)} ago")
+    if notes:
+        yield paragraph("; ".join(notes))
 
 
 def _granule(item: Reservation) -> str:
@@ -479,15 +491,6 @@ def reservation_name(item: Reservation) -> str:
     if item.owner:
         return f"{item.owner}{f' {name}' if name and item.kind != 'anonymous' else ''}"
     return name or item.kind
-
-
-def _reservation_notes(result: InspectResult) -> Iterator[RenderableType]:
-    shown = len(result.reservations)
-    if result.reservations_total > shown:
-        yield Text(f"{result.reservations_total - shown:,} smaller ones; --top shows more")
-    age = result.areas_age_ns
-    if age is not None and age > 2 * 10**9:
-        yield Text(f"the areas were read {format_duration(age)} ago")
 
 
 def _devices(result: InspectResult) -> Iterator[RenderableType]:
@@ -507,15 +510,22 @@ def _devices(result: InspectResult) -> Iterator[RenderableType]:
 def describe_check(check: Check) -> str:
     """Return whether a condition holds, with its numbers."""
     condition = check.name.removeprefix("assert ")
-    value, low, high = (check.values.get(key) for key in ("value", "low", "high"))
+    unit = str(check.values.get("unit") or "")
+    value, low, high = (_measured(check.values.get(key), unit) for key in ("value", "low", "high"))
+    interval = f", 99 % interval {low} to {high}" if low and high else ""
     if check.outcome is CheckOutcome.NOT_DONE:
-        return f"{condition}: {check.values.get('reason')}" + _interval(low, high)
+        return f"{condition}: {check.values.get('reason')}{interval}"
     word = "holds" if check.outcome is CheckOutcome.PASSED else "does not hold"
-    return f"{condition}: {word} ({value:,.6g}{_interval(low, high)})"
+    return f"{condition}: {word} ({value}{interval})"
 
 
-def _interval(low: object, high: object) -> str:
-    return "" if low is None or high is None else f", 99 % interval {low:,.6g} to {high:,.6g}"
+def _measured(value: object, unit: str) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    per = "/s" if unit.endswith("/s") else ""
+    if not unit.startswith("bytes"):
+        return f"{value:,.6g}{per}"
+    return ("-" if value < 0 else "") + format_size(round(abs(value))) + per
 
 
 def _check_style(check: Check) -> str:
@@ -532,7 +542,7 @@ def describe_unavailable(item: Unavailable) -> str:
         )
     if item.reason == "kernel":
         return f"{item.what}: not available: this kernel has no {item.detail}"
-    return f"{item.what}: not available here: {item.detail}"
+    return f"{item.what}: {item.detail}"
 
 
 def _held(used: int | None, limit: LimitUse | None) -> str:

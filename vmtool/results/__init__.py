@@ -50,6 +50,13 @@ class Document:
 
 DOCUMENTS: Final = (
     Document("vmtool.stress", 1, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
+    Document(
+        "vmtool.inspect",
+        1,
+        "A look at a process by vmtool inspect",
+        "vmtool.results.inspect",
+        "InspectResult",
+    ),
 )
 
 

@@ -1,0 +1,195 @@
+"""The report of a look at a process, whole, from fixed numbers."""
+
+import pytest
+
+from vmtool.report.inspect import describe, to_csv, to_metrics, to_text
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.inspect import (
+    Ending,
+    Finding,
+    Group,
+    InspectResult,
+    LimitUse,
+    ProcessIdentity,
+    Rating,
+    Reservation,
+    Sample,
+    Trend,
+    Unavailable,
+)
+from vmtool.units import GIB, KIB, MIB
+
+_SECOND = 10**9
+
+
+def _reservation(base, capacity, committed, **more):
+    values = {
+        "resident_bytes": committed,
+        "huge_bytes": 0,
+        "swapped_bytes": 0,
+        "pieces": 1,
+        "granule_bytes": None,
+        "granule_exact": False,
+        "permissions": "rw-p",
+        "kind": "anonymous",
+        "name": "",
+    } | more
+    return Reservation(base=base, capacity_bytes=capacity, committed_bytes=committed, **values)
+
+
+RESULT = InspectResult(
+    process=ProcessIdentity(4242, "llama-server", ("llama-server", "-m", "x.gguf"), "ml"),
+    ending=Ending.COMPLETE,
+    wall_ns=30 * _SECOND,
+    interval_ns=_SECOND,
+    samples=tuple(
+        Sample(
+            at_ns=i * 10 * _SECOND,
+            address_space_bytes=80 * GIB,
+            charge_bytes=12 * GIB,
+            resident_bytes=9 * GIB + i * 64 * MIB,
+            anonymous_bytes=8 * GIB + i * 64 * MIB,
+            file_bytes=GIB,
+            shared_bytes=0,
+            swapped_bytes=0,
+            page_table_bytes=18 * MIB,
+            locked_bytes=0,
+            huge_bytes=6 * GIB,
+            areas=61_204,
+            minor_faults=2_000_000 + i * 16_384,
+            major_faults=12,
+            threads=34,
+            descriptors=57,
+            cpu_ns=5 * _SECOND,
+            group_bytes=10 * GIB,
+        )
+        for i in range(4)
+    ),
+    samples_taken=31,
+    areas_read_ns=70_000_000,
+    areas_age_ns=8 * _SECOND,
+    limits=(
+        LimitUse("RLIMIT_AS", "address_space_bytes", 80 * GIB, None, None, "process"),
+        LimitUse("RLIMIT_MEMLOCK", "locked_bytes", 0, 8 * MIB, 8 * MIB, "process"),
+        LimitUse("RLIMIT_NOFILE", "descriptors", 57, 1024, 1 << 20, "process"),
+        LimitUse("vm.max_map_count", "areas", 61_204, 65_530, None, "machine", "/proc/sys/vm"),
+        LimitUse("memory.max", "group_bytes", 10 * GIB, 16 * GIB, None, "group", "/sys/fs/cgroup"),
+    ),
+    group=Group(
+        "/sys/fs/cgroup/llm.slice", 2, 10 * GIB, None, 16 * GIB, GIB, {"max": 0, "oom_kill": 0}, 0.5
+    ),
+    oom_score=420,
+    reservations=(
+        _reservation(
+            *(0x7F0000000000, 64 * GIB, 8 * GIB),
+            huge_bytes=6 * GIB,
+            pieces=9000,
+            granule_bytes=2 * MIB,
+            granule_exact=True,
+        ),
+        _reservation(*(0x7E0000000000, 4 * GIB, GIB), pieces=1, kind="file", name="/models/x.gguf"),
+        _reservation(*(0x7D0000000000, 128 * MIB, 3 * MIB), pieces=4, owner="glibc malloc arena"),
+        _reservation(0x7C0000000000, 64 * MIB, 640 * KIB, pieces=11, granule_bytes=64 * KIB),
+    ),
+    reservations_total=57,
+    devices=(),
+    children=(),
+    findings=(
+        Finding(
+            "area-limit",
+            Rating.PROBLEM,
+            {
+                "limit": "vm.max_map_count",
+                "used": 61_204,
+                "soft": 65_530,
+                "hard": None,
+                "path": "/",
+            },
+        ),
+        Finding("fork", Rating.NOTE, {"charge": 12 * GIB, "headroom": 24 * GIB, "mode": 0}),
+    ),
+    trends=(
+        Trend("resident_bytes", 6.4 * MIB, 6.0 * MIB, 6.8 * MIB, 31, grows=True),
+        Trend("areas", 120.0, 110.0, 130.0, 31, True, "vm.max_map_count", 36.05),
+    ),
+    checks=(
+        Check(
+            "assert resident.slope<1MiB/min",
+            CheckOutcome.FAILED,
+            {
+                "value": 6.4 * MIB,
+                "low": 6.0 * MIB,
+                "high": 6.8 * MIB,
+                "limit": MIB / 60,
+                "unit": "bytes/s",
+            },
+        ),
+    ),
+    unavailable=(
+        Unavailable("devices", "platform", "NVML is not available: nvidia-ml-py is not installed"),
+    ),
+)
+
+
+def test_the_report(golden):
+    golden("inspect", lambda console: to_text(RESULT, console))
+
+
+def test_the_report_at_forty_columns(golden):
+    golden("inspect-40", lambda console: to_text(RESULT, console), width=40)
+
+
+def test_the_table_has_a_row_for_each_sample():
+    rows = to_csv(RESULT).splitlines()
+
+    assert len(rows) == 5
+    assert rows[1].split(",")[1] == str(80 * GIB)
+
+
+def test_metrics_name_the_process_and_end_as_openmetrics_wants():
+    text = to_metrics(RESULT)
+
+    assert text.endswith("# EOF\n")
+    assert 'vmtool_process_areas{pid="4242",name="llama-server"} 61204' in text
+    assert 'limit="vm.max_map_count"} 65530' in text
+    assert text.count("# TYPE vmtool_process_limit gauge") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        (
+            "fork",
+            {"charge": 12 * GIB, "headroom": 4 * GIB, "mode": 2},
+            "fork needs 12 GiB of commit charge and 4 GiB is left",
+        ),
+        (
+            "task-limit",
+            {"limit": "pids.max", "used": 63, "soft": 64, "hard": None, "path": "/sys/fs/cgroup/a"},
+            "63 of 64 processes and threads exist (pids.max)",
+        ),
+        (
+            "group-high",
+            {"path": "/g", "used": GIB, "soft": GIB, "met": 5000, "pressure": 61.5},
+            (
+                "above it the kernel slows the process down and kills nothing; its processes wait for "
+                "memory 61.5 % of the time"
+            ),
+        ),
+        (
+            "group-cache",
+            {"path": "/g", "used": 900 * MIB, "cache": 600 * MIB, "soft": GIB},
+            "600 MiB of the 900 MiB charged to /g is file cache",
+        ),
+        (
+            "huge-pages",
+            {"huge": 0, "possible": GIB, "thp_mode": "madvise", "asked": 0, "disabled": 0},
+            "0 B of 1 GiB of its memory is in transparent huge pages (mode madvise)",
+        ),
+    ],
+)
+def test_each_finding_is_a_sentence_with_its_numbers(name, values, words):
+    message, remedy = describe(Finding(name, Rating.PROBLEM, values))
+
+    assert words in message
+    assert remedy or name == "group-cache"
