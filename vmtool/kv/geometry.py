@@ -134,6 +134,7 @@ class Tensor:
         dim: Elements in a row.
         extent: The tokens that are held.
         rope_dim: The last elements of a latent row that carry positions; 0 elsewhere.
+        replicated: Whether every rank holds all of it, whatever divides the heads.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Tensor:
     dim: int
     extent: Extent = field(default_factory=Extent)
     rope_dim: int = 0
+    replicated: bool = False
 
     @property
     def elements_per_token(self) -> int:
@@ -258,6 +260,8 @@ class ModelGeometry:
         pp: Stages that divide the layers.
         dcp: Ranks that divide the tokens.
         cache_dtype: The format of K and V that a quantised checkpoint asks for, or ``None``.
+        assumed: Whether the architecture is not known, and is taken for standard attention because
+            all of its fields are standard.
     """
 
     name: str
@@ -270,6 +274,7 @@ class ModelGeometry:
     pp: int = 1
     dcp: int = 1
     cache_dtype: str | None = None
+    assumed: bool = False
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return the layers grouped by equal cost, in order of first appearance."""
@@ -360,7 +365,7 @@ def _shard_tensor(tensor: Tensor, layer: Layer, tp: int, dcp: int) -> Tensor:
         if extent.span is not Span.ALL:
             raise UsageError(f"{what}: dcp = {dcp} can only divide layers that keep all tokens")
         extent = replace(extent, ranks=dcp)
-    if tensor.role in (TensorRole.LATENT, TensorRole.INDEX):
+    if tensor.replicated or tensor.role in (TensorRole.LATENT, TensorRole.INDEX):
         return replace(tensor, extent=extent)  # one row for all query heads: every rank needs it
     heads = _divide(tensor.heads, tp, f"{what}: kv_heads = {tensor.heads}", replicates=True)
     copies = max(tp // tensor.heads, 1)

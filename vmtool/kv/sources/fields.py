@@ -39,6 +39,9 @@ class Fields:
         names: The keys under which each value may be, by value name.
         applied: Overrides that took effect; shared with nested objects.
         outer: The object around this one, if a wrapper was opened.
+        opened: The objects inside that were opened, and whose every key matters.
+        changed: Where each key is from that `overlaid` put over the object's own.
+        prefix: Where those are, or empty.
     """
 
     def __init__(
@@ -65,16 +68,29 @@ class Fields:
         self.architecture = ""
         self.mha_by_default = False
         self.outer: Fields | None = None
+        self.changed: Mapping[str, str] = {}
+        self.prefix = ""
+        self.opened: list[Fields] = []
+        self._nested: dict[str, Fields] = {}
 
-    def nested(self, key: str) -> Fields | None:
-        """Return the object under *key*, or ``None`` if it is absent or null."""
+    def nested(self, key: str, *, whole: bool = False) -> Fields | None:
+        """Return the object under *key*, or ``None`` if it is absent or null.
+
+        Args:
+            key: Its key.
+            whole: Whether what is not read of it does not matter.
+        """
         value = self._data.get(key)
         self.used.add(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             self.fail(key, f"must be an object, not {_kind(value)}")
-        return self.wrap(value, f"{self._prefix}{key}.")
+        if key not in self._nested:
+            self._nested[key] = self.wrap(value, f"{self._prefix}{key}.")
+            if not whole:
+                self.opened.append(self._nested[key])
+        return self._nested[key]
 
     def wrap(self, data: Mapping[str, Any], prefix: str) -> Fields:
         """Return *data* as fields that share this object's file, overrides and facts."""
@@ -87,6 +103,22 @@ class Fields:
             facts=self.facts,
             applied=self.applied,
         )
+
+    def overlaid(self, changes: Mapping[str, Any], prefix: str) -> Fields:
+        """Return these fields with *changes*, the object at *prefix*, over them.
+
+        Names, defaults and what is around it stay the same. Keys that are read count as read in
+        both.
+        """
+        result = self.wrap({**self._data, **changes}, self._prefix)
+        result.prefix = prefix
+        result.names, result.defaults = self.names, self.defaults
+        result.architecture, result.mha_by_default = self.architecture, self.mha_by_default
+        result.outer = self.outer
+        result.used = self.used
+        result.changed = {key: f"{prefix}{key}" for key in changes}
+        self.opened.append(result)
+        return result
 
     def all_keys(self) -> list[str]:
         """Return every key that the object has."""
@@ -116,7 +148,11 @@ class Fields:
 
     def fail(self, key: str, message: str, *, hint: str | None = None) -> NoReturn:
         """Raise an `InputError` that names the file and the field."""
-        raise InputError(self.where, message, field=f"{self._prefix}{shown(key)}", hint=hint)
+        raise InputError(self.where, message, field=self.place(key), hint=hint)
+
+    def place(self, key: str) -> str:
+        """Return where *key* is in the file."""
+        return f"{self._prefix}{shown(self.changed.get(key, key))}"
 
     # ---- values -------------------------------------------------------------------------------
 

@@ -116,8 +116,7 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     """Return *data* as one JSON object, refusing what a JSON parser would let through.
 
     Raises:
-        InputError: If it is not UTF-8 JSON, repeats a key, holds a number that JSON does not have,
-            is nested too deeply, or is not an object.
+        InputError: If it is not UTF-8 JSON, repeats a key, is nested too deeply, or is not an object.
     """
     import json  # noqa: PLC0415  # a built-in model needs no JSON
 
@@ -129,14 +128,11 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
             result[key] = value
         return result
 
-    def no_constant(text: str) -> Any:
-        raise InputError(path, f"holds {text}, which is not JSON")
-
     try:
         # utf-8-sig: a byte order mark is allowed and dropped, as Windows editors write one.
-        value = json.loads(
-            data.decode("utf-8-sig"), object_pairs_hook=no_repeats, parse_constant=no_constant
-        )
+        # Infinity and NaN, which Python writes though JSON has none, stay: a value that is used is
+        # checked when it is.
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=no_repeats)
     except InputError:  # of the two above; it is a ValueError too
         raise
     except UnicodeDecodeError as exc:

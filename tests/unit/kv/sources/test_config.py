@@ -69,9 +69,12 @@ def test_a_head_dim_that_is_not_hidden_by_heads_wins():
     )
 
 
-def test_a_fractional_head_dim_is_refused():
-    with pytest.raises(InputError, match=r"head_dim: .*4096 / 96 heads is not a whole number"):
-        model({**LLAMA, "num_attention_heads": 96})
+def test_a_fractional_head_dim_is_rounded_down_as_engines_do():
+    geometry = model({**LLAMA, "num_attention_heads": 96})
+    assert shapes(geometry)[0][1] == 42
+    assert "4096 / 96, rounded down" in geometry.provenance["head_dim"].detail
+    with pytest.raises(InputError, match="head_dim: is not given"):
+        model({**LLAMA, "num_attention_heads": 8192})
 
 
 @pytest.mark.parametrize("missing", [{"num_key_value_heads": None}, {}])
@@ -127,9 +130,19 @@ def test_a_thinker_holds_the_text_config():
     assert len(geometry.layers) == 4
 
 
-def test_an_unknown_wrapper_is_refused_though_its_decoder_is_known():
-    with pytest.raises(InputError, match=r"text_config: is not expected in 'new_vlm'"):
-        model({"model_type": "new_vlm", "text_config": LLAMA})
+def test_an_unknown_wrapper_is_its_decoder():
+    wrapper = {"model_type": "new_vlm", "text_config": LLAMA, "vision_config": {"head_dim": 9}}
+    assert model(wrapper).layers == model(LLAMA).layers
+    assert not model(wrapper).assumed
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"sliding_window": 512}, {"cache": {"window_size": 512}}, {"is_encoder_decoder": True}],
+)
+def test_a_wrapper_that_says_something_of_its_own_about_a_cache_is_refused(extra):
+    with pytest.raises(InputError, match=next(iter(extra))):
+        model({"model_type": "new_vlm", "text_config": LLAMA, **extra})
 
 
 def test_a_wrapper_that_contradicts_its_decoder_is_refused():
@@ -353,10 +366,21 @@ def test_sparse_attention_adds_an_index_key():
     assert (index.elements_per_token, index.tokens_held(100)) == (128, 100)
 
 
-@pytest.mark.parametrize("extra", [{"index_topk_freq": 4}, {"indexer_types": ["full", "shared"]}])
-def test_layers_that_share_an_index_are_refused(extra):
-    with pytest.raises(InputError, match=f"{next(iter(extra))}: .*share an index"):
-        model({**MLA, "model_type": "glm_moe_dsa", **extra})
+@pytest.mark.parametrize(
+    ("extra", "indexed"),
+    [
+        # transformers' GlmMoeDsaConfig: the first two, then every fourth after the second.
+        ({"index_topk_freq": 4}, [0, 1, 5]),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 1}, [0, 2, 4]),
+        ({"index_topk_pattern": "FSSFSF"}, [0, 3, 5]),
+        ({"indexer_types": ["full", "shared", "shared", "full", "shared", "shared"]}, [0, 3]),
+        ({}, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_layers_that_share_an_index_keep_none(extra, indexed):
+    config = {**MLA, "model_type": "glm_moe_dsa", "num_hidden_layers": 6, **extra}
+    layers = model(config).layers
+    assert [i for i, layer in enumerate(layers) if len(layer.tensors) == 2] == indexed
 
 
 def test_deepseek_v4_compresses_by_layer_and_keeps_a_window_everywhere():
@@ -454,8 +478,9 @@ def test_t5_has_heads_of_a_width_of_their_own(stated, layers):
         ("cross_k", 32, 128, 512),
         ("cross_v", 32, 128, 512),
     ]
-    with pytest.raises(InputError, match="n_positions: is missing"):
-        model(config)
+    # Its positions are relative: without a number, as many as T5 was made for.
+    without = model({**config, "is_encoder_decoder": True, **stated})
+    assert without.layers == geometry.layers
 
 
 def test_deepseek_v2_may_go_without_latents():
@@ -695,8 +720,69 @@ def test_a_missing_model_type_is_made_up_for_by_a_known_architecture_only():
 
 def test_an_unknown_architecture_is_refused_with_similar_ones():
     with pytest.raises(InputError, match="model_type: 'qwen33' is not an architecture") as caught:
-        model({**LLAMA, "model_type": "qwen33"})
+        model({**LLAMA, "model_type": "qwen33", "kv_lora_rank": 512})
     assert "qwen3" in caught.value.hint
+    assert "kv_lora_rank" in str(caught.value)
+
+
+def test_an_unknown_architecture_with_standard_fields_alone_is_assumed_to_be_standard():
+    geometry = model({**LLAMA, "model_type": "new_lm"})
+    assert geometry.layers == model(LLAMA).layers
+    assert geometry.assumed
+    assert not model(LLAMA).assumed
+    listed = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
+    config = {**LLAMA, "model_type": "new_lm", "num_hidden_layers": 2, **listed}
+    assert kinds(model(config)) == "WF"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"sliding_window": 64},
+        {"layer_types": ["linear_attention"] * 2},
+        {"attention": {"window_size": 64}},
+        {"kv_channels": 64},
+        {"is_encoder_decoder": True},
+    ],
+)
+def test_an_unknown_architecture_with_any_other_field_about_a_cache_is_refused(extra):
+    with pytest.raises(InputError, match=next(iter(extra))):
+        model({**LLAMA, "model_type": "new_lm", "num_hidden_layers": 2, **extra})
+
+
+def test_what_differs_from_layer_to_layer_is_read_from_per_layer_config():
+    # As transformers 5 saves Gemma 4: by the number of the layer, padded with zeros.
+    config = {
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "hidden_size": 2816,
+        "head_dim": 256,
+        "sliding_window": 1024,
+        "max_position_embeddings": 262144,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "per_layer_config": {"01": {"head_dim": 512, "num_key_value_heads": 2}},
+    }
+    geometry = model(config)
+    assert shapes(geometry, 0) == [(8, 256), (8, 256)]
+    assert shapes(geometry, 1) == [(2, 512), (2, 512)]
+    by_kind = {"full_attention": config["per_layer_config"]["01"]}
+    assert model({**config, "per_layer_config": by_kind}).layers == geometry.layers
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"02": {"head_dim": 512}}, "per_layer_config.02: is neither a kind nor a number"),
+        ({"01": 512}, "per_layer_config.01: must be an object"),
+        ({"01": {"head_dim": "x"}}, "per_layer_config.01.head_dim: must be an integer"),
+        ({"01": {"kv_dim": 3}}, "per_layer_config.01.kv_dim: is set"),
+    ],
+)
+def test_a_change_of_one_layer_that_is_not_understood_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        model({**LLAMA, "num_hidden_layers": 2, "per_layer_config": changes})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,7 @@ def context(fields: Fields) -> int | None:
 def _rope(fields: Fields) -> list[Fields]:
     """Return how positions are stretched: one object, or one for each kind of layer."""
     key = "rope_scaling" if fields.has("rope_scaling") else "rope_parameters"
-    rope = fields.nested(key)
+    rope = fields.nested(key, whole=True)
     if rope is None:
         return []
     kinds = rope.all_keys()
@@ -120,12 +121,13 @@ def head_dim(fields: Fields) -> int:
     if dim is not None:
         return dim
     hidden, count = fields.integer("hidden"), heads(fields)
-    key = fields.names["head_dim"][0]
-    if hidden % count:
+    if hidden < count:
         fields.fail(
-            key, f"is not given, and hidden size {hidden} / {count} heads is not a whole number"
+            fields.names["head_dim"][0],
+            f"is not given, and hidden size {hidden} / {count} heads is below 1",
         )
-    fields.derived("head_dim", hidden // count, f"hidden / heads = {hidden} / {count}")
+    rounded = ", rounded down as engines do" if hidden % count else ""
+    fields.derived("head_dim", hidden // count, f"hidden / heads = {hidden} / {count}{rounded}")
     return hidden // count
 
 
@@ -200,8 +202,8 @@ def mpt(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
             kv, why = config.checked("kv_n_heads", stated), "attn_config.kv_n_heads"
         elif grouping not in (None, "multihead_attention"):
             config.fail("attn_type", f"{grouping!r} is not understood")
-    if fields.optional("kv_heads") not in (None, kv):
-        fields.fail(fields.names["kv_heads"][0], f"differs from attn_config, which means {kv}")
+    # Some files also have num_key_value_heads, which neither transformers nor vLLM reads.
+    fields.raw("num_key_value_heads")
     fields.derived("kv_heads", kv, why)
     return pair(kv, dim, head_dim_v(fields, dim), extent(fields, kind))
 
@@ -246,7 +248,7 @@ def latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the one latent row of MLA: ``kv_lora_rank`` and the shared rope key."""
     del kind
     rank = fields.integer("kv_lora_rank")
-    rope = fields.integer("qk_rope_head_dim")
+    rope = fields.integer("qk_rope_head_dim", low=0)
     fields.derived("latent_dim", rank + rope, f"kv_lora_rank + qk_rope_head_dim = {rank} + {rope}")
     return (Tensor("latent", TensorRole.LATENT, 1, rank + rope, rope_dim=rope),)
 
@@ -262,23 +264,65 @@ def two_latents(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
 
 def indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the latent row and the indexer's key of DeepSeek sparse attention."""
-    frequency = fields.optional("index_topk_freq")
-    if frequency not in (None, 1):
-        fields.fail("index_topk_freq", f"is {frequency}: layers that share an index are not known")
-    kinds = fields.items("indexer_types") or []
-    if any(entry != "full" for entry in kinds):
-        fields.fail("indexer_types", "names layers that share an index, which are not known")
     dim = fields.integer("index_head_dim")
     return (*latent(fields, kind), Tensor("index", TensorRole.INDEX, 1, dim))
 
 
-def mimo_v2(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
-    """Return K and V of MiMo-V2, whose window layers have heads and widths of their own."""
+def pooled_indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return the latent row of GLM-5 Next, and the indexer's key, its gate and a mark.
+
+    ``Glm5NextIndexer`` of transformers keeps them side by side and pools them when it selects.
+    """
+    row, index = indexed_latent(fields, kind)
+    if not fields.optional("index_kpool"):
+        return row, index
+    width = 2 * index.dim + 1
+    fields.derived("index_dim", width, f"2 x index_head_dim + 1 = 2 x {index.dim} + 1")
+    return row, replace(index, dim=width)
+
+
+def indexed_or_windowed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return the tensors of dots3 Note: a latent with an index, or one of a window without."""
     if kind is not LayerKind.WINDOW:
+        return indexed_latent(fields, kind)
+    (row,) = latent(fields, kind)
+    return (replace(row, extent=extent(fields, kind)),)
+
+
+def indexed_grouped(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K, V and the indexer's keys of Qwen4-Exp, which are kept in the model's type.
+
+    ``Qwen4ExpTextConfig``: ``indexer_head_dim`` alone switches the indexer on.
+    """
+    tensors = grouped(fields, kind)
+    dim = fields.optional("indexer_head_dim")
+    heads_ = fields.optional("indexer_kv_heads")
+    if dim is None:
+        return tensors
+    return (*tensors, Tensor("index_k", TensorRole.KEY, heads_ or 1, dim, replicated=True))
+
+
+def own_window_heads(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of MiMo-V2 and Inkling, whose window layers have heads and widths of their own."""
+    if kind is not LayerKind.WINDOW or not fields.given("swa_kv_heads"):
         return grouped(fields, kind)
     count = fields.integer("swa_kv_heads")
     dim = fields.integer("swa_head_dim")
-    return pair(count, dim, fields.integer("swa_head_dim_v"), extent(fields, kind))
+    dim_v = fields.optional("swa_head_dim_v") or dim
+    return pair(count, dim, dim_v, extent(fields, kind))
+
+
+def mimo_v2(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of MiMo-V2.
+
+    Files of transformers do not give the heads of its window layers: ``MiMoV2FlashAttention`` has
+    twice as many there.
+    """
+    if kind is not LayerKind.WINDOW or fields.given("swa_kv_heads"):
+        return own_window_heads(fields, kind)
+    count = kv_heads(fields)
+    fields.derived("swa_kv_heads", 2 * count, f"2 x kv_heads = 2 x {count}")
+    return tuple(replace(tensor, heads=2 * count) for tensor in grouped(fields, kind))
 
 
 def gemma4(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -288,7 +332,7 @@ def gemma4(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     normalised and rotated and V is not.
     """
     same = fields.flag("attention_k_eq_v")
-    if kind is LayerKind.WINDOW:
+    if kind is LayerKind.WINDOW or fields.has("per_layer_config"):
         return grouped(fields, kind)
     dim = fields.optional("global_head_dim") or head_dim(fields)
     count = fields.optional("global_kv_heads") if same else None

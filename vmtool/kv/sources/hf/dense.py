@@ -31,32 +31,129 @@ _GEMMA4 = Family(
 
 # Where the file gives no number of KV heads, these have one for each query head.
 _MHA_BY_DEFAULT = (
-    "apertus aquila arcee baichuan bloom codegen cohere deepseek flex_olmo gpt2 gpt_neox gptj"
-    " granite granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe internlm jais2 nanochat"
-    " nemotron olmo olmo2 olmoe opt orion persimmon phi phi-msft xverse"
+    "apertus apertus1p5_text aquila arcee aria_text baichuan biogpt bloom camembert chameleon codegen"
+    " cohere ctrl data2vec-text deepseek deepseek_ocr2_text diffllama electra ernie evolla flex_olmo"
+    " git gpt2 gpt_neox gpt_neox_japanese gptj granite granite4_vision_text granite_docling_text"
+    " granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text internlm jais2"
+    " megatron-bert molmo2_text musicgen_decoder musicgen_melody_decoder nanochat nemotron olmo olmo2"
+    " olmoe openai-gpt opt orion persimmon phi phi-msft rembert roberta roberta-prelayernorm roc_bert"
+    " roformer xlm-roberta xlm-roberta-xl xmod xverse"
 )
+_BERT_MODELS = "bert bert-generation big_bird blip_text_model"
 _FULL_MODELS = (
-    "bailing_moe bailing_moe_v2 bitnet ernie4_5_moe exaone glm4_moe glm4v_moe_text glm4v_text"
-    " internlm2 minicpm solar stablelm yi"
+    "bailing_moe bailing_moe_v2 bitnet emu3_text_model ernie4_5_moe ernie4_5_vl_moe_text exaone"
+    " glm4_moe glm4v_moe_text glm4v_text glm_ocr_text internlm2 minicpm solar stablelm yi"
 )
-_FULL_128_MODELS = "ernie4_5 glm glm4 helium hy_v3 internlm3 minimax_m2 seed_oss solar_open"
+_FULL_128_MODELS = (
+    "cosmos3_edge_text ernie4_5 glm glm4 helium hy_v3 hyperclovax internlm3 iquestcoder"
+    " minimax_m2 paddleocr_vl_text seed_oss solar_open"
+)
+# They state their layers one by one.
+_LISTED_MODELS = (
+    "beam cohere_compass_text cwm flint granite_swa granitemoe_swa kolibri1 mellum muse_glimmer_text"
+    " muse_spark_text step3p5"
+)
 _WINDOW_MODELS = "mixtral phi4_multimodal phi4mm phimoe starcoder2"
 _QWEN2_MODELS = (
-    "qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text dots1 mimo"
-    " qwen3_moe qwen3_vl_moe_text qwen3_omni_moe_text"
+    "qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text dots1 mimo"
+    " qwen3_vl_moe_text qwen3_omni_moe_text"
 )
 
 DENSE: dict[str, Family] = {
     **dict.fromkeys(_MHA_BY_DEFAULT.split(), Family(mha_by_default=True)),
+    **dict.fromkeys(
+        _BERT_MODELS.split(), Family(mha_by_default=True, harmless=frozenset({"attention_type"}))
+    ),
     **dict.fromkeys(_FULL_MODELS.split(), Family()),
+    **dict.fromkeys(
+        _LISTED_MODELS.split(),
+        Family(
+            plan=plans.no_window,
+            meaning=plans.WINDOW_NAMES,
+            names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
+            finish=special.step3p5,
+            mha_by_default=True,
+            harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
+        ),
+    ),
     **dict.fromkeys(_FULL_128_MODELS.split(), Family(defaults={"head_dim": 128})),
     "llama": Family(
         defaults={"layers": 32, "heads": 32, "hidden": 4096, "context": 2048}, mha_by_default=True
     ),
-    "gemma": Family(defaults={"head_dim": 256, "context": 8192}),
+    "gemma": Family(
+        defaults={"head_dim": 256, "context": 8192},
+        harmless=frozenset({"use_bidirectional_attention"}),
+    ),
     "smollm3": Family(
-        meaning=plans.FULL_NAMES,
+        plan=plans.smollm3,
+        meaning=plans.WINDOW_NAMES,
         harmless=frozenset({"no_rope_layers", "no_rope_layer_interval", "max_window_layers"}),
+    ),
+    "cpmant": Family(
+        names={"head_dim": ("dim_head",)}, defaults={"head_dim": 128}, mha_by_default=True
+    ),
+    "doge": Family(mha_by_default=True, harmless=frozenset({"keep_window_size"})),
+    # Its local layers mask what they keep.
+    "gpt_neo": Family(
+        mha_by_default=True,
+        harmless=frozenset({"attention_layers", "attention_types", "window_size"}),
+    ),
+    "jetmoe": Family(names={"head_dim": ("kv_channels",)}, defaults={"head_dim": 128}),
+    "sarvam_moe": Family(defaults={"head_dim": 64}),
+    "xlm": Family(names={"hidden": ("emb_dim",)}, mha_by_default=True),
+    "xglm": Family(names={"heads": ("attention_heads",)}, mha_by_default=True),
+    **dict.fromkeys(
+        ("kosmos_2_text_model", "kosmos_2_5_text_model"),
+        Family(
+            names={
+                "layers": ("layers",),
+                "heads": ("attention_heads",),
+                "hidden": ("embed_dim",),
+            },
+            mha_by_default=True,
+        ),
+    ),
+    "hrm_text": Family(
+        plan=plans.hrm_text,
+        defaults={"head_dim": 128},
+        mha_by_default=True,
+        harmless=frozenset({"prefix_lm", "num_layers_per_stack"}),
+    ),
+    **dict.fromkeys(
+        ("kyutai_speech_to_text", "moshi", "voxtral_realtime_text"),
+        Family(plan=plans.window_if_set, mha_by_default=True),
+    ),
+    "unlimited_ocr_text": Family(
+        meaning={**plans.FULL_NAMES, "reference_sliding_attention": LayerKind.FULL},
+        mha_by_default=True,
+        harmless=frozenset({"sliding_window"}),
+    ),
+    "modernbert-decoder": Family(
+        plan=plans.unlisted,
+        meaning=plans.WINDOW_NAMES,
+        mha_by_default=True,
+        harmless=frozenset({"local_attention"}),
+    ),
+    "exaone_moe": Family(
+        plan=plans.exaone4,
+        meaning=plans.WINDOW_NAMES,
+        defaults={"window": 4096},
+        mha_by_default=True,
+    ),
+    "cohere2_moe": Family(
+        plan=plans.cohere2_moe,
+        meaning=plans.WINDOW_NAMES,
+        defaults={"window": 4096, "head_dim": 128},
+        mha_by_default=True,
+        harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
+    ),
+    "dory": Family(build=special.dory),
+    "minimax_m3_vl_text": Family(
+        build=special.minimax_m3,
+        names={"index_dim": ("index_head_dim",)},
+        harmless=frozenset(
+            {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
+        ),
     ),
     **dict.fromkeys(_WINDOW_MODELS.split(), _WINDOWED),
     "phi3": Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, mha_by_default=True),
@@ -75,6 +172,12 @@ DENSE: dict[str, Family] = {
     ),
     **dict.fromkeys(_QWEN2_MODELS.split(), _QWEN2),
     **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
+    "qwen2_moe": Family(plan=plans.alternate_if_used, meaning=plans.WINDOW_NAMES),
+    "qwen3_moe": Family(
+        plan=plans.window_if_used,
+        meaning=plans.WINDOW_NAMES,
+        harmless=frozenset({"max_window_layers"}),
+    ),
     **dict.fromkeys(("gemma2", "vaultgemma"), _GEMMA2),
     "gemma3_text": Family(
         plan=plans.unless_last_of(6, _WINDOW),
@@ -97,7 +200,7 @@ DENSE: dict[str, Family] = {
         defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
         harmless=frozenset({"activation_sparsity_pattern"}),
     ),
-    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA4),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text"), _GEMMA4),
     "gpt_oss": Family(
         plan=plans.unless_last_of(2, _WINDOW),
         meaning=plans.WINDOW_NAMES,
@@ -169,48 +272,6 @@ DENSE: dict[str, Family] = {
         build=special.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
     ),
     "nemotron-nas": Family(build=special.block_configs),
-    "whisper": Family(
-        finish=special.encoder_cross,
-        names={
-            "layers": ("decoder_layers",),
-            "heads": ("decoder_attention_heads",),
-            "hidden": ("d_model",),
-            "context": ("max_target_positions",),
-            "frames": ("max_source_positions",),
-        },
-        defaults={"frames": 1500, "context": 448},
-        mha_by_default=True,
-        harmless=frozenset({"is_encoder_decoder"}),
-    ),
-    **dict.fromkeys(
-        ("bart", "mbart"),
-        Family(
-            finish=special.encoder_cross,
-            names={
-                "layers": ("decoder_layers",),
-                "heads": ("decoder_attention_heads",),
-                "hidden": ("d_model",),
-                "frames": ("max_position_embeddings",),
-            },
-            defaults={"frames": 1024, "context": 1024},
-            mha_by_default=True,
-            harmless=frozenset({"is_encoder_decoder"}),
-        ),
-    ),
-    "t5": Family(
-        build=special.t5,
-        names={
-            "layers": ("num_decoder_layers",),
-            "encoder_layers": ("num_layers",),
-            "heads": ("num_heads",),
-            "head_dim": ("d_kv",),
-            "context": ("n_positions",),
-            "frames": ("n_positions",),
-        },
-        defaults={"head_dim": 64},
-        mha_by_default=True,
-        harmless=frozenset({"is_encoder_decoder"}),
-    ),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={

@@ -65,6 +65,7 @@ class Family:
         types_key: The key of the list of layer kinds.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         harmless: Keys that look like attention but change nothing here.
+        source: The class or file that it follows.
     """
 
     plan: plans.Plan = plans.all_full
@@ -78,6 +79,7 @@ class Family:
     types_key: str = "layer_types"
     mha_by_default: bool = False
     harmless: frozenset[str] = frozenset()
+    source: str = ""
 
 
 def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
@@ -90,10 +92,51 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
         return family.build(fields)
     count = _count(fields, family)
     kinds = _kinds(fields, family, count)
-    layers = tuple(
-        Layer(i, made.kind, made.tensors, made.states) for i, made in _made(fields, family, kinds)
-    )
-    return family.finish(fields, layers) if family.finish else layers
+    patterns: dict[tuple[LayerKind, str], Layer] = {}
+    layers = []
+    for i, (kind, places) in enumerate(zip(kinds, _changed_fields(fields, kinds), strict=True)):
+        key = (kind, places.prefix if places is not fields else "")
+        if key not in patterns:
+            tensors = family.attention(places, kind) if kind in _ATTENDING else ()
+            builder = family.states.get(kind)
+            patterns[key] = Layer(0, kind, tensors, builder(places) if builder else ())
+        layers.append(replace(patterns[key], index=i))
+    if "layer_kinds" not in fields.facts:
+        fields.defaulted("layer_kinds", _summary(kinds), "the architecture's own arrangement")
+    made = without_useless_window(fields, tuple(layers))
+    return family.finish(fields, made) if family.finish else made
+
+
+def _changed_fields(fields: Fields, kinds: list[LayerKind]) -> list[Fields]:
+    """Return the fields of each layer, with what ``per_layer_config`` changes for it.
+
+    transformers from version 5 saves so what differs from layer to layer (``configuration_utils``):
+    by the layer's number, or by its kind in ``layer_types``.
+    """
+    changes = fields.nested("per_layer_config")
+    if changes is None:
+        return [fields] * len(kinds)
+    listed = fields.items("layer_types") or []
+    names = {str(name) for name in listed}
+    found: list[Fields] = []
+    made: dict[str, Fields] = {}
+    for key in changes.all_keys():
+        if key not in names and not (key.isdecimal() and int(key) < len(kinds)):
+            changes.fail(key, f"is neither a kind nor a number of the {len(kinds)} layers")
+    by_number = {int(key): key for key in changes.all_keys() if key.isdecimal()}
+    for i in range(len(kinds)):
+        key = by_number.get(i, str(listed[i]) if i < len(listed) else "")
+        values = changes.raw(key)
+        if values is None:
+            found.append(fields)
+            continue
+        if not isinstance(values, dict):
+            changes.fail(key, "must be an object")
+        alike = repr(sorted(values.items()))
+        if alike not in made:
+            made[alike] = fields.overlaid(values, f"per_layer_config.{key}.")
+        found.append(made[alike])
+    return found
 
 
 def _count(fields: Fields, family: Family) -> int:
@@ -117,30 +160,25 @@ def _kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:
     return kinds
 
 
-def _made(fields: Fields, family: Family, kinds: list[LayerKind]) -> list[tuple[int, Layer]]:
-    """Return, for each layer, a pattern layer of its kind; equal kinds share one."""
-    patterns: dict[LayerKind, Layer] = {}
-    for kind in kinds:
-        if kind not in patterns:
-            tensors = family.attention(fields, kind) if kind in _ATTENDING else ()
-            builder = family.states.get(kind)
-            states = builder(fields) if builder else ()
-            patterns[kind] = without_useless_window(fields, Layer(0, kind, tensors, states))
-    if "layer_kinds" not in fields.facts:
-        fields.defaulted("layer_kinds", _summary(kinds), "the architecture's own arrangement")
-    return [(i, patterns[kind]) for i, kind in enumerate(kinds)]
+def without_useless_window(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return *layers* with full attention if all have one window, as long as the context or longer.
 
-
-def without_useless_window(fields: Fields, layer: Layer) -> Layer:
-    """Return *layer* as full attention if its window holds any sequence the model was made for."""
-    window, longest = layer.window, context(fields)
+    That is how files switch a window off (Phi-4-mini). Where only some layers have a window, it
+    stays: that is the architecture's, and the context can be extended.
+    """
+    windows, longest = {layer.window for layer in layers}, context(fields)
+    window = windows.pop() if len(windows) == 1 else None
     if window is None or longest is None or window < longest:
-        return layer
-    fields.derived(
-        f"{layer.kind.value} layers", "full attention", f"window {window} >= context {longest}"
+        return layers
+    fields.derived("windows", "full attention", f"window {window} >= context {longest}")
+    return tuple(
+        replace(
+            layer,
+            kind=LayerKind.FULL,
+            tensors=tuple(replace(tensor, extent=Extent()) for tensor in layer.tensors),
+        )
+        for layer in layers
     )
-    tensors = tuple(replace(tensor, extent=Extent()) for tensor in layer.tensors)
-    return replace(layer, kind=LayerKind.FULL, tensors=tensors)
 
 
 def _summary(kinds: list[LayerKind]) -> str:

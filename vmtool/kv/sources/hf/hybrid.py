@@ -21,7 +21,30 @@ _SPARSE_MLA = Family(
     attention=attention.indexed_latent,
     meaning={"full_attention": LayerKind.MLA, "indexed_attention": LayerKind.MLA},
     defaults={"index_head_dim": 128},
-    harmless=_MLA_HARMLESS | {"index_n_heads", "index_topk"},
+    finish=special.shared_indexes,
+    harmless=_MLA_HARMLESS
+    | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
+    | {"index_skip_topk_offset"},
+)
+_KIMI_DELTA_NAMES = {
+    "linear_heads": ("linear_num_heads",),
+    "linear_dim": ("linear_head_dim",),
+    "conv_kernel": ("linear_conv_kernel_dim", "short_conv_kernel_size"),
+}
+_INKLING = Family(
+    meaning={"hybrid": LayerKind.PARALLEL, "hybrid_sliding": LayerKind.WINDOW},
+    attention=attention.own_window_heads,
+    plan=plans.unlisted,
+    states={
+        LayerKind.PARALLEL: state.inkling,
+        LayerKind.WINDOW: state.inkling_window,
+    },
+    names={
+        "swa_kv_heads": ("swa_num_key_value_heads",),
+        "conv_kernel": ("conv_kernel_size",),
+    },
+    finish=special.looped,
+    harmless=frozenset({"swa_num_attention_heads", "number_of_conv_states"}),
 )
 
 _DELTA_MEANING = {**plans.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
@@ -107,7 +130,7 @@ _LIGHTNING = Family(
     },
 )
 
-_MLA_MODELS = "deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
+_MLA_MODELS = "axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
 
 HYBRID: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
@@ -123,7 +146,64 @@ HYBRID: dict[str, Family] = {
     "longcat_flash": Family(
         plan=plans.all_of(LayerKind.MLA), attention=attention.two_latents, harmless=_MLA_HARMLESS
     ),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE_MLA),
+    **dict.fromkeys(
+        ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "hy_v4_vl_text", "mistral_large4_text"),
+        _SPARSE_MLA,
+    ),
+    "glm5_next_text": Family(
+        plan=plans.unlisted,
+        attention=attention.pooled_indexed_latent,
+        meaning={
+            "indexed_attention": LayerKind.MLA,
+            "linear_attention": LayerKind.KIMI_DELTA,
+        },
+        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        names=_KIMI_DELTA_NAMES,
+        finish=special.shared_indexes,
+        harmless=_SPARSE_MLA.harmless
+        | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
+    ),
+    "bailing_hybrid": Family(
+        plan=plans.bailing_hybrid,
+        attention=attention.latent,
+        meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
+        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        names=_KIMI_DELTA_NAMES,
+        harmless=_MLA_HARMLESS,
+    ),
+    "dots3_note_text": Family(
+        plan=plans.unlisted,
+        attention=attention.indexed_or_windowed_latent,
+        meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
+        finish=special.shared_indexes,
+        harmless=_SPARSE_MLA.harmless,
+    ),
+    **dict.fromkeys(("inkling_text", "inkling2_text", "inkling2_loop_text"), _INKLING),
+    "lara_mini": Family(
+        plan=plans.unlisted,
+        meaning={**plans.WINDOW_NAMES, "linear_attention": LayerKind.GATED_DELTA},
+        states=_DELTA_STATES,
+        names=_DELTA_NAMES,
+    ),
+    "qwen4_exp_text": Family(
+        plan=plans.unlisted,
+        attention=attention.indexed_grouped,
+        meaning={
+            **_DELTA_MEANING,
+            "indexed_attention": LayerKind.FULL,
+        },
+        states=_DELTA_STATES,
+        names=_DELTA_NAMES,
+        harmless=frozenset(
+            {"indexer_n_heads", "indexer_budget", "indexer_compress_ratio", "ple_conv_kernel_size"}
+            | {"number_of_conv_states"}
+        ),
+    ),
+    "zaya": Family(
+        plan=plans.all_of(LayerKind.PARALLEL),
+        meaning={"hybrid": LayerKind.PARALLEL},
+        states={LayerKind.PARALLEL: state.zaya},
+    ),
     "deepseek_v4": Family(
         build=special.deepseek_v4,
         harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
@@ -171,7 +251,7 @@ HYBRID: dict[str, Family] = {
         harmless=_MAMBA_HARMLESS,
     ),
     "bamba": Family(
-        plan=plans.listed("attn_layer_indices", LayerKind.MAMBA2, required=True),
+        plan=plans.listed("attn_layer_indices", LayerKind.MAMBA2, absent=LayerKind.MAMBA2),
         meaning=_MAMBA2_MEANING,
         states=_MAMBA2_STATES,
         names=_BAMBA_NAMES,
@@ -200,7 +280,11 @@ HYBRID: dict[str, Family] = {
     "zamba2": Family(
         plan=plans.listed("hybrid_layer_ids", LayerKind.MAMBA2, LayerKind.PARALLEL, required=True),
         attention=attention.zamba2,
-        meaning={"mamba": LayerKind.MAMBA2, "hybrid": LayerKind.PARALLEL},
+        meaning={
+            "mamba": LayerKind.MAMBA2,
+            "linear_attention": LayerKind.MAMBA2,
+            "hybrid": LayerKind.PARALLEL,
+        },
         states={LayerKind.MAMBA2: state.mamba2, LayerKind.PARALLEL: state.mamba2},
         names={
             **_BAMBA_NAMES,
@@ -211,7 +295,28 @@ HYBRID: dict[str, Family] = {
         },
         types_key="layers_block_type",
         mha_by_default=True,
-        harmless=_MAMBA_HARMLESS | {"hybrid_layer_ids", "kv_channels"},
+        harmless=_MAMBA_HARMLESS
+        | {"attention_hidden_size", "hybrid_layer_ids", "kv_channels", "num_query_groups"},
+    ),
+    # A Mamba layer follows the attention of each hybrid layer too.
+    "zamba": Family(
+        plan=plans.unlisted,
+        attention=attention.zamba2,
+        meaning={
+            "mamba": LayerKind.MAMBA1,
+            "linear_attention": LayerKind.MAMBA1,
+            "hybrid": LayerKind.PARALLEL,
+        },
+        states={LayerKind.MAMBA1: state.mamba1, LayerKind.PARALLEL: state.mamba1},
+        names={
+            **_BAMBA_NAMES,
+            "head_dim": ("attention_head_dim",),
+        },
+        types_key="layers_block_type",
+        mha_by_default=True,
+        harmless=_MAMBA_HARMLESS
+        | {"attention_hidden_size", "attn_layer_offset", "attn_layer_period"}
+        | {"hidden_mamba_act", "n_mamba_heads"},
     ),
     **dict.fromkeys(
         ("mamba", "falcon_mamba"),
@@ -243,10 +348,10 @@ HYBRID: dict[str, Family] = {
         harmless=frozenset({"_block_types"}),  # older files repeat block_types so
     ),
     **dict.fromkeys(
-        ("lfm2", "lfm2_moe"),
+        ("lfm2", "lfm2_moe", "lfm3"),
         Family(
             plan=plans.listed("full_attn_idxs", LayerKind.SHORT_CONV),
-            meaning={**plans.FULL_NAMES, "conv": LayerKind.SHORT_CONV},
+            meaning={**plans.WINDOW_NAMES, "conv": LayerKind.SHORT_CONV},
             states={LayerKind.SHORT_CONV: state.short_conv},
             names={"conv_kernel": ("conv_L_cache",)},
             harmless=frozenset({"conv_bias", "conv_dim_out", "full_attn_idxs"})
@@ -261,5 +366,19 @@ HYBRID: dict[str, Family] = {
             names={"head_dim": ("head_size",), "inner": ("attention_hidden_size",)},
             defaults={"head_dim": 64},
         ),
+    ),
+    "rwkv": Family(
+        plan=plans.all_of(LayerKind.RWKV),
+        states={LayerKind.RWKV: state.rwkv4},
+        names={"inner": ("attention_hidden_size",)},
+    ),
+    "xlstm": Family(
+        plan=plans.all_of(LayerKind.LINEAR),
+        states={LayerKind.LINEAR: state.xlstm},
+        names={
+            "layers": ("num_hidden_layers", "num_blocks"),
+            "hidden": ("hidden_size", "embedding_dim"),
+        },
+        harmless=frozenset({"chunk_size", "chunkwise_kernel", "max_inference_chunksize"}),
     ),
 }

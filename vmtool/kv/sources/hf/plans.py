@@ -26,6 +26,13 @@ def all_full(fields: Fields, layers: int) -> list[LayerKind]:
     return [LayerKind.FULL] * layers
 
 
+def no_window(fields: Fields, layers: int) -> list[LayerKind]:
+    """Every layer keeps everything; a window is not understood where nothing says which have it."""
+    if fields.has("sliding_window"):
+        fields.fail("sliding_window", "is set, and nothing says which layers have it")
+    return [LayerKind.FULL] * layers
+
+
 def all_of(kind: LayerKind) -> Plan:
     """Every layer is of *kind*."""
 
@@ -79,6 +86,38 @@ def unless_last_of(
         return kinds
 
     return plan
+
+
+def smollm3(fields: Fields, layers: int) -> list[LayerKind]:
+    """SmolLM3: with ``use_sliding_window``, the layers with rope have the window."""
+    if not fields.flag("use_sliding_window") or not fields.has("sliding_window"):
+        fields.raw("sliding_window")
+        return [LayerKind.FULL] * layers
+    rope = fields.integers("no_rope_layers", length=layers, high=1)
+    if rope is None:
+        every = fields.checked("no_rope_layer_interval", fields.raw("no_rope_layer_interval") or 4)
+        rope = [int((i + 1) % every != 0) for i in range(layers)]
+    return [LayerKind.WINDOW if value else LayerKind.FULL for value in rope]
+
+
+def hrm_text(fields: Fields, layers: int) -> list[LayerKind]:
+    """HRM: each stack runs several times, and each run keeps K and V of its own.
+
+    ``num_hidden_layers`` counts the runs where ``num_layers_per_stack`` is given.
+    """
+    if fields.raw("num_layers_per_stack") is None:
+        fields.fail(
+            "num_layers_per_stack", "is missing: it says whether num_hidden_layers is one stack"
+        )
+    return [LayerKind.FULL] * layers
+
+
+def cohere2_moe(fields: Fields, layers: int) -> list[LayerKind]:
+    """Cohere 2 MoE: the dense layers before the others have a pattern of their own."""
+    dense = fields.optional("first_k_dense_replace", low=0, high=layers) or 0
+    prefix = fields.optional("prefix_dense_sliding_window_pattern") or 1
+    before = [LayerKind.FULL if (i + 1) % prefix == 0 else LayerKind.WINDOW for i in range(dense)]
+    return before + unless_last_of(4, LayerKind.WINDOW)(fields, layers - dense)
 
 
 def exaone4(fields: Fields, layers: int) -> list[LayerKind]:
@@ -139,16 +178,24 @@ def offset_period(most: LayerKind) -> Plan:
 
 
 def listed(
-    key: str, most: LayerKind, rest: LayerKind = LayerKind.FULL, *, required: bool = False
+    key: str,
+    most: LayerKind,
+    rest: LayerKind = LayerKind.FULL,
+    *,
+    required: bool = False,
+    absent: LayerKind = LayerKind.FULL,
 ) -> Plan:
-    """A list *key* of indices says which layers attend, and are *rest* (LFM2, Bamba)."""
+    """A list *key* of indices says which layers attend, and are *rest* (LFM2, Bamba).
+
+    Without it all are *absent*, unless it is *required*.
+    """
 
     def plan(fields: Fields, layers: int) -> list[LayerKind]:
         chosen = fields.integers(key, high=layers - 1)
         if chosen is None:
             if required:
                 fields.fail(key, "is missing: it says which layers attend")
-            return [LayerKind.FULL] * layers
+            return [absent] * layers
         kinds = [most] * layers
         for i in chosen:
             kinds[i] = rest
@@ -189,6 +236,30 @@ def kimi_linear(fields: Fields, layers: int) -> list[LayerKind]:
     return [kind for kind in kinds if kind is not None]
 
 
+def bailing_hybrid(fields: Fields, layers: int) -> list[LayerKind]:
+    """Ling with linear attention: the last layer of every group attends."""
+    size = fields.integer("layer_group_size")
+    return [LayerKind.MLA if (i + 1) % size == 0 else LayerKind.KIMI_DELTA for i in range(layers)]
+
+
+def window_if_used(fields: Fields, layers: int) -> list[LayerKind]:
+    """Qwen3-MoE: with ``use_sliding_window``, every layer has the window."""
+    fields.raw("sliding_window")
+    if not fields.flag("use_sliding_window"):
+        return [LayerKind.FULL] * layers
+    return [LayerKind.WINDOW] * layers
+
+
+def alternate_if_used(fields: Fields, layers: int) -> list[LayerKind]:
+    """Qwen2-MoE: with ``use_sliding_window``, every other layer below ``max_window_layers``."""
+    fields.raw("sliding_window")
+    below = fields.optional("max_window_layers", low=0)
+    if not fields.flag("use_sliding_window"):
+        return [LayerKind.FULL] * layers
+    limit = 28 if below is None else below
+    return [LayerKind.WINDOW if i % 2 == 0 and i < limit else LayerKind.FULL for i in range(layers)]
+
+
 def recurrent_gemma(fields: Fields, layers: int) -> list[LayerKind]:
     """RecurrentGemma: ``block_types``, over and over, says which layers attend to a window."""
     meaning = {"recurrent": LayerKind.GATED_LINEAR, "attention": LayerKind.WINDOW}
@@ -211,7 +282,15 @@ def named(fields: Fields, key: str, layers: int, meaning: dict[str, LayerKind]) 
         InputError: If an entry is not understood in this architecture.
     """
     kinds = []
-    for i, name in enumerate(fields.items(key, length=layers) or []):
+    entries = fields.items(key) or []
+    # Entries past the layers belong to the extra layers that predict further tokens.
+    extra = fields.peek("num_nextn_predict_layers")
+    if isinstance(extra, int) and len(entries) == layers + extra:
+        fields.raw("num_nextn_predict_layers")
+        entries = entries[:layers]
+    if len(entries) != layers:
+        fields.items(key, length=layers)
+    for i, name in enumerate(entries):
         kind = meaning.get(name) if isinstance(name, str) else None
         if kind is None:
             known = ", ".join(meaning)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.errors import UsageError
-from vmtool.kv.geometry import Layer, ModelGeometry, Source
+from vmtool.errors import InputError, UsageError
+from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
+from vmtool.kv.sources.hf import plans
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
+from vmtool.kv.sources.hf.encoder_decoder import DECODER_KEYS, ENCODER_DECODER
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of
 from vmtool.kv.sources.hf.hybrid import HYBRID
+from vmtool.kv.sources.hf.special import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
+from vmtool.kv.sources.hf.unread import refuse_of_wrapper, refuse_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +49,7 @@ def _parts(configs: Iterable[Fields | None]) -> Iterator[Fields]:
         if config is not None:
             yield config
             if isinstance(config.peek("quantization"), dict):
-                yield from filter(None, [config.nested("quantization")])
+                yield from filter(None, [config.nested("quantization", whole=True)])
 
 
 def _require_fp8(part: Fields, key: str) -> None:
@@ -67,21 +70,47 @@ def _require_fp8(part: Fields, key: str) -> None:
     )
 
 
-FAMILIES = {**DENSE, **HYBRID}
+FAMILIES = {**DENSE, **ENCODER_DECODER, **HYBRID}
 
-_WRAPPERS = (
-    "aya_vision cohere2_vision deepseek_vl_v2 gemma3 gemma3n gemma4 gemma4_unified glm4v"
-    " glm4v_moe idefics2 idefics3 internvl internvl_chat kimi_k25 kimi_vl lfm2_vl llama4 llava"
-    " llava_next llava_next_video llava_onevision ministral3 mistral3 mllama paligemma"
-    " qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_5_moe"
-    " qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe smolvlm step3_vl video_llava"
-    " vipllava voxtral"
+#: What an unknown architecture is taken for if it has only fields that all decoders have.
+STANDARD: Final = Family(plan=plans.no_window, meaning=plans.WINDOW_NAMES, mha_by_default=True)
+
+#: Keys under which a model of several parts keeps its decoder, the outermost first.
+INNER_KEYS: Final = (
+    "thinker_config",
+    "text_config",
+    "llm_config",
+    "language_config",
+    "language_model_config",
+    "lm_config",
+    "vlm_config",
 )
-#: Models of several parts whose decoder is an object inside, and attends as it does on its own.
-WRAPPERS = frozenset(_WRAPPERS.split())
-
-#: Keys under which wrappers keep their decoder.
-INNER_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+#: Decoders that are another one than their config says, by the model around them.
+_INNER_TYPES: Final = {
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+}
+#: Decoders of models whose config may leave their type out, as transformers' config classes do.
+_DEFAULT_INNER_TYPES: Final = {
+    **dict.fromkeys(
+        ("aria", "janus", "llava", "llava_next", "llava_next_video", "video_llava", "vipllava"),
+        "llama",
+    ),
+    "aya_vision": "cohere2",
+    "gemma3": "gemma3_text",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "mistral3": "mistral",
+    "paligemma": "gemma",
+    "qwen2_audio": "qwen2",
+}
+#: Wrappers that repeat a deciding field of their decoder for a purpose of their own.
+_WRAPPER_HARMLESS: Final = {
+    **dict.fromkeys(("granite_speech", "granite_speech_plus"), frozenset({"window_size"})),
+    "musicflamingo": frozenset({"head_dim"}),
+    "pi0": frozenset({"chunk_size"}),
+}
 
 #: For files without ``model_type``.
 ARCHITECTURES = {
@@ -101,34 +130,6 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe",
 }
-
-
-#: Keys that may change what is cached. One that is set and was not read is refused.
-_SUSPECT = re.compile(
-    r"kv|key_value|window|sliding|swa|latent|lora_rank|compress|mamba|ssm|conv|recurr|state_size"
-    r"|linear_(?!bias)|head_dim|head_size|layer_types?|layers_block|block_type|block_config|hybrid"
-    r"|chunk|cross_att|sparse|sparsity|index_|indexer|attn_type|attention_type|attention_layers"
-    r"|attn_layer|full_attn|local_att|global_att|attn_config|attention_config|rope_layer|_sinks?(?:_|$)|_cla$"
-    r"|multi_query|encoder_decoder|prefix_lm|bidirectional"
-)
-#: Suspect by name, but without effect on what any architecture caches.
-_HARMLESS = frozenset(
-    {
-        "attention_sink_bias",
-        "chunk_size_feed_forward",
-        "cla_share_factor",
-        "context_window_size",
-        "decoder_sparse_step",
-        "kv_bias",
-        "layer_types_mlp",
-        "mlp_layer_types",
-        "prefill_chunk_size",
-        "qkv_bias",
-        "use_qkv_bias",
-    }
-)
-#: Values that say "as usual" for fields that would otherwise be refused.
-_NEUTRAL = {"full_attn_mod": 1, "index_topk_freq": 1}
 
 
 def resolve(
@@ -157,19 +158,13 @@ def resolve(
     """
     outer = Fields(data, where, source=source, overrides=overrides)
     fields, architecture = _decoder(outer)
-    family = FAMILIES.get(architecture)
-    if family is None:
-        fields.fail(
-            "model_type",
-            f"{architecture[:60]!r} is not an architecture that vmtool understands",
-            hint=_similar(architecture),
-        )
+    family = FAMILIES.get(architecture, STANDARD)
     fields.names = {**NAMES, **family.names}
     fields.defaults = family.defaults
     fields.architecture = architecture
     fields.mha_by_default = family.mha_by_default
-    layers = layers_of(fields, family)
-    _refuse_unread(fields, _without_effect(family, layers))
+    layers = _with_encoder(fields, _layers_of(fields, family))
+    refuse_unread(fields, _without_effect(fields, family, layers))
     for flag in set(overrides or ()) - fields.applied:
         raise UsageError(f"{FLAGS[flag]} does not apply to {architecture}: it reads no such value")
     return ModelGeometry(
@@ -180,28 +175,75 @@ def resolve(
         dtype=_dtype(fields, outer),
         cache_dtype=cache_dtype(_quantization(fields, outer, beside)),
         provenance=fields.facts,
+        assumed=family is STANDARD,
     )
 
 
+def _layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
+    """Return the layers; say of an unknown architecture that this is what is wrong."""
+    if family is not STANDARD:
+        return layers_of(fields, family)
+    try:
+        layers = layers_of(fields, family)
+        refuse_unread(fields, _without_effect(fields, family, layers))
+    except InputError as error:
+        similar = _similar(fields.architecture)
+        known = f"{fields.architecture[:60]!r} is not an architecture that vmtool knows"
+        raise InputError(
+            fields.where,
+            f"{known}, and its fields are not standard: {error}",
+            field=f"{fields.place('model_type')}",
+            hint=similar,
+        ) from error
+    return layers
+
+
+def _with_encoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return *layers* with what they keep of an encoder that the config around them adds."""
+    outer = fields.outer
+    if outer is None or not outer.peek("is_encoder_decoder"):
+        return layers
+    if any(t.extent.span is Span.FIXED for layer in layers for t in layer.tensors):
+        return layers
+    if outer.peek("model_type") not in DECODER_KEYS:
+        outer.fail(
+            "is_encoder_decoder", f"is set, and {fields.architecture} keeps nothing of an encoder"
+        )
+    return encoder_cross(fields, layers)
+
+
 def _decoder(outer: Fields) -> tuple[Fields, str]:
-    """Return the fields of the part that generates text, and its ``model_type``."""
-    kind = _model_type(outer)
+    """Return the fields of the part that generates text, and its ``model_type``.
+
+    A wrapper is resolved as its decoder if it says nothing of its own about a cache.
+    """
     if outer.has("model_config"):
-        return _decoder_of_mlc(outer, kind)
+        return _decoder_of_mlc(outer, _model_type(outer))
     fields = outer
+    kind = outer.text("model_type")
     for _ in range(len(INNER_KEYS)):  # a thinker holds a text_config; nothing nests deeper
-        inner = next((key for key in INNER_KEYS if fields.has(key)), None)
+        keys = (DECODER_KEYS[kind],) if kind in DECODER_KEYS else INNER_KEYS
+        inner = next((key for key in keys if fields.has(key)), None)
         if inner is None:
             break
-        if kind not in WRAPPERS:
-            outer.fail(inner, f"is not expected in {kind[:60]!r}, which is not a known wrapper")
-        nested = fields.nested(inner)
+        nested = fields.nested(inner, whole=True)
         if nested is None:
             break
-        _refuse_disagreement(fields, nested)
+        refuse_of_wrapper(fields, nested, _WRAPPER_HARMLESS.get(kind or "", frozenset()) | {inner})
         nested.outer = fields
-        fields, kind = nested, _model_type(nested)
-    return fields, kind
+        fields, kind = nested, _inner_type(kind, nested)
+    return fields, kind or _model_type(fields)
+
+
+def _inner_type(wrapper: str | None, nested: Fields) -> str | None:
+    """Return the ``model_type`` of the decoder *nested* of *wrapper*; ``None`` if nothing says it."""
+    if wrapper in _INNER_TYPES:
+        nested.text("model_type")
+        return _INNER_TYPES[wrapper]
+    kind = nested.text("model_type")
+    if kind is None and wrapper is not None:
+        kind = _DEFAULT_INNER_TYPES.get(wrapper)
+    return kind
 
 
 def _decoder_of_mlc(outer: Fields, kind: str) -> tuple[Fields, str]:
@@ -236,33 +278,16 @@ def _model_type(fields: Fields) -> str:
     return fields.fail("model_type", "is missing, so the architecture is not known")
 
 
-def _refuse_disagreement(outer: Fields, inner: Fields) -> None:
-    """Fail if a wrapper and its decoder both state a deciding value, differently."""
-    for key in inner.all_keys():
-        if not _SUSPECT.search(key) and key not in ("num_hidden_layers", "num_attention_heads"):
-            continue
-        if outer.has(key) and inner.has(key) and outer.peek(key) != inner.peek(key):
-            outer.fail(key, "differs from the decoder's own value")
-
-
-def _without_effect(family: Family, layers: tuple[Layer, ...]) -> frozenset[str]:
+def _without_effect(fields: Fields, family: Family, layers: tuple[Layer, ...]) -> frozenset[str]:
     """Return keys that an architecture knows, and that these layers had no use for."""
     known = {key for keys in family.names.values() for key in keys}
     if not any(layer.tensors for layer in layers):
         known.update(NAMES["kv_heads"], NAMES["head_dim"])
-    return frozenset(known) | family.harmless | _HARMLESS
-
-
-def _refuse_unread(fields: Fields, harmless: frozenset[str]) -> None:
-    """Fail on a set field that looks like it changes what is cached and that nothing read."""
-    for key in fields.all_keys():
-        if key in fields.used or key in harmless:
-            continue
-        value = fields.peek(key)
-        if value in (None, False, 0, "", [], {}, _NEUTRAL.get(key)):
-            continue
-        if _SUSPECT.search(key):
-            fields.fail(key, f"is set, and its effect on {fields.architecture} is not understood")
+    if fields.outer is not None and fields.outer.peek("is_encoder_decoder"):
+        known.update(("is_encoder_decoder", "add_cross_attention"))
+    for name in ("layers", "heads", "hidden"):
+        known.update((*NAMES[name], *family.names.get(name, ())))
+    return frozenset(known) | family.harmless
 
 
 def _dtype(fields: Fields, outer: Fields) -> str | None:
@@ -281,7 +306,7 @@ def _quantization(
 ) -> Iterator[Fields | None]:
     """Yield what says how the checkpoint is quantised, in the file and beside it."""
     for place in dict.fromkeys((outer, fields)):
-        yield place.nested("quantization_config")
+        yield place.nested("quantization_config", whole=True)
     if beside is not None:
         where, data = beside
         yield Fields(data, where, facts=fields.facts)

@@ -18,6 +18,7 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf.attention import grouped, head_dim, head_dim_v, heads
+from vmtool.kv.sources.hf.plans import named
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
@@ -48,6 +49,164 @@ def share_last(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(result)
 
 
+def shared_indexes(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Sparse attention: layers that take an earlier layer's choice keep no index of their own.
+
+    ``indexer_types``, or else ``index_topk_pattern`` or the frequency from which transformers'
+    ``GlmMoeDsaConfig`` and vLLM's ``DeepseekV2MLAAttention`` derive it. Mistral Large 4 also has
+    layers without positions, and layers that read an earlier layer's latent.
+    """
+    count = len(layers)
+    shared = _shared_choice(fields, count)
+    rope = fields.integers("no_rope_layers", length=count, high=1) or [1] * count
+    sources = fields.integers("kv_source_layers", length=count, high=count - 1) or list(
+        range(count)
+    )
+    result = []
+    for layer, is_shared, has_rope, source in zip(layers, shared, rope, sources, strict=True):
+        if source != layer.index:
+            result.append(Layer(layer.index, LayerKind.SHARED, shares=source))
+            continue
+        tensors = tuple(
+            replace(t, dim=t.dim - t.rope_dim, rope_dim=0) if not has_rope else t
+            for t in layer.tensors
+            if not (is_shared and t.role is TensorRole.INDEX)
+        )
+        result.append(replace(layer, tensors=tensors))
+    return tuple(result)
+
+
+def _shared_choice(fields: Fields, count: int) -> list[bool]:
+    kinds = fields.items("indexer_types", length=count)
+    pattern = fields.raw("index_topk_pattern")
+    frequency = fields.optional("index_topk_freq") or 1
+    offset = fields.optional("index_skip_topk_offset", low=0)
+    if kinds is None and pattern is not None:
+        if not isinstance(pattern, str) or len(pattern) != count or set(pattern) - {"F", "S"}:
+            fields.fail("index_topk_pattern", f"must say F or S for each of {count} layers")
+        kinds = ["shared" if letter == "S" else "full" for letter in pattern]
+    if kinds is None:
+        first = 2 if offset is None else offset
+        return [max(i - first + 1, 0) % frequency != 0 for i in range(count)]
+    for i, kind in enumerate(kinds):
+        if kind not in ("full", "shared"):
+            fields.fail(f"indexer_types[{i}]", f"{str(kind)[:40]!r} is not understood")
+    return [kind == "shared" for kind in kinds]
+
+
+def looped(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Inkling 2 Loop: layers in the middle run several times, and each run has its own cache."""
+    passes = fields.optional("loop_num_passes")
+    if passes is None:
+        return layers
+    start = fields.integer("loop_layer_index_start", high=len(layers))
+    end = fields.integer("loop_layer_index_end", high=len(layers))
+    if start > end or len(layers) + (passes - 1) * (end - start) > MAX_LAYERS:
+        fields.fail("loop_num_passes", f"is {passes} over layers {start} to {end}")
+    again = layers[start:end] * (passes - 1)
+    return tuple(replace(layer, index=i) for i, layer in enumerate((*layers, *again)))
+
+
+def step3p5(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Step 3.5: ``attention_other_setting`` gives the heads of the layers with a window."""
+    other = fields.nested("attention_other_setting")
+    if other is None:
+        return layers
+    other.raw("attention_type")
+    other.raw("num_attention_heads")
+    count, dim = other.optional("num_attention_groups"), other.optional("head_dim")
+    if other.has("true_head_dim") or other.text("attention_type") not in (
+        None,
+        "sliding_attention",
+    ):
+        fields.fail("attention_other_setting", "is not about layers with a window")
+    return tuple(
+        replace(
+            layer,
+            tensors=tuple(
+                replace(t, heads=count or t.heads, dim=dim or t.dim) for t in layer.tensors
+            ),
+        )
+        if layer.kind is LayerKind.WINDOW
+        else layer
+        for layer in layers
+    )
+
+
+def dory(fields: Fields) -> tuple[Layer, ...]:
+    """Dory: attention and MLP are layers of their own, and those in the middle run several times.
+
+    Each run keeps K and V of its own (``recurrent_kv_cache_mode``).
+    """
+    count = fields.integer("layers", high=MAX_LAYERS)
+    kinds = named(
+        fields,
+        "layer_types",
+        count,
+        {
+            "full_attention": LayerKind.FULL,
+            "sliding_attention": LayerKind.WINDOW,
+            "mlp": LayerKind.NONE,
+        },
+    )
+    if not kinds:
+        fields.fail("layer_types", "is missing: it says which layers attend")
+    mode = fields.text("recurrent_kv_cache_mode")
+    if mode not in (None, "per_loop"):
+        fields.fail("recurrent_kv_cache_mode", f"{mode[:40]!r} is not understood; known: per_loop")
+    first = fields.optional("n_input_layers", low=0, high=count) or 0
+    last = fields.optional("n_output_layers", low=0, high=count) or 0
+    loops = fields.optional("n_recurrent_loops") or 1
+    fields.raw("n_recurrent_layers")
+    if first + last > count:
+        fields.fail("n_output_layers", f"and n_input_layers are more than the {count} layers")
+    if loops * count > MAX_LAYERS:
+        fields.fail("n_recurrent_loops", f"is {loops}: no model runs {loops * count} layers")
+    order = kinds[:first] + kinds[first : count - last] * loops + kinds[count - last :]
+    made = {
+        kind: grouped(fields, kind) if kind is not LayerKind.NONE else () for kind in set(kinds)
+    }
+    fields.stated("layer_kinds", f"{len(order)} with repeated runs", "layer_types")
+    return tuple(Layer(i, kind, made[kind]) for i, kind in enumerate(order))
+
+
+def minimax_m3(fields: Fields) -> tuple[Layer, ...]:
+    """MiniMax-M3: K and V in every layer, and an index key in those with sparse attention.
+
+    Its published file has ``sparse_attention_config``, and transformers writes ``layer_types``.
+    """
+    count = fields.integer("layers", high=MAX_LAYERS)
+    tensors = grouped(fields, LayerKind.FULL)
+    config = fields.nested("sparse_attention_config", whole=True)
+    if config is not None and config.flag("use_sparse_attention", default=True):
+        sparse = config.integers("sparse_attention_freq", length=count, high=1)
+        values = config.integers("sparse_disable_index_value", length=count, high=1)
+        if sparse is None:
+            config.fail("sparse_attention_freq", "is missing: it says which layers are sparse")
+        dim = config.checked("sparse_index_dim", config.raw("sparse_index_dim"))
+    else:
+        listed = fields.items("layer_types", length=count) or []
+        for i, name in enumerate(listed):
+            if name not in ("full_attention", "minimax_m3_sparse"):
+                fields.fail(f"layer_types[{i}]", f"{str(name)[:40]!r} is not understood")
+        sparse, values = [int(name == "minimax_m3_sparse") for name in listed], None
+        dim = fields.optional("index_dim") or 0
+    if sparse and any(sparse) and not dim:
+        fields.fail("index_head_dim", "is missing: it gives the keys of the sparse layers")
+    if values and any(is_sparse and not off for is_sparse, off in zip(sparse, values, strict=True)):
+        fields.fail("sparse_attention_config", "keeps index values, which are not understood")
+    # It is kept in the model's type, unlike the packed index keys of DeepSeek.
+    key = Tensor("index_k", TensorRole.KEY, 1, dim, replicated=True) if dim else None
+    return tuple(
+        Layer(
+            i,
+            LayerKind.FULL,
+            (*tensors, key) if key is not None and i < len(sparse) and sparse[i] else tensors,
+        )
+        for i in range(count)
+    )
+
+
 def t5(fields: Fields) -> tuple[Layer, ...]:
     """T5: as many decoder layers as the encoder has, unless ``num_decoder_layers`` says otherwise."""
     count = fields.optional("layers", high=MAX_LAYERS)
@@ -63,13 +222,19 @@ def encoder_cross(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...
 
     That is Whisper's number of frames, and in a model of text the longest input.
     """
-    frames = Extent(Span.FIXED, fields.integer("frames", high=MAX_TOKENS))
+    count = fields.optional("frames", high=MAX_TOKENS)
+    if count is None:
+        count = fields.integer("context", high=MAX_TOKENS)
+        fields.derived("frames", count, "as many as the decoder has positions")
+    frames = Extent(Span.FIXED, count)
+    wide = fields.optional("cross_num_key_value_heads"), fields.optional("cross_head_dim")
+
+    def cross(tensor: Tensor) -> Tensor:
+        heads_, dim = wide[0] or tensor.heads, wide[1] or tensor.dim
+        return replace(tensor, name=f"cross_{tensor.name}", heads=heads_, dim=dim, extent=frames)
+
     return tuple(
-        replace(
-            layer,
-            tensors=layer.tensors
-            + tuple(replace(t, name=f"cross_{t.name}", extent=frames) for t in layer.tensors),
-        )
+        replace(layer, tensors=layer.tensors + tuple(cross(t) for t in layer.tensors))
         for layer in layers
     )
 
@@ -132,7 +297,7 @@ def mllama(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     tensors = grouped(fields, kind)
     if kind is not LayerKind.CROSS:
         return tensors
-    vision = fields.outer.nested("vision_config") if fields.outer else None
+    vision = fields.outer.nested("vision_config", whole=True) if fields.outer else None
     if vision is None:
         fields.fail("cross_attention_layers", "needs vision_config, which gives the patches")
     size, patch, tiles = (
@@ -165,7 +330,7 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     count = fields.integer("layers", high=MAX_LAYERS)
     ratios = fields.integers("compress_ratios")
     if ratios is None:
-        fields.fail("compress_ratios", "is missing: it says how each layer compresses")
+        ratios = _ratios_of_types(fields)
     # Entries past the layers belong to the extra layers that predict further tokens.
     if len(ratios) < count:
         fields.fail("compress_ratios", f"has {len(ratios)} entries for {count} layers")
@@ -199,6 +364,26 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
         if ratio not in made:
             fields.fail(f"compress_ratios[{i}]", f"is {ratio}; known ratios are 0, 4 and 128")
     return tuple(replace(made[ratio], index=i) for i, ratio in enumerate(ratios[:count]))
+
+
+def _ratios_of_types(fields: Fields) -> list[int]:
+    """Return the ratios that transformers' names of layers mean, with its ``compress_rates``."""
+    rates = fields.nested("compress_rates")
+    sparse = rates.optional("compressed_sparse_attention") if rates else None
+    heavy = rates.optional("heavily_compressed_attention") if rates else None
+    meaning = {
+        "sliding_attention": 0,
+        "compressed_sparse_attention": sparse or 4,
+        "heavily_compressed_attention": heavy or 128,
+    }
+    ratios = []
+    for i, name in enumerate(fields.items("layer_types") or []):
+        if name not in meaning:
+            fields.fail(f"layer_types[{i}]", f"{str(name)[:40]!r} is not understood")
+        ratios.append(meaning[name])
+    if not ratios:
+        fields.fail("compress_ratios", "is missing: it says how each layer compresses")
+    return ratios
 
 
 def _open_groups(name: str, rows: int, width: int) -> StateTensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import StatePart, StateTensor
-from vmtool.kv.sources.hf.attention import head_dim, heads
+from vmtool.kv.sources.hf.attention import head_dim, heads, kv_heads
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
@@ -174,4 +174,74 @@ def rwkv(fields: Fields) -> tuple[StateTensor, ...]:
     return (
         StateTensor("shift", (StatePart(1, 2 * hidden, replicates=True),)),
         StateTensor("recurrent", (StatePart(inner // dim, dim * dim),), "fp32"),
+    )
+
+
+def rwkv4(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of RWKV-4: two shifted inputs, and three values for each channel."""
+    hidden = fields.integer("hidden")
+    inner = fields.optional("inner") or hidden
+    return (
+        StateTensor("shift", (StatePart(1, 2 * hidden, replicates=True),)),
+        StateTensor("recurrent", (StatePart(inner, 3),), "fp32"),
+    )
+
+
+def xlstm(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of xLSTM: for each head a matrix, a vector and a maximum.
+
+    ``xLSTMCache`` of transformers; widths are rounded up as ``xLSTMConfig`` has it.
+    """
+    hidden, count = fields.integer("hidden"), heads(fields)
+    unit = fields.checked(
+        "mlstm_round_up_to_multiple_of", fields.raw("mlstm_round_up_to_multiple_of") or 64
+    )
+
+    def width(key: str, default: float) -> int:
+        factor = fields.raw(key)
+        factor = default if factor is None else factor
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= 16:
+            fields.fail(key, f"is {str(factor)[:40]}; it must be a number above 0")
+        return -(-int(hidden * factor) // unit) * unit
+
+    keys, values = width("qk_dim_factor", 0.5), width("v_dim_factor", 1.0)
+    dim_k, dim_v = keys // count, values // count
+    dtype = dtype_of(fields, "inference_state_dtype") or "fp32"
+    return (StateTensor("recurrent", (StatePart(count, dim_k * dim_v + dim_k + 1),), dtype),)
+
+
+def inkling(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of a full layer of Inkling: past inputs of K, V, attention and MLP.
+
+    Four short convolutions of transformers' ``modeling_inkling.py``, in fp32.
+    """
+    return _inkling(fields, kv_heads(fields), head_dim(fields))
+
+
+def inkling_window(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of a layer of Inkling with a window, which has heads of its own."""
+    if not fields.given("swa_kv_heads"):
+        return inkling(fields)
+    return _inkling(fields, fields.integer("swa_kv_heads"), fields.integer("swa_head_dim"))
+
+
+def _inkling(fields: Fields, count: int, dim: int) -> tuple[StateTensor, ...]:
+    taps, hidden = fields.integer("conv_kernel") - 1, fields.integer("hidden")
+    parts = (
+        StatePart(count, 2 * dim * taps, replicates=True),
+        StatePart(1, 2 * hidden * taps, replicates=True),
+    )
+    return (StateTensor("conv", parts, "fp32"),)
+
+
+def zaya(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of ZAYA's compressed attention: past Q and K, and a delayed half of V.
+
+    ``ZayaCCA`` of transformers: two convolutions, one after the other.
+    """
+    query, count, dim = heads(fields), kv_heads(fields), head_dim(fields)
+    taps = fields.integer("cca_time0") - 1 + fields.integer("cca_time1") - 1
+    return (
+        StateTensor("conv", (StatePart(query, dim * taps), StatePart(count, dim * taps))),
+        StateTensor("recurrent", (StatePart(count, dim // 2),)),
     )
