@@ -25,6 +25,8 @@ from vmtool.memory.governor import Tier
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.memory.cuda.context import DeviceContext
 
 _MAX_LENGTH: Final = 1 << 63
@@ -57,6 +59,8 @@ class CudaBacking:
         chunk: Bytes of one physical handle: any multiple of the device's minimum granularity; by
             default the recommended granularity.
         source: Where handles of that size come from; by default each is created and released.
+        peers: Other devices that may read and write what is committed. The granularity is then the
+            greatest of all.
 
     Raises:
         UsageError: If *chunk* is not legal on this device.
@@ -73,14 +77,21 @@ class CudaBacking:
         *,
         chunk: int | None = None,
         source: HandleSource | None = None,
+        peers: Sequence[int] = (),
     ) -> None:
         ordinal = context.info.ordinal
         self.context = context
         self.name = f"cuda:{ordinal}"
         self.device_name = context.info.name
         self.properties = context.driver.allocation_properties(ordinal)
-        minimum = granularity(context, self.properties, cu.GRANULARITY_MINIMUM)
-        recommended = granularity(context, self.properties, cu.GRANULARITY_RECOMMENDED)
+        everyone = [
+            self.properties,
+            *(context.driver.allocation_properties(peer) for peer in peers),
+        ]
+        minimum, recommended = (
+            max(granularity(context, each, option) for each in everyone)
+            for option in (cu.GRANULARITY_MINIMUM, cu.GRANULARITY_RECOMMENDED)
+        )
         self.granularity = recommended if chunk is None else chunk
         if self.granularity <= 0 or self.granularity % minimum:
             above = max(align_up(self.granularity, minimum), minimum)
@@ -94,8 +105,10 @@ class CudaBacking:
         self.zeroes = self.source.dirty
         self.method = "cold" if source is None else "pooled"
         self.accounting = PhysicalMemoryAccounting(self.source.authority)
-        self._access = [context.driver.access(ordinal)]
-        self._read_only = [context.driver.access(ordinal, cu.ACCESS_READ)]
+        self._access = [context.driver.access(each) for each in (ordinal, *peers)]
+        self._read_only = [
+            context.driver.access(each, cu.ACCESS_READ) for each in (ordinal, *peers)
+        ]
         self._ranges: weakref.WeakSet[MappedRange] = weakref.WeakSet()
 
     def reserve(self, nbytes: int) -> CudaReservation:

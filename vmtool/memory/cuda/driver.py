@@ -212,6 +212,10 @@ class Driver:
         description.flags = binding.CUmemAccess_flags(flags)
         return description
 
+    def handle_type(self, number: int) -> Any:
+        """Return the CUmemAllocationHandleType with this number, for exporting and importing."""
+        return self._binding.CUmemAllocationHandleType(number)
+
     def granularity(self, properties: Any, option: int) -> int:
         """Return the granularity in bytes for *properties*: ``GRANULARITY_MINIMUM`` or the other."""
         flag = self._binding.CUmemAllocationGranularity_flags(option)

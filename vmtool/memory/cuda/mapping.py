@@ -232,7 +232,7 @@ class MappedRange:
         done.append(handle)
 
     def _set_access(self, start: int, end: int, access: list[Any]) -> None:
-        self._context.call("cuMemSetAccess", self.base + start, end - start, access, 1)
+        self._context.call("cuMemSetAccess", self.base + start, end - start, access, len(access))
 
     def _clear(self, start: int, end: int) -> None:
         """Make ``start..end`` zero, and wait: the user's streams need not order with ours."""

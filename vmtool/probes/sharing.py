@@ -1,0 +1,362 @@
+"""Sharing device memory, tried: handles of each kind, two processes, and peers.
+
+``python -m vmtool.probes.sharing SOCKET ORDINAL NBYTES`` is the process that exports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.memory import open_device
+from vmtool.memory.cuda import driver as cu
+from vmtool.memory.cuda.backing import CudaBacking
+from vmtool.memory.cuda.context import DeviceContext
+from vmtool.memory.cuda.devices import devices
+from vmtool.memory.cuda.driver import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PATTERN: Final = bytes(range(256)) * 16
+_ANSWER: Final = _PATTERN[::-1]
+_ROUNDS: Final = 9
+_TIMEOUT_S: Final = 60
+#: Kinds of handle that can be exported, by the name that results use.
+HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
+
+
+@dataclass(frozen=True, slots=True)
+class HandleTrial:
+    """One handle of one kind, created and exported for a moment.
+
+    Attributes:
+        handle: ``none``, ``posix-fd`` or ``fabric``.
+        created: Whether ``cuMemCreate`` gave one.
+        exported: Whether it could be exported; ``None`` where that was not tried.
+        refusal: The symbol of the call that failed; ``None`` if none did.
+        cause: What that means, where it is known.
+    """
+
+    handle: str
+    created: bool
+    exported: bool | None
+    refusal: str | None = None
+    cause: str | None = None
+
+
+def try_handles(backing: CudaBacking) -> tuple[HandleTrial, ...]:
+    """Create one handle of each kind, and export those that can be.
+
+    The attribute of a device says what its hardware offers, not what this machine is set up for: a
+    fabric handle needs an IMEX channel as well.
+
+    Raises:
+        DeviceLostError: If the device is lost meanwhile.
+    """
+    return tuple(_try_handle(backing, *kind) for kind in (("none", 0), *HANDLES.items()))
+
+
+def _try_handle(backing: CudaBacking, name: str, number: int) -> HandleTrial:
+    context = backing.context
+    properties = context.driver.allocation_properties(context.info.ordinal, handle_types=number)
+    nbytes = backing.units.reserve_bytes
+    try:
+        handle = context.call("cuMemCreate", nbytes, properties, 0)
+    except CudaError as error:
+        return _refused(context, name, error, created=False)
+    try:
+        if not number:
+            return HandleTrial(name, created=True, exported=None)
+        shared = context.call(
+            "cuMemExportToShareableHandle", handle, context.driver.handle_type(number), 0
+        )
+        if number == cu.HANDLE_POSIX_FD and sys.platform != "win32":
+            os.close(int(shared))
+    except CudaError as error:
+        return _refused(context, name, error, created=True)
+    finally:
+        with suppress(CudaError):
+            context.call("cuMemRelease", handle)
+    return HandleTrial(name, created=True, exported=True)
+
+
+def _refused(context: DeviceContext, name: str, error: CudaError, *, created: bool) -> HandleTrial:
+    if context.lost:
+        raise error
+    return HandleTrial(name, created, False if created else None, error.symbol, error.cause)
+
+
+@dataclass(frozen=True, slots=True)
+class SharingTrial:
+    """One piece of memory, exported by one process and used by another.
+
+    Attributes:
+        seen: Whether the importer read what the exporter had written.
+        written_back: Whether the exporter read what the importer had written.
+        outlives_exporter: Whether the importer still read it when the exporter was gone.
+        descriptors: File descriptors that one imported handle keeps open; ``None`` if not available.
+        steps_ns: What each step took: ``create`` and ``export`` on one side, ``import``, ``map``,
+            ``access``, ``unmap`` and ``release`` on the other.
+        error: What ended it; ``None`` if nothing did.
+    """
+
+    seen: bool | None = None
+    written_back: bool | None = None
+    outlives_exporter: bool | None = None
+    descriptors: int | None = None
+    steps_ns: Mapping[str, int] | None = None
+    error: str | None = None
+
+
+def share_between_processes(ordinal: int) -> SharingTrial:
+    """Let another process export memory of a device, use it here, and let that process die.
+
+    Raises:
+        UnavailableError: If there is no such device, or no way to pass a descriptor here.
+    """
+    if sys.platform == "win32":
+        raise UnavailableError("device memory is shared by descriptor on Linux only")
+    else:
+        backing = open_device(f"cuda:{ordinal}")
+        try:
+            return _Importer(backing).run()
+        except VmtoolError as error:
+            return SharingTrial(error=str(error))
+        finally:
+            with suppress(VmtoolError):
+                backing.close()
+
+
+class _Importer:
+    """The side that uses what another process exports."""
+
+    def __init__(self, backing: CudaBacking) -> None:
+        self._context = backing.context
+        self._nbytes = backing.granularity
+        self._steps: dict[str, int] = {}
+
+    def run(self) -> SharingTrial:
+        ours, theirs = socket.socketpair()
+        with ours, ExitStack() as stack:
+            ours.settimeout(_TIMEOUT_S)
+            with theirs:
+                child = subprocess.Popen(
+                    [
+                        *(sys.executable, "-m", "vmtool.probes.sharing", str(theirs.fileno())),
+                        *(str(self._context.info.ordinal), str(self._nbytes)),
+                    ],
+                    pass_fds=[theirs.fileno()],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            stack.callback(_end, child)
+            return self._use(ours, child, stack)
+
+    def _use(
+        self, channel: socket.socket, child: subprocess.Popen[str], stack: ExitStack
+    ) -> SharingTrial:
+        message, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
+        if not descriptors:
+            words = json.loads(message)["error"] if message else "the exporting process died"
+            return SharingTrial(error=words)
+        self._steps.update(json.loads(message)["steps_ns"])
+        before = _count_descriptors()
+        address = self._import(descriptors[0], stack)
+        after = _count_descriptors()
+        seen = self._read(address) == _PATTERN
+        self._write(address)
+        channel.sendall(b"look")
+        answer = channel.recv(16)
+        child.kill()
+        child.wait(_TIMEOUT_S)
+        alive = self._read(address) == _ANSWER
+        return SharingTrial(
+            seen=seen,
+            written_back=answer == b"seen",
+            outlives_exporter=alive,
+            descriptors=None if before is None or after is None else after - before + 1,
+            steps_ns=self._steps,
+        )
+
+    def _import(self, descriptor: int, stack: ExitStack) -> int:
+        context, nbytes = self._context, self._nbytes
+        kind = context.driver.handle_type(cu.HANDLE_POSIX_FD)
+        try:
+            handle = self._timed("import", "cuMemImportFromShareableHandle", descriptor, kind)
+        finally:
+            os.close(descriptor)
+        stack.callback(self._timed, "release", "cuMemRelease", handle)
+        address: int = context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
+        stack.callback(context.call, "cuMemAddressFree", address, nbytes)
+        self._timed("map", "cuMemMap", address, nbytes, 0, handle, 0)
+        stack.callback(self._timed, "unmap", "cuMemUnmap", address, nbytes)
+        stack.callback(context.synchronise)
+        access = [context.driver.access(context.info.ordinal)]
+        self._timed("access", "cuMemSetAccess", address, nbytes, access, 1)
+        return address
+
+    def _timed(self, step: str, name: str, *arguments: Any) -> Any:
+        began = perf_counter_ns()
+        result = self._context.call(name, *arguments)
+        self._steps[step] = perf_counter_ns() - began
+        return result
+
+    def _read(self, address: int) -> bytes:
+        return _read(self._context, address)
+
+    def _write(self, address: int) -> None:
+        _write(self._context, address, _ANSWER)
+
+
+def _count_descriptors() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one call, no Path objects
+    except OSError:
+        return None
+
+
+def _read(context: DeviceContext, address: int) -> bytes:
+    into = bytearray(len(_PATTERN))
+    with context.current():
+        context.call("cuMemcpyDtoH", into, address, len(into))
+    return bytes(into)
+
+
+def _write(context: DeviceContext, address: int, data: bytes) -> None:
+    with context.current():
+        context.call("cuMemcpyHtoD", address, data, len(data))
+        context.call("cuStreamSynchronize", 0)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
+        child.wait(10)
+    if child.stderr is not None:
+        child.stderr.close()
+
+
+def _export(channel: socket.socket, ordinal: int, nbytes: int) -> None:
+    """Create, fill and export one handle, then show whether the importer's bytes arrive."""
+    context = DeviceContext(ordinal)
+    call, loaded = context.call, context.driver
+    properties = loaded.allocation_properties(ordinal, handle_types=cu.HANDLE_POSIX_FD)
+    address = call("cuMemAddressReserve", nbytes, 0, 0, 0)
+    began = perf_counter_ns()
+    handle = call("cuMemCreate", nbytes, properties, 0)
+    steps = {"create": perf_counter_ns() - began}
+    call("cuMemMap", address, nbytes, 0, handle, 0)
+    call("cuMemSetAccess", address, nbytes, [loaded.access(ordinal)], 1)
+    _write(context, address, _PATTERN)
+    began = perf_counter_ns()
+    kind = loaded.handle_type(cu.HANDLE_POSIX_FD)
+    descriptor = int(call("cuMemExportToShareableHandle", handle, kind, 0))
+    steps["export"] = perf_counter_ns() - began
+    socket.send_fds(channel, [json.dumps({"steps_ns": steps}).encode()], [descriptor])
+    os.close(descriptor)
+    channel.recv(16)
+    channel.sendall(b"seen" if _read(context, address) == _ANSWER else b"not seen")
+    channel.recv(16)  # until this process is ended, with everything still mapped
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTrial:
+    """Memory of one device made accessible to another.
+
+    Attributes:
+        owner: The device whose memory it is.
+        peer: The device that reads it.
+        offered: What ``cuDeviceCanAccessPeer`` answers.
+        granted: Whether ``cuMemSetAccess`` took both; ``None`` if it was not tried.
+        seen: Whether the peer read what was written; ``None`` if it had no access.
+        alone_ns: Median of ``cuMemSetAccess`` for the owner alone.
+        together_ns: The same for both; the difference is what a peer costs.
+        refusal: The symbol of the refusal.
+    """
+
+    owner: int
+    peer: int
+    offered: bool
+    granted: bool | None = None
+    seen: bool | None = None
+    alone_ns: int | None = None
+    together_ns: int | None = None
+    refusal: str | None = None
+
+
+def try_peers() -> tuple[PeerTrial, ...]:
+    """Try every pair of devices, one chunk at a time; empty with one device.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+        CudaError: If a device fails.
+    """
+    count = len(devices())
+    with ExitStack() as stack:
+        backings = []
+        for ordinal in range(count if count > 1 else 0):
+            backings.append(open_device(f"cuda:{ordinal}"))
+            stack.callback(backings[-1].close)
+        return tuple(
+            _try_peer(owner, peer) for owner in backings for peer in backings if owner is not peer
+        )
+
+
+def _try_peer(owner: CudaBacking, peer: CudaBacking) -> PeerTrial:
+    ordinals = owner.context.info.ordinal, peer.context.info.ordinal
+    loaded = owner.context.driver
+    offered = bool(loaded.call("cuDeviceCanAccessPeer", ordinals[1], ordinals[0]))
+    nbytes = max(owner.granularity, peer.granularity)
+    chunk = CudaBacking(owner.context, chunk=nbytes)
+    reservation = chunk.reserve(nbytes)
+    alone = [loaded.access(ordinals[0])]
+    both = [*alone, loaded.access(ordinals[1])]
+    try:
+        chunk.commit(reservation, 0, nbytes)
+        alone_ns = _time_access(chunk, reservation.base, nbytes, alone)
+        try:
+            together_ns = _time_access(chunk, reservation.base, nbytes, both)
+        except CudaError as error:
+            if chunk.context.lost:
+                raise
+            return PeerTrial(*ordinals, offered, granted=False, refusal=error.symbol)
+        _write(owner.context, reservation.base, _PATTERN)
+        seen = _read(peer.context, reservation.base) == _PATTERN
+        peer.context.synchronise()
+    finally:
+        chunk.unreserve(reservation)
+    return PeerTrial(*ordinals, offered, True, seen, alone_ns, together_ns)
+
+
+def _time_access(backing: CudaBacking, address: int, nbytes: int, access: list[Any]) -> int:
+    samples = []
+    for _ in range(_ROUNDS):
+        began = perf_counter_ns()
+        backing.context.call("cuMemSetAccess", address, nbytes, access, len(access))
+        samples.append(perf_counter_ns() - began)
+    return round(median(samples))
+
+
+def main(arguments: list[str]) -> int:
+    """Be the process that exports."""
+    descriptor, ordinal, nbytes = map(int, arguments)
+    with socket.socket(fileno=descriptor) as channel:
+        try:
+            _export(channel, ordinal, nbytes)
+        except VmtoolError as error:
+            channel.sendall(json.dumps({"error": str(error)}).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
