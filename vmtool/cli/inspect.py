@@ -146,7 +146,7 @@ def _inspect(
 ) -> InspectResult:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
-    from vmtool.inspect.linux import ProcessGoneError
+    from vmtool.inspect.areas import ProcessGoneError
     from vmtool.inspect.watch import look, watch
     from vmtool.machine import read_facts
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Area(NamedTuple):
@@ -31,6 +35,29 @@ class Area(NamedTuple):
     swapped: int = 0
     eligible: bool = False
     charged: bool | None = None
+
+
+class ProcessGoneError(Exception):
+    """The process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What is read seldom.
+
+    Attributes:
+        areas: Every memory area.
+        took_ns: How long that took.
+        at_ns: When it was read (monotonic).
+        complete: Whether residency was read too (``smaps``), not only addresses (``maps``).
+        nodes: Resident bytes on each NUMA node by the start of an area, where it was asked for.
+    """
+
+    areas: tuple[Area, ...]
+    took_ns: int
+    at_ns: int
+    complete: bool
+    nodes: Mapping[int, tuple[int, ...]] | None = None
 
 
 def parse_maps(text: bytes) -> list[Area]:

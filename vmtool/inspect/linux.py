@@ -8,18 +8,24 @@ Sources: proc_pid_status(5), proc_pid_stat(5), proc_pid_maps(5), proc_pid_smaps(
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform == "linux"  # before the imports, so that mypy skips them elsewhere
+
 import os
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from vmtool.inspect.areas import Area, parse_maps, parse_numa_maps, parse_smaps
+from vmtool.inspect.areas import (
+    Detail,
+    ProcessGoneError,
+    parse_maps,
+    parse_numa_maps,
+    parse_smaps,
+)
 from vmtool.machine.cgroup import ancestry, parse_limit, parse_membership, parse_mounts
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
 from vmtool.results.inspect import Group, LimitUse, ProcessIdentity, Sample, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
 _LIMITS: Final = {
@@ -31,29 +37,6 @@ _LIMITS: Final = {
 }
 _FIELD_MINOR, _FIELD_MAJOR, _FIELD_USER, _FIELD_SYSTEM, _FIELD_START = 7, 9, 11, 12, 19
 _PF_EXITING: Final = frozenset("ZX")
-
-
-class ProcessGoneError(Exception):
-    """The process has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """What is read seldom.
-
-    Attributes:
-        areas: Every memory area.
-        took_ns: How long that took.
-        at_ns: When it was read (monotonic).
-        complete: Whether residency was read too (``smaps``), not only addresses (``maps``).
-        nodes: Resident bytes on each NUMA node by the start of an area, where it was asked for.
-    """
-
-    areas: tuple[Area, ...]
-    took_ns: int
-    at_ns: int
-    complete: bool
-    nodes: Mapping[int, tuple[int, ...]] | None = None
 
 
 class LinuxProcess:

@@ -11,7 +11,7 @@ import time
 
 import psutil
 
-from vmtool.inspect.linux import Detail, ProcessGoneError
+from vmtool.inspect.areas import Detail, ProcessGoneError
 from vmtool.results.inspect import Group, LimitUse, ProcessIdentity, Sample, Unavailable
 
 

@@ -7,11 +7,11 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CallError, UsageError
-from vmtool.inspect.linux import LinuxProcess, ProcessGoneError
+from vmtool.inspect.areas import ProcessGoneError
 from vmtool.results.inspect import ChildProcess, ProcessIdentity
 
 if TYPE_CHECKING:
-    from vmtool.inspect.linux import Detail
+    from vmtool.inspect.areas import Detail
     from vmtool.results.inspect import Group, LimitUse, Sample, Unavailable
 
 _SHOWN: Final = 10
@@ -79,6 +79,8 @@ def open_process(pid: int) -> Target:
     """
     try:
         if sys.platform == "linux":
+            from vmtool.inspect.linux import LinuxProcess
+
             return LinuxProcess(pid)
         else:
             from vmtool.inspect.portable import PortableProcess

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from vmtool.inspect.areas import ProcessGoneError
 from vmtool.inspect.devices import read_devices
 from vmtool.inspect.findings import find
-from vmtool.inspect.linux import ProcessGoneError
 from vmtool.inspect.processes import describe_children
 from vmtool.inspect.reservations import (
     group_areas,
@@ -22,8 +22,7 @@ from vmtool.results.inspect import Ending, InspectResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.inspect.areas import Area
-    from vmtool.inspect.linux import Detail
+    from vmtool.inspect.areas import Area, Detail
     from vmtool.inspect.processes import Target
     from vmtool.inspect.trends import Condition
     from vmtool.machine.facts import MachineFacts

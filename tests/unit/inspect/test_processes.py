@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import CallError
-from vmtool.inspect.linux import ProcessGoneError
+from vmtool.inspect.areas import ProcessGoneError
 from vmtool.inspect.processes import open_process
 from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watch
 from vmtool.machine import read_facts
