@@ -1,3 +1,36 @@
 """Diagnose and benchmark virtually contiguous, physically scattered memory."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vmtool.kv import estimate
+    from vmtool.memory import open_backing
+    from vmtool.memory.buffer import VirtualBuffer
+
 __version__ = "0.1.0"
+
+__all__ = ["VirtualBuffer", "__version__", "estimate", "open_backing"]
+
+#: Where the public names are; each is imported when it is first used, as the program needs none.
+_PUBLIC = {
+    "VirtualBuffer": "vmtool.memory.buffer",
+    "estimate": "vmtool.kv",
+    "open_backing": "vmtool.memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'vmtool' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - as the names themselves
+
+    value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,19 +16,34 @@ from vmtool.errors import ExitCode, VmtoolError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Every command, with the line that ``vmtool --help`` shows, so that listing imports none of them.
-#: The module is ``vmtool.cli.app.NAME`` (dashes become underscores) and has a command ``command``.
+#: Every command under the question that it answers, with the line that ``vmtool -h`` shows, so that
+#: listing imports none of them. The module is ``vmtool.cli.NAME`` (dashes become underscores) and
+#: has a command ``command``.
+COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
+    "What can this machine map, in what unit, and what will stop me?": {
+        "granularity": "Units of reserving and committing, and the largest reservation.",
+        "doctor": "What would stop or slow such memory here, and what changes it.",
+        "reserve": "Reserve addresses and show that nothing else is taken.",
+    },
+    "How fast and how faithfully does it commit and release?": {
+        "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
+        "stress": "Commit and release real memory, measured and checked.",
+        "compare": "Say what got faster or slower between two sets of runs.",
+    },
+    "How many tokens does that buy me?": {
+        "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",
+        "kv-replay": "What a request trace does to KV memory, real or simulated.",
+    },
+    "What is my own engine doing with its memory right now?": {
+        "inspect": "What a running process does with its memory, and what will stop it.",
+    },
+    "More": {
+        "schema": "Print the JSON Schema of a document that vmtool writes.",
+    },
+}
+#: Every command with its line.
 COMMANDS: Final[dict[str, str]] = {
-    "granularity": "What this machine can map, and in what unit.",
-    "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",
-    "doctor": "What here would stop or slow such memory, and what changes it.",
-    "reserve": "Reserve addresses and show that nothing else is taken.",
-    "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
-    "stress": "Commit and release real memory, measured and checked.",
-    "compare": "Say what got faster or slower between two runs of stress.",
-    "kv-replay": "What a request trace does to KV memory, real or simulated.",
-    "inspect": "What a running process does with its memory, and what will stop it.",
-    "schema": "Print the JSON Schema of a document that vmtool writes.",
+    name: line for commands in COMMAND_GROUPS.values() for name, line in commands.items()
 }
 #: Where the group keeps the arguments it was called with, in click's ``meta``.
 ARGUMENTS: Final = "vmtool.arguments"
@@ -38,8 +53,8 @@ _TAKE_A_COMMAND: Final = frozenset({"inspect", "fleet"})
 
 
 @contextmanager
-def _until_enough() -> Iterator[None]:
-    """Leave with 0 when whoever reads stdout has enough; click itself would leave with 1."""
+def _pipe_may_close() -> Iterator[None]:
+    """Exit with 0 when the reader has closed the pipe; click itself would exit with 1."""
     try:
         yield
     except BrokenPipeError as error:
@@ -56,11 +71,11 @@ class _LazyGroup(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        with _until_enough():
+        with _pipe_may_close():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _until_enough():
+        with _pipe_may_close():
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -93,8 +108,13 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for question, commands in COMMAND_GROUPS.items():
+            formatter.write_paragraph()
+            formatter.write(f"{question}\n")
+            with formatter.indentation():
+                # Padded, so that the lines of all groups begin in the same column.
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
 
 @click.command(
@@ -108,7 +128,7 @@ def main() -> None:
     """Diagnose and benchmark memory that is contiguous in address and scattered in RAM or on a GPU.
 
     \b
-    vmtool granularity          what this machine can map, and in what unit
+    vmtool stress
     vmtool kv-estimate llama-3.1-8b --budget 16GiB
     """  # noqa: D301 - click's own mark
 

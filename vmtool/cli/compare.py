@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vmtool.cli.options import html_option, keep_inputs, output_options
+from vmtool.cli.options import Command, html_option, keep_inputs, output_options
 
 
 class _Percent(click.FloatRange):
@@ -23,7 +23,7 @@ class _Percent(click.FloatRange):
         return number
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("before", metavar="BEFORE.json")
 @click.argument("after", metavar="AFTER.json")
 @click.option(

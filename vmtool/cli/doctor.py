@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from vmtool.cli.options import all_backings_option, output_options
+from vmtool.cli.options import Command, all_backings_option, output_options
 from vmtool.cli.output import Output, command_line
 from vmtool.errors import CheckFailedError
 
 
-@click.command("doctor", short_help="What here would stop or slow such memory.")
+@click.command("doctor", cls=Command)
 @all_backings_option
 @click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
 @output_options

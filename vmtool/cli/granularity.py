@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from vmtool.cli.options import SIZE, all_backings_option, output_options
+from vmtool.cli.options import SIZE, Command, all_backings_option, output_options
 from vmtool.cli.output import Output, command_line
 from vmtool.errors import CheckFailedError, UnavailableError
 
 
-@click.command("granularity", short_help="What this machine can map, and in what unit.")
+@click.command("granularity", cls=Command)
 @all_backings_option
 @click.option("--prove", is_flag=True, help="Really try g, g/2 and g+1, and show what happens.")
 @click.option(

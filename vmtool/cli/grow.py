@@ -9,6 +9,7 @@ import click
 from vmtool.cli.options import (
     COUNT,
     SIZE,
+    Command,
     backing_options,
     output_options,
 )
@@ -27,7 +28,7 @@ _STEPS: Final = 32
 _DOUBLING_PART: Final = 1024
 
 
-@click.command("grow", short_help="Grow and shrink a buffer in place, checked, beside copying it.")
+@click.command("grow", cls=Command)
 @click.option("--to", type=SIZE, required=True, metavar="SIZE", help="The peak length.")
 @click.option(
     "--step",

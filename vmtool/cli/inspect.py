@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.options import COUNT, DURATION, FILE, csv_option, html_option, output_options
+from vmtool.cli.options import (
+    COUNT,
+    DURATION,
+    FILE,
+    Command,
+    csv_option,
+    html_option,
+    output_options,
+)
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.errors import CallError, ExitCode, UsageError
 
@@ -34,7 +42,7 @@ class Asked:
     strict: bool
 
 
-@click.command("inspect", short_help="What a running process does with its memory.")
+@click.command("inspect", cls=Command)
 @click.argument("pid", required=False, type=click.IntRange(1))
 @click.option("--name", metavar="NAME", help="The process with this name instead of a number.")
 @click.option("--watch", is_flag=True, help="Sample it until Ctrl-C, or for --duration.")

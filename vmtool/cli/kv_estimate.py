@@ -15,6 +15,7 @@ from vmtool.cli.options import (
     FILE_OR_STDOUT,
     SIZE,
     SIZE_OR_ZERO,
+    Command,
     keep_inputs,
     option_group,
     output_options,
@@ -450,7 +451,7 @@ def _document(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     return document(f"vmtool.kv-estimate.{kind}", 1, command=command_line(), body=body)
 
 
-@click.command("kv-estimate", short_help="What a model's KV cache costs, and how many tokens fit.")
+@click.command("kv-estimate", cls=Command)
 @estimate_options
 @output_options
 def command(as_json: bool, path: str, quiet: bool, **options: Any) -> None:
@@ -458,7 +459,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> None:
 
     \b
     vmtool kv-estimate llama-3.1-8b --budget 16GiB
-    vmtool kv-estimate qwen3-8b --compare dtype=bf16,q8_0 --compare granule=64KiB,2MiB
+    vmtool kv-estimate qwen3-8b --budget 8GiB --compare dtype=bf16,q8_0
 
     MODEL is a built-in name (--list), a config.json or a folder with one, a GGUF file, a
     genai_config.json, an ONNX model, or nothing with --layers, --kv-heads and --head-dim.

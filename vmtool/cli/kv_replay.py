@@ -20,6 +20,7 @@ from vmtool.cli.options import (
     COUNT,
     SIZE,
     SIZE_OR_ZERO,
+    Command,
     csv_option,
     html_option,
     keep_inputs,
@@ -336,15 +337,15 @@ def _read(axis: str, value: str) -> Any:
     return found
 
 
-@click.command("kv-replay", short_help="What a request trace does to KV memory, real or simulated.")
+@click.command("kv-replay", cls=Command)
 @replay_options
 @output_options
 def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Replay a trace of requests as sequences that grow token by token, and account every byte.
 
     \b
-    vmtool kv-replay synthetic:requests=500,rate=5 --model llama-3.1-8b --budget 8GiB
-    vmtool kv-replay synthetic:requests=9,output=64 --model qwen3-0.6b --backing host
+    vmtool kv-replay synthetic:requests=500 --model llama-3.1-8b --budget 8GiB
+    vmtool kv-replay synthetic:requests=9 --model qwen3-0.6b --backing host
 
     TRACE is a file: Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with
     prompt_len and output_len; or synthetic:NAME=VALUE,... with requests, rate, prompt, output,

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from vmtool import units
 from vmtool.errors import UsageError, VmtoolError
@@ -128,12 +129,60 @@ FILE: Final = _ResultFile()
 FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
 
 
-def option_group(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Return a decorator that adds *options*; help shows them in this order."""
+class Command(click.Command):
+    """A command whose help shows its options under headings.
+
+    An option's heading is that of its :func:`option_group`. An empty value, as of a variable that
+    is not set, is wrong usage.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            values = value if isinstance(value, tuple) else (value,)
+            if "" in values and ctx.get_parameter_source(param.name or "") in _FROM_USER:
+                name = (
+                    param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+                )
+                raise UsageError(f"{name} has an empty value", hint="give a value, or leave it out")
+        return rest
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.params:
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                sections.setdefault(_HEADINGS.get(param, "Options"), []).append(record)
+        help_option = self.get_help_option(ctx)
+        if help_option is not None:
+            last = next(reversed(sections), "Options")
+            sections.setdefault(last, []).append(help_option.get_help_record(ctx) or ("", ""))
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+#: Which heading of the help each option stands under.
+_HEADINGS: Final[dict[click.Parameter, str]] = {}
+_FROM_USER: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+def option_group(*options: Callable[[Any], Any], heading: str | None = None) -> Callable[[_F], _F]:
+    """Return a decorator that adds *options*; help shows them in this order.
+
+    Args:
+        options: Made by :func:`click.option` or this function.
+        heading: What help shows above them, such as ``How long``.
+    """
 
     def add(function: _F) -> _F:
         for option in reversed(options):
+            before = len(getattr(function, "__click_params__", ()))
             function = option(function)
+            for param in getattr(function, "__click_params__", ())[before:]:
+                if heading is not None:
+                    _HEADINGS.setdefault(param, heading)
         return function
 
     return add
@@ -155,23 +204,25 @@ output_options: Final = option_group(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
     output_file_option,
     click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
+    heading="Output",
 )
 
-html_option: Final = click.option(
-    "--html",
-    type=FILE,
-    metavar="FILE",
-    help="Also write one self-contained page.",
+html_option: Final = option_group(
+    click.option(
+        "--html",
+        type=FILE,
+        metavar="FILE",
+        help="Also write one self-contained page.",
+    ),
+    heading="Output",
 )
 
 
 def csv_option(content: str) -> Callable[[_F], _F]:
     """Return ``--csv`` of a command that writes *content* beside its result."""
-    return click.option(
-        "--csv",
-        type=FILE,
-        metavar="FILE",
-        help=f"Also write {content}.",
+    return option_group(
+        click.option("--csv", type=FILE, metavar="FILE", help=f"Also write {content}."),
+        heading="Output",
     )
 
 

@@ -6,12 +6,12 @@ import os
 
 import click
 
-from vmtool.cli.options import SIZE, backing_options, output_options
+from vmtool.cli.options import SIZE, Command, backing_options, output_options
 from vmtool.cli.output import Output, command_line
 from vmtool.errors import CheckFailedError, ExitCode
 
 
-@click.command("reserve", short_help="Reserve addresses and show that nothing else is taken.")
+@click.command("reserve", cls=Command)
 @click.argument("size", type=SIZE)
 @backing_options
 @click.option("--method", metavar="NAME", help="How it would commit; see vmtool stress -h.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vmtool.cli.options import output_file_option
+from vmtool.cli.options import Command, output_file_option
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
 @output_file_option
 def command(name: str | None, path: str) -> None:

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from vmtool import __version__
-from vmtool.cli.options import backing_options, output_options
+from vmtool.cli.options import Command, backing_options, output_options
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import stress_options
 from vmtool.errors import ExitCode, UsageError
@@ -35,7 +35,7 @@ _USED_BY: Final = {
 }
 
 
-@click.command("stress", short_help="Commit and release real memory, measured and checked.")
+@click.command("stress", cls=Command)
 @backing_options
 @stress_options
 @output_options

@@ -1,0 +1,59 @@
+"""Help: commands under questions, options under headings, and public names that load lazily."""
+
+import subprocess
+import sys
+
+import pytest
+
+import vmtool as package
+from vmtool.cli.app import COMMAND_GROUPS, COMMANDS
+
+
+def test_every_command_stands_under_its_question(vmtool):
+    lines = vmtool("-h").stdout.splitlines()
+    for question, commands in COMMAND_GROUPS.items():
+        at = lines.index(question)
+        assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(commands)]] == list(
+            commands
+        )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_shows_its_output_options_last(vmtool, name):
+    lines = vmtool(name, "-h").stdout.splitlines()
+    headings = [line for line in lines if line and not line.startswith(" ")]
+    assert headings[-1] == "Output:" or name == "schema"
+    assert lines[-1].split()[:2] == ["-h,", "--help"]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("kv-estimate", "qwen3-8b", "--as", ""),
+        ("kv-estimate", "qwen3-8b", "--dtype-k="),
+        ("kv-estimate", ""),
+        ("stress", "--method", ""),
+        ("stress", "--huge="),
+        ("compare", "a", "b", "--fail-on", ""),
+    ],
+)
+def test_an_empty_value_is_wrong_usage(vmtool, line):
+    ran = vmtool(*line)
+    assert (ran.code, ran.stdout) == (2, "")
+
+
+def test_the_public_names_are_loaded_when_they_are_used():
+    program = (
+        "import sys, vmtool\n"
+        "assert 'vmtool.memory' not in sys.modules\n"
+        "from vmtool import VirtualBuffer, estimate, open_backing\n"
+        "print(estimate('llama-3.1-8b', 16 << 30).answer.one.fits)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, timeout=60
+    )
+    assert ran.stdout.split() == [b"131072"]
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
