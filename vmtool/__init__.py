@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from vmtool.kv import estimate
+    from vmtool.kv.estimate import estimate
     from vmtool.memory import open_backing
     from vmtool.memory.buffer import VirtualBuffer
 
@@ -18,7 +18,7 @@ __all__ = ["VirtualBuffer", "__version__", "estimate", "open_backing"]
 #: Where the public names are; each is imported when it is first used, as the program needs none.
 _PUBLIC = {
     "VirtualBuffer": "vmtool.memory.buffer",
-    "estimate": "vmtool.kv",
+    "estimate": "vmtool.kv.estimate",
     "open_backing": "vmtool.memory",
 }
 
