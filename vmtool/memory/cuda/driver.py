@@ -117,6 +117,7 @@ _INTEGER_TYPES: Final = (
     "CUdeviceptr",
     "CUevent",
     "CUmemGenericAllocationHandle",
+    "CUmemoryPool",
     "CUstream",
 )
 _UNKNOWN_CODE: Final = re.compile(r"(\d+) is not a valid CUresult")
@@ -215,6 +216,12 @@ class Driver:
     def handle_type(self, number: int) -> Any:
         """Return the CUmemAllocationHandleType with this number, for exporting and importing."""
         return self._binding.CUmemAllocationHandleType(number)
+
+    def set_release_threshold(self, pool: int, nbytes: int) -> None:
+        """Let a pool of stream-ordered memory keep up to *nbytes* when it is synchronised."""
+        binding = self._binding
+        attribute = binding.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.call("cuMemPoolSetAttribute", pool, attribute, binding.cuuint64_t(nbytes))
 
     def granularity(self, properties: Any, option: int) -> int:
         """Return the granularity in bytes for *properties*: ``GRANULARITY_MINIMUM`` or the other."""

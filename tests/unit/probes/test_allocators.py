@@ -1,0 +1,97 @@
+"""A device's allocators beside each other, on the stand-in: what is measured and concluded."""
+
+from __future__ import annotations
+
+import pytest
+
+from vmtool.errors import RefusedError
+from vmtool.probes.allocators import (
+    AllocatorOptions,
+    faster_from,
+    knee,
+    measure_allocators,
+)
+from vmtool.probes.beside_work import measure
+from vmtool.results.allocators import AllocationTiming, ChunkCost
+
+MIB = 1 << 20
+SMALL = AllocatorOptions(most_bytes=4 * MIB, budget_bytes=16 * MIB, rounds=2)
+
+
+def test_every_allocator_is_measured_at_every_size_and_gives_all_back(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    result = measure_allocators(0, SMALL)
+    sizes = sorted({each.nbytes for each in result.timings})
+    assert sizes == [64 << 10, 256 << 10, MIB, 4 * MIB]
+    for nbytes in sizes:
+        methods = [each.method for each in result.timings if each.nbytes == nbytes]
+        assert methods == ["cold", "pooled", "malloc", "async"]
+    assert all(each.total_ns > 0 and each.error is None for each in result.timings)
+    assert [each.from_bytes for each in result.growth] == sizes
+    assert 6 * 32 << 10 in [each.chunk_bytes for each in result.chunks]  # no power of two
+    assert result.knee_bytes in [each.chunk_bytes for each in result.chunks]
+    assert set(result.chunks[0].calls_ns) >= {"cuMemCreate", "cuMemMap", "cuMemUnmap"}
+    assert result.binding_ns > 0
+    fakecuda.assert_clean()
+
+
+def test_the_slow_calls_of_a_driver_decide(fakecuda):
+    fakecuda.reset(granularity="64KiB", latency="cuMemAlloc:3000000")
+    result = measure_allocators(0, AllocatorOptions(256 << 10, 4 * MIB, rounds=1))
+    assert result.faster_from_bytes["cold<malloc"] == 64 << 10
+    assert all(each.copying_ns > each.in_place_ns for each in result.growth)
+
+
+def test_an_allocator_that_a_driver_lacks_does_not_hide_the_others(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    fakecuda.fail("cuDeviceGetDefaultMemPool:1+=801")
+    result = measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+    found = {each.method: each for each in result.timings}
+    assert "CUDA_ERROR_NOT_SUPPORTED" in found["async"].error
+    assert found["malloc"].error is None
+    assert result.faster_from_bytes["cold<async"] is None
+
+
+def test_a_budget_that_is_too_small_is_refused(fakecuda):
+    with pytest.raises(RefusedError):
+        measure_allocators(0, AllocatorOptions(64 * MIB, 2 * MIB))
+
+
+def test_from_which_size_needs_every_larger_size_too():
+    def timing(method, nbytes, ns):
+        return AllocationTiming(method, nbytes, 1, ns, 0)
+
+    timings = [
+        *(timing("cold", size, ns) for size, ns in ((1, 5), (4, 5), (16, 5), (64, 5))),
+        *(timing("malloc", size, ns) for size, ns in ((1, 9), (4, 4), (16, 6), (64, 9))),
+    ]
+    assert faster_from(timings)["cold<malloc"] == 16
+    assert faster_from(timings[:-1])["cold<malloc"] is None
+
+
+def test_the_knee_is_the_smallest_chunk_close_to_the_cheapest():
+    costs = {2: 1000, 4: 600, 6: 330, 8: 310, 16: 300}
+    chunks = [ChunkCost(chunk, 64, {}, ns) for chunk, ns in costs.items()]
+    assert knee(chunks) == 6
+    assert knee([]) is None
+
+
+def test_a_range_is_mapped_and_unmapped_beside_running_work(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    result = measure(0, MIB, 50)
+    assert result.error is None
+    assert result.cycles > 0
+    assert (result.work_intact, result.range_intact) == (True, True)
+    assert result.alone.steps == result.beside.steps == 50
+    assert result.beside.max_ns >= result.beside.p99_ns >= result.beside.median_ns > 0
+
+
+def test_a_device_lost_beside_work_is_said(fakecuda, python_with_fakecuda):
+    code = (
+        "import dataclasses; from vmtool.probes.beside_work import run_beside_work\n"
+        "print(dataclasses.asdict(run_beside_work(0, 2 << 20, steps=20)))"
+    )
+    done = python_with_fakecuda(code)
+    assert "'lost': False" in done.stdout
+    done = python_with_fakecuda(code, fail="cuMemUnmap:1=700")
+    assert "'lost': True" in done.stdout

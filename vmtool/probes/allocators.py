@@ -1,0 +1,346 @@
+"""A device's other allocators beside virtual memory management, and what its chunks cost.
+
+``cuMemAlloc`` and ``cuMemAllocAsync`` are baselines, not backings: they have no address range of their
+own, cannot grow in place and give nothing back in part.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vmtool.errors import RefusedError, VmtoolError
+from vmtool.memory import open_device
+from vmtool.memory.cuda.calls import CallTimes
+from vmtool.memory.cuda.driver import CudaError, DeviceLostError
+from vmtool.results.allocators import (
+    AllocationTiming,
+    AllocatorsResult,
+    ChunkCost,
+    GrowthTiming,
+)
+from vmtool.units import GIB, align_down, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vmtool.memory.backing import Reservation
+    from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.cuda.context import DeviceContext
+
+MANAGED: Final = ("cold", "pooled")
+BASELINES: Final = ("malloc", "async")
+#: Multiples of the driver's granularity that are tried as chunks: 6 and 20 MiB are those of kvcached
+#: and PyTorch where it is 2 MiB.
+_CHUNK_FACTORS: Final = (1, 2, 3, 4, 8, 10, 16, 32, 64, 128, 256, 512)
+_SIZE_FACTOR: Final = 4
+_KNEE: Final = 1.1
+_ALL: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorOptions:
+    """What to measure.
+
+    Attributes:
+        most_bytes: The largest allocation; at most half of *budget_bytes*.
+        budget_bytes: What may be in use at once.
+        rounds: How often each is measured, in turn with the others.
+    """
+
+    most_bytes: int
+    budget_bytes: int
+    rounds: int = 9
+
+
+class _Allocator(Protocol):
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of *nbytes* that can be used."""
+
+    def release(self, address: int, nbytes: int) -> None:
+        """Give them back."""
+
+
+class _Managed:
+    """Commits behind a range that is reserved once."""
+
+    def __init__(self, backing: CudaBacking, most: int, stack: ExitStack) -> None:
+        self._backing = backing
+        self._reservation: Reservation = backing.reserve(most)
+        stack.callback(backing.close)
+        stack.callback(backing.unreserve, self._reservation)
+
+    def allocate(self, nbytes: int) -> int:
+        self._backing.commit(self._reservation, 0, nbytes)
+        return self._reservation.base
+
+    def release(self, _address: int, nbytes: int) -> None:
+        self._backing.release(self._reservation, 0, nbytes)
+
+
+class _Malloc:
+    def __init__(self, context: DeviceContext) -> None:
+        self._call = context.call
+
+    def allocate(self, nbytes: int) -> int:
+        address: int = self._call("cuMemAlloc", nbytes)
+        return address
+
+    def release(self, address: int, _nbytes: int) -> None:
+        self._call("cuMemFree", address)
+
+
+class _Async:
+    """Stream-ordered allocation whose pool keeps everything, as engines set it."""
+
+    def __init__(self, context: DeviceContext, stack: ExitStack) -> None:
+        self._call = context.call
+        pool = context.call("cuDeviceGetDefaultMemPool", context.info.ordinal)
+        context.driver.set_release_threshold(pool, _ALL)
+        stack.callback(context.call, "cuMemPoolTrimTo", pool, 0)
+        stack.callback(context.driver.set_release_threshold, pool, 0)  # the driver's default
+
+    def allocate(self, nbytes: int) -> int:
+        address: int = self._call("cuMemAllocAsync", nbytes, 0)
+        self._call("cuStreamSynchronize", 0)
+        return address
+
+    def release(self, address: int, _nbytes: int) -> None:
+        self._call("cuMemFreeAsync", address, 0)
+        self._call("cuStreamSynchronize", 0)
+
+
+def measure_allocators(
+    ordinal: int,
+    options: AllocatorOptions,
+    *,
+    progress: Callable[[str], None] = lambda _what: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> AllocatorsResult:
+    """Measure every allocator of a device at every size, growth by copying, and chunks.
+
+    Args:
+        ordinal: The device.
+        options: What to measure.
+        progress: Called with what comes next.
+        stopping: Asked between two sizes; what was measured until then is returned.
+
+    Raises:
+        UnavailableError: If there is no such device, or it cannot map memory.
+        RefusedError: If the budget does not hold two granules.
+        CudaError: If the device fails.
+    """
+    kind = f"cuda:{ordinal}"
+    backing = open_device(kind)
+    unit, context = backing.granularity, backing.context
+    most = align_down(min(options.most_bytes, options.budget_bytes // 2), unit)
+    with ExitStack() as stack:
+        stack.callback(backing.close)
+        if most < unit:
+            raise RefusedError(
+                f"a budget of {format_size(options.budget_bytes)} does not hold two granules of "
+                f"{format_size(unit)}"
+            )
+        sizes = _sizes(unit, most)
+        stack.enter_context(context.current())
+        timings = []
+        for nbytes in sizes:
+            if stopping():
+                break
+            progress(f"allocating {format_size(nbytes)}")
+            timings += _at_size(kind, context, nbytes, options.rounds)
+        growth = []
+        for nbytes in [size for size in sizes if 3 * size <= options.budget_bytes]:
+            if stopping():
+                break
+            progress(f"growing from {format_size(nbytes)}")
+            growth.append(_grow(backing, nbytes, options.rounds))
+        chunks = _sweep(kind, backing, options.budget_bytes, options.rounds, progress, stopping)
+        return AllocatorsResult(
+            backing=kind,
+            device=context.info,
+            granularity_bytes=unit,
+            binding_ns=_binding_ns(context),
+            timings=tuple(timings),
+            faster_from_bytes=faster_from(timings),
+            growth=tuple(growth),
+            chunks=chunks,
+            knee_bytes=knee(chunks),
+        )
+
+
+def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
+    """Return the size from which on each managed method was faster than each baseline, if any."""
+    totals = {(each.method, each.nbytes): each.total_ns for each in timings}
+    sizes = sorted({each.nbytes for each in timings}, reverse=True)
+    found: dict[str, int | None] = {}
+    for method in MANAGED:
+        for baseline in BASELINES:
+            start = None
+            for nbytes in sizes:
+                ours, theirs = totals.get((method, nbytes)), totals.get((baseline, nbytes))
+                if ours is None or theirs is None or ours >= theirs:
+                    break
+                start = nbytes
+            found[f"{method}<{baseline}"] = start
+    return found
+
+
+def knee(chunks: Sequence[ChunkCost]) -> int | None:
+    """Return the smallest chunk that costs at most a tenth more than the cheapest."""
+    if not chunks:
+        return None
+    least = min(each.ns_per_gib for each in chunks)
+    return min(each.chunk_bytes for each in chunks if each.ns_per_gib <= _KNEE * least)
+
+
+def _sizes(unit: int, most: int) -> list[int]:
+    sizes = [unit]
+    while sizes[-1] * _SIZE_FACTOR <= most:
+        sizes.append(sizes[-1] * _SIZE_FACTOR)
+    return sizes
+
+
+def _at_size(kind: str, context: DeviceContext, nbytes: int, rounds: int) -> list[AllocationTiming]:
+    """Measure every allocator in turn, so that drift meets them alike."""
+    with ExitStack() as stack:
+        allocators: dict[str, _Allocator] = {}
+        errors: dict[str, str] = {}
+        makers: dict[str, Callable[[], _Allocator]] = {
+            "cold": lambda: _Managed(open_device(kind), nbytes, stack),
+            "pooled": lambda: _Managed(
+                open_device(kind, method="pooled", clear=False), nbytes, stack
+            ),
+            "malloc": lambda: _Malloc(context),
+            "async": lambda: _Async(context, stack),
+        }
+        samples: dict[str, list[tuple[int, int]]] = {name: [] for name in makers}
+        for name, make in makers.items():
+            try:
+                allocators[name] = make()
+                _cycle(allocators[name], nbytes)  # loads what is loaded once, fills the pools
+            except DeviceLostError:
+                raise
+            except VmtoolError as error:
+                errors[name] = str(error)
+                allocators.pop(name, None)
+        for _ in range(rounds):
+            for name, allocator in allocators.items():
+                samples[name].append(_cycle(allocator, nbytes))
+        return [
+            AllocationTiming(name, nbytes, error=errors[name])
+            if name in errors
+            else AllocationTiming(
+                name,
+                nbytes,
+                rounds,
+                *(round(median(column)) for column in zip(*samples[name], strict=True)),
+            )
+            for name in makers
+        ]
+
+
+def _cycle(allocator: _Allocator, nbytes: int) -> tuple[int, int]:
+    began = perf_counter_ns()
+    address = allocator.allocate(nbytes)
+    got = perf_counter_ns()
+    allocator.release(address, nbytes)
+    return got - began, perf_counter_ns() - got
+
+
+def _grow(backing: CudaBacking, nbytes: int, rounds: int) -> GrowthTiming:
+    """Double a buffer of *nbytes*, in place and by allocating, copying and freeing."""
+    call = backing.context.call
+    reservation = backing.reserve(2 * nbytes)
+    in_place, copying = [], []
+    try:
+        backing.commit(reservation, 0, nbytes)
+        for _ in range(rounds):
+            began = perf_counter_ns()
+            backing.commit(reservation, nbytes, nbytes)
+            in_place.append(perf_counter_ns() - began)
+            backing.release(reservation, nbytes, nbytes)
+    finally:
+        backing.unreserve(reservation)
+    for _ in range(rounds):
+        old = call("cuMemAlloc", nbytes)
+        began = perf_counter_ns()
+        try:
+            new = call("cuMemAlloc", 2 * nbytes)
+            with _freeing(backing.context, new):
+                call("cuMemcpyDtoD", new, old, nbytes)
+                call("cuStreamSynchronize", 0)
+                call("cuMemFree", old)
+                old = 0
+                copying.append(perf_counter_ns() - began)
+        finally:
+            if old:
+                with suppress(CudaError):
+                    call("cuMemFree", old)
+    return GrowthTiming(nbytes, round(median(in_place)), round(median(copying)))
+
+
+def _freeing(context: DeviceContext, address: int) -> ExitStack:
+    stack = ExitStack()
+    stack.callback(context.call, "cuMemFree", address)
+    return stack
+
+
+def _sweep(
+    kind: str,
+    backing: CudaBacking,
+    budget: int,
+    rounds: int,
+    progress: Callable[[str], None],
+    stopping: Callable[[], bool],
+) -> tuple[ChunkCost, ...]:
+    """Commit and release the same span with handles of each size."""
+    found = []
+    minimum = backing.units.reserve_bytes
+    for factor in _CHUNK_FACTORS:
+        chunk = factor * minimum
+        span = align_down(min(GIB, budget // 2), chunk)
+        if not span or stopping():
+            break
+        progress(f"chunks of {format_size(chunk)}")
+        found.append(_chunk(kind, chunk, span, rounds))
+    return tuple(found)
+
+
+def _chunk(kind: str, chunk: int, span: int, rounds: int) -> ChunkCost:
+    times = CallTimes()
+    backing = open_device(kind, chunk=chunk, times=times)
+    try:
+        reservation = backing.reserve(span)
+        try:
+            backing.commit(reservation, 0, span)  # a warm-up
+            backing.release(reservation, 0, span)
+            times.take()
+            for _ in range(rounds):
+                backing.commit(reservation, 0, span)
+                backing.release(reservation, 0, span)
+            taken = times.take()
+        finally:
+            backing.unreserve(reservation)
+    finally:
+        backing.close()
+    together = sum(sum(samples) for samples in taken.values())
+    return ChunkCost(
+        chunk_bytes=chunk,
+        span_bytes=span,
+        calls_ns={name: round(median(samples)) for name, samples in taken.items()},
+        ns_per_gib=round(together / rounds / span * GIB),
+    )
+
+
+def _binding_ns(context: DeviceContext) -> int:
+    """Return the median of the cheapest call: two of Python's and the binding's own work."""
+    samples = []
+    for _ in range(201):
+        began = perf_counter_ns()
+        context.call("cuDriverGetVersion")
+        samples.append(perf_counter_ns() - began)
+    return round(median(samples))

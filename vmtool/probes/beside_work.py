@@ -1,0 +1,175 @@
+"""Mapping and unmapping beside running work, in a process of its own, which that may end.
+
+``python -m vmtool.probes.beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
+
+Fills run over and over on one range; another range is mapped, filled, checked and unmapped meanwhile
+by a second thread. That is what an engine does that grows its cache while it decodes; on some devices
+it ended the context (https://github.com/ovg-project/kvcached/issues/465).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from time import perf_counter_ns
+from typing import Final
+
+from vmtool.documents import decode
+from vmtool.errors import VmtoolError
+from vmtool.memory import open_device
+from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING, DeviceLostError
+from vmtool.results.allocators import BesideWork, StepLatency
+
+STEPS: Final = 400
+_TIMEOUT_S: Final = 120
+_WORD: Final = 0x5A5A5A5A
+
+
+def run_beside_work(ordinal: int, work_bytes: int, *, steps: int = STEPS) -> BesideWork:
+    """Map and unmap beside work in a new process; its death is a result, too.
+
+    Args:
+        ordinal: The device.
+        work_bytes: The range that the work fills, a multiple of the device's granularity; a chunk
+            more is committed beside it.
+        steps: How many fills, alone and beside the cycles.
+    """
+    command = [sys.executable, "-m", "vmtool.probes.beside_work"]
+    child = subprocess.Popen(
+        [*command, str(ordinal), str(work_bytes), str(steps)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, _ = child.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
+            child.communicate(timeout=10)
+        return BesideWork(error=f"not finished after {_TIMEOUT_S} s")
+    if child.returncode:
+        return BesideWork(error=f"the process ended with {child.returncode}")
+    return decode(BesideWork, json.loads(out))
+
+
+def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
+    """Do it in this process.
+
+    Raises:
+        VmtoolError: If the memory for it cannot be had.
+    """
+    backing = open_device(f"cuda:{ordinal}")
+    context, unit = backing.context, backing.granularity
+    work = backing.reserve(work_bytes)
+    beside = backing.reserve(unit)
+    backing.commit(work, 0, work_bytes)
+    cycles = _Cycles(DeviceCopies(context), beside, unit)
+    with context.current():
+        stream: int = context.call("cuStreamCreate", STREAM_NON_BLOCKING)
+        words = work_bytes // 4
+
+        def step() -> int:
+            began = perf_counter_ns()
+            context.call("cuMemsetD32Async", work.base, _WORD, words, stream)
+            context.call("cuStreamSynchronize", stream)
+            return perf_counter_ns() - began
+
+        step()
+        alone = [step() for _ in range(steps)]
+        cycles.start()
+        try:
+            together = [step() for _ in range(steps)]
+        finally:
+            cycles.stop()
+        context.call("cuStreamDestroy", stream)
+    found = bytearray(work_bytes)
+    DeviceCopies(context).read(work, 0, found)
+    backing.unreserve(work)
+    backing.unreserve(beside)
+    backing.close()
+    return BesideWork(
+        cycles=cycles.done,
+        alone=_latency(alone),
+        beside=_latency(together),
+        work_intact=found == _WORD.to_bytes(4, "little") * words,
+        range_intact=cycles.intact,
+        error=cycles.error,
+    )
+
+
+class _Cycles:
+    """The second thread: map, fill, check, unmap, until it is stopped."""
+
+    def __init__(self, copies: DeviceCopies, reservation: object, nbytes: int) -> None:
+        from vmtool.memory.cuda.backing import CudaReservation
+
+        assert isinstance(reservation, CudaReservation)
+        self._copies = copies
+        self._reservation = reservation
+        self._nbytes = nbytes
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.done = 0
+        self.intact = True
+        self.error: str | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._cycle()
+        except VmtoolError as error:
+            self.error = str(error)
+
+    def _cycle(self) -> None:
+        reservation, nbytes = self._reservation, self._nbytes
+        reservation.mapped.map(0, nbytes)
+        reservation.blocks.add(0, nbytes)
+        word = (self.done + 1) & 0xFFFFFFFF
+        self._copies.fill(reservation, 0, nbytes, word)
+        back = bytearray(64)
+        for offset in (0, nbytes - len(back)):
+            self._copies.read(reservation, offset, back)
+            self.intact &= back == word.to_bytes(4, "little") * (len(back) // 4)
+        reservation.blocks.remove(0, nbytes)
+        # Nothing runs on this range; the work on the other one goes on.
+        reservation.mapped.unmap(0, nbytes, wait=False)
+        self.done += 1
+
+
+def _latency(samples: list[int]) -> StepLatency:
+    ordered = sorted(samples)
+    return StepLatency(
+        steps=len(ordered),
+        median_ns=ordered[len(ordered) // 2],
+        p99_ns=ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)],
+        max_ns=ordered[-1],
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, and print the result."""
+    ordinal, work_bytes, steps = map(int, arguments)
+    try:
+        result = measure(ordinal, work_bytes, steps)
+    except VmtoolError as error:
+        result = BesideWork(error=str(error), lost=isinstance(error, DeviceLostError))
+    print(json.dumps(asdict(result)))  # noqa: T201 - the parent reads it
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
