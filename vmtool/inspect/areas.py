@@ -63,16 +63,21 @@ class Detail:
 def parse_maps(text: bytes) -> list[Area]:
     """Return the areas in the text of a ``maps`` file, ascending, without the vsyscall page."""
     found = []
+    # Few modes and names are in many areas: each is decoded once.
+    texts: dict[bytes, str] = {b"": ""}
     for line in text.split(b"\n"):
         # START-END PERMISSIONS OFFSET DEVICE INODE NAME: proc_pid_maps(5).
         fields = line.split(None, 5)
         if len(fields) < 5:
             continue
         start, _, end = fields[0].partition(b"-")
-        name = fields[5].decode("utf-8", "replace") if len(fields) > 5 else ""
-        if name != "[vsyscall]":  # belongs to the kernel: neither VmSize nor the limit counts it
+        mode, name = fields[1], fields[5] if len(fields) > 5 else b""
+        for each in (mode, name):
+            if each not in texts:
+                texts[each] = each.decode("utf-8", "replace")
+        if name != b"[vsyscall]":  # the kernel's own: neither VmSize nor the limit counts it
             found.append(
-                Area(int(start, 16), int(end, 16), fields[1].decode(), int(fields[4]), name)
+                Area(int(start, 16), int(end, 16), texts[mode], int(fields[4]), texts[name])
             )
     return found
 

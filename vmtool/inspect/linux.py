@@ -188,6 +188,10 @@ class LinuxProcess:
         """Return the memory areas without their residency, or ``None`` if they may not be read."""
         return self._areas("maps")
 
+    def count_areas(self) -> int | None:
+        text = self._try("maps", "reservations")
+        return None if text is None else text.count(b"\n") - text.count(b"[vsyscall]")
+
     def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:
         """Return the memory areas with their residency; the process's map is held meanwhile."""
         detail = self._areas("smaps")

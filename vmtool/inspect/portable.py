@@ -70,6 +70,10 @@ class PortableProcess:
     def areas(self) -> Detail | None:
         return self.areas_with_residency()
 
+    def count_areas(self) -> int | None:
+        detail = self.areas()
+        return None if detail is None else len(detail.areas)
+
     def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:  # noqa: ARG002
         if sys.platform == "win32":
             from vmtool.inspect.windows import read_areas

@@ -29,6 +29,9 @@ class Target(Protocol):
     def areas(self) -> Detail | None:
         """Return the memory areas, without residency where that is cheaper."""
 
+    def count_areas(self) -> int | None:
+        """Return how many memory areas there are: cheaper than all of them."""
+
     def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:
         """Return the memory areas with their residency."""
 

@@ -79,6 +79,7 @@ class Watch:
         self.latest: Sample | None = None
         self._full: Detail | None = None
         self._areas: Detail | None = None
+        self._count: int | None = None
         self._areas_due = 0
         self._full_due = 0
         self._seen: dict[int, list[int]] = {}
@@ -109,7 +110,7 @@ class Watch:
         group = self._group
         counters = replace(
             counters,
-            areas=None if self._areas is None else len(self._areas.areas),
+            areas=self._count,
             huge_bytes=self._huge,
             group_bytes=None if group is None else self._target.group_bytes(group),
         )
@@ -128,7 +129,11 @@ class Watch:
             ended = time.monotonic_ns()
             self._full_due = ended + max(wait, (ended - now) * _AREAS_EVERY)
         elif now >= self._areas_due:
-            self._note_areas(self._target.areas(), now)
+            if self._areas is not None and len(self._areas.areas) > MOST_WITH_RESIDENCY:
+                self._count = self._target.count_areas()
+                self._areas_due = _due(now)
+            else:
+                self._note_areas(self._target.areas(), now)
 
     def _read_detail(self, counters: Sample) -> None:
         target = self._target
@@ -152,8 +157,8 @@ class Watch:
         if self._areas is not None:
             watched_granules(self._areas.areas, detail.areas, self._seen)
         self._areas = detail
-        ended = time.monotonic_ns()
-        self._areas_due = ended + max((ended - began) * _AREAS_EVERY, _AREAS_LEAST_NS)
+        self._count = len(detail.areas)
+        self._areas_due = _due(began)
 
     def _keep(self, counters: Sample) -> None:
         self.latest = counters
@@ -238,6 +243,12 @@ class Watch:
             return detail.areas
         known = {(a.start, a.end, a.permissions): a for a in self._full.areas}
         return [known.get((a.start, a.end, a.permissions), a) for a in detail.areas]
+
+
+def _due(began: int) -> int:
+    """Return when to read the areas again, after a reading that began at *began*."""
+    now = time.monotonic_ns()
+    return now + max((now - began) * _AREAS_EVERY, _AREAS_LEAST_NS)
 
 
 def look(target: Target, options: InspectOptions, machine: MachineFacts) -> InspectResult:
