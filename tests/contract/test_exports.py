@@ -32,15 +32,31 @@ class Tensor(ctypes.Structure):
     )
 
 
-def consume(capsule):
+class VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h 1.0."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ("flags", ctypes.c_uint64),
+        *Tensor._fields_[:-2],
+    )
+
+
+def consume(capsule, kind=Tensor, name=b"dltensor"):
     """Take a capsule as a consumer does: rename it, and own its structure."""
     api = ctypes.pythonapi
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    where = api.PyCapsule_GetPointer(capsule, b"dltensor")
-    api.PyCapsule_SetName(capsule, b"used_dltensor")
-    return Tensor.from_address(where)
+    where = api.PyCapsule_GetPointer(capsule, name)
+    api.PyCapsule_SetName(capsule, {b"dltensor": b"used_dltensor"}.get(name, USED_VERSIONED))
+    return kind.from_address(where)
+
+
+USED_VERSIONED = b"used_dltensor_versioned"  # a capsule keeps the address of its name
 
 
 @pytest.fixture
@@ -87,8 +103,27 @@ def test_a_consumed_capsule_describes_the_bytes_and_keeps_them(buffer, platform)
     buffer.shrink_to(0)
 
 
-def test_a_capsule_that_nobody_takes_is_forgotten(buffer):
-    capsule = buffer.__dlpack__()
+def test_a_consumer_of_dlpack_1_gets_a_writable_versioned_capsule(buffer):
+    capsule = buffer.__dlpack__(max_version=(1, 1))
+    tensor = consume(capsule, VersionedTensor, b"dltensor_versioned")
+    del capsule
+    gc.collect()
+    assert (tensor.major, tensor.minor, tensor.flags) == (1, 0, 0)
+    assert tensor.data == buffer.base
+    assert (tensor.device_type, tensor.device_id) == buffer.__dlpack_device__()
+    assert (tensor.ndim, tensor.shape[0], tensor.strides[0]) == (1, len(buffer), 1)
+    assert (tensor.code, tensor.bits, tensor.lanes, tensor.byte_offset) == (1, 8, 1, 0)
+    with pytest.raises(LiveViewError):
+        buffer.close()
+    tensor.deleter(ctypes.addressof(tensor))
+    buffer.shrink_to(0)
+
+
+@pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (2, 3)])
+def test_a_capsule_that_nobody_takes_is_dropped(buffer, version):
+    capsule = buffer.__dlpack__(max_version=version)
+    versioned = version is not None and version[0] >= 1
+    assert ('"dltensor_versioned"' if versioned else '"dltensor"') in repr(capsule)
     with pytest.raises(LiveViewError):
         buffer.close()
     del capsule
@@ -132,6 +167,9 @@ def test_numpy_takes_host_memory_by_dlpack(buffer, platform):
     numpy = pytest.importorskip("numpy")
     array = numpy.from_dlpack(buffer)
     assert array.ctypes.data == buffer.base
+    if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0":  # the first that asks for DLPack 1.0
+        array[7] = 42
+        assert buffer.view()[7] == 42
     assert array.shape == (len(buffer),)
     assert array.dtype == numpy.uint8
     with pytest.raises(LiveViewError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from vmtool.errors import UnavailableError, UsageError
@@ -50,8 +51,10 @@ class VirtualBuffer(Owner):
     """Bytes at a fixed base that grow and shrink in place.
 
     ``len(buffer)`` is the length asked for; ``committed`` is the length rounded up to granules,
-    or less where spans were released. Distinct buffers of one backing may be used from several
-    threads; one buffer may not.
+    or less where spans were released. A buffer may be used from several threads: calls that change
+    it wait for each other. A process that forks has two independent buffers of the same contents;
+    one that another thread was changing at that moment must not be used in the child. (No CUDA
+    buffer can be used in a forked child.)
 
     An exception that a signal handler raises in the middle of a call, as Ctrl-C does by default,
     leaves the buffer in a state in which only :meth:`close` is safe; it still gives back everything.
@@ -91,6 +94,8 @@ class VirtualBuffer(Owner):
                 hint="give the buffer the governor that the backing's pool was made with",
             )
         self._granule = backing.granularity
+        # Reentrant: a signal handler that runs in the middle of a call must not wait for itself.
+        self._lock = threading.RLock()
         self._lease: Lease | None = None
         self._reservation: Reservation | None = None
         self._backing = backing
@@ -147,19 +152,20 @@ class VirtualBuffer(Owner):
             BudgetError: If the governor refuses; nothing was committed.
             CallError: If the platform refuses; what this call committed was released again.
         """
-        if nbytes > self._capacity:
-            raise CapacityError(nbytes, self._capacity)
-        if nbytes <= self._length:
-            self._check_length(nbytes)
-            return
-        end = -(-nbytes // self._granule) * self._granule
-        total = self._blocks.total
-        if total == self._blocks.end:  # no holes: the common case
-            if end > total:
-                self.commit(total, end - total)
-        else:
-            self._fill(end)
-        self._length = nbytes
+        with self._lock:
+            if nbytes > self._capacity:
+                raise CapacityError(nbytes, self._capacity)
+            if nbytes <= self._length:
+                self._check_length(nbytes)
+                return
+            end = -(-nbytes // self._granule) * self._granule
+            total = self._blocks.total
+            if total == self._blocks.end:  # no holes: the common case
+                if end > total:
+                    self.commit(total, end - total)
+            else:
+                self._fill(end)
+            self._length = nbytes
 
     def shrink_to(self, nbytes: int) -> None:
         """Make the length at most *nbytes*, releasing only whole granules above it.
@@ -169,18 +175,19 @@ class VirtualBuffer(Owner):
             CallError: If the platform refuses; the length has not changed, and of several spans
                 those below the refused one are released.
         """
-        self._check_length(nbytes)
-        if nbytes >= self._length:
-            return
-        keep = -(-nbytes // self._granule) * self._granule
-        total = self._blocks.total
-        if total == self._blocks.end:  # no holes: the common case
-            if total > keep:
-                self.release(keep, total - keep)
-        else:
-            for start, end in list(self._blocks.spans(keep, self.reservation.capacity)):
-                self.release(start, end - start)
-        self._length = nbytes
+        with self._lock:
+            self._check_length(nbytes)
+            if nbytes >= self._length:
+                return
+            keep = -(-nbytes // self._granule) * self._granule
+            total = self._blocks.total
+            if total == self._blocks.end:  # no holes: the common case
+                if total > keep:
+                    self.release(keep, total - keep)
+            else:
+                for start, end in list(self._blocks.spans(keep, self.reservation.capacity)):
+                    self.release(start, end - start)
+            self._length = nbytes
 
     def commit(self, offset: int, nbytes: int) -> None:
         """Commit any free span, leased first (V2); the length stays as it is.
@@ -190,25 +197,26 @@ class VirtualBuffer(Owner):
             BudgetError: If the governor refuses; nothing was committed.
             CallError: If the platform refuses; nothing was committed.
         """
-        reservation, lease = self._reservation, self._lease
-        if reservation is None:
-            raise ClosedError("the buffer is closed")
-        if lease is None or nbytes <= 0:
-            self._backing.commit(reservation, offset, nbytes)
-            return
-        try:
-            lease.grow(nbytes)
-        except BudgetError:
-            reservation.check_commit(offset, nbytes)  # an illegal span is the better error
-            raise
-        try:
-            self._backing.commit(reservation, offset, nbytes)
-        except QuarantineError:
-            self._charge_owned(lease)
-            raise
-        except BaseException:
-            lease.shrink(nbytes)
-            raise
+        with self._lock:
+            reservation, lease = self._reservation, self._lease
+            if reservation is None:
+                raise ClosedError("the buffer is closed")
+            if lease is None or nbytes <= 0:
+                self._backing.commit(reservation, offset, nbytes)
+                return
+            try:
+                lease.grow(nbytes)
+            except BudgetError:
+                reservation.check_commit(offset, nbytes)  # an illegal span is the better error
+                raise
+            try:
+                self._backing.commit(reservation, offset, nbytes)
+            except QuarantineError:
+                self._charge_owned(lease)
+                raise
+            except BaseException:
+                lease.shrink(nbytes)
+                raise
 
     def release(self, offset: int, nbytes: int) -> None:
         """Release any committed span; the length stays as it is.
@@ -218,19 +226,20 @@ class VirtualBuffer(Owner):
             LiveViewError: If a live view reaches into it.
             CallError: If the platform refuses; nothing was released.
         """
-        reservation = self._reservation
-        if reservation is None:
-            raise ClosedError("the buffer is closed")
-        if self._exports.made or self._exports.lent_bytes:
-            self._exports.check(offset, offset + nbytes)
-        try:
-            self._backing.release(reservation, offset, nbytes)
-        except QuarantineError:
+        with self._lock:
+            reservation = self._reservation
+            if reservation is None:
+                raise ClosedError("the buffer is closed")
+            if self._exports.made or self._exports.lent_bytes:
+                self._exports.check(offset, offset + nbytes)
+            try:
+                self._backing.release(reservation, offset, nbytes)
+            except QuarantineError:
+                if self._lease is not None:
+                    self._charge_owned(self._lease)
+                raise
             if self._lease is not None:
-                self._charge_owned(self._lease)
-            raise
-        if self._lease is not None:
-            self._lease.shrink(nbytes)
+                self._lease.shrink(nbytes)
 
     def view(self) -> memoryview:
         """Return a writable view of the length, valid while the buffer grows.
@@ -257,6 +266,9 @@ class VirtualBuffer(Owner):
     ) -> object:
         """Return a DLPack capsule of the length as bytes, without a copy; it lives as a view does.
 
+        Consumers that ask for version 1.0 or later get a versioned capsule, whose arrays are
+        writable; older ones get the old structure.
+
         Raises:
             BufferError: If a copy or another device is asked for.
             UsageError: If part of the length was released.
@@ -265,7 +277,7 @@ class VirtualBuffer(Owner):
         if copy or dl_device not in {None, device}:
             raise BufferError("a buffer is exported in place: no copy, no other device")
         export = self._export()
-        return capsule(export, self._data_address(export.nbytes), device)
+        return capsule(export, self._data_address(export.nbytes), device, max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device as DLPack counts them: ``(1, 0)`` is the CPU, ``(2, N)`` a CUDA device."""
@@ -298,20 +310,21 @@ class VirtualBuffer(Owner):
             LiveViewError: If a view is live; nothing has changed.
             CallError: If the platform refuses; the buffer stays open and may be closed again.
         """
-        if self._reservation is None:
-            return
-        if live := self._exports.live_bytes():
-            raise LiveViewError(live)
-        lent = self._exports.lent_bytes
-        if lent:
-            self._deferred = self._reservation
-        else:
-            self._backing.unreserve(self._reservation)
-        self._reservation = None
-        self._blocks = BlockMap()
-        self._length = 0
-        if self._lease is not None and not lent:
-            self._lease.release()
+        with self._lock:
+            if self._reservation is None:
+                return
+            if live := self._exports.live_bytes():
+                raise LiveViewError(live)
+            lent = self._exports.lent_bytes
+            if lent:
+                self._deferred = self._reservation
+            else:
+                self._backing.unreserve(self._reservation)
+            self._reservation = None
+            self._blocks = BlockMap()
+            self._length = 0
+            if self._lease is not None and not lent:
+                self._lease.release()
 
     def __enter__(self) -> Self:
         return self
@@ -340,9 +353,10 @@ class VirtualBuffer(Owner):
         )
 
     def _export(self) -> Export:
-        if not self.reservation.blocks.covers(0, self._length):
-            raise UsageError("part of the length is released", hint="commit it again first")
-        return self._exports.add(self, self._length)
+        with self._lock:
+            if not self.reservation.blocks.covers(0, self._length):
+                raise UsageError("part of the length is released", hint="commit it again first")
+            return self._exports.add(self, self._length)
 
     def _data_address(self, nbytes: int) -> int:
         """Return the address to export: both protocols want 0 where there is no byte."""

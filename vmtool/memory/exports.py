@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class LiveViewError(UsageError):
@@ -96,6 +99,8 @@ def cuda_array_interface(address: int, nbytes: int) -> dict[str, Any]:
 CPU: Final = 1
 CUDA: Final = 2
 _UINT: Final = 1
+#: The version of dlpack.h whose structures follow: https://github.com/dmlc/dlpack
+_VERSION: Final = (1, 0)
 
 
 class _Device(ctypes.Structure):
@@ -119,6 +124,8 @@ class _Tensor(ctypes.Structure):
 
 
 class _ManagedTensor(ctypes.Structure):
+    """``DLManagedTensor``, for consumers of before DLPack 1.0; numpy takes it as read-only."""
+
     _fields_ = (
         ("tensor", _Tensor),
         ("manager_ctx", ctypes.c_void_p),
@@ -126,9 +133,23 @@ class _ManagedTensor(ctypes.Structure):
     )
 
 
+class _VersionedTensor(ctypes.Structure):
+    """``DLManagedTensorVersioned``; without the flag for read-only it is writable."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
 _NAME: Final = b"dltensor"
+_VERSIONED_NAME: Final = b"dltensor_versioned"
 # What consumers use, by the address of its structure, until they call the deleter.
-_exported: Final[dict[int, tuple[_ManagedTensor, Any, Export]]] = {}
+_exported: Final[dict[int, tuple[_ManagedTensor | _VersionedTensor, Any, Export]]] = {}
 
 # By index: attributes of pythonapi are shared with any code that declares them otherwise.
 _is_valid = ctypes.pythonapi["PyCapsule_IsValid"]
@@ -142,35 +163,59 @@ _new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _new.restype = ctypes.py_object
 
 
-def _delete(address: int) -> None:
+# Arrays may outlive this module at the interpreter's exit. So the callbacks look nothing up in it:
+# what they need is bound as defaults.
+def _delete(address: int, drop: Callable[..., Any] = _exported.pop) -> None:
     """Drop an export; a consumer calls it from any thread, once."""
-    _exported.pop(address, None)
+    drop(address, None)
 
 
-def _destroy(capsule: int) -> None:
+def _destroy(
+    capsule: int,
+    drop: Callable[..., Any] = _exported.pop,
+    is_valid: Callable[..., int] = _is_valid,
+    get_pointer: Callable[..., int] = _get_pointer,
+    names: tuple[bytes, ...] = (_NAME, _VERSIONED_NAME),
+) -> None:
     """Drop an export whose capsule was not consumed; a consumer renames the capsule it takes."""
-    if _is_valid(capsule, _NAME):
-        _exported.pop(_get_pointer(capsule, _NAME), None)
+    for name in names:
+        if is_valid(capsule, name):
+            drop(get_pointer(capsule, name), None)
 
 
-# Never freed: C code calls them. The capsule is passed as a plain address, because it is being
-# destroyed and must not be referenced.
+# The capsule is passed as a plain address, because it is being destroyed and must not be referenced.
 _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _DELETER: Final = _CALLBACK(_delete)
 _DESTRUCTOR: Final = _CALLBACK(_destroy)
 
+# C code keeps the addresses of these, and may use them after this module is gone.
+_keep = ctypes.pythonapi["Py_IncRef"]
+_keep.argtypes = [ctypes.py_object]
+_keep.restype = None
+for _immortal in (_DELETER, _DESTRUCTOR, _NAME, _VERSIONED_NAME):
+    _keep(_immortal)
 
-def capsule(export: Export, address: int, device: tuple[int, int]) -> object:
+
+def capsule(
+    export: Export, address: int, device: tuple[int, int], max_version: tuple[int, int] | None
+) -> object:
     """Return a capsule of the exported bytes at *address*, one-dimensional and unsigned.
 
     Args:
         export: Kept until the consumer is done.
         address: The first byte, on that device.
         device: ``(CPU, 0)`` or ``(CUDA, ordinal)``.
+        max_version: The newest version that the consumer takes; ``None`` is before 1.0.
     """
+    versioned = max_version is not None and max_version[0] >= _VERSION[0]
     shape = (ctypes.c_int64 * 1)(export.nbytes)
     strides = (ctypes.c_int64 * 1)(1)
-    managed = _ManagedTensor()
+    managed: _ManagedTensor | _VersionedTensor
+    if versioned:
+        managed = _VersionedTensor()
+        managed.major, managed.minor = _VERSION
+    else:
+        managed = _ManagedTensor()
     managed.tensor.data = address
     managed.tensor.device = _Device(*device)
     managed.tensor.ndim = 1
@@ -180,4 +225,5 @@ def capsule(export: Export, address: int, device: tuple[int, int]) -> object:
     managed.deleter = ctypes.cast(_DELETER, ctypes.c_void_p).value
     where = ctypes.addressof(managed)
     _exported[where] = (managed, (shape, strides), export)
-    return _new(where, _NAME, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
+    name = _VERSIONED_NAME if versioned else _NAME
+    return _new(where, name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
