@@ -28,6 +28,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
     "How fast and how faithfully does it commit and release?": {
         "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
         "stress": "Commit and release real memory, measured and checked.",
+        "allocators": "Compare a device's own allocators with virtual memory management.",
         "compare": "Say what got faster or slower between two sets of runs.",
     },
     "How many tokens does that buy me?": {

@@ -57,6 +57,13 @@ DOCUMENTS: Final = (
         "vmtool.results.inspect",
         "InspectResult",
     ),
+    Document(
+        "vmtool.allocators",
+        1,
+        "Allocators of a device beside virtual memory management, by vmtool allocators",
+        "vmtool.results.allocators",
+        "AllocatorsResult",
+    ),
 )
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vmtool.errors import UnavailableError
 from vmtool.memory.cuda import diagnosis, driver
 from vmtool.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: What the use of a device may move by without us: its driver keeps tables of its own, and counts
 #: whoever else uses the device.

@@ -1,0 +1,106 @@
+"""``vmtool allocators`` as a user runs it, on the stand-in."""
+
+from __future__ import annotations
+
+import json
+
+from stored_runs import described
+
+from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.report.allocators import to_text
+from vmtool.results.allocators import (
+    AllocationTiming,
+    AllocatorsResult,
+    BesideWork,
+    ChunkCost,
+    GrowthTiming,
+    StepLatency,
+)
+
+MIB = 1 << 20
+SMALL = ["--most", "4MiB", "--budget", "32MiB", "--rounds", "1"]
+
+
+def test_the_document_is_complete_and_nothing_is_left(run_with_fakecuda):
+    ran = run_with_fakecuda(["allocators", *SMALL, "--beside-work", "--json"])
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(ran.stdout)
+    described(document)
+    assert {each["method"] for each in document["timings"]} == {"cold", "pooled", "malloc", "async"}
+    assert document["beside"]["work_intact"]
+    ran.assert_clean()
+
+
+def test_a_context_lost_beside_work_is_exit_1(run_with_fakecuda):
+    arguments = ["allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1"]
+    ran = run_with_fakecuda([*arguments, "--beside-work"], fail="cuMemsetD32Async:5=719")
+    assert ran.returncode == 1
+    assert "mapping beside running work ended the context" in ran.stderr
+
+
+def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_with_fakecuda):
+    assert vmtool("allocators", "--backing", "host").code == 2
+    ran = run_with_fakecuda(["allocators", "--budget", "1GiB"])
+    assert ran.returncode == 5
+    assert "--budget" in ran.stderr
+
+
+def test_the_report(golden):
+    device = DeviceInfo(
+        ordinal=0,
+        name="NVIDIA Fixed Data",
+        uuid=None,
+        total_bytes=80 << 30,
+        compute_capability="9.0",
+        integrated=False,
+        driver_version=13000,
+        driver_model=None,
+        attributes={},
+    )
+    times = {
+        2 * MIB: {"cold": (21000, 9000), "pooled": (4000, 5000), "malloc": (15000, 12000)},
+        8 * MIB: {"cold": (70000, 30000), "pooled": (9000, 6000), "malloc": (90000, 50000)},
+    }
+    timings = [
+        AllocationTiming(method, size, 9, *pair)
+        for size, found in times.items()
+        for method, pair in found.items()
+    ]
+    timings += [
+        AllocationTiming("async", size, error="cuDeviceGetDefaultMemPool(0) failed")
+        for size in times
+    ]
+    calls = {
+        "cuMemCreate": 19000,
+        "cuMemMap": 1500,
+        "cuMemSetAccess": 80000,
+        "cuMemUnmap": 60000,
+        "cuMemRelease": 7000,
+    }
+    result = AllocatorsResult(
+        backing="cuda:0",
+        device=device,
+        granularity_bytes=2 * MIB,
+        binding_ns=310,
+        timings=tuple(timings),
+        faster_from_bytes={
+            "cold<malloc": 8 * MIB,
+            "cold<async": None,
+            "pooled<malloc": 2 * MIB,
+            "pooled<async": None,
+        },
+        growth=(GrowthTiming(2 * MIB, 21000, 52000), GrowthTiming(8 * MIB, 70000, 310000)),
+        chunks=(
+            ChunkCost(2 * MIB, 1 << 30, calls, 15_000_000),
+            ChunkCost(6 * MIB, 1 << 30, calls, 6_000_000),
+        ),
+        knee_bytes=6 * MIB,
+        beside=BesideWork(
+            cycles=1234,
+            alone=StepLatency(400, 41000, 52000, 70000),
+            beside=StepLatency(400, 43000, 99000, 1_200_000),
+            work_intact=True,
+            range_intact=True,
+        ),
+    )
+    golden("allocators", lambda console: to_text(result, console))

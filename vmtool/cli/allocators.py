@@ -1,0 +1,137 @@
+"""``vmtool allocators``: a device's other allocators beside virtual memory management."""
+
+from __future__ import annotations
+
+import click
+
+from vmtool.cli.options import BACKING, COUNT, SIZE, Command, option_group, output_options
+from vmtool.cli.output import Output
+from vmtool.errors import CheckFailedError, ExitCode, UsageError, VmtoolError
+
+_WORK_BYTES = 64 << 20
+
+
+@click.command("allocators", cls=Command)
+@option_group(
+    click.option(
+        "--backing",
+        type=BACKING,
+        default="cuda",
+        show_default=True,
+        metavar="NAME",
+        help="cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
+    ),
+    click.option(
+        "--most",
+        type=SIZE,
+        default="1GiB",
+        show_default=True,
+        metavar="SIZE",
+        help="The largest allocation to measure.",
+    ),
+    click.option(
+        "--budget",
+        type=SIZE,
+        metavar="SIZE",
+        help="What may be in use on the device at once; by default half of what is safe.",
+    ),
+    click.option(
+        "--rounds",
+        type=COUNT,
+        default="9",
+        show_default=True,
+        metavar="N",
+        help="How often each is measured, in turn with the others.",
+    ),
+    heading="What to measure",
+)
+@option_group(
+    click.option(
+        "--beside-work",
+        is_flag=True,
+        help="Also map and unmap a range while work runs on another, in a child process.",
+    ),
+    heading="Checks",
+)
+@output_options
+def command(
+    *,
+    backing: str,
+    most: int,
+    budget: int | None,
+    rounds: int,
+    beside_work: bool,
+    as_json: bool,
+    path: str,
+    quiet: bool,
+) -> int:
+    """Say whether virtual memory management is faster than what an engine uses today.
+
+    \b
+    vmtool allocators
+    vmtool allocators --backing cuda:1 --most 256MiB --beside-work --json
+
+    Measured in turn at sizes from one granule on: cold (handles created and released), pooled (kept,
+    not cleared), malloc (cuMemAlloc) and async (cuMemAllocAsync with a pool that keeps everything);
+    then doubling a buffer in place and by copying on the device, and a sweep of chunk sizes with its
+    knee. With --beside-work, wrong contents or a lost device are exit code 3 and 1.
+    """  # noqa: D301 - click's own mark
+    from dataclasses import replace
+
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
+    from vmtool.memory import device_ordinal
+    from vmtool.probes.allocators import AllocatorOptions, measure_allocators
+    from vmtool.probes.beside_work import run_beside_work
+    from vmtool.report.allocators import to_text
+
+    ordinal = device_ordinal(backing)
+    if ordinal is None:
+        raise UsageError("the host has no such allocators", hint="use --backing cuda")
+    output = Output(as_json, path, quiet)
+    output.announce(backing)
+    options = AllocatorOptions(most, _budget(ordinal, budget), rounds)
+    with watch_signals() as interruption, progress_line(quiet=quiet) as show:
+        result = measure_allocators(
+            ordinal,
+            options,
+            progress=lambda what: show(lambda: what),
+            stopping=lambda: interruption.requested,
+        )
+        interrupted = interruption.requested
+        if beside_work and not interrupted:
+            show(lambda: "mapping beside work")
+            work = max(min(_WORK_BYTES, options.budget_bytes // 2), result.granularity_bytes)
+            work -= work % result.granularity_bytes
+            result = replace(result, beside=run_beside_work(ordinal, work))
+    output.emit(result, lambda console: to_text(result, console))
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    beside = result.beside
+    if beside is not None and beside.error is not None:
+        raise VmtoolError(
+            f"mapping beside running work {'ended the context' if beside.lost else 'failed'}: "
+            f"{beside.error}",
+            hint="synchronise before unmapping on this device" if beside.lost else None,
+        )
+    if beside is not None and not (beside.work_intact and beside.range_intact):
+        raise CheckFailedError("memory did not hold what was written while mapping beside work")
+    return ExitCode.DONE
+
+
+def _budget(ordinal: int, budget: int | None) -> int:
+    from vmtool.errors import RefusedError
+    from vmtool.machine.devices import read_device_memory
+    from vmtool.machine.preflight import safe_device_part
+    from vmtool.memory.cuda.devices import device
+    from vmtool.units import format_size
+
+    safe = safe_device_part(read_device_memory(device(ordinal)).free_bytes)
+    if budget is None:
+        return safe // 2
+    if budget > safe:
+        raise RefusedError(
+            f"a budget of {format_size(budget)} is more than the {format_size(safe)} that are safe",
+            hint=f"use --budget {safe} or less",
+        )
+    return budget
