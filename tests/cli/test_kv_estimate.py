@@ -509,7 +509,9 @@ def test_as_llama_cpp_prints_its_lines(estimate):
     ran = estimate("gemma-4-12b --dtype q8_0 --budget 4GiB --as llama.cpp --json")
     assert [buffer["cells"] for buffer in ran.document["buffers"]] == [262_144, 1536]
     assert ran.document["total_bytes"] == (2176 + 255) * MIB
-    assert "size = 2176.00 MiB (262144 cells,   8 layers, 1/1 seqs)" in ran.document["log_lines"][0]
+    assert (
+        "size = 2176.00 MiB (262144 cells,   8 layers,  1/1 seqs)" in ran.document["log_lines"][0]
+    )
 
 
 # ---- refusals -------------------------------------------------------------------------------

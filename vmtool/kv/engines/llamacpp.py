@@ -1,7 +1,9 @@
 """What llama.cpp would log for the same cache: its KV buffer lines.
 
-Source: ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp`` and ``llama-memory-recurrent.cpp`` after
-pull requests 16812 (the context is padded, not the cache) and 19067 (no V for latent attention).
+Source: ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp``, ``llama-kv-cache-dsa.cpp``,
+``llama-kv-cache-dsv4.cpp`` and ``llama-memory-recurrent.cpp`` at v0.5.0: after pull requests 16812 (the
+context is padded, not the cache), 19067 (no V for latent attention) and 23346 (index keys have a
+cache of their own).
 """
 
 from __future__ import annotations
@@ -44,6 +46,38 @@ _WINDOW_OFF: Final = frozenset(
         "qwen3_moe",
     ]
 )
+#: Models of which each layer has either attention or a state. Both caches are made and logged, even
+#: if no layer is in one of them.
+_HYBRID: Final = frozenset(
+    [
+        "bamba",
+        "falcon-h1",
+        "falcon_h1",
+        "granitehybrid",
+        "granitemoehybrid",
+        "jamba",
+        "kimi-k3",
+        "kimi-linear",
+        "kimi_linear",
+        "lfm2",
+        "lfm2_moe",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "plamo2",
+        "qwen35",
+        "qwen35moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+        "qwen3next",
+    ]
+)
+#: EXAONE 4's window is used with 64 layers only (its 32B model).
+_WINDOW_LAYERS: Final = {"exaone4": 64}
+#: K and V of MiniCPM3 are made of the latent before they are kept, V at its own width, hidden size /
+#: heads of the published model.
+_VALUE_WIDTH: Final = {"minicpm3": 64}
 #: Convolution states are R in its log, all others S.
 _CONVOLUTION: Final = ("conv", "shift")
 
@@ -53,21 +87,34 @@ class LlamaCppSettings:
     """What the engine is started with.
 
     Attributes:
-        context: Cells of a buffer.
+        context: Tokens that each sequence may have; of the shared buffer if it is unified.
         sequences: Sequences at once, ``-np``.
         ubatch: Tokens of one step, ``-ub``.
         unified: Whether all sequences share one buffer, ``--kv-unified``; else each has its own.
+        swa_full: Whether layers with a window keep all tokens, ``--swa-full``.
+        flash_attention: Whether flash attention is on. Without it V is transposed, and each layer's
+            is as wide as the widest layer's.
+        rollback: Snapshots of recurrent states that are kept for each sequence besides the current
+            one, for draft tokens that may be taken back.
     """
 
     context: int
     sequences: int = 1
     ubatch: int = 512
     unified: bool = False
+    swa_full: bool = False
+    flash_attention: bool = True
+    rollback: int = 0
 
     @property
     def streams(self) -> int:
         """Buffers, one for each sequence unless they share one."""
         return 1 if self.unified else self.sequences
+
+    @property
+    def cells(self) -> int:
+        """Cells of the cache of all tokens, for each stream."""
+        return align_up(self.context, _PADDING)
 
     @property
     def total_context(self) -> int:
@@ -80,13 +127,15 @@ class LlamaCppBuffer:
     """One cache that llama.cpp makes.
 
     Attributes:
-        what: ``cache``, ``window cache`` or ``recurrent``.
+        what: ``cache``, ``window cache``, ``index cache``, ``compressed cache`` or ``recurrent``.
         cells: Tokens for each sequence; for states, sequences.
-        layers: Layers in it.
+        layers: Layers that the log counts: of states all of the model.
         first_bytes: Bytes of K, or of the convolution states R.
         second_bytes: Bytes of V, or of the other states S.
         first_type: The format of the first.
         second_type: The format of the second.
+        nbytes: Bytes of the whole buffer.
+        streams: Parts of it, one for each sequence unless they share one.
     """
 
     what: str
@@ -96,11 +145,8 @@ class LlamaCppBuffer:
     second_bytes: int
     first_type: str
     second_type: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole buffer."""
-        return self.first_bytes + self.second_bytes
+    nbytes: int
+    streams: int
 
 
 def llamacpp_buffers(
@@ -121,103 +167,169 @@ def llamacpp_buffers(
                 f"--as llama.cpp: it has no KV type {chosen.name}",
                 hint=f"use one of {', '.join(_TYPE_NAMES)}",
             )
-    cells = align_up(settings.context, _PADDING)
-    kept: dict[Extent, list[Layer]] = {}
-    for layer in _layers(geometry):
-        for extent in {tensor.extent for tensor in _cached(layer)}:
-            kept.setdefault(extent, []).append(layer)
-    # The cache of all tokens is made first, then that of the windows.
+    if any(t.extent.span is Span.FIXED for layer in geometry.layers for t in layer.tensors):
+        raise UsageError(f"--as llama.cpp: layers with {LayerKind.CROSS.value} are not modelled")
+    layers = _layers(geometry)
+    if not settings.flash_attention:
+        layers = _with_widest_values(layers, formats)
+    if any(_is_compressed(layer) for layer in layers):  # its caches are never shared
+        settings = replace(settings, unified=False)
+    caches: dict[tuple[str, Extent], list[tuple[Layer, Tensor]]] = {}
+    if geometry.architecture in _HYBRID or any(_is_compressed(layer) for layer in layers):
+        caches["cache", Extent()] = []
+    for layer in layers:
+        for tensor in layer.tensors:
+            caches.setdefault((_cache_of(tensor), tensor.extent), []).append((layer, tensor))
+    order = ("cache", "window cache", "compressed cache", "index cache")
+    # Layers without attention are counted all the same where no recurrent memory has them.
+    idle = sum(layer.kind is LayerKind.NONE for layer in layers)
+    if any(layer.states for layer in layers) or geometry.architecture in _HYBRID:
+        idle = 0
     buffers = [
-        _attention(extent, layers, formats, cells, settings)
-        for extent, layers in sorted(kept.items(), key=lambda item: not item[0].grows)
+        _attention(what, extent, kept, formats, settings, idle=idle if what == "cache" else 0)
+        for (what, extent), kept in sorted(
+            caches.items(), key=lambda item: (order.index(item[0][0]), item[0][1].ratio)
+        )
     ]
-    if any(layer.states for layer in geometry.layers):
-        buffers.append(_recurrent(geometry, settings))
+    if geometry.architecture in _HYBRID or any(
+        layer.states and not _is_compressed(layer) for layer in layers
+    ):
+        buffers.append(_recurrent(layers, settings))
     return buffers
 
 
 def log_line(buffer: LlamaCppBuffer, settings: LlamaCppSettings) -> str:
     """Return the line that llama.cpp would log for *buffer*."""
-    names = ("R", "S") if buffer.what == "recurrent" else ("K", "V")
-    where = "llama_memory_recurrent" if buffer.what == "recurrent" else "llama_kv_cache"
-    streams = str(settings.sequences)
-    if buffer.what != "recurrent":
-        streams = f"{settings.sequences}/{settings.streams}"
+    first, second = buffer.first_bytes / MIB, buffer.second_bytes / MIB
+    size = (
+        f"size = {buffer.nbytes / MIB:7.2f} MiB ({buffer.cells:6d} cells, {buffer.layers:3d} layers"
+    )
+    if buffer.what == "recurrent":
+        return (
+            f"llama_memory_recurrent: {size}, {settings.sequences:2d} seqs {settings.rollback:2d}"
+            f" rs_seq), R ({buffer.first_type}): {first:7.2f} MiB,"
+            f" S ({buffer.second_type}): {second:7.2f} MiB, P ({buffer.first_type}): {0:7.2f} MiB"
+        )
     return (
-        f"{where}: size = {buffer.nbytes / MIB:7.2f} MiB ({buffer.cells:6d} cells,"
-        f" {buffer.layers:3d} layers, {streams:>2} seqs),"
-        f" {names[0]} ({buffer.first_type}): {buffer.first_bytes / MIB:7.2f} MiB,"
-        f" {names[1]} ({buffer.second_type}): {buffer.second_bytes / MIB:7.2f} MiB"
+        f"llama_kv_cache: {size}, {settings.sequences:2d}/{buffer.streams} seqs),"
+        f" K ({buffer.first_type}): {first:7.2f} MiB, V ({buffer.second_type}): {second:7.2f} MiB"
     )
 
 
 def _layers(geometry: ModelGeometry) -> tuple[Layer, ...]:
     """Return the layers as llama.cpp has them: some models keep all tokens there."""
-    if geometry.architecture not in _WINDOW_OFF:
+    name = geometry.architecture
+    width = _VALUE_WIDTH.get(name)
+    needed = _WINDOW_LAYERS.get(name)
+    off = name in _WINDOW_OFF or (needed is not None and needed != len(geometry.layers))
+    if not off and width is None:
         return geometry.layers
     return tuple(
         replace(
             layer,
-            kind=LayerKind.FULL,
-            tensors=tuple(replace(tensor, extent=Extent()) for tensor in layer.tensors),
+            kind=LayerKind.FULL if off else layer.kind,
+            tensors=tuple(
+                replace(
+                    tensor,
+                    extent=Extent() if off else tensor.extent,
+                    dim=width if width and tensor.role is TensorRole.VALUE else tensor.dim,
+                )
+                for tensor in layer.tensors
+            ),
         )
         for layer in geometry.layers
     )
 
 
-def _cached(layer: Layer) -> tuple[Tensor, ...]:
-    """Return the tensors of *layer*, whose caches are all modelled.
+def _with_widest_values(layers: tuple[Layer, ...], formats: Formats) -> tuple[Layer, ...]:
+    """Return *layers* with V of each as wide as the widest: one tensor shape is used for all."""
+    if formats.value.group != 1:
+        raise UsageError(f"--as llama.cpp: V as {formats.value.name} needs flash attention")
+    widest = max(
+        (t.elements_per_token for layer in layers for t in layer.tensors if _is_value(t)),
+        default=0,
+    )
+    return tuple(
+        replace(
+            layer,
+            tensors=tuple(
+                replace(t, heads=1, dim=widest) if _is_value(t) else t for t in layer.tensors
+            ),
+        )
+        for layer in layers
+    )
 
-    Index keys have a cache of their own since pull request 23346, and none before it.
-    """
-    missing = None
-    if layer.kind is LayerKind.COMPRESSED:
-        missing = layer.kind.value
-    elif any(tensor.extent.span is Span.FIXED for tensor in layer.tensors):
-        missing = LayerKind.CROSS.value
-    elif any(tensor.role is TensorRole.INDEX for tensor in layer.tensors):
-        missing = "index keys of sparse attention"
-    if missing is not None:
-        raise UsageError(f"--as llama.cpp: layers with {missing} are not modelled")
-    return layer.tensors
+
+def _is_value(tensor: Tensor) -> bool:
+    return tensor.role is TensorRole.VALUE
+
+
+def _is_compressed(layer: Layer) -> bool:
+    """Return whether *layer* is one of DeepSeek-V4, whose open groups are not logged as states."""
+    return any(tensor.name == "window" for tensor in layer.tensors)
+
+
+def _cache_of(tensor: Tensor) -> str:
+    """Return which cache *tensor* is in."""
+    if tensor.role is TensorRole.INDEX:
+        return "index cache"
+    if tensor.extent.ratio > 1:
+        return "compressed cache"
+    return "cache" if tensor.extent.grows else "window cache"
 
 
 def _attention(
-    extent: Extent, layers: list[Layer], formats: Formats, cells: int, settings: LlamaCppSettings
+    what: str,
+    extent: Extent,
+    kept: list[tuple[Layer, Tensor]],
+    formats: Formats,
+    settings: LlamaCppSettings,
+    *,
+    idle: int,
 ) -> LlamaCppBuffer:
-    if not extent.grows:
+    cells = settings.cells
+    if extent.ratio > 1:
+        cells = align_up(-(-cells // extent.ratio), _PADDING)
+    elif not extent.grows and not settings.swa_full:
         sharing = settings.sequences if settings.unified else 1
         cells = min(cells, align_up(extent.size * sharing + settings.ubatch, _PADDING))
     key = value = 0
-    for layer in layers:
-        for tensor in _cached(layer):
-            if tensor.extent != extent:
-                continue
-            row = formats.of(tensor).bytes_per_row(tensor)
-            nbytes = settings.streams * cells * tensor.heads * row
-            if tensor.role is TensorRole.VALUE:
-                value += nbytes
-            else:
-                key += nbytes
+    for _, tensor in kept:
+        # Index keys are kept in the type of K.
+        chosen = formats.value if tensor.role is TensorRole.VALUE else formats.key
+        nbytes = settings.streams * cells * tensor.heads * chosen.bytes_per_row(tensor)
+        if tensor.role is TensorRole.VALUE:
+            value += nbytes
+        else:
+            key += nbytes
     return LlamaCppBuffer(
-        "cache" if extent.grows else "window cache",
+        what,
         cells,
-        len(layers),
+        len({layer.index for layer, _ in kept}) + idle,
         key,
         value,
         _TYPE_NAMES[formats.key.name],
         _TYPE_NAMES[formats.value.name],
+        key + value,
+        settings.streams,
     )
 
 
-def _recurrent(geometry: ModelGeometry, settings: LlamaCppSettings) -> LlamaCppBuffer:
+def _recurrent(layers: tuple[Layer, ...], settings: LlamaCppSettings) -> LlamaCppBuffer:
+    rows = settings.sequences * (1 + settings.rollback)
     sizes = {True: 0, False: 0}
-    layers = 0
-    for layer in geometry.layers:
-        layers += bool(layer.states)
+    for layer in layers:
         for state in layer.states:
-            nbytes = settings.sequences * state.elements * _STATE_ELEMENT_BYTES
+            nbytes = rows * state.elements * _STATE_ELEMENT_BYTES
             sizes[state.name in _CONVOLUTION] += nbytes
     return LlamaCppBuffer(
-        "recurrent", settings.sequences, layers, sizes[True], sizes[False], "f32", "f32"
+        "recurrent",
+        settings.sequences,
+        len(layers),
+        sizes[True],
+        sizes[False],
+        "f32",
+        "f32",
+        sizes[True] + sizes[False],
+        settings.sequences,
     )

@@ -1,5 +1,8 @@
 """What llama.cpp logged, worked out again for the same context."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from vmtool.errors import UsageError
@@ -7,6 +10,7 @@ from vmtool.kv import sources
 from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line
 from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
+from vmtool.kv.sources import gguf
 from vmtool.units import MIB
 
 
@@ -49,7 +53,7 @@ def test_the_line_that_llama_cpp_logs():
     settings = LlamaCppSettings(4096)
     (found,) = buffers("llama-3.2-1b", 4096, "q8_0", "q4_0")
     assert log_line(found, settings) == (
-        "llama_kv_cache: size =   52.00 MiB (  4096 cells,  16 layers, 1/1 seqs),"
+        "llama_kv_cache: size =   52.00 MiB (  4096 cells,  16 layers,  1/1 seqs),"
         " K (q8_0):   34.00 MiB, V (q4_0):   18.00 MiB"
     )
 
@@ -97,18 +101,68 @@ def test_ranks_are_refused():
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("deepseek-v4-flash", "compressed attention"),
-        ("deepseek-v3.2", "index keys of sparse attention"),
-        ("glm-5", "index keys of sparse attention"),
-        ("whisper-large-v3", "cross attention"),
-    ],
-)
-def test_caches_that_are_not_modelled_are_not_left_out(name, what):
-    with pytest.raises(UsageError, match=f"layers with {what} are not modelled"):
-        buffers(name, 4096)
+def test_what_an_encoder_was_given_is_not_left_out():
+    with pytest.raises(UsageError, match="layers with cross attention are not modelled"):
+        buffers("whisper-large-v3", 4096)
+
+
+def test_index_keys_have_a_cache_of_their_own_in_the_type_of_k():
+    main, index = buffers("deepseek-v3.2", 4096, "q8_0")
+    assert (main.what, main.layers, main.first_bytes) == ("cache", 61, 61 * 4096 * 612)
+    assert (index.what, index.layers, index.first_bytes) == ("index cache", 61, 61 * 4096 * 136)
+    assert main.second_bytes == index.second_bytes == 0
+
+
+def test_a_recurrent_line_counts_every_layer_and_the_snapshots():
+    # A public log of Qwen3.6-27B: 299.25 MiB (2 cells, 64 layers), R 11.25, S 288.00 (pull request
+    # 23792); another has three times the size with two snapshots.
+    settings = LlamaCppSettings(4096, sequences=2)
+    found = buffers("qwen3.5-27b", 4096, sequences=2)[-1]
+    assert log_line(found, settings) == (
+        "llama_memory_recurrent: size =  299.25 MiB (     2 cells,  64 layers,  2 seqs  0 rs_seq),"
+        " R (f32):   11.25 MiB, S (f32):  288.00 MiB, P (f32):    0.00 MiB"
+    )
+    assert buffers("qwen3.5-27b", 4096, sequences=2, rollback=2)[-1].nbytes == 3 * found.nbytes
+
+
+def test_without_flash_attention_v_is_as_wide_as_the_widest():
+    full, window = buffers("gemma-4-26b-a4b", 4096, flash_attention=False)
+    # 2 heads of 512 in full layers, 8 of 256 in the others: V of 2048 elements in both.
+    assert (full.first_bytes / MIB, full.second_bytes / MIB) == (40, 80)
+    assert (window.first_bytes, window.second_bytes) == (window.nbytes / 2, window.nbytes / 2)
+    with pytest.raises(UsageError, match="V as q8_0 needs flash attention"):
+        buffers("llama-3.1-8b", 4096, "q8_0", flash_attention=False)
+
+
+def test_swa_full_keeps_every_token_in_layers_with_a_window():
+    assert [item.cells for item in buffers("gemma-3-4b", 8192, swa_full=True)] == [8192, 8192]
+
+
+SETTINGS = {
+    "c4096": (4096, {}),
+    "c10000-np4": (2500, {"sequences": 4}),
+    "c8192-np4-unified": (8192, {"sequences": 4, "unified": True}),
+    "c32768-np2-q8-q4-ub1024": (16384, {"sequences": 2, "ubatch": 1024}),
+    "c8192-np2-swa-full": (4096, {"sequences": 2, "swa_full": True}),
+    "c4096-fa-off": (4096, {"flash_attention": False}),
+}
+LOGGED = [
+    json.loads(line)
+    for line in Path(__file__).with_name("llamacpp.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("row", LOGGED, ids=[row["name"] for row in LOGGED])
+def test_the_caches_that_llama_cpp_logged_for_a_file_with_this_metadata(row):
+    """llama.cpp v0.5.0, each file loaded without its tensors; sizes in MiB as it rounds them."""
+    geometry = gguf.build(dict(row["metadata"]), "model.gguf", {})
+    for name, expected in row["logged"].items():
+        context, settings = SETTINGS[name]
+        types = ("q8_0", "q4_0") if "q8-q4" in name else (None, None)
+        formats = choose_formats("fp16", key=types[0], value=types[1])
+        found = llamacpp_buffers(geometry, formats, LlamaCppSettings(context, **settings))
+        got = [[b.cells, b.layers, b.first_bytes / MIB, b.second_bytes / MIB] for b in found]
+        assert sorted(got) == [pytest.approx(item, abs=0.006) for item in sorted(expected)], name
 
 
 def test_layers_of_cross_attention_are_not_left_out():

@@ -16,7 +16,7 @@ from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources import genai
 from vmtool.kv.sources import gguf as our_gguf
 from vmtool.kv.sources.builtin import config_of, names
-from vmtool.kv.sources.gguf.layers import RULES
+from vmtool.kv.sources.gguf.layers import ARCHITECTURES
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.hf.resolve import FAMILIES, resolve
 from vmtool.kv.sources.reading import parse_object
@@ -161,7 +161,7 @@ GGUF_VALUES = st.one_of(
 
 @MANY
 @given(
-    st.sampled_from(sorted(RULES)),
+    st.sampled_from(sorted(ARCHITECTURES)),
     st.integers(1, 8),
     st.dictionaries(st.sampled_from(GGUF_KEYS), GGUF_VALUES, max_size=10),
 )

@@ -263,7 +263,7 @@ def test_flags_win_over_the_file():
 @pytest.mark.parametrize(
     ("architecture", "extra", "field"),
     [
-        ("newarch", {}, "general.architecture"),
+        ("newarch", {"attention.something_new": 3}, "general.architecture"),
         ("llama", {"attention.sliding_window": 4096}, "llama.attention.sliding_window"),
         ("llama", {"ssm.state_size": 128}, "llama.ssm.state_size"),
         ("llama", {"attention.something_new": 3}, "llama.attention.something_new"),

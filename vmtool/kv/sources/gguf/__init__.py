@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vmtool.errors import UsageError
+from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources.fields import FLAGS, MAX_TOKENS, Fields
-from vmtool.kv.sources.gguf.layers import HARMLESS, RULES, SUSPECT, Builder
+from vmtool.kv.sources.gguf.layers import ARCHITECTURES, HARMLESS, SUSPECT, Architecture, Builder
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.reading import name_of
 
@@ -32,25 +32,39 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     if architecture is None:
         hint = "in a model split into several files, give the first"
         fields.fail("general.architecture", "is missing", hint=hint)
-    rule = RULES.get(architecture)
-    if rule is None:
-        fields.fail(
-            "general.architecture", f"{architecture[:60]!r} is not one that vmtool understands"
-        )
+    known = ARCHITECTURES.get(architecture)
     fields.architecture = architecture
     fields.names = _names(architecture)
-    layers = Builder(fields, architecture, rule).layers()
-    _refuse_unread(fields, architecture)
+    try:
+        layers = Builder(fields, architecture, known or Architecture()).layers()
+        _refuse_unread(fields, architecture)
+    except InputError as error:
+        if known is not None:
+            raise
+        message = f"{architecture[:60]!r} is not an architecture that vmtool knows"
+        raise InputError(
+            path, f"{message}, and its keys are not standard: {error}", field="general.architecture"
+        ) from error
     for name in set(overrides) - fields.applied:
         raise UsageError(f"{FLAGS[name]} does not apply to {architecture}: it reads no such value")
     context = fields.optional("context", high=MAX_TOKENS)
-    fields.defaulted("dtype", "fp16", "llama.cpp keeps f16 unless told otherwise")
-    return ModelGeometry(name_of(path), architecture, layers, context, "fp16", fields.facts)
+    fields.defaulted("dtype", "fp16", "llama.cpp keeps f16 by default")
+    return ModelGeometry(
+        name_of(path),
+        architecture,
+        layers,
+        context,
+        "fp16",
+        fields.facts,
+        assumed=known is None,
+    )
 
 
 def _names(architecture: str) -> dict[str, tuple[str, ...]]:
     keys = {
         "layers": "block_count",
+        "decoder_layers": "decoder_block_count",
+        "heads": "attention.head_count",
         "extra_layers": "nextn_predict_layers",
         "hidden": "embedding_length",
         "context": "context_length",
@@ -65,11 +79,20 @@ def _names(architecture: str) -> dict[str, tuple[str, ...]]:
         "window": "attention.sliding_window",
         "shared_layers": "attention.shared_kv_layers",
         "interval": "full_attention_interval",
+        "compress_ratios": "attention.compress_ratios",
+        "rope_dim": "rope.dimension_count",
+        "linear_heads": "attention.head_count",
+        "linear_dim": "kda.head_dim",
+        "linear_k_heads": "ssm.group_count",
+        "linear_v_heads": "ssm.time_step_rank",
+        "linear_dim_k": "ssm.state_size",
         "conv_kernel": "ssm.conv_kernel",
         "ssm_inner": "ssm.inner_size",
         "ssm_state": "ssm.state_size",
         "ssm_groups": "ssm.group_count",
         "ssm_heads": "ssm.time_step_rank",
+        "ssm_head_dim": "ssm.head_dim",
+        "linear_dim_v": "ssm.value_head_dim",
         "short_conv": "shortconv.l_cache",
         "wkv_head": "wkv.head_size",
         "shift_count": "token_shift_count",

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.kv.geometry import (
     Extent,
     Layer,
     LayerKind,
     Span,
-    StatePart,
     StateTensor,
     Tensor,
     TensorRole,
     pair,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
+from vmtool.kv.sources.hf import state
+from vmtool.kv.sources.hf.special import deepseek_v4_layers
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
@@ -30,19 +31,22 @@ class State(enum.Enum):
     MAMBA1 = "mamba1"
     MAMBA2 = "mamba2"
     DELTA = "delta"
+    KIMI = "kimi"
     SHORT_CONV = "short conv"
     RWKV = "rwkv"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Architecture:
     """What llama.cpp knows about an architecture besides the file's keys.
 
     Attributes:
-        period: Every *period*-th layer is full and the others windowed, unless the file says.
+        period: One layer in *period* is full and the others windowed, unless the file says.
+        dense_first: Whether that is the first of every *period*, and not the last.
         listed: Whether the file itself must say which layers are windowed.
         window: Tokens in the window where the file does not say.
         window_off: Whether llama.cpp keeps everything although the file names a window.
+        window_layers: The only number of layers with which llama.cpp uses the window.
         chunk: Whether windows are chunks.
         state: What layers without attention keep.
         interval: Every *interval*-th layer attends, unless the file says; the others have a state.
@@ -51,9 +55,11 @@ class Rule:
     """
 
     period: int | None = None
+    dense_first: bool = False
     listed: bool = False
     window: int | None = None
     window_off: bool = False
+    window_layers: int | None = None
     chunk: bool = False
     state: State = State.NONE
     interval: int | None = None
@@ -64,35 +70,48 @@ class Rule:
 _FULL = (
     "llama deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder bloom stablelm qwen2 qwen2moe"
     " qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 orion internlm2 minicpm minicpm3 gemma"
-    " starcoder2 xverse command-r dbrx olmo olmoe openelm arctic deepseek deepseek2 glm-dsa chatglm"
-    " glm4 glm4moe bitnet nemotron exaone granite granitemoe smollm3 arcee ernie4_5 ernie4_5-moe"
-    " hunyuan-moe hunyuan-dense seed_oss dots1 bailingmoe bailingmoe2 minimax-m2 mistral3 apertus"
-    " codeshell jais2 mistral4 pangu-embedded qwen refact"
+    " starcoder2 xverse command-r dbrx olmo olmoe openelm arctic deepseek deepseek2 deepseek2-ocr"
+    " deepseek32 glm-dsa chatglm glm4 glm4moe bitnet nemotron exaone granite granitemoe smollm3 arcee"
+    " ernie4_5 ernie4_5-moe hunyuan-moe hunyuan-dense hunyuan_vl hy_v3 hy_v4 seed_oss dots1"
+    " bailingmoe bailingmoe2 minimax-m2 mistral3 apertus codeshell jais jais2 mistral4"
+    " pangu-embedded qwen refact grovemoe maincoder plamo plm chameleon cogvlm hrm_text paddleocr t5"
 )
+# Their files say layer by layer which have the window.
+_LISTED = "gemma4 mimo2 cohere2moe exaone-moe granite_swa mellum step35"
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_FULL.split(), Rule()),
-    **dict.fromkeys(("phi3", "phimoe"), Rule(window_off=True)),
-    "gemma2": Rule(period=2, window=4096),
-    "gemma3": Rule(period=6),
-    "gemma3n": Rule(period=5, own_layers=20),
-    "gemma4": Rule(listed=True),
-    "cohere2": Rule(period=4),
-    "exaone4": Rule(period=4),
-    "olmo2": Rule(period=4),
-    "afmoe": Rule(period=4),
-    "gpt-oss": Rule(period=2),
-    "mimo2": Rule(listed=True),
-    "llama4": Rule(period=4, window=8192, chunk=True),
-    "mamba": Rule(state=State.MAMBA1),
-    "jamba": Rule(state=State.MAMBA1),
+#: The architectures that llama.cpp has, by the names in its llama-arch.cpp; what each reads is in
+#: ``load_arch_hparams`` of the file of its name in src/models.
+ARCHITECTURES: dict[str, Architecture] = {
+    **dict.fromkeys(_FULL.split(), Architecture()),
+    **dict.fromkeys(_LISTED.split(), Architecture(listed=True)),
+    **dict.fromkeys(("phi3", "phimoe"), Architecture(window_off=True)),
+    "gemma2": Architecture(period=2, window=4096),
+    "gemma3": Architecture(period=6),
+    "gemma3n": Architecture(period=5, own_layers=20),
+    "cohere2": Architecture(period=4),
+    "exaone4": Architecture(period=4, window_layers=64),
+    "olmo2": Architecture(period=4),
+    "afmoe": Architecture(period=4),
+    "muse-glimmer": Architecture(period=4),
+    "laguna": Architecture(period=4, dense_first=True),
+    "smallthinker": Architecture(period=4, dense_first=True, window=4096),
+    "gpt-oss": Architecture(period=2),
+    "llama4": Architecture(period=4, window=8192, chunk=True),
+    "deepseek4": Architecture(),
+    "mamba": Architecture(state=State.MAMBA1),
+    "jamba": Architecture(state=State.MAMBA1),
     **dict.fromkeys(
-        ("mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"), Rule(state=State.MAMBA2)
+        ("mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"),
+        Architecture(state=State.MAMBA2),
     ),
-    "falcon-h1": Rule(state=State.MAMBA2, parallel=True),
-    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), Rule(state=State.DELTA, interval=4)),
-    **dict.fromkeys(("lfm2", "lfm2moe"), Rule(state=State.SHORT_CONV)),
-    **dict.fromkeys(("rwkv6", "rwkv6qwen2", "rwkv7"), Rule(state=State.RWKV)),
+    "falcon-h1": Architecture(state=State.MAMBA2, parallel=True),
+    "plamo2": Architecture(state=State.MAMBA1),
+    **dict.fromkeys(
+        ("qwen3next", "qwen35", "qwen35moe"), Architecture(state=State.DELTA, interval=4)
+    ),
+    **dict.fromkeys(("kimi-linear", "kimi-k3"), Architecture(state=State.KIMI)),
+    **dict.fromkeys(("lfm2", "lfm2moe"), Architecture(state=State.SHORT_CONV)),
+    **dict.fromkeys(("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"), Architecture(state=State.RWKV)),
 }
 
 #: Under ``<architecture>.``, keys with these starts may change what is cached.
@@ -115,8 +134,13 @@ HARMLESS = frozenset(
         "group_norm_epsilon",
         "group_norm_groups",
         "head_count",
+        "compress_rope_freq_base",
         "indexer.head_count",
         "indexer.top_k",
+        "output_group_count",
+        "output_lora_rank",
+        "relative_buckets_count",
+        "value_scale",
         "key_length",
         "value_length",
         "layer_norm_epsilon",
@@ -133,13 +157,14 @@ HARMLESS = frozenset(
         "iclr_lora_rank",
         "gate_lora_rank",
     )
-) | {"ssm.dt_b_c_rms"}
+) | {"ssm.dt_b_c_rms", "kda.gate_lower_bound"}
 
 
 _STATE_KINDS = {
     State.MAMBA1: LayerKind.MAMBA1,
     State.MAMBA2: LayerKind.MAMBA2,
     State.DELTA: LayerKind.GATED_DELTA,
+    State.KIMI: LayerKind.KIMI_DELTA,
     State.SHORT_CONV: LayerKind.SHORT_CONV,
     State.RWKV: LayerKind.RWKV,
 }
@@ -148,12 +173,15 @@ _STATE_KINDS = {
 class Builder:
     """Puts the layers of one file together."""
 
-    def __init__(self, fields: Fields, architecture: str, rule: Rule) -> None:
+    def __init__(self, fields: Fields, name: str, architecture: Architecture) -> None:
         self._fields = fields
-        self._start = f"{architecture}."
-        self._rule = rule
+        self._start = f"{name}."
+        self._architecture = architecture
         extra = fields.optional("extra_layers", low=0, high=MAX_LAYERS) or 0
-        stated = fields.integer("layers", high=MAX_LAYERS)
+        stated = fields.optional("decoder_layers", high=MAX_LAYERS)  # a T5 file has an encoder too
+        fields.raw(fields.names["layers"][0])
+        if stated is None:
+            stated = fields.integer("layers", high=MAX_LAYERS)
         if extra >= stated:
             fields.fail(fields.names["extra_layers"][0], f"is {extra}, of {stated} blocks")
         self._count = stated - extra
@@ -162,21 +190,70 @@ class Builder:
 
     def layers(self) -> tuple[Layer, ...]:
         """Return every layer, in order."""
-        if self._rule.state is State.RWKV or self._without_attention():
-            kind = _STATE_KINDS[self._rule.state]
+        if self._architecture.state is State.SHORT_CONV:  # though no layer may have one
+            self._fields.raw(self._fields.names["short_conv"][0])
+        if self._architecture.state is State.RWKV or self._without_attention():
+            self._fields.raw(self._fields.names["kv_heads"][0])
+            kind = _STATE_KINDS[self._architecture.state]
             states = self._states()
             return tuple(Layer(i, kind, states=states) for i in range(self._count))
+        if self._fields.given("compress_ratios"):
+            return self._compressed()
         kv_heads, windowed = self._kv_heads(), self._windowed()
         own = self._own_layers()
+        indexed = self._indexed()
+        recurrent = self._recurrent(kv_heads)
         layers = []
         for i in range(self._count):
             if i >= own:
                 layers.append(Layer(i, LayerKind.SHARED, shares=self._source(i, own, windowed)))
-            elif kv_heads[i] == 0 or self._by_interval(i):
+            elif recurrent[i]:
                 layers.append(self._stateful(i))
             else:
-                layers.append(self._attending(i, kv_heads[i], windowed[i]))
+                layers.append(self._attending(i, kv_heads[i], windowed[i], indexed=indexed[i]))
         return tuple(layers)
+
+    def _recurrent(self, kv_heads: list[int]) -> list[bool]:
+        """Return which layers do not attend: as the file lists them, by an interval, or by heads."""
+        fields = self._fields
+        listed = self._flags("attention.recurrent_layers")
+        default = self._architecture.interval
+        every = fields.optional("interval") if default is not None else None
+        if listed is not None:
+            return listed
+        if default is None:
+            return [count == 0 for count in kv_heads]
+        every = every or default
+        return [count == 0 or (i + 1) % every != 0 for i, count in enumerate(kv_heads)]
+
+    def _indexed(self) -> list[bool]:
+        """Return which latent layers have an index of their own."""
+        return self._flags("attention.indexer.types") or [True] * self._count
+
+    def _flags(self, name: str) -> list[bool] | None:
+        key = f"{self._start}{name}"
+        values = self._fields.raw(key)
+        if values is None:
+            return None
+        if (
+            not isinstance(values, list)
+            or len(values) < self._count
+            or any(value not in (0, 1) for value in values)
+        ):
+            self._fields.fail(key, f"must say 0 or 1 for each of {self._count} layers")
+        return [bool(value) for value in values[: self._count]]
+
+    def _compressed(self) -> tuple[Layer, ...]:
+        """Return the layers of DeepSeek-V4, whose window and compressed rows are caches of K alone."""
+        fields = self._fields
+        ratios = fields.integers(fields.names["compress_ratios"][0])
+        if ratios is None or len(ratios) < self._count:
+            key = fields.names["compress_ratios"][0]
+            fields.fail(key, f"must have an entry for each of {self._count} layers")
+        for name in ("head_dim_v", "kv_heads"):
+            fields.raw(fields.names[name][0])
+        fields.names = {**fields.names, "index_head_dim": fields.names["index_dim"]}
+        return deepseek_v4_layers(fields, ratios[: self._count], fields.integer("rope_dim"))
 
     def _without_attention(self) -> bool:
         """Return whether this is a pure Mamba file, whose attention keys are zero or absent."""
@@ -203,20 +280,28 @@ class Builder:
 
     def _windowed(self) -> list[bool]:
         """Return which layers keep only a window or chunk."""
-        fields, rule = self._fields, self._rule
+        fields, architecture = self._fields, self._architecture
         key = f"{self._start}attention.sliding_window_pattern"
         pattern = fields.raw(key)
         window = fields.optional("window", low=0, high=MAX_TOKENS)
-        if rule.window_off or window == 0 or (window is None and rule.window is None):
+        needed = architecture.window_layers
+        if (
+            architecture.window_off
+            or window == 0
+            or (window is None and architecture.window is None)
+            or (needed is not None and needed != self._count)
+        ):
             return [False] * self._count
-        if rule.period is None and not rule.listed:
+        if architecture.period is None and not architecture.listed:
             fields.fail(fields.names["window"][0], "is set, where llama.cpp is not known to use it")
         if isinstance(pattern, list):
             return self._pattern_list(key, pattern)
-        period = rule.period if pattern is None else fields.checked(key, pattern)
+        period = architecture.period if pattern is None else fields.checked(key, pattern)
         if period is None:
             fields.fail(key, "is missing, but there is a sliding window")
         fields.defaulted("period", period, f"one layer in {period} keeps everything")
+        if architecture.dense_first:
+            return [i % period != 0 for i in range(self._count)]
         return [(i + 1) % period != 0 for i in range(self._count)]
 
     def _pattern_list(self, key: str, pattern: list[Any]) -> list[bool]:
@@ -233,7 +318,7 @@ class Builder:
                 key = self._fields.names["shared_layers"][0]
                 self._fields.fail(key, f"is {shared}, of {self._count} layers")
             return self._count - shared
-        own = self._rule.own_layers
+        own = self._architecture.own_layers
         if own is not None and own < self._count:
             self._fields.defaulted("own_layers", own, "the first layers; the others share")
             return own
@@ -247,26 +332,21 @@ class Builder:
         key = self._fields.names["shared_layers"][0]
         return self._fields.fail(key, f"leaves layer {index} no layer to share with")
 
-    def _by_interval(self, index: int) -> bool:
-        default = self._rule.interval
-        if default is None:
-            return False
-        every = self._fields.optional("interval") or default
-        return (index + 1) % every != 0
-
-    def _attending(self, index: int, kv_heads: int, windowed: bool) -> Layer:
+    def _attending(self, index: int, kv_heads: int, windowed: bool, *, indexed: bool) -> Layer:
         fields = self._fields
         if fields.optional("mla_dim") is not None:
-            return Layer(index, LayerKind.MLA, self._latent())
+            return Layer(index, LayerKind.MLA, self._latent(indexed=indexed))
         fields.raw(fields.names["kv_lora_rank"][0])  # files before MLA support keep K and V whole
         dim_k, dim_v = self._head_dims(windowed=windowed)
         if not windowed:
-            kind = LayerKind.PARALLEL if self._rule.parallel else LayerKind.FULL
-            states = self._states() if self._rule.parallel else ()
+            kind = LayerKind.PARALLEL if self._architecture.parallel else LayerKind.FULL
+            states = self._states() if self._architecture.parallel else ()
             return Layer(index, kind, pair(kv_heads, dim_k, dim_v), states)
-        size = fields.optional("window", high=MAX_TOKENS) or self._rule.window or 0
+        size = fields.optional("window", high=MAX_TOKENS) or self._architecture.window or 0
         span, kind = (
-            (Span.CHUNK, LayerKind.CHUNK) if self._rule.chunk else (Span.WINDOW, LayerKind.WINDOW)
+            (Span.CHUNK, LayerKind.CHUNK)
+            if self._architecture.chunk
+            else (Span.WINDOW, LayerKind.WINDOW)
         )
         return Layer(index, kind, pair(kv_heads, dim_k, dim_v, Extent(span, size)))
 
@@ -292,7 +372,7 @@ class Builder:
         fields.derived("head_dim", hidden // heads, f"hidden / heads = {hidden} / {heads}")
         return hidden // heads
 
-    def _latent(self) -> tuple[Tensor, ...]:
+    def _latent(self, *, indexed: bool) -> tuple[Tensor, ...]:
         fields = self._fields
         dim, rank = fields.integer("head_dim"), fields.integer("kv_lora_rank")
         fields.raw(fields.names["head_dim_v"][0])
@@ -301,49 +381,54 @@ class Builder:
             fields.fail(key, f"is {dim}, not more than the kv_lora_rank {rank} it includes")
         row = Tensor("latent", TensorRole.LATENT, 1, dim, rope_dim=dim - rank)
         index = fields.optional("index_dim")
-        return (row,) if index is None else (row, Tensor("index", TensorRole.INDEX, 1, index))
+        if index is None or not indexed:
+            return (row,)
+        return row, Tensor("index", TensorRole.INDEX, 1, index)
 
     def _stateful(self, index: int) -> Layer:
         """Return a layer without attention: with a state, or with nothing at all."""
         widths = self._fields.raw(f"{self._start}feed_forward_length")
         mlp_only = isinstance(widths, list) and index < len(widths) and widths[index] != 0
-        if self._rule.state is State.NONE or (self._rule.state is State.MAMBA2 and mlp_only):
+        if self._architecture.state is State.NONE or (
+            self._architecture.state is State.MAMBA2 and mlp_only
+        ):
             return Layer(index, LayerKind.NONE)
-        return Layer(index, _STATE_KINDS[self._rule.state], states=self._states())
+        return Layer(index, _STATE_KINDS[self._architecture.state], states=self._states())
 
     def _states(self) -> tuple[StateTensor, ...]:
-        """Return the states that llama.cpp keeps, always in fp32."""
+        """Return the states that llama.cpp keeps: as engines do elsewhere, but always in fp32."""
         fields = self._fields
-        if self._rule.state is State.RWKV:
-            hidden = fields.integer("hidden")
-            shift = fields.optional("shift_count") or 2
-            dim = fields.integer("wkv_head")
-            if hidden % dim:
-                fields.fail(fields.names["wkv_head"][0], f"is {dim}, not a divisor of {hidden}")
-            return (
-                _state("shift", StatePart(1, shift * hidden, replicates=True)),
-                _state("recurrent", StatePart(hidden // dim, dim * dim)),
-            )
-        if self._rule.state is State.SHORT_CONV:
-            taps = fields.integer("short_conv") - 1
-            return (_state("conv", StatePart(fields.integer("hidden"), taps)),)
-        taps = fields.integer("conv_kernel") - 1
-        inner, state = fields.integer("ssm_inner"), fields.integer("ssm_state")
-        if self._rule.state is State.MAMBA1:
-            conv = [StatePart(inner, taps)]
-            matrix = StatePart(inner, state)
-            fields.raw(fields.names["ssm_heads"][0])
-            fields.raw(fields.names["ssm_groups"][0])
-        else:
-            heads, groups = fields.integer("ssm_heads"), fields.integer("ssm_groups")
+        kind = self._architecture.state
+        if kind in (State.MAMBA2, State.DELTA):
+            inner, heads = fields.integer("ssm_inner"), fields.integer("ssm_heads")
             if inner % heads:
                 fields.fail(fields.names["ssm_heads"][0], f"does not divide inner_size {inner}")
-            width = inner // heads
-            shared = StatePart(groups, 2 * state * taps, self._rule.state is State.MAMBA2)
-            conv = [StatePart(heads, width * taps), shared]
-            matrix = StatePart(heads, width * state)
-        return (_state("conv", *conv), _state("ssm", matrix))
+            fields.defaults = {
+                **fields.defaults,
+                "ssm_head_dim": inner // heads,
+                "linear_dim_v": inner // heads,
+            }
+        elif kind is State.MAMBA1:
+            fields.raw(fields.names["ssm_heads"][0])
+            fields.raw(fields.names["ssm_groups"][0])
+        elif kind is State.SHORT_CONV:
+            fields.names = {**fields.names, "conv_kernel": fields.names["short_conv"]}
+        elif kind is State.RWKV:
+            fields.names = {**fields.names, "head_dim": fields.names["wkv_head"]}
+        states = _STATE_BUILDERS[kind](fields)
+        fields.defaulted("ssm_dtype", "fp32", "llama.cpp keeps states so")
+        return tuple(
+            replace(made, name="ssm" if made.name == "recurrent" else made.name, dtype="fp32")
+            for made in states
+            if made.elements
+        )
 
 
-def _state(name: str, *parts: StatePart) -> StateTensor:
-    return StateTensor(name, parts, "fp32")
+_STATE_BUILDERS: Final = {
+    State.MAMBA1: state.mamba1,
+    State.MAMBA2: state.mamba2,
+    State.DELTA: state.gated_delta,
+    State.KIMI: state.kimi_delta,
+    State.SHORT_CONV: state.short_conv,
+    State.RWKV: state.rwkv,
+}

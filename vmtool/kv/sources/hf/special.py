@@ -335,10 +335,15 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     if len(ratios) < count:
         fields.fail("compress_ratios", f"has {len(ratios)} entries for {count} layers")
     fields.stated("layer_kinds", f"{count} ratios", "compress_ratios")
-    dim, rope = fields.integer("head_dim"), fields.integer("qk_rope_head_dim")
-    window = Extent(Span.WINDOW, fields.integer("window", high=MAX_TOKENS))
     if fields.integer("kv_heads") != 1:
         fields.fail("num_key_value_heads", "must be 1: K and V are one row for all heads")
+    return deepseek_v4_layers(fields, ratios[:count], fields.integer("qk_rope_head_dim"))
+
+
+def deepseek_v4_layers(fields: Fields, ratios: list[int], rope: int) -> tuple[Layer, ...]:
+    """Return the layers of DeepSeek-V4 with the given *ratios* and positions of *rope* elements."""
+    dim = fields.integer("head_dim")
+    window = Extent(Span.WINDOW, fields.integer("window", high=MAX_TOKENS))
     recent = Tensor("window", TensorRole.LATENT, 1, dim, window, rope)
     index = fields.integer("index_head_dim")
     made = {
@@ -360,10 +365,10 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
             (_open_groups("open", 128, 2 * dim),),
         ),
     }
-    for i, ratio in enumerate(ratios[:count]):
+    for i, ratio in enumerate(ratios):
         if ratio not in made:
             fields.fail(f"compress_ratios[{i}]", f"is {ratio}; known ratios are 0, 4 and 128")
-    return tuple(replace(made[ratio], index=i) for i, ratio in enumerate(ratios[:count]))
+    return tuple(replace(made[ratio], index=i) for i, ratio in enumerate(ratios))
 
 
 def _ratios_of_types(fields: Fields) -> list[int]:

@@ -170,9 +170,10 @@ def rwkv(fields: Fields) -> tuple[StateTensor, ...]:
     hidden, dim = fields.integer("hidden"), fields.integer("head_dim")
     inner = fields.optional("inner") or hidden
     if inner % dim:
-        fields.fail("head_size", f"is {dim}, which does not divide {inner}")
+        fields.fail(fields.names["head_dim"][0], f"is {dim}, which does not divide {inner}")
+    shifted = fields.optional("shift_count") or 2
     return (
-        StateTensor("shift", (StatePart(1, 2 * hidden, replicates=True),)),
+        StateTensor("shift", (StatePart(1, shifted * hidden, replicates=True),)),
         StateTensor("recurrent", (StatePart(inner // dim, dim * dim),), "fp32"),
     )
 
