@@ -1,0 +1,188 @@
+"""Runtimes and allocators that are installed here; one that is missing is skipped with the reason.
+
+``.ci/run`` installs those that Debian has. A llama.cpp library is named by ``VMTOOL_LLAMA_LIBRARY``,
+such as the ``libllama.so`` of npm's ``@node-llama-cpp/linux-x64``.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vmtool.inspect.processes import open_process
+from vmtool.inspect.watch import InspectOptions, look
+from vmtool.machine import read_facts
+from vmtool.units import GIB, MIB
+
+if sys.platform != "linux":
+    pytest.skip("the patterns are those of Linux", allow_module_level=True)
+
+
+@pytest.fixture
+def inspected():
+    """Return a function that starts a program, waits for its line, and looks at it."""
+    started = []
+
+    def start(*command, **environment):
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | environment,
+        )
+        started.append(process)
+        assert process.stdout.readline().strip() == b"ready"
+        target = open_process(process.pid)
+        try:
+            return look(target, InspectOptions(top=1000), read_facts())
+        finally:
+            target.close()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def _owners(result):
+    return {item.owner: item for item in result.reservations if item.owner}
+
+
+def _program(name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    return path
+
+
+def _library(name):
+    found = next(iter(sorted(Path("/usr/lib").glob(f"*/{name}*"))), None)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return str(found)
+
+
+_JAVA = """
+public class Hold {
+    public static void main(String[] a) throws Exception {
+        byte[][] kept = new byte[64][];
+        for (int i = 0; i < 64; i++) kept[i] = new byte[1 << 20];
+        System.out.println("ready");
+        System.in.read();
+    }
+}
+"""
+
+
+def test_the_heap_of_a_jvm(inspected, tmp_path):
+    java = _program("java")
+    (tmp_path / "Hold.java").write_text(_JAVA)
+
+    result = inspected(java, "-Xmx1g", "-XX:+UseSerialGC", str(tmp_path / "Hold.java"))
+
+    heap = _owners(result)["JVM heap"]
+    assert heap.base < 32 * GIB
+    assert 0.9 * GIB <= heap.capacity_bytes <= 2.1 * GIB
+    assert heap.resident_bytes >= 64 * MIB
+    assert heap.committed_bytes < heap.capacity_bytes
+
+
+_GO = """
+package main
+
+import "fmt"
+
+func main() {
+	kept := make([][]byte, 64)
+	for i := range kept {
+		kept[i] = make([]byte, 1<<20)
+		for j := 0; j < len(kept[i]); j += 4096 {
+			kept[i][j] = 1
+		}
+	}
+	fmt.Println("ready")
+	fmt.Scanln()
+	fmt.Println(len(kept))
+}
+"""
+
+
+def test_the_heap_of_a_go_program(inspected, tmp_path):
+    go = _program("go")
+    (tmp_path / "hold.go").write_text(_GO)
+    build = [go, "build", "-o", str(tmp_path / "hold"), str(tmp_path / "hold.go")]
+    cache = {"GOCACHE": str(tmp_path / "cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+    subprocess.run(build, check=True, capture_output=True, env=os.environ | cache)
+
+    heap = _owners(inspected(str(tmp_path / "hold")))["Go heap"]
+
+    assert heap.base >= 0xC000000000
+    assert heap.resident_bytes >= 64 * MIB
+
+
+def test_node_reserves_far_more_than_it_commits(inspected):
+    node = _program("node")
+
+    result = inspected(
+        node, "-e", "new WebAssembly.Memory({initial: 1, maximum: 9}); console.log('ready');"
+        "process.stdin.resume()",
+    )  # fmt: skip
+
+    largest = result.reservations[0]
+    assert largest.capacity_bytes >= 8 * GIB  # a WebAssembly memory with its guard region
+    assert largest.committed_bytes < GIB
+
+
+_ALLOCATE = (
+    "import sys; kept = [bytearray(100_000) for _ in range(500)]; print('ready', flush=True); "
+    "sys.stdin.read()"
+)
+
+
+@pytest.mark.parametrize("library", ["libjemalloc.so", "libmimalloc.so"])
+def test_another_malloc_takes_the_place_of_the_heap(inspected, library):
+    path = _library(library)
+
+    result = inspected(sys.executable, "-c", _ALLOCATE, LD_PRELOAD=path, PYTHONMALLOC="malloc")
+
+    anonymous = [item for item in result.reservations if item.kind == "anonymous"]
+    assert sum(item.resident_bytes for item in anonymous) >= 40 * MIB
+    assert "glibc malloc arena" not in _owners(result)
+
+
+def test_a_webassembly_memory_of_wasmtime(inspected):
+    if importlib.util.find_spec("wasmtime") is None:
+        pytest.skip("wasmtime is not installed")
+    code = (
+        "import sys, wasmtime\n"
+        "store = wasmtime.Store()\n"
+        "memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(1, 100)))\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+
+    owners = _owners(inspected(sys.executable, "-c", code))
+
+    assert owners["WebAssembly memory and its guard region"].capacity_bytes >= 4 * GIB
+
+
+def test_a_llama_cpp_library(inspected):
+    library = os.environ.get("VMTOOL_LLAMA_LIBRARY")
+    if not library:
+        pytest.skip("set VMTOOL_LLAMA_LIBRARY to a libllama.so to run this")
+    code = (
+        "import ctypes, sys\n"
+        "llama = ctypes.CDLL(sys.argv[1])\n"
+        "llama.llama_backend_init()\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+
+    result = inspected(sys.executable, "-c", code, library)
+
+    assert any(Path(library).name in item.name for item in result.reservations)
