@@ -153,3 +153,8 @@ def align_up(value: int, granule: int) -> int:
 def align_down(value: int, granule: int) -> int:
     """Return the largest multiple of *granule* that is at most *value*."""
     return value // granule * granule
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return *number* and *noun*, in the plural where it is due: ``1 worker``, ``2 workers``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

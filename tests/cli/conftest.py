@@ -10,6 +10,20 @@ from pathlib import Path
 import pytest
 
 from vmtool.cli.app import run
+from vmtool.machine.facts import (
+    CgroupFacts,
+    CgroupLevel,
+    CommitFacts,
+    EnvironmentFacts,
+    HugePageFacts,
+    HugePool,
+    HugeSize,
+    MachineFacts,
+    MemoryFacts,
+    SystemFacts,
+)
+from vmtool.memory.counters import ProcessLimits
+from vmtool.units import GIB, KIB, MIB
 
 
 @dataclass(frozen=True)
@@ -117,3 +131,33 @@ def control_group():
             group.rmdir()
             return
     pytest.skip("no control group can be made here (needs root and a writable hierarchy)")
+
+
+@pytest.fixture
+def machine_facts():
+    """Return the facts of one machine, a container of 8 GiB, for reports that must not change."""
+    return MachineFacts(
+        system=SystemFacts("Linux", "6.8.0", "x86_64", "EPYC 7B13", 8, 4, "3.12.3", "0.2.0"),
+        page_bytes=4096,
+        allocation_bytes=4096,
+        memory=MemoryFacts(32 * GIB, 20 * GIB, 0, 0, oom_kills=2),
+        huge_pages=HugePageFacts(
+            "madvise",
+            "madvise",
+            2 * MIB,
+            sizes=(HugeSize(64 * KIB, "never"), HugeSize(2 * MIB, "inherit")),
+            pools=(HugePool(2 * MIB, 8, 3),),
+        ),
+        commit=CommitFacts(0, 50, 16 * GIB, 2 * GIB),
+        cgroup=CgroupFacts(
+            (CgroupLevel("/sys/fs/cgroup", 2, 8 * GIB, None, 2 * GIB, GIB, oom_kills=0),)
+        ),
+        process=ProcessLimits(
+            mappings=130,
+            max_mappings=65530,
+            address_space_bytes=24 * MIB,
+            data_bytes=12 * MIB,
+            memlock_limit_bytes=8 * MIB,
+        ),
+        environment=EnvironmentFacts(container="docker", hypervisor="KVM"),
+    )

@@ -99,7 +99,7 @@ def test_doctor_asks_nvml_and_names_who_else_is_there(with_nvml):
 def test_doctor_calls_a_driver_that_does_not_start_a_problem(run_with_fakecuda, code):
     ran = run_with_fakecuda(["doctor", "--strict", "--json"], fail=f"cuInit:1+={code}")
     assert ran.returncode == 3, ran.stderr
-    checks = [each["check"] for each in json.loads(ran.stdout)["checks"]]
+    checks = json.loads(ran.stdout)["device_findings"]
     (found,) = [check for check in checks if check["kind"] == "cuda"]
     assert found["rating"] == "problem"
     assert f"({code})" in found["message"]
@@ -107,7 +107,7 @@ def test_doctor_calls_a_driver_that_does_not_start_a_problem(run_with_fakecuda, 
 
 def test_doctor_is_content_without_a_device(run_with_fakecuda):
     ran = run_with_fakecuda(["doctor", "--json"], devices=0)
-    checks = [each["check"] for each in json.loads(ran.stdout)["checks"]]
+    checks = json.loads(ran.stdout)["device_findings"]
     (found,) = [check for check in checks if check["kind"] == "no-cuda"]
     assert found["rating"] == "note"
 

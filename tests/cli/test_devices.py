@@ -6,8 +6,10 @@ import json
 import pytest
 from stored_runs import described
 
-from vmtool.machine.doctor import check_device
+from vmtool.machine import read_facts
+from vmtool.machine.doctor_devices import check_device
 from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.results.check import CheckOutcome
 from vmtool.units import GIB, MIB
 
 
@@ -19,8 +21,10 @@ def test_granularity_has_a_column_for_each_device(run_with_fakecuda):
     for device in devices:
         assert device["granularity"]["commit_bytes"] == 2 * MIB
         assert device["granularity"]["page_bytes"] is None
-        assert device["ceiling"]["works_bytes"] > 1 << 40
-        assert device["ceiling"]["tries"] <= 24  # a device may take long to give a range back
+        assert device["largest_reservation"]["works_bytes"] > 1 << 40
+        assert (
+            device["largest_reservation"]["tries"] <= 24
+        )  # a device may take long to give a range back
     ran.assert_clean()
 
 
@@ -28,9 +32,10 @@ def test_a_device_proves_its_granule(run_with_fakecuda):
     ran = run_with_fakecuda(["granularity", "--backing", "cuda:0", "--prove", "--json"])
     assert ran.returncode == 0, ran.stderr
     (device,) = json.loads(ran.stdout)["backings"]
-    assert [proof["accepted"] for proof in device["proofs"]][:2] == [True, True]
-    assert all(proof["expected"] for proof in device["proofs"])
-    driver = [proof for proof in device["proofs"] if proof["who"] == "driver"]
+    assert {check["outcome"] for check in device["checks"]} == {"passed"}
+    proofs = [check["values"] for check in device["checks"]]
+    assert [proof["accepted"] for proof in proofs][:2] == [True, True]
+    driver = [proof for proof in proofs if proof["who"] == "driver"]
     assert [proof["accepted"] for proof in driver] == [True, False, False]
     assert driver[1]["answer"] == "CUDA_ERROR_INVALID_VALUE (1)"
     # The two refused sizes are what the stand-in objects to, and nothing else.
@@ -57,7 +62,9 @@ def test_reserving_on_a_device_takes_none_of_its_memory(run_with_fakecuda):
     ran = run_with_fakecuda(["reserve", "64GiB", "--backing", "cuda", "--json"])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
-    assert document["ledgers"]["device_memory"]["change_bytes"] == 0
+    (check,) = document["checks"]
+    assert check["name"] == "counters.device_memory"
+    assert check["values"]["change_bytes"] == 0
     assert document["passed"]
     ran.assert_clean()
 
@@ -66,25 +73,24 @@ def test_growing_on_a_device_checks_what_the_cpu_can_see(run_with_fakecuda):
     ran = run_with_fakecuda(["grow", "--to", "64MiB", "--backing", "cuda:0", "--json"])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
-    looked = {check["check"]: check["looked_at"] for check in document["checks"]}
-    assert looked["base stays"] == len(document["steps"]["length_bytes"])
-    assert looked["contents survive"] > 0
-    assert looked["new memory is zero"] == 0  # nothing is promised about it
-    assert looked["all is released"] == 1
+    compared = {check["name"]: check["values"]["compared"] for check in document["checks"]}
+    assert compared["base"] == len(document["steps"]["length_bytes"])
+    assert compared["contents"] > 0
+    assert compared["zero"] == 0  # nothing is promised about it
+    assert compared["released"] == 1
     assert document["copying"] is None
     ran.assert_clean()
 
 
 @pytest.mark.parametrize("method", ["cold", "pooled"])
-@pytest.mark.parametrize(("size", "looked_at"), [("32MiB", 1), ("256MiB", 1), ("16MiB", 0)])
-def test_growing_on_a_device_checks_that_all_is_released(
-    run_with_fakecuda, method, size, looked_at
-):
+@pytest.mark.parametrize(("size", "compared"), [("32MiB", 1), ("256MiB", 1), ("16MiB", 0)])
+def test_growing_on_a_device_checks_that_all_is_released(run_with_fakecuda, method, size, compared):
     arguments = ["--backing", "cuda:0", "--method", method, "--json"]
     ran = run_with_fakecuda(["grow", "--to", size, *arguments])
     assert ran.returncode == 0, ran.stderr
     released = json.loads(ran.stdout)["checks"][-1]
-    assert released == {"check": "all is released", "looked_at": looked_at, "failure": None}
+    outcome = "passed" if compared else "not done"
+    assert released == {"name": "released", "outcome": outcome, "values": {"compared": compared}}
     ran.assert_clean()
 
 
@@ -99,6 +105,7 @@ def test_growing_on_a_device_checks_that_all_is_released(
 )
 def test_memory_that_a_device_does_not_get_back_is_found(python_with_fakecuda, fault, left):
     program = (
+        "from vmtool.machine import read_facts\n"
         "from vmtool.memory import open_device\n"
         "from vmtool.memory.faults import FaultyCalls\n"
         "from vmtool.memory.inject import parse_fault\n"
@@ -106,14 +113,11 @@ def test_memory_that_a_device_does_not_get_back_is_found(python_with_fakecuda, f
         f"faults = FaultyCalls([parse_fault({fault!r})])\n"
         f"backing = open_device('cuda', faults=faults)\n"
         "plan = GrowPlan((32 << 20, 64 << 20, 0), 64 << 20, against_copying=False)\n"
-        "result = run_growth(backing, plan)\n"
-        "print(result.failure and result.failure.failure)\n"
+        "result, _ = run_growth(backing, plan, read_facts())\n"
+        "print(result.checks[-1].values.get('unreleased_bytes'))\n"
     )
     ran = python_with_fakecuda(program, granularity="2MiB")
-    words = (
-        None if left is None else f"{left << 20} bytes are still in use on the device at length 0"
-    )
-    assert ran.stdout.strip() == str(words), ran.stderr
+    assert ran.stdout.strip() == str(None if left is None else left << 20), ran.stderr
 
 
 def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
@@ -127,11 +131,9 @@ def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
     backing = open_device("cuda", method="pooled", governor=governor)
     monkeypatch.setattr(HandlePool, "give", lambda *_: None)
     plan = GrowPlan((64 << 20, 0), 64 << 20, against_copying=False)
-    failure = run_growth(backing, plan, governor=governor).failure
-    assert (failure.check, failure.failure) == (
-        "all is released",
-        "67108864 bytes are still in use on the device at length 0",
-    )
+    result, _ = run_growth(backing, plan, read_facts(), governor=governor)
+    (check,) = [check for check in result.checks if check.failed]
+    assert (check.name, check.values["unreleased_bytes"]) == ("released", 64 << 20)
     monkeypatch.undo()
     for handle in list(backing.source._users):
         backing.source.give(handle)
@@ -147,7 +149,8 @@ def test_where_free_memory_is_a_budget_it_is_not_told_what_is_released(fakecuda,
     backing = open_device("cuda")
     backing.context.info = dataclasses.replace(backing.context.info, driver_model=driver_model)
     plan = GrowPlan((64 << 20, 0), 64 << 20, against_copying=False)
-    assert run_growth(backing, plan).checks[-1].looked_at == 0
+    result, _ = run_growth(backing, plan, read_facts())
+    assert result.checks[-1].outcome is CheckOutcome.NOT_DONE
     backing.close()
 
 
@@ -157,12 +160,12 @@ def test_where_free_memory_is_a_budget_a_reservation_is_not_judged_by_it(fakecud
 
     fakecuda.reset()
     backing = open_device("cuda")
-    told = []
+    outcomes = []
     for model in (None, "wddm"):
         backing.context.info = dataclasses.replace(backing.context.info, driver_model=model)
-        with measured_reservation(backing, 64 << 20) as result:
-            told += [(check.ledger, check.passed) for check in result.ledgers]
-    assert told == [("device memory", True), ("device memory", None)]
+        with measured_reservation(backing, 64 << 20, read_facts()) as result:
+            outcomes += [check.outcome for check in result.checks]
+    assert outcomes == [CheckOutcome.PASSED, CheckOutcome.NOT_DONE]
     backing.close()
 
 
@@ -177,9 +180,7 @@ def test_more_than_the_device_has_free_is_refused(run_with_fakecuda):
 def test_doctor_lists_devices(run_with_fakecuda):
     ran = run_with_fakecuda(["doctor", "--json"], devices=2)
     assert ran.returncode == 0, ran.stderr
-    found = [
-        each["check"] for each in json.loads(ran.stdout)["checks"] if each["section"] == "CUDA"
-    ]
+    found = json.loads(ran.stdout)["device_findings"]
     assert [check["kind"] for check in found] == ["device", "device"]
     assert {check["rating"] for check in found} == {"ok"}
 
@@ -209,7 +210,7 @@ def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run
     assert first["device"]["total_bytes"] == GIB
     assert second["absent"] is None
     ran = run_with_fakecuda(["doctor", "--json"], devices=2, fail=fault)
-    checks = [each["check"] for each in json.loads(ran.stdout)["checks"]]
+    checks = json.loads(ran.stdout)["device_findings"]
     words = [check["message"] for check in checks if check["kind"] in {"cuda", "device"}]
     assert "cuDevicePrimaryCtxRetain" in words[0]
     assert words[1].startswith("cuda:1")
@@ -341,9 +342,9 @@ def test_a_device_that_is_no_number_is_wrong_usage(vmtool, monkeypatch, value):
 def test_doctor_rates_one_device_with_its_free_memory(run_with_fakecuda):
     ran = run_with_fakecuda(["doctor", "--backing", "cuda:1", "--json"], devices=2)
     assert ran.returncode == 0, ran.stderr
-    checks = json.loads(ran.stdout)["checks"]
-    assert [each["check"]["kind"] for each in checks] == ["device"]
-    assert {each["section"] for each in checks} == {"CUDA"}
+    document = json.loads(ran.stdout)
+    assert [each["kind"] for each in document["device_findings"]] == ["device"]
+    assert document["machine_findings"] == []
     ran.assert_clean()
     missing = run_with_fakecuda(["doctor", "--backing", "cuda:2"], devices=2)
     assert missing.returncode == 4
@@ -352,7 +353,8 @@ def test_doctor_rates_one_device_with_its_free_memory(run_with_fakecuda):
 def test_doctor_leaves_devices_out_for_the_host(vmtool):
     ran = vmtool("doctor", "--backing", "host", "--json")
     assert ran.code == 0
-    assert {each["section"] for each in ran.document["checks"]} == {"this machine"}
+    assert ran.document["machine_findings"]
+    assert ran.document["device_findings"] == []
 
 
 @pytest.mark.parametrize("method", ["cold", "pooled"])
@@ -418,12 +420,12 @@ def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
 
     fakecuda.reset(granularity="64KiB", poison=0xA5)
     plan = GrowPlan((64 << 10, 256 << 10, 64 << 10), 1 << 20, against_copying=False)
-    for faults, failed in (([], None), (["cuMemsetD8:2=SKIP"], "new memory is zero")):
+    for faults, failed in (([], None), (["cuMemsetD8:2=SKIP"], "zero")):
         governor = Governor()
         faulty = FaultyCalls([parse_fault(text) for text in faults])
         backing = open_device("cuda", method="pooled", governor=governor, faults=faulty)
-        result = run_growth(backing, plan, governor=governor)
-        assert (result.failure and result.failure.check) == failed
+        result, _ = run_growth(backing, plan, read_facts(), governor=governor)
+        assert next((check.name for check in result.checks if check.failed), None) == failed
         backing.close()
 
 
@@ -438,9 +440,7 @@ def test_growing_on_a_device_finds_bytes_that_are_gone(fakecuda, monkeypatch):
     stamp = patterns._stamp
     numbers = iter(range(100))
     monkeypatch.setattr(patterns, "_stamp", lambda index: stamp(index + next(numbers)))
-    failure = run_growth(backing, plan).failure
-    assert (failure.check, failure.failure) == (
-        "contents survive",
-        "what was written at offset 0 is gone",
-    )
+    result, _ = run_growth(backing, plan, read_facts())
+    (check,) = [check for check in result.checks if check.failed]
+    assert (check.name, check.values["offset"]) == ("contents", 0)
     backing.close()

@@ -9,22 +9,23 @@ from rich.console import Console
 
 from vmtool.cli import granularity as module
 from vmtool.memory.backing import Granularity
-from vmtool.probes.granularity import BackingSurvey
-from vmtool.probes.guards.calls import Proof
-from vmtool.probes.limits import Ceiling
+from vmtool.probes.granularity import make_result
+from vmtool.report.granularity import to_text
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.granularity import BackingGranularity, LargestReservation
 
 
 def test_the_host_is_described_and_absent_cuda_says_why(vmtool):
     ran = vmtool("granularity", "--json")
     assert ran.code == 0
     document = ran.document
-    assert (document["schema"], document["version"]) == ("vmtool.granularity", 1)
+    assert (document["schema"], document["version"]) == ("vmtool.granularity", 2)
     assert document["command"] == ["vmtool", "granularity", "--json"]
     host, *others = document["backings"]
     assert host["name"] == "host"
     assert host["granularity"]["page_bytes"] == mmap.PAGESIZE
-    assert host["ceiling"]["works_bytes"] >= 1 << 40
-    assert host["ceiling"]["tries"] <= 64
+    assert host["largest_reservation"]["works_bytes"] >= 1 << 40
+    assert host["largest_reservation"]["tries"] <= 64
     assert others
     for other in others:
         assert (other["absent"] is None) == (other["granularity"] is not None)
@@ -110,36 +111,40 @@ def test_a_token_larger_than_the_granule_says_how_many_it_takes(vmtool):
 def test_prove_asks_vmtool_and_the_kernel(vmtool):
     ran = vmtool("granularity", "--prove", "--json")
     assert ran.code == 0
-    proofs = ran.document["backings"][0]["proofs"]
-    assert all(proof["expected"] for proof in proofs)
-    asked = {proof["who"] for proof in proofs}
-    assert "vmtool" in asked
+    checks = ran.document["backings"][0]["checks"]
+    assert {check["outcome"] for check in checks} == {"passed"}
+    answers = [check["values"] for check in checks]
+    assert "vmtool" in {answer["who"] for answer in answers}
     if sys.platform != "win32":
-        kernel = [proof for proof in proofs if proof["who"] == "kernel"]
-        assert sum("EINVAL (22)" in proof["answer"] for proof in kernel) == 2
-        assert sum(proof["accepted"] for proof in kernel) == 3
+        kernel = [answer for answer in answers if answer["who"] == "kernel"]
+        assert sum("EINVAL (22)" in answer["answer"] for answer in kernel) == 2
+        assert sum(answer["accepted"] for answer in kernel) == 3
 
 
 def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
-    wrong = Proof("kernel", "mmap g at address base+g", accepted=False, answer="no", expected=False)
-    found = BackingSurvey(
+    wrong = Check(
+        "mmap g at address base+g",
+        CheckOutcome.FAILED,
+        {"who": "kernel", "accepted": False, "answer": "no"},
+    )
+    found = BackingGranularity(
         "host",
         method="fixed",
         granularity=Granularity(4096, 4096, 4096),
-        ceiling=Ceiling(1, None, 1, None),
-        proofs=(wrong,),
+        largest_reservation=LargestReservation(1, None, 1, None),
+        checks=(wrong,),
     )
-    monkeypatch.setattr("vmtool.probes.granularity.survey_all", lambda **_: (found,))
+    monkeypatch.setattr("vmtool.probes.granularity.probe_all", lambda **_: (found,))
     ran = vmtool("granularity", "--prove")
     assert ran.code == 3
     assert "WRONG" in ran.stdout
-    assert "not what it is said to be" in ran.stderr
+    assert "the granularity is wrong" in ran.stderr
 
 
 def test_an_absent_backing_asked_for_by_name_is_exit_4(vmtool, monkeypatch):
     monkeypatch.setattr(
-        "vmtool.probes.granularity.survey",
-        lambda name, **_: BackingSurvey(name, absent="no driver", hint="install one"),
+        "vmtool.probes.granularity.probe",
+        lambda name, **_: BackingGranularity(name, absent="no driver", hint="install one"),
     )
     ran = vmtool("granularity", "--backing", "cuda:7")
     assert ran.code == 4
@@ -162,23 +167,41 @@ def test_bad_input_is_exit_2_with_nothing_on_stdout(vmtool, arguments):
     assert ran.stderr
 
 
+def example(facts):
+    """Return a result with a host and a device that cannot be used."""
+    found = LargestReservation(94007818645504, 94007818649600, 52, "ENOMEM")
+    host = BackingGranularity(
+        "host",
+        method="fixed",
+        granularity=Granularity(4096, 4096, 4096),
+        largest_reservation=found,
+        checks=(
+            Check(
+                "commit g at offset g/2",
+                CheckOutcome.PASSED,
+                {"who": "kernel", "accepted": False, "answer": "EINVAL (22)"},
+            ),
+        ),
+    )
+    gpu = BackingGranularity("cuda:0", absent="no driver", hint="install one")
+    return make_result(facts, (host, gpu), (("k", 2048), ("latent", 5000)))
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_digit_is_cut_at_any_width(width):
     from vmtool.machine import read_facts
-    from vmtool.report.granularity import GranularityReport, to_text
 
-    ceiling = Ceiling(94007818645504, 94007818649600, 52, "ENOMEM")
-    host = BackingSurvey(
-        "host", method="fixed", granularity=Granularity(4096, 4096, 4096), ceiling=ceiling
-    )
-    gpu = BackingSurvey("cuda:0", absent="no driver", hint="install one")
-    report = GranularityReport(read_facts(), (host, gpu), (("k", 2048),))
     out = io.StringIO()
-    to_text(report, Console(file=out, width=width, highlight=False, legacy_windows=False))
+    console = Console(file=out, width=width, highlight=False, legacy_windows=False)
+    to_text(example(read_facts()), console)
     text = out.getvalue()
     assert "…" not in text
     assert "94,007,818,645,504" in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+
+
+def test_the_report(golden, machine_facts):
+    golden("granularity", lambda console: to_text(example(machine_facts), console))
 
 
 def test_help_opens_with_a_sentence_and_two_examples_that_work(vmtool, help_examples):

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 from rich.console import Console
-from stored_runs import described
 
 from vmtool.cli import grow as module
 from vmtool.memory.counters import read_process
-from vmtool.report.grow import bar, picked_rows
+from vmtool.report.grow import bar, picked_rows, to_text
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.grow import CopyResult, GrowResult, GrowSteps
+from vmtool.stats import summarize_samples
 from vmtool.units import KIB, MIB, format_duration
 
 
@@ -104,8 +106,8 @@ def test_copying_that_would_not_be_safe_is_left_out_or_refused(vmtool, monkeypat
     from vmtool.machine import read_facts
     from vmtool.machine.facts import MemoryFacts
 
-    # Four fifths of this with 256 MiB left over are 3 MiB: enough for one block of 2 MiB.
-    small = replace(read_facts(), memory=MemoryFacts(1 << 30, 259 * MIB))
+    # Of 5 MiB two are kept in reserve: enough for one block of 2 MiB, and not for two.
+    small = replace(read_facts(), memory=MemoryFacts(1 << 30, 5 * MIB))
     monkeypatch.setattr("vmtool.machine.read_facts", lambda: small)
     ran = vmtool("grow", "--to", "2MiB", "--json")
     assert ran.code == 0
@@ -129,7 +131,7 @@ def test_a_limit_on_the_address_space_is_refused_by_the_preflight(vmtool_child):
 def test_a_broken_promise_is_exit_3_and_names_it(vmtool, monkeypatch):
     from vmtool.probes.patterns import Stamps
 
-    monkeypatch.setattr(Stamps, "not_zero", lambda *_: 4096)
+    monkeypatch.setattr(Stamps, "find_nonzero", lambda *_: 4096)
     ran = vmtool("grow", "--to", "1MiB")
     assert ran.code == 3
     assert "FAILED" in ran.stdout
@@ -152,7 +154,6 @@ def test_a_call_that_fails_has_its_exit_code_and_a_partial_result(vmtool, monkey
     assert ran.code == 1
     assert "error: mmap(4096) failed: ENOMEM (12)\n  cause: full\n  hint: less" in ran.stderr
     document = ran.document
-    described(document)
     assert document["steps"]["length_bytes"] == [MIB, 2 * MIB]
     assert not document["complete"]
     assert document["ended_by"] == {
@@ -192,11 +193,11 @@ def test_a_refused_lease_has_its_exit_code_and_a_partial_result(vmtool, monkeypa
 def test_ctrl_c_is_exit_130_with_a_valid_partial_document():
     program = (
         "import sys, vmtool.probes.grow as g, os, signal\n"
-        "real = g._Trial.step\n"
+        "real = g._Growth.step\n"
         "def step(self, length):\n"
         "    real(self, length)\n"
         "    if len(self.elapsed) == 3: os.kill(os.getpid(), signal.SIGINT)\n"
-        "g._Trial.step = step\n"
+        "g._Growth.step = step\n"
         "from vmtool.cli.app import run\n"
         "sys.exit(run(['grow', '--to', '4MiB', '--json']))\n"
     )
@@ -221,6 +222,7 @@ def test_a_budget_below_one_granule_is_refused_with_one_that_works(vmtool):
     ran = vmtool("grow", "--to", "1MiB", "--budget", "1")
     assert ran.code == 5
     need = ran.stderr.partition("raise --budget to ")[2].split()[0]
+    assert need == str(MIB)
     assert vmtool("grow", "--to", need, "--budget", need).code == 0
 
 
@@ -239,13 +241,13 @@ def test_signals_mean_what_they_did_afterwards(vmtool):
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_digit_is_cut_at_any_width(width):
+    from vmtool.machine import read_facts
     from vmtool.memory import open_backing
     from vmtool.probes.grow import GrowPlan, run_growth
     from vmtool.probes.patterns import lengths
-    from vmtool.report.grow import to_text
 
     plan = GrowPlan(tuple(lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True)
-    result = run_growth(open_backing(), plan)
+    result, _ = run_growth(open_backing(), plan, read_facts())
     out = io.StringIO()
     to_text(result, Console(file=out, width=width, highlight=False, legacy_windows=False))
     assert "…" not in out.getvalue()
@@ -254,6 +256,43 @@ def test_no_digit_is_cut_at_any_width(width):
     assert format_duration(result.copying.copying_ns).split()[0] in words
     assert format_duration(result.shrinking.max_ns).split()[0] in words
     assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= width
+
+
+def summary(*samples):
+    return summarize_samples(samples)
+
+
+def test_the_report(golden, machine_facts):
+    compared = {"base": 4, "committed": 4, "contents": 2056, "zero": 2}
+    failed = Check("released", CheckOutcome.FAILED, {"compared": 1, "unreleased_bytes": 8192})
+    result = GrowResult(
+        machine=machine_facts,
+        backing="host",
+        device=None,
+        method="fixed",
+        complete=True,
+        interrupted=False,
+        passed=False,
+        base=0x7E45C9200000,
+        capacity_bytes=2 * MIB,
+        granule_bytes=4096,
+        budget_bytes=64 * MIB,
+        planned_steps=4,
+        steps=GrowSteps(
+            (700_000, 2 * MIB, 700_000, 0), (700_416, 2 * MIB, 700_416, 0), (9, 8, 7, 6)
+        ),
+        growing=summary(21_000, 20_000),
+        shrinking=summary(11_000, 10_000),
+        checks=(
+            *(Check(name, CheckOutcome.PASSED, {"compared": n}) for name, n in compared.items()),
+            failed,
+        ),
+        copying=CopyResult(
+            1, 2, 700_000, summary(900_000), summary(21_000), 900_000, 21_000, "time limit"
+        ),
+        ended_by=None,
+    )
+    golden("grow", lambda console: to_text(result, console))
 
 
 def test_the_picture_has_the_first_and_the_last_step_and_at_most_16():

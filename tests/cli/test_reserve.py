@@ -1,5 +1,6 @@
 """``vmtool reserve`` takes addresses and nothing else."""
 
+import mmap
 import os
 import signal
 import subprocess
@@ -9,9 +10,10 @@ import pytest
 
 from vmtool.cli import reserve as module
 from vmtool.memory.counters import read_process
-from vmtool.probes.reserve import LedgerCheck, ReserveResult
 from vmtool.report.reserve import to_text
-from vmtool.units import TIB
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.reserve import ReserveResult
+from vmtool.units import TIB, align_up
 
 
 def space():
@@ -29,11 +31,11 @@ def test_a_tebibyte_changes_address_space_only(vmtool):
     assert document["capacity_bytes"] == TIB
     assert document["passed"]
     if sys.platform == "linux":
-        ledgers = document["ledgers"]
-        assert ledgers["address_space"]["in_range_bytes"] == TIB
-        assert ledgers["charge"]["in_range_bytes"] == 0
-        assert ledgers["resident"]["in_range_bytes"] == 0
-        assert ledgers["mappings"]["in_range"] == 1
+        counters = {check["name"]: check["values"] for check in document["checks"]}
+        assert counters["counters.address_space"]["in_range_bytes"] == TIB
+        assert counters["counters.charge"]["in_range_bytes"] == 0
+        assert counters["counters.resident"]["in_range_bytes"] == 0
+        assert counters["counters.mappings"]["in_range"] == 1
 
 
 @pytest.mark.parametrize("method", ["fixed", "protect", "advise"])
@@ -59,7 +61,6 @@ def test_the_reservation_is_given_back(vmtool):
     [
         ("0", "not positive"),
         ("-4096", "No such option"),
-        ("4097", "4097 is not a multiple of the granularity"),
         ("10EiB", "more than any address space holds"),
         ("99999999999999999999", "64 bits"),
         ("2QiB", "unknown unit"),
@@ -75,6 +76,13 @@ def test_bad_sizes_are_exit_2_and_leave_nothing_reserved(vmtool, size, words):
     assert ran.stdout == ""
     assert words in ran.stderr
     assert space() - before < 1 << 20
+
+
+def test_a_size_is_rounded_up_to_whole_granules(vmtool):
+    document = vmtool("reserve", "5000", "--json").document
+    assert document["asked_bytes"] == 5000
+    assert document["capacity_bytes"] == align_up(5000, mmap.ALLOCATIONGRANULARITY)
+    assert "5,000 bytes rounded up to whole granules" in vmtool("reserve", "5000").stdout
 
 
 def test_more_than_the_address_space_names_the_call_the_code_and_the_cause(vmtool):
@@ -97,9 +105,20 @@ def test_over_rlimit_as_is_explained(vmtool_child):
     assert "ulimit -v unlimited" in ran.stderr
 
 
-def test_a_ledger_that_moved_too_much_is_exit_3(vmtool, monkeypatch):
-    bad = LedgerCheck("charge", 0, 4096, 4096, 0, passed=False)
-    monkeypatch.setattr("vmtool.probes.reserve.check_ledgers", lambda *_: (bad,))
+def counter(name, before, after, in_range, expected, unit="_bytes"):
+    """Return the check of one counter, passed if the range is as expected."""
+    values = (before, after, after - before, in_range, expected)
+    names = (f"{each}{unit}" for each in ("before", "after", "change", "in_range", "expected"))
+    return Check(
+        f"counters.{name}",
+        CheckOutcome.of(in_range == expected),
+        dict(zip(names, values, strict=True)),
+    )
+
+
+def test_a_counter_that_changed_too_much_is_exit_3(vmtool, monkeypatch):
+    bad = counter("charge", 0, 4096, 4096, 0)
+    monkeypatch.setattr("vmtool.probes.reserve.check_counters", lambda *_: (bad,))
     ran = vmtool("reserve", "64KiB")
     assert ran.code == 3
     assert "WRONG: 0 B expected" in ran.stdout
@@ -180,18 +199,22 @@ def test_help_examples_are_two_and_the_first_works(vmtool, help_examples):
     assert vmtool(*examples[0]).code == 0
 
 
-def test_the_report(golden):
+def test_the_report(golden, machine_facts):
     result = ReserveResult(
+        machine=machine_facts,
         backing="host",
+        device=None,
         method="fixed",
         base=0x7E45C9200000,
+        asked_bytes=TIB,
         capacity_bytes=TIB,
         reserve_ns=36_500,
-        ledgers=(
-            LedgerCheck("address space", 23_969_792, 23_969_792 + TIB, TIB, TIB, passed=True),
-            LedgerCheck("charge", 15_138_816, 15_138_816, 0, 0, passed=True),
-            LedgerCheck("resident", 20_209_664, 20_217_856, 0, 0, passed=True),
-            LedgerCheck("mappings", 129, 130, 1, 1, passed=True),
+        checks=(
+            counter("address_space", 23_969_792, 23_969_792 + TIB, TIB, TIB),
+            counter("charge", 15_138_816, 15_138_816, 0, 0),
+            counter("resident", 20_209_664, 20_217_856, 0, 0),
+            counter("mappings", 129, 130, 1, 1, unit=""),
         ),
+        passed=True,
     )
     golden("reserve", lambda console: to_text(result, console))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,19 +14,36 @@ from vmtool.cli.options import (
     backing_options,
     output_options,
 )
-from vmtool.cli.output import Output, command_line
+from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import GIB, align_down, align_up, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
-    from vmtool.probes.grow import GrowResult
+    from vmtool.results.grow import GrowResult
 
 #: Up to this size the growth is also done by copying, unless --against says otherwise.
 _COPY_UP_TO: Final = GIB
-#: Without --step, this many steps lead to the peak; doubling starts at this part of it.
+#: Without --step: steps to the peak, and the part of it at which doubling starts.
 _STEPS: Final = 32
 _DOUBLING_PART: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GrowOptions:
+    """What the command line asked for; sizes are in bytes, ``None`` is not given."""
+
+    to: int
+    step: int | None
+    tokens: int | None
+    model: str | None
+    pattern: str
+    against: str | None
+    budget: int | None
+    backing: str
+    chunk: int | None
+    method: str | None
+    huge: bool
 
 
 @click.command("grow", cls=Command)
@@ -34,17 +52,15 @@ _DOUBLING_PART: Final = 1024
     "--step",
     type=SIZE,
     metavar="SIZE",
-    help="Length of a step; a 32nd of the peak by default (doubling starts at a 1024th).",
+    help="The length of a step; the default is a 32nd of the peak, for doubling a 1024th.",
 )
 @click.option(
     "--tokens",
     type=COUNT,
     metavar="N",
-    help="Make each step so many tokens of --model, instead of --step.",
+    help="Tokens of --model in a step, instead of --step.",
 )
-@click.option(
-    "--model", metavar="MODEL", help="Whose tokens --tokens counts; see vmtool kv-estimate -h."
-)
+@click.option("--model", metavar="MODEL", help="The model of --tokens; see vmtool kv-estimate -h.")
 @click.option(
     "--pattern",
     type=click.Choice(("linear", "doubling", "sawtooth")),
@@ -55,45 +71,34 @@ _DOUBLING_PART: Final = 1024
 @click.option(
     "--against",
     type=click.Choice(("realloc", "nothing")),
-    help="Also grow by copying into ever larger blocks, for 2 s at most. "
-    "realloc up to 1 GiB and nothing beyond, unless given.",
+    help="Also grow by copying into ever larger blocks, for at most 2 s. "
+    "The default is realloc up to 1 GiB, else nothing.",
 )
 @click.option(
     "--budget",
     type=SIZE,
     metavar="SIZE",
-    help="Refuse to commit more; what is safe on this machine by default.",
+    help="The most to commit; the default is what is safe on this machine.",
 )
 @backing_options
-@click.option("--method", metavar="NAME", help="How to commit; see vmtool stress -h.")
+@click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h.")
 @click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
 @output_options
-def command(
-    to: int,
-    step: int | None,
-    tokens: int | None,
-    model: str | None,
-    pattern: str,
-    against: str | None,
-    budget: int | None,
-    backing: str,
-    chunk: int | None,
-    method: str | None,
-    huge: bool,
-    as_json: bool,
-    path: str,
-    quiet: bool,
-) -> int:
+def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Grow a buffer to a size and shrink it again, and check every step of it.
 
     \b
     vmtool grow --to 256MiB
     vmtool grow --to 64MiB --model llama-3.1-8b --tokens 16 --pattern sawtooth
 
-    The base must stay, old contents survive, new memory be zero, and no more be committed than the
-    length rounded up to granules; else the exit code is 3. Beside it the same growth is done by
-    reallocating and copying. More than the machine can safely give is refused with exit code 5.
+    The base must stay, contents must survive, new memory must be zero, and the committed memory must
+    be the length in whole granules, else the exit code is 3. The same growth is then done by copying
+    into larger blocks. More than is safe on this machine is refused with exit code 5.
     """  # noqa: D301 - click's own mark
+    return _run(GrowOptions(**options), Output(as_json, path, quiet))
+
+
+def _run(options: GrowOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.options import device_free
     from vmtool.cli.progress import progress_line
@@ -103,55 +108,58 @@ def command(
     from vmtool.memory.governor import Governor
     from vmtool.probes.grow import GrowPlan, run_growth
     from vmtool.probes.patterns import lengths
-    from vmtool.report.grow import to_document, to_text
+    from vmtool.report.grow import to_text
 
-    output = Output(as_json, path, quiet)
     facts = read_facts()
-    output.announce(backing)
+    output.announce(options.backing)
     governor = Governor()
     opened = open_backing(
-        backing, method=method, huge=huge, chunk=chunk, label="vmtool grow", governor=governor
+        options.backing,
+        method=options.method,
+        huge=options.huge,
+        chunk=options.chunk,
+        label="vmtool grow",
+        governor=governor,
     )
     granule = opened.granularity
-    step = _step(to, granule, pattern, step, tokens, model)
+    step = _step(options, granule)
     free = device_free(opened)
-    _refuse_unsafe(align_up(to, granule), granule, budget, free, facts)
+    _refuse_unsafe(align_up(options.to, granule), granule, options.budget, free, facts)
     safe = facts.safe_bytes if free is None else safe_device_part(free)
     plan = GrowPlan(
-        lengths=tuple(lengths(pattern, to, step)),
-        budget_bytes=safe if budget is None else budget,
-        against_copying=free is None and _copy_too(to, against, facts, output),
+        lengths=tuple(lengths(options.pattern, options.to, step)),
+        budget_bytes=safe if options.budget is None else options.budget,
+        against_copying=free is None and _copy_too(options, facts, output),
     )
-    with watch_signals() as interruption, progress_line(quiet=quiet) as show:
-        result = run_growth(
+    with watch_signals() as interruption, progress_line(quiet=output.quiet) as show:
+        result, error = run_growth(
             opened,
             plan,
+            facts,
             governor=governor,
             stop=lambda: interruption.requested,
             progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),
         )
-    output.emit(
-        lambda: to_document(result, plan, facts, command_line()),
-        lambda console: to_text(result, console),
-    )
-    return _verdict(result, output)
+    output.emit(result, lambda console: to_text(result, console))
+    if error is not None:
+        raise error
+    return _exit_code(result, output)
 
 
-def _step(
-    to: int, granule: int, pattern: str, step: int | None, tokens: int | None, model: str | None
-) -> int:
-    """Return the step in bytes that the options ask for."""
+def _step(options: GrowOptions, granule: int) -> int:
+    """Return the step in bytes that *options* ask for."""
+    to, step, tokens, model = options.to, options.step, options.tokens, options.model
     if (tokens is None) != (model is None):
         raise UsageError("--tokens and --model belong together", hint="give both, or --step SIZE")
     if tokens is not None and model is not None:
         from vmtool.cli.options import step_bytes
 
         if step is not None:
-            raise UsageError("--step and --tokens both say how long a step is", hint="give one")
+            raise UsageError("--step and --tokens both set the step", hint="give one of them")
         step = step_bytes(model, tokens)
     elif step is None:
-        step = align_up(-(-to // (_DOUBLING_PART if pattern == "doubling" else _STEPS)), granule)
-        step = min(step, to)
+        parts = _DOUBLING_PART if options.pattern == "doubling" else _STEPS
+        step = min(align_up(-(-to // parts), granule), to)
     if step > to:
         raise UsageError(
             f"a step of {step} bytes is larger than the peak of {to} bytes",
@@ -163,15 +171,14 @@ def _step(
 def _refuse_unsafe(
     commit: int, granule: int, budget: int | None, free: int | None, facts: MachineFacts
 ) -> None:
-    """Raise if budget, machine or device do not allow to commit so much."""
+    """Raise if the budget, the machine or the device does not allow to commit so much."""
     from vmtool.machine.preflight import Demand, SizeOption, check, refuse_unsafe
 
     if budget is not None and commit > budget:
         raise RefusedError(
             f"this commits {commit} bytes and the budget is {budget}",
-            hint=f"use --to {align_down(budget, granule)} or less, or raise --budget"
-            if budget >= granule
-            else f"raise --budget to {granule} or more: nothing smaller can be committed",
+            hint=f"raise --budget to {commit} ({format_size(commit)})"
+            + (f", or use --to {align_down(budget, granule)} or less" if budget >= granule else ""),
         )
     to = SizeOption("--to", granule)
     if free is not None:
@@ -188,10 +195,11 @@ def _refuse_unsafe(
     refuse_unsafe(check(demand, facts))
 
 
-def _copy_too(to: int, against: str | None, facts: MachineFacts, output: Output) -> bool:
-    """Tell whether to grow by copying as well, for which an old and a new block live at once."""
+def _copy_too(options: GrowOptions, facts: MachineFacts, output: Output) -> bool:
+    """Return whether to grow by copying as well, which needs an old and a new block at once."""
     from vmtool.machine.preflight import Demand, Severity, check
 
+    to, against = options.to, options.against
     if against == "nothing" or (against is None and to > _COPY_UP_TO):
         return False
     demand = Demand(reserve_bytes=2 * to, commit_bytes=2 * to, largest_commit_bytes=to)
@@ -209,18 +217,18 @@ def _copy_too(to: int, against: str | None, facts: MachineFacts, output: Output)
     )
 
 
-def _verdict(result: GrowResult, output: Output) -> int:
-    if result.error is not None:
-        raise result.error
-    failure = result.failure
-    if failure is not None:
+def _exit_code(result: GrowResult, output: Output) -> int:
+    from vmtool.report.grow import check_label, describe_failure
+
+    failed = next((check for check in result.checks if check.failed), None)
+    if failed is not None:
         raise CheckFailedError(
-            f"{failure.check}: {failure.failure}",
+            f"{check_label(failed)}: {describe_failure(failed)}",
             hint="run again with another --method; if both fail, test the RAM"
             if result.device is None
             else "run again while nobody else uses the device, with another --method",
         )
     if result.interrupted:
-        output.notice(f"interrupted after {len(result.elapsed_ns)} steps; all was given back")
+        output.notice(f"interrupted after {len(result.steps.elapsed_ns)} steps; all was released")
         return ExitCode.INTERRUPTED
     return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""``vmtool reserve``: reserve addresses and show that nothing else is taken."""
+"""``vmtool reserve``: reserve addresses and show that this takes no memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import click
 
 from vmtool.cli.options import SIZE, Command, backing_options, output_options
-from vmtool.cli.output import Output, command_line
+from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode
 
 
 @click.command("reserve", cls=Command)
 @click.argument("size", type=SIZE)
 @backing_options
-@click.option("--method", metavar="NAME", help="How it would commit; see vmtool stress -h.")
+@click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h.")
 @click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
 @click.option("--hold", is_flag=True, help="Keep the reservation until Enter or a signal.")
 @output_options
@@ -29,48 +29,46 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Reserve SIZE bytes of addresses and show that no memory is taken for them.
+    """Reserve SIZE bytes of addresses and show that this takes no memory.
 
     \b
     vmtool reserve 1TiB
     vmtool reserve 64GiB --hold --json
 
-    The change of address space, commit charge, resident memory and memory areas is measured. It
-    must be zero but for the first, and one area: if it is not, the exit code is 3. Nothing is ever
-    committed, so SIZE may be far more than there is RAM.
+    SIZE is rounded up to whole granules. The change of address space, commit charge, resident
+    memory and memory areas is measured: charge and resident memory must not change, and the memory
+    areas by one, else the exit code is 3. Nothing is committed, so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.memory import open_backing
     from vmtool.probes.reserve import measured_reservation
-    from vmtool.report.reserve import to_document, to_text
+    from vmtool.report.reserve import counter_label, to_text
 
     output = Output(as_json, path, quiet)
+    facts = read_facts()
     output.announce(backing)
     opened = open_backing(backing, method=method, huge=huge, chunk=chunk, label="vmtool reserve")
-    with measured_reservation(opened, size) as result:
-        output.emit(
-            lambda: to_document(result, read_facts(), command_line()),
-            lambda console: to_text(result, console),
-        )
+    with measured_reservation(opened, size, facts) as result:
+        output.emit(result, lambda console: to_text(result, console))
         if hold and not _hold(output, result.base):
             return ExitCode.INTERRUPTED
     if not result.passed:
-        wrong = next(check.ledger for check in result.ledgers if check.passed is False)
+        wrong = next(check for check in result.checks if check.failed)
         raise CheckFailedError(
-            f"reserving changed the {wrong} of this process by more than it may",
+            f"reserving changed the {counter_label(wrong)} by more than it may",
             hint="run it again; if it repeats, report it with --json",
         )
     return ExitCode.DONE
 
 
 def _hold(output: Output, base: int) -> bool:
-    """Wait; return whether Enter ended it, and not a signal."""
+    """Wait; return whether Enter ended it, not a signal."""
     from vmtool.cli.interrupt import wait_for_enter
 
     message = f"holding {base:#x} in process {os.getpid()}; press Enter or Ctrl-C to end"
     try:
         wait_for_enter(lambda: output.notice(message))
     except KeyboardInterrupt:
-        output.notice("interrupted; the reservation is given back")
+        output.notice("interrupted; the reservation was released")
         return False
     return True

@@ -7,17 +7,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import UnavailableError, VmtoolError
-from vmtool.machine.facts import FREE_RAM
-from vmtool.memory.posix.diagnosis import lift_address_space_limit
-from vmtool.units import GIB, KIB, MIB, format_size
+from vmtool.machine.facts import FREE_RAM, safe_part
+from vmtool.machine.preflight import (
+    descriptors_left,
+    group_limit_file,
+    lift_address_space_limit,
+    safe_mappings,
+    tasks_left,
+)
+from vmtool.memory.rlimits import how_to_raise
+from vmtool.units import GIB, KIB, MIB, count_of, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.machine.devices import DeviceMemory
-    from vmtool.machine.facts import MachineFacts
-    from vmtool.memory.cuda.devices import DeviceInfo
+    from vmtool.machine.facts import CgroupLevel, GroupLimit, MachineFacts, MemoryPressure
 
 
 class Rating(enum.Enum):
@@ -44,17 +48,20 @@ class Finding:
     message: str
     remedy: str | None = None
 
+    @classmethod
+    def ok(cls, kind: str, message: str) -> Finding:
+        """Return a finding where nothing needs to change."""
+        return cls(kind, Rating.OK, message)
 
-def _ok(kind: str, message: str) -> Finding:
-    return Finding(kind, Rating.OK, message)
+    @classmethod
+    def note(cls, kind: str, message: str, remedy: str) -> Finding:
+        """Return a finding that is worth knowing."""
+        return cls(kind, Rating.NOTE, message, remedy)
 
-
-def _note(kind: str, message: str, remedy: str) -> Finding:
-    return Finding(kind, Rating.NOTE, message, remedy)
-
-
-def _problem(kind: str, message: str, remedy: str) -> Finding:
-    return Finding(kind, Rating.PROBLEM, message, remedy)
+    @classmethod
+    def problem(cls, kind: str, message: str, remedy: str) -> Finding:
+        """Return a finding that makes ordinary use fail."""
+        return cls(kind, Rating.PROBLEM, message, remedy)
 
 
 def examine(facts: MachineFacts) -> tuple[Finding, ...]:
@@ -65,6 +72,14 @@ def examine(facts: MachineFacts) -> tuple[Finding, ...]:
 # Memory that the whole machine, or a control group, can give
 #: With less available than this, ordinary use fails.
 _MIN_AVAILABLE: Final = 512 * MIB
+#: With less than this safe to commit, hardly a command runs.
+_MIN_SAFE: Final = 16 * MIB
+#: A share of time, in percent, from which on waiting for memory is worth saying.
+_WAITING: Final = 1.0
+
+
+def _pressure(pressure: MemoryPressure) -> str:
+    return f"; tasks waited for memory {pressure.some_percent:.0f} % of the last 10 s"
 
 
 def _available(facts: MachineFacts) -> Finding | None:
@@ -72,25 +87,30 @@ def _available(facts: MachineFacts) -> Finding | None:
     if total is None or available is None:
         if facts.system.os != "Linux":
             return None
-        return _note(
+        return Finding.note(
             "unknown-memory",
             "RAM and the limits of this process are unknown: /proc is missing or hidden",
             "mount -t proc proc /proc; until then vmtool takes 1 GiB as safe",
         )
     words = f"{format_size(available)} of {format_size(total)} RAM available"
+    if facts.memory.arc_bytes:
+        words += f", and {format_size(facts.memory.arc_bytes)} of ZFS' cache"
+        available += facts.memory.arc_bytes
+    if facts.memory.pressure is not None and facts.memory.pressure.some_percent >= _WAITING:
+        words += _pressure(facts.memory.pressure)
     if available < min(_MIN_AVAILABLE, total // 10):
-        return _problem("available-memory", words, FREE_RAM)
-    return _ok("available-memory", words)
+        return Finding.problem("available-memory", words, FREE_RAM)
+    return Finding.ok("available-memory", words)
 
 
 def _swap(facts: MachineFacts) -> Finding | None:
     total = facts.memory.swap_total_bytes
     if total is not None and facts.system.os == "Darwin":
-        return _ok("swap", f"{format_size(total)} of swap; macOS makes more as it needs it")
+        return Finding.ok("swap", f"{format_size(total)} of swap; macOS makes more as it needs it")
     if total is None or facts.system.os != "Linux":
         return None  # Windows' page files are in its commit limit
     if total == 0:
-        return _note(
+        return Finding.note(
             "no-swap",
             "no swap: when RAM runs out, a process is killed at once",
             "keep the budget below what is available; vmtool does so by default",
@@ -98,8 +118,10 @@ def _swap(facts: MachineFacts) -> Finding | None:
     free = facts.memory.swap_free_bytes or 0
     words = f"{format_size(total - free)} of {format_size(total)} swap in use"
     if free < total // 10:
-        return _note("swap-full", words, "measured latencies will include swapping; free some RAM")
-    return _ok("swap", words)
+        return Finding.note(
+            "swap-full", words, "measured latencies will include swapping; free some RAM"
+        )
+    return Finding.ok("swap", words)
 
 
 def _overcommit(facts: MachineFacts) -> Finding | None:
@@ -107,7 +129,7 @@ def _overcommit(facts: MachineFacts) -> Finding | None:
     if commit.mode is None:
         return None
     if commit.mode == 1:
-        return _note(
+        return Finding.note(
             "always-overcommit",
             "vm.overcommit_memory is 1: no commit is refused, and the OOM killer ends a process when "
             "RAM runs out",
@@ -118,7 +140,7 @@ def _overcommit(facts: MachineFacts) -> Finding | None:
         words = "vm.overcommit_memory is 0: only a commit larger than all RAM and swap is refused"
         if most is not None:
             words += f", {format_size(most)}"
-        return _ok("overcommit", words)
+        return Finding.ok("overcommit", words)
     limit, headroom = commit.limit_bytes or 0, commit.headroom_bytes
     words = (
         f"vm.overcommit_memory is 2 and {format_size(max(headroom, 0))} of the commit limit of "
@@ -126,8 +148,8 @@ def _overcommit(facts: MachineFacts) -> Finding | None:
     )
     remedy = "sysctl -w vm.overcommit_ratio=95, add swap, or sysctl -w vm.overcommit_memory=0"
     if headroom < max(GIB, limit // 20):
-        return _problem("commit-limit", words, remedy)
-    return _note("commit-limit", words + "; writable reservations count as well", remedy)
+        return Finding.problem("commit-limit", words, remedy)
+    return Finding.note("commit-limit", words + "; writable reservations count as well", remedy)
 
 
 def _commit_limit_of_windows(facts: MachineFacts) -> Finding | None:
@@ -140,8 +162,8 @@ def _commit_limit_of_windows(facts: MachineFacts) -> Finding | None:
     )
     if headroom < max(GIB, limit // 20):
         remedy = "enlarge the page file (System Properties, Advanced, Performance), or commit less"
-        return _problem("commit-limit", words, remedy)
-    return _ok("commit-limit", words)
+        return Finding.problem("commit-limit", words, remedy)
+    return Finding.ok("commit-limit", words)
 
 
 def _cgroup(facts: MachineFacts) -> Finding | None:
@@ -150,48 +172,65 @@ def _cgroup(facts: MachineFacts) -> Finding | None:
     level = facts.cgroup.tightest
     total = facts.memory.total_bytes
     if level is None or level.bound_bytes is None or level.available_bytes is None:
-        return _ok("cgroup-limit", "no control group above this process limits memory")
+        return Finding.ok("cgroup-limit", "no control group above this process limits memory")
     if total is not None and level.bound_bytes >= total:
-        return _ok(
+        return Finding.ok(
             "cgroup-limit", f"the control group {level.path} allows more memory than there is RAM"
         )
-    ram = "" if total is None else f", although there is {format_size(total)} of RAM"
     words = (
         f"{format_size(level.available_bytes)} left of the {format_size(level.bound_bytes)} of "
-        f"control group {level.path} (v{level.version}){ram}; beyond it a process is killed"
+        f"control group {level.path} (v{level.version}){_used(level)}"
     )
-    name = "memory.max" if level.version == 2 else "memory.limit_in_bytes"
-    if level.high_bytes is not None and level.bound_bytes == level.high_bytes:
-        name = "memory.high"
-    remedy = f"raise {level.path}/{name}, or the memory limit of the container or unit"
-    if level.available_bytes < min(_MIN_AVAILABLE, level.bound_bytes // 10):
-        return _problem("cgroup-limit", words, remedy)
-    return _note("cgroup-limit", words, remedy)
+    if level.throttles:
+        words += "; above memory.high its tasks are slowed down, not killed"
+    else:
+        words += "; at the limit a process is killed"
+    if level.pressure is not None and level.pressure.some_percent >= _WAITING:
+        words += _pressure(level.pressure)
+    remedy = (
+        f"raise {group_limit_file(level)}: MemoryMax= of the unit, docker run --memory=..., "
+        "resources.limits.memory of the pod"
+    )
+    least = min(_MIN_AVAILABLE, level.bound_bytes // 10)
+    if level.available_bytes < least or safe_part(level.available_bytes) < _MIN_SAFE:
+        return Finding.problem("cgroup-limit", words, remedy)
+    return Finding.note("cgroup-limit", words, remedy)
+
+
+def _used(level: CgroupLevel) -> str:
+    if not level.used_bytes:
+        return ""
+    cache = ""
+    if level.reclaimable_bytes:
+        cache = f", of which {format_size(level.reclaimable_bytes)} is cache that is dropped first"
+    return f"; {format_size(level.used_bytes)} used{cache}"
 
 
 def _oom_kills(facts: MachineFacts) -> Finding | None:
     here = sum(level.oom_kills or 0 for level in facts.cgroup.levels[:1])
     machine = facts.memory.oom_kills
     if here:
-        return _note(
+        return Finding.note(
             "oom-kills",
-            f"{here:,} processes of this control group were killed for lack of memory",
-            "raise the limit of the group, or use a smaller --budget",
+            f"{count_of(here, 'kill')} for lack of memory in this control group so far",
+            "raise the limit of the group, or commit less",
         )
     if machine is None:
         return None
     if machine:
-        return _note(
+        return Finding.note(
             "oom-kills",
-            f"{machine:,} processes were killed for lack of memory since the machine started",
-            "`dmesg | grep -i 'killed process'` names them",
+            f"{count_of(machine, 'kill')} for lack of memory since the machine started",
+            "`dmesg | grep -i 'killed process'` names the processes",
         )
-    return _ok("oom-kills", "no process was killed for lack of memory")
+    return Finding.ok("oom-kills", "no process was killed for lack of memory")
 
 
 # Limits of this process
 #: What engines with many small mappings recommend; the kernel's default is 65,530.
 _MANY_MAPPINGS: Final = 262_144
+#: What a small run with the default options needs.
+_MIN_MAPPINGS: Final = 1024
 
 
 def _mappings(facts: MachineFacts) -> Finding | None:
@@ -200,16 +239,17 @@ def _mappings(facts: MachineFacts) -> Finding | None:
         return None
     words = f"{used:,} of {limit:,} memory areas (vm.max_map_count) in use"
     remedy = f"sysctl -w vm.max_map_count={max(4 * limit, _MANY_MAPPINGS)}"
-    if limit - used < limit // 10:
-        return _problem("mapping-limit", words, remedy)
+    safe = safe_mappings(facts) or 0
+    if limit - used < limit // 10 or safe < _MIN_MAPPINGS:
+        return Finding.problem("mapping-limit", words, remedy)
     if limit < _MANY_MAPPINGS:
-        scattered = max(limit - used, 0) // 2
-        return _note(
+        return Finding.note(
             "mapping-limit",
-            f"{words}: room for about {scattered:,} scattered granules; growth at the tail takes one",
+            f"{words}: room for about {safe // 2:,} scattered granules; growth at the tail takes "
+            "one area",
             remedy,
         )
-    return _ok("mapping-limit", words)
+    return Finding.ok("mapping-limit", words)
 
 
 def _address_space(facts: MachineFacts) -> Finding | None:
@@ -220,28 +260,97 @@ def _address_space(facts: MachineFacts) -> Finding | None:
         return None
     limit = facts.process.address_space_limit_bytes
     if limit is None:
-        return _ok("address-space-limit", "RLIMIT_AS is unlimited")
+        return Finding.ok("address-space-limit", "RLIMIT_AS is unlimited")
     total = facts.memory.total_bytes
     words = f"RLIMIT_AS is {format_size(limit)}: reservations count although they hold no memory"
-    remedy = lift_address_space_limit(linux=facts.system.os == "Linux")
+    remedy = lift_address_space_limit(facts)
     if total is None or limit < 2 * total:
-        return _problem("address-space-limit", words, remedy)
-    return _note("address-space-limit", words, remedy)
+        return Finding.problem("address-space-limit", words, remedy)
+    return Finding.note("address-space-limit", words, remedy)
 
 
 def _data(facts: MachineFacts) -> Finding | None:
     limit, used = facts.process.data_limit_bytes, facts.process.data_bytes
     if limit is None:
-        return None if used is None else _ok("data-limit", "RLIMIT_DATA is unlimited")
+        return None if used is None else Finding.ok("data-limit", "RLIMIT_DATA is unlimited")
     words = (
         f"RLIMIT_DATA is {format_size(limit)}, {format_size(used or 0)} in use: committed memory "
         "counts; on Linux an mmap over a reservation (--method fixed) can exceed it, and then every "
         "other call that needs memory fails"
     )
+    remedy = how_to_raise("RLIMIT_DATA", limit=facts.limits.data)
     available = facts.machine_available_bytes
     if available is None or limit < available:
-        return _problem("data-limit", words, "ulimit -d unlimited")
-    return _note("data-limit", words, "ulimit -d unlimited")
+        return Finding.problem("data-limit", words, remedy)
+    return Finding.note("data-limit", words, remedy)
+
+
+#: A worker of ``vmtool stress`` is a process with a few threads and three pipes.
+_FEW_TASKS: Final = 16
+_FEW_DESCRIPTORS: Final = 32
+#: Serving engines lock their staging buffers; less than this is a default, and no decision.
+_LITTLE_LOCKED: Final = 64 * MIB
+
+
+def _task_limit(facts: MachineFacts) -> Finding | None:
+    found = tasks_left(facts)
+    if found is None:
+        known = facts.limits.tasks is not None
+        return Finding.ok("task-limit", "processes and threads are not limited") if known else None
+    left, words, remedy = found
+    words = f"{left:,} more processes and threads can be started: {words}"
+    if left < _FEW_TASKS:
+        return Finding.problem("task-limit", words, remedy)
+    return Finding.ok("task-limit", words)
+
+
+def _descriptors(facts: MachineFacts) -> Finding | None:
+    left, limit = descriptors_left(facts), facts.limits.descriptors
+    if left is None or limit is None:
+        return None
+    words = f"RLIMIT_NOFILE is {limit.soft:,} and {facts.limits.descriptors_used:,} files are open"
+    if left < _FEW_DESCRIPTORS:
+        return Finding.problem(
+            "descriptor-limit", words, how_to_raise("RLIMIT_NOFILE", limit=limit)
+        )
+    return Finding.ok("descriptor-limit", words)
+
+
+def _locked_memory(facts: MachineFacts) -> Finding | None:
+    limit = facts.limits.locked_memory
+    if limit is None:
+        return None
+    if limit.soft is None:
+        return Finding.ok("locked-limit", "RLIMIT_MEMLOCK is unlimited")
+    words = f"RLIMIT_MEMLOCK is {format_size(limit.soft)}: no more can be locked in RAM (mlock)"
+    if limit.soft < _LITTLE_LOCKED:
+        return Finding.note("locked-limit", words, how_to_raise("RLIMIT_MEMLOCK", limit=limit))
+    return Finding.ok("locked-limit", words)
+
+
+def _processor_time(facts: MachineFacts) -> Finding | None:
+    limit = facts.limits.cpu_s
+    if limit is None or limit.soft is None:
+        return None
+    return Finding.note(
+        "cpu-limit",
+        f"RLIMIT_CPU is {limit.soft:,} s: a process that used so much processor time is killed",
+        how_to_raise("RLIMIT_CPU", limit=limit),
+    )
+
+
+def _fork(facts: MachineFacts) -> Finding | None:
+    """In mode 2 a fork is charged all private writable memory of the process once more."""
+    used, headroom = facts.process.data_bytes, facts.commit.headroom_bytes
+    if facts.commit.mode != 2 or used is None or headroom is None or headroom <= 0:
+        return None  # at the limit nothing is left for anything: commit-limit says so
+    words = (
+        f"a fork of this process is charged {format_size(used)} once more, and "
+        f"{format_size(max(headroom, 0))} of the commit limit is left"
+    )
+    if used > headroom:
+        return Finding.problem("fork-headroom", words, "start processes before memory is committed")
+    return Finding.ok("fork-headroom", words)
 
 
 # Huge pages
@@ -252,14 +361,25 @@ def _transparent_huge_pages(facts: MachineFacts) -> Finding | None:
     huge = facts.huge_pages
     if facts.system.os != "Linux":
         return None
+    if huge.hidden:
+        works = {
+            True: "--huge works",
+            False: "--huge is refused",
+            None: "unknown whether --huge works",
+        }
+        return Finding.note(
+            "huge-pages-unknown",
+            f"/sys is missing or hidden, and with it how huge pages are set; {works[huge.advice_works]}",
+            "mount -t sysfs sysfs /sys",
+        )
     if huge.thp_mode is None:
-        return _note(
+        return Finding.note(
             "no-huge-pages",
             "this kernel has no transparent huge pages, so --huge is refused",
             "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
         )
     if huge.thp_disabled_here:
-        return _note(
+        return Finding.note(
             "huge-pages-disabled",
             "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)",
             "start it from a parent that does not set PR_SET_THP_DISABLE",
@@ -268,20 +388,20 @@ def _transparent_huge_pages(facts: MachineFacts) -> Finding | None:
     if huge.thp_mode == "always":
         filled = huge.collapse_empty_pages
         how = "" if filled is None else f" (max_ptes_none is {filled})"
-        return _note(
+        return Finding.note(
             "huge-pages-always",
             f"transparent huge pages{size} are always on: khugepaged may fill released "
             f"pages inside one{how}, and resident memory grows back",
             f"echo madvise > {_ENABLED}",
         )
     if huge.thp_mode == "never":
-        return _note(
+        return Finding.note(
             "huge-pages-never",
             f"transparent huge pages{size} are off: --huge changes nothing, and touching 2 MiB "
             "takes 512 page faults",
             f"echo madvise > {_ENABLED}",
         )
-    return _ok(
+    return Finding.ok(
         "huge-pages", f"transparent huge pages{size} on request (madvise), which --huge makes"
     )
 
@@ -289,18 +409,52 @@ def _transparent_huge_pages(facts: MachineFacts) -> Finding | None:
 def _reserved_huge_pages(facts: MachineFacts) -> Finding | None:
     total = facts.memory.total_bytes
     pools = facts.huge_pages.pools
-    idle = sum(pool.page_bytes * pool.free for pool in pools)
-    held = sum(pool.page_bytes * pool.total for pool in pools)
-    if not held or total is None:
+    reserved = sum(pool.page_bytes * pool.total for pool in pools)
+    if not reserved or total is None:
         return None
-    words = f"{format_size(held)} of RAM is reserved as huge pages, {format_size(idle)} of it idle"
-    if idle > total // 10:
-        return _note(
+    free = sum(pool.page_bytes * pool.free for pool in pools)
+    words = (
+        f"{format_size(reserved)} of RAM is reserved as huge pages, {format_size(free)} of it free"
+    )
+    refused = [pool for pool in pools if pool.free and pool.works is False]
+    if refused:
+        size = format_size(refused[0].page_bytes)
+        return Finding.note(
+            "reserved-huge-pages",
+            f"{words}; mapping one of {size} (MAP_HUGETLB) is refused all the same",
+            "raise nr_hugepages: free pages may be reserved by another program already",
+        )
+    for group in facts.cgroup.huge_pages:
+        if any(pool.page_bytes == group.page_bytes for pool in pools):
+            return _huge_page_group(words, group)
+    if free > total // 10:
+        return Finding.note(
             "reserved-huge-pages",
             f"{words}: ordinary commits cannot use it",
             "sysctl -w vm.nr_hugepages=0, if no program uses them",
         )
-    return _ok("reserved-huge-pages", words)
+    return Finding.ok("reserved-huge-pages", words)
+
+
+def _huge_page_group(words: str, group: GroupLimit) -> Finding:
+    """Return the limit of a group: what exceeds it maps, and is SIGBUS at the first touch."""
+    size = format_size(group.page_bytes or 0)
+    return Finding.note(
+        "hugetlb-limit",
+        f"{words}; control group {group.path} may use {format_size(group.limit)} of those of {size} "
+        f"({format_size(group.used)} used): touching more is SIGBUS, not an error",
+        "raise its hugetlb limit: resources.limits.hugepages-SIZE of the pod",
+    )
+
+
+def _nodes(facts: MachineFacts) -> Finding | None:
+    nodes = facts.memory.nodes
+    if not nodes:
+        return None
+    if len(nodes) == 1:
+        return Finding.ok("numa", "one NUMA node")
+    free = ", ".join(f"node {node.number} {format_size(node.free_bytes)}" for node in nodes)
+    return Finding.ok("numa", f"{len(nodes)} NUMA nodes, free: {free}")
 
 
 # The platform
@@ -312,8 +466,8 @@ _VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)")
 def _page(facts: MachineFacts) -> Finding:
     words = f"pages of {format_size(facts.page_bytes)}"
     if facts.page_bytes == 4 * KIB:
-        return _ok("page-size", words)
-    return _note(
+        return Finding.ok("page-size", words)
+    return Finding.note(
         "page-size",
         f"{words}: offsets made for 4 KiB are refused here",
         "query the granularity (vmtool does) and never hard-code it",
@@ -323,7 +477,7 @@ def _page(facts: MachineFacts) -> Finding:
 def _allocation(facts: MachineFacts) -> Finding | None:
     if facts.allocation_bytes is None or facts.allocation_bytes == facts.page_bytes:
         return None
-    return _note(
+    return Finding.note(
         "allocation-granularity",
         f"addresses are reserved in units of {format_size(facts.allocation_bytes)}, although pages "
         f"are {format_size(facts.page_bytes)}: a view at another offset fails with error 1132",
@@ -336,19 +490,19 @@ def _kernel(facts: MachineFacts) -> Finding | None:
     if facts.system.os != "Linux" or match is None or facts.environment.gvisor:
         return None
     if (int(match[1]), int(match[2])) < _POPULATE_KERNEL:
-        return _note(
+        return Finding.note(
             "old-kernel",
             f"Linux {facts.system.kernel} has no MADV_POPULATE_WRITE: --method advise is refused",
             "Linux 5.14 or later; the other methods work",
         )
-    return _ok("kernel", f"Linux {facts.system.kernel}")
+    return Finding.ok("kernel", f"Linux {facts.system.kernel}")
 
 
 def _container(facts: MachineFacts) -> Finding | None:
     name = facts.environment.container
     if name is None:
         return None
-    return _note(
+    return Finding.note(
         "container",
         f"in a container ({name}): limits are set outside it, and sysctls are those of the host",
         "change limits where the container is started, sysctls on the host",
@@ -360,12 +514,12 @@ def _wsl(facts: MachineFacts) -> Finding | None:
     if version is None:
         return None
     if version == 1:
-        return _note(
+        return Finding.note(
             "wsl",
             "WSL 1: Windows emulates the Linux calls; times are not those of Linux",
             "wsl --set-version DISTRIBUTION 2",
         )
-    return _note(
+    return Finding.note(
         "wsl",
         "WSL 2: a virtual machine with half of the RAM by default",
         "set memory= in %UserProfile%\\.wslconfig, then wsl --shutdown",
@@ -375,7 +529,7 @@ def _wsl(facts: MachineFacts) -> Finding | None:
 def _gvisor(facts: MachineFacts) -> Finding | None:
     if not facts.environment.gvisor:
         return None
-    return _note(
+    return Finding.note(
         "gvisor",
         "gVisor refuses no commit; the sandbox is killed when memory runs out",
         "stay below the sandbox's memory limit with --budget",
@@ -385,7 +539,7 @@ def _gvisor(facts: MachineFacts) -> Finding | None:
 def _macos(facts: MachineFacts) -> Finding | None:
     if facts.system.os != "Darwin":
         return None
-    return _note(
+    return Finding.note(
         "not-available",
         "macOS has no commit limit, no control groups, no transparent huge pages and no limit of "
         "memory areas",
@@ -396,7 +550,7 @@ def _macos(facts: MachineFacts) -> Finding | None:
 def _wine(facts: MachineFacts) -> Finding | None:
     if facts.system.os != "Wine":
         return None
-    return _note(
+    return Finding.note(
         "wine",
         f"Wine {facts.system.kernel}, not Windows: it enforces no commit limit, and its times "
         "say nothing about Windows",
@@ -412,12 +566,12 @@ def _page_file(facts: MachineFacts) -> Finding | None:
     if total is None or facts.system.os != "Windows":
         return None
     if total == 0:
-        return _note(
+        return Finding.note(
             "no-page-file",
             "no page file: the commit limit is RAM alone, and commits fail with error 1455 while RAM is free",
             f"let Windows manage one: {_PAGE_FILE}",
         )
-    return _ok("page-file", f"page files of {format_size(total)}, part of the commit limit")
+    return Finding.ok("page-file", f"page files of {format_size(total)}, part of the commit limit")
 
 
 def _large_pages(facts: MachineFacts) -> Finding | None:
@@ -426,8 +580,10 @@ def _large_pages(facts: MachineFacts) -> Finding | None:
         return None
     words = f"large pages of {format_size(size)}"
     if allowed:
-        return _ok("large-pages", f"{words} are allowed for this user; vmtool does not use them")
-    return _note(
+        return Finding.ok(
+            "large-pages", f"{words} are allowed for this user; vmtool does not use them"
+        )
+    return Finding.note(
         "large-page-privilege",
         f"{words} need the right to lock pages (SeLockMemoryPrivilege), which this user lacks; "
         "vmtool does not use them, engines may",
@@ -444,9 +600,15 @@ _RULES: Final[tuple[Callable[[MachineFacts], Finding | None], ...]] = (
     _commit_limit_of_windows,
     _cgroup,
     _oom_kills,
+    _nodes,
     _mappings,
     _address_space,
     _data,
+    _task_limit,
+    _descriptors,
+    _locked_memory,
+    _processor_time,
+    _fork,
     _transparent_huge_pages,
     _reserved_huge_pages,
     _page,
@@ -460,111 +622,3 @@ _RULES: Final[tuple[Callable[[MachineFacts], Finding | None], ...]] = (
     _page_file,
     _large_pages,
 )
-
-
-# CUDA devices
-
-
-def examine_devices() -> tuple[Finding, ...]:
-    """Return a rating of each device, or why there is none."""
-    from vmtool.machine.devices import read_device_memory
-    from vmtool.memory.cuda.devices import devices
-    from vmtool.memory.cuda.diagnosis import BrokenDriverError
-
-    try:
-        found = devices()
-    except BrokenDriverError as error:
-        words = f"{error}{(error.cause and ': ' + error.cause) or ''}"
-        return (_problem("cuda", words, error.hint or "nvidia-smi"),)
-    except UnavailableError as error:
-        return (_note("no-cuda", error.cause or str(error), error.hint or "use --backing host"),)
-    except VmtoolError as error:
-        return (_problem("cuda", str(error), error.hint or "nvidia-smi"),)
-    rated: list[Finding] = []
-    for info in found:
-        try:
-            rated += _rate(info, read_device_memory(info))
-        except VmtoolError as error:  # such as no room for a context: the others are still rated
-            words = f"cuda:{info.ordinal}, {info.name}: {error}"
-            rated.append(_problem("cuda", words, error.hint or "nvidia-smi"))
-    return tuple(rated)
-
-
-def examine_device(ordinal: int) -> tuple[Finding, ...]:
-    """Return a rating of one device.
-
-    Raises:
-        UnavailableError: If there is no such device.
-        CudaError: If a call of the driver fails.
-    """
-    from vmtool.machine.devices import read_device_memory
-    from vmtool.memory.cuda.devices import device
-
-    info = device(ordinal)
-    return _rate(info, read_device_memory(info))
-
-
-def _rate(info: DeviceInfo, memory: DeviceMemory) -> tuple[Finding, ...]:
-    found = check_device(info, memory.free_bytes)
-    if not memory.others:
-        return found
-    names = ", ".join(
-        f"{each.name or 'a process'} ({each.pid})"
-        + (f" with {format_size(each.used_bytes)}" if each.used_bytes is not None else "")
-        for each in memory.others
-    )
-    return (
-        *found,
-        _note(
-            "device-shared",
-            f"cuda:{info.ordinal} is in use by {names}",
-            "end it before measuring: what it allocates meanwhile changes the results",
-        ),
-    )
-
-
-def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
-    """Return what *info* and the *free* bytes say about one device."""
-    name = f"cuda:{info.ordinal}"
-    words = f"{name}, {info.name}, {format_size(free)} of {format_size(info.total_bytes)} free"
-    if not info.attributes.get("vmm"):
-        return (
-            _problem(
-                "no-vmm",
-                f"{words}: no virtual memory management, so nothing can be committed on it",
-                "use another device; under WDDM or a vGPU the driver may withhold it",
-            ),
-        )
-    if free < info.total_bytes // 20:
-        checks = [_problem("device-memory", words, "nvidia-smi shows the processes that use it")]
-    else:
-        checks = [_ok("device", f"{words}; it has virtual memory management")]
-    if info.driver_model == "wddm":
-        checks.append(
-            _note(
-                "wddm",
-                f"{name} runs under WDDM: commits may be paged to host memory, and unmapping takes "
-                "milliseconds",
-                "nvidia-smi -dm TCC (where the card has it), or keep below the free memory",
-            )
-        )
-    elif info.driver_model == "tcc":
-        checks.append(_ok("tcc", f"{name} runs under TCC: Windows does not page its memory"))
-    elif info.driver_model == "wsl":
-        checks.append(
-            _note(
-                "wsl-device",
-                f"{name} is used through the driver of Windows: sharing memory by file descriptor "
-                "does not work",
-                "use the device from Linux itself, where that is needed",
-            )
-        )
-    if info.integrated:
-        checks.append(
-            _note(
-                "integrated",
-                f"{name} shares the RAM of the host: what it commits is taken from there",
-                "keep both budgets together below the RAM",
-            )
-        )
-    return tuple(checks)

@@ -12,11 +12,13 @@ from typing import Final
 from vmtool import __version__
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.process import wine_version
+from vmtool.memory.rlimits import ResourceLimit, has_capability, read_resource_limit
 from vmtool.units import GIB, MIB, format_size
 
-#: Left to everything else on the machine when a safe amount is worked out.
+#: Kept in reserve for everything else on the machine, but no more than two fifths of what there is.
 KEEP_BYTES: Final = 256 * MIB
-#: Left to the interpreter and its libraries of what a limit of the process leaves.
+#: Kept in reserve for the interpreter and its libraries, but no more than half of what a limit of
+#: the process leaves.
 SPARE_BYTES: Final = 64 * MIB
 
 
@@ -46,6 +48,28 @@ class SystemFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPressure:
+    """How long tasks waited for memory, in percent of the last 10 s (Linux's PSI).
+
+    Attributes:
+        some_percent: At least one task waited.
+        full_percent: All tasks waited.
+    """
+
+    some_percent: float
+    full_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """The memory of one NUMA node."""
+
+    number: int
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryFacts:
     """RAM and swap, in bytes.
 
@@ -55,6 +79,9 @@ class MemoryFacts:
         swap_total_bytes: Swap space.
         swap_free_bytes: Swap space that is not used.
         oom_kills: Processes that the kernel killed for lack of memory since it started.
+        arc_bytes: What ZFS' cache (ARC) can give up: available too, and counted as used by Linux.
+        pressure: How long tasks waited for memory; ``None`` where the kernel does not count it.
+        nodes: NUMA nodes with memory; empty where the kernel has none.
     """
 
     total_bytes: int | None = None
@@ -62,6 +89,14 @@ class MemoryFacts:
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     oom_kills: int | None = None
+    arc_bytes: int = 0
+    pressure: MemoryPressure | None = None
+    nodes: tuple[NumaNode, ...] = ()
+
+    @property
+    def reclaimable_available_bytes(self) -> int | None:
+        """RAM that can be had without swapping, ZFS' cache included."""
+        return None if self.available_bytes is None else self.available_bytes + self.arc_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +109,19 @@ class HugeSize:
 
 @dataclass(frozen=True, slots=True)
 class HugePool:
-    """One pool of reserved huge pages (hugetlb), counted in pages."""
+    """One pool of reserved huge pages (hugetlb), counted in pages.
+
+    Attributes:
+        page_bytes: The size of its pages.
+        total: All its pages.
+        free: Those that no process uses; others may have reserved them all the same.
+        works: Whether one could be mapped (``MAP_HUGETLB``); ``None`` if it was not tried.
+    """
 
     page_bytes: int
     total: int
     free: int
+    works: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +137,8 @@ class HugePageFacts:
             may have that khugepaged makes.
         sizes: Multi-size huge pages (mTHP), ascending.
         pools: Reserved pools, ascending.
+        hidden: Whether the kernel's files about huge pages are missing, as without ``/sys``.
+        advice_works: Whether ``MADV_HUGEPAGE`` is accepted; ``None`` if it was not tried.
         large_bytes: The size of a large page of Windows.
         large_privilege: Whether this process may use those.
     """
@@ -105,6 +150,8 @@ class HugePageFacts:
     collapse_empty_pages: int | None = None
     sizes: tuple[HugeSize, ...] = ()
     pools: tuple[HugePool, ...] = ()
+    hidden: bool = False
+    advice_works: bool | None = None
     large_bytes: int | None = None
     large_privilege: bool | None = None
 
@@ -150,8 +197,13 @@ class CgroupLevel:
         limit_bytes: ``memory.max`` (v1: ``memory.limit_in_bytes``); ``None`` is unlimited.
         high_bytes: ``memory.high``, above which v2 throttles; ``None`` is unlimited.
         used_bytes: Memory charged to it and to the groups below it.
-        reclaimable_bytes: File cache in that, which the kernel drops first.
+        cache_bytes: File cache in that.
+        reclaimable_bytes: The part of the cache that the kernel drops first: neither dirty, nor
+            being written back, nor mapped, nor locked.
         oom_kills: Processes in it that were killed at the limit.
+        limit_hits: How often it was at the limit, and had to reclaim (``memory.events`` ``max``).
+        high_hits: How often it was above high, and was throttled (``memory.events`` ``high``).
+        pressure: How long its tasks waited for memory; ``None`` where the kernel does not count it.
     """
 
     path: str
@@ -161,6 +213,17 @@ class CgroupLevel:
     used_bytes: int | None = None
     reclaimable_bytes: int = 0
     oom_kills: int | None = None
+    cache_bytes: int | None = None
+    limit_hits: int | None = None
+    high_hits: int | None = None
+    pressure: MemoryPressure | None = None
+
+    @property
+    def throttles(self) -> bool:
+        """Whether the bound is high, above which tasks are slowed down and never killed."""
+        return (
+            self.high_bytes is not None and self.bound_bytes == self.high_bytes != self.limit_bytes
+        )
 
     @property
     def bound_bytes(self) -> int | None:
@@ -178,14 +241,35 @@ class CgroupLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupFacts:
-    """The memory limits of every control group that this process is in.
+class GroupLimit:
+    """The tightest limit of one thing in the control groups that this process is in.
 
     Attributes:
-        levels: From the process's own group up to the root; both versions on hybrid systems.
+        path: The directory of the group.
+        limit: The limit: of tasks, or in bytes.
+        used: What is used of it.
+        page_bytes: For reserved huge pages, their size.
+    """
+
+    path: str
+    limit: int
+    used: int
+    page_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupFacts:
+    """The limits of every control group that this process is in.
+
+    Attributes:
+        levels: Memory, from the process's own group up to the root; both versions on hybrid systems.
+        tasks: Processes and threads (``pids.max``); ``None`` is unlimited.
+        huge_pages: Reserved huge pages (``hugetlb``), by size; a page above it is SIGBUS.
     """
 
     levels: tuple[CgroupLevel, ...] = ()
+    tasks: GroupLimit | None = None
+    huge_pages: tuple[GroupLimit, ...] = ()
 
     @property
     def tightest(self) -> CgroupLevel | None:
@@ -217,6 +301,34 @@ class EnvironmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitFacts:
+    """Resource limits of this process; ``None`` is unknown.
+
+    Attributes:
+        address_space: ``RLIMIT_AS``.
+        data: ``RLIMIT_DATA``.
+        locked_memory: ``RLIMIT_MEMLOCK``.
+        descriptors: ``RLIMIT_NOFILE``.
+        descriptors_used: Open files of this process.
+        tasks: ``RLIMIT_NPROC``; it does not hold for root, or with CAP_SYS_ADMIN or
+            CAP_SYS_RESOURCE.
+        tasks_used: Processes and threads of this user.
+        tasks_exempt: Whether ``RLIMIT_NPROC`` does not hold for this process.
+        cpu_s: ``RLIMIT_CPU``.
+    """
+
+    address_space: ResourceLimit | None = None
+    data: ResourceLimit | None = None
+    locked_memory: ResourceLimit | None = None
+    descriptors: ResourceLimit | None = None
+    descriptors_used: int | None = None
+    tasks: ResourceLimit | None = None
+    tasks_used: int | None = None
+    tasks_exempt: bool = False
+    cpu_s: ResourceLimit | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """The facts of one machine at one moment.
 
@@ -234,6 +346,7 @@ class MachineFacts:
     cgroup: CgroupFacts = field(default_factory=CgroupFacts)
     process: ProcessLimits = field(default_factory=ProcessLimits)
     environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
+    limits: LimitFacts = field(default_factory=LimitFacts)
 
     @property
     def machine_bounds(self) -> dict[str, int]:
@@ -242,7 +355,7 @@ class MachineFacts:
             {
                 "cgroup-limit": self.cgroup.available_bytes,
                 "commit-limit": self.commit.headroom_bytes if self.commit.is_enforced else None,
-                "available-memory": self.memory.available_bytes,
+                "available-memory": self.memory.reclaimable_available_bytes,
             }
         )
 
@@ -267,7 +380,7 @@ class MachineFacts:
         """
         machine = {name: safe_part(left) for name, left in self.machine_bounds.items()}
         process = {
-            name: max(left - SPARE_BYTES, 0) // MIB * MIB
+            name: (left - min(SPARE_BYTES, left // 2)) // MIB * MIB
             for name, left in self.process_bounds.items()
         }
         return (machine or {"unknown": safe_part(None)}) | process
@@ -313,12 +426,13 @@ def _known(bounds: dict[str, int | None]) -> dict[str, int]:
 def safe_part(available: int | None) -> int:
     """Return the part of *available* that a benchmark may commit, in whole MiB.
 
-    Four fifths of it, and at least 256 MiB are kept in reserve; 1 GiB where what is available is
-    not known.
+    At least a fifth is kept in reserve, and 256 MiB, or two fifths where that is less; 1 GiB is safe
+    where what is available is not known.
     """
     if available is None:
         return GIB
-    return max(min(available * 4 // 5, available - KEEP_BYTES), 0) // MIB * MIB
+    kept = max(available // 5, min(KEEP_BYTES, available * 2 // 5))
+    return (available - kept) // MIB * MIB
 
 
 #: What frees RAM, and what shows who has it.
@@ -338,9 +452,12 @@ def describe_bound(name: str, facts: MachineFacts) -> str:
     process = facts.process
     left = format_size((facts.machine_bounds | facts.process_bounds).get(name, 0))
     if name == "cgroup-limit" and (level := facts.cgroup.tightest) is not None:
-        return (
+        words = (
             f"the control group {level.path} leaves {left} of {format_size(level.bound_bytes or 0)}"
         )
+        if level.throttles:
+            words += " (memory.high)"
+        return words
     if name == "commit-limit":
         return f"the commit limit leaves {left}"
     if name == "available-memory":
@@ -421,3 +538,53 @@ def read_memory(oom_kills: int | None = None) -> MemoryFacts:
     except (OSError, ValueError, RuntimeError):
         return MemoryFacts(ram.total, ram.available, oom_kills=oom_kills)
     return MemoryFacts(ram.total, ram.available, swap.total, swap.free, oom_kills)
+
+
+_SYS_ADMIN: Final = 21  # capabilities of include/uapi/linux/capability.h
+_SYS_RESOURCE: Final = 24
+
+
+def read_limits() -> LimitFacts:
+    """Return the resource limits of this process, with what is used of those that are counted."""
+    if sys.platform == "win32":
+        return LimitFacts()
+    else:  # mypy needs both branches spelled out
+        tasks = read_resource_limit("RLIMIT_NPROC")
+        exempt = os.getuid() == 0 or has_capability(_SYS_ADMIN) or has_capability(_SYS_RESOURCE)
+        return LimitFacts(
+            address_space=read_resource_limit("RLIMIT_AS"),
+            data=read_resource_limit("RLIMIT_DATA"),
+            locked_memory=read_resource_limit("RLIMIT_MEMLOCK"),
+            descriptors=read_resource_limit("RLIMIT_NOFILE"),
+            descriptors_used=_count_descriptors(),
+            tasks=tasks,
+            # Counting reads a file of every process, which is not worth it without a limit.
+            tasks_used=None if exempt or tasks is None or tasks.soft is None else _count_tasks(),
+            tasks_exempt=exempt,
+            cpu_s=read_resource_limit("RLIMIT_CPU"),
+        )
+
+
+def _count_descriptors() -> int | None:
+    for directory in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return len(os.listdir(directory)) - 1  # noqa: PTH208 - without the one that lists it
+        except OSError:
+            continue
+    return None
+
+
+def _count_tasks() -> int | None:
+    """Return the processes and threads of this user; those in other containers are not visible."""
+    try:
+        import psutil
+
+        uid = os.getuid()
+        found = psutil.process_iter(["uids", "num_threads"])
+        return sum(
+            each.info["num_threads"] or 1
+            for each in found
+            if each.info["uids"] is not None and each.info["uids"].real == uid
+        )
+    except (ImportError, OSError, MemoryError, RuntimeError):
+        return None

@@ -1,13 +1,16 @@
-"""The kernel's text files, as a source that a test replaces with a recorded machine."""
+"""The kernel's text files, from a source that a test replaces with a recorded machine."""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+import re
+from typing import Final, Protocol
+
+from vmtool.machine.facts import MemoryPressure
 
 
 class Files(Protocol):
-    """Reads files; what is missing or forbidden is ``None`` or empty, never an error."""
+    """Reads files; one that is missing or forbidden is ``None`` or empty, never an error."""
 
     def read(self, path: str) -> str | None:
         """Return the text of *path*, or ``None`` if it can't be read."""
@@ -16,14 +19,13 @@ class Files(Protocol):
         """Return the sorted names in the directory *path*, none if it can't be listed."""
 
     def exists(self, path: str) -> bool:
-        """Tell whether *path* is there."""
+        """Return whether *path* exists."""
 
 
 class KernelFiles:
     """The files of the running system."""
 
     def read(self, path: str) -> str | None:
-        """Return the text of *path*, or ``None`` if it can't be read."""
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 return file.read()
@@ -31,14 +33,12 @@ class KernelFiles:
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the sorted names in the directory *path*, none if it can't be listed."""
         try:
             return tuple(sorted(os.listdir(path)))  # noqa: PTH208 - strings in, strings out
         except OSError:
             return ()
 
     def exists(self, path: str) -> bool:
-        """Tell whether *path* is there."""
         return os.path.exists(path)  # noqa: PTH110 - strings in, strings out
 
 
@@ -61,3 +61,15 @@ def parse_choice(text: str | None) -> str | None:
     if text is None or "[" not in text or "]" not in text:
         return None
     return text[text.index("[") + 1 : text.index("]")] or None
+
+
+#: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0`` (Documentation/accounting/psi.rst).
+_AVERAGE: Final = re.compile(r"^(some|full) avg10=([0-9]+\.[0-9]+)", re.MULTILINE)
+
+
+def parse_pressure(text: str | None) -> MemoryPressure | None:
+    """Return the pressure of the last 10 s; ``None`` for a kernel that does not count it."""
+    found = {name: float(value) for name, value in _AVERAGE.findall(text or "")}
+    if "some" not in found:
+        return None
+    return MemoryPressure(found["some"], found.get("full", 0.0))

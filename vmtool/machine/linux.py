@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.cgroup import read_cgroups
@@ -16,6 +18,8 @@ from vmtool.machine.facts import (
     HugeSize,
     MachineFacts,
     MemoryFacts,
+    NumaNode,
+    read_limits,
     read_memory,
     read_system,
 )
@@ -24,12 +28,13 @@ from vmtool.machine.files import (
     parse_choice,
     parse_int,
     parse_pairs,
+    parse_pressure,
 )
 from vmtool.memory.counters import read_process_limits
 from vmtool.memory.process import parse_kib
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from vmtool.machine.files import Files
 
@@ -101,8 +106,10 @@ def _hypervisor(files: Files) -> str | None:
     return "unknown" if "hypervisor" in flags.split() else None
 
 
-_THP = "/sys/kernel/mm/transparent_hugepage"
+_MM = "/sys/kernel/mm"
+_THP = f"{_MM}/transparent_hugepage"
 _POOLS = "/sys/kernel/mm/hugepages"
+_NODES = "/sys/devices/system/node"
 _SIZED = re.compile(r"hugepages-([0-9]+)kB")
 
 
@@ -119,8 +126,15 @@ def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = No
         system=read_system(parse_cpu_model(source.read("/proc/cpuinfo"))),
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
-        memory=memory or read_memory(parse_pairs(source.read("/proc/vmstat")).get("oom_kill")),
-        huge_pages=read_huge_pages(source),
+        memory=replace(
+            memory or read_memory(parse_pairs(source.read("/proc/vmstat")).get("oom_kill")),
+            arc_bytes=parse_arc(source.read("/proc/spl/kstat/zfs/arcstats")),
+            pressure=parse_pressure(source.read("/proc/pressure/memory")),
+            nodes=read_nodes(source),
+        ),
+        huge_pages=read_huge_pages(
+            source, try_huge_mapping if files is None else lambda _size: None
+        ),
         commit=CommitFacts(
             mode=parse_int(source.read("/proc/sys/vm/overcommit_memory")),
             ratio_percent=parse_int(source.read("/proc/sys/vm/overcommit_ratio")),
@@ -130,21 +144,55 @@ def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = No
         cgroup=read_cgroups(source),
         process=read_process_limits(),
         environment=read_environment(source),
+        limits=read_limits(),
     )
 
 
-def read_huge_pages(files: Files) -> HugePageFacts:
-    """Return the modes and pools of huge pages; empty where the kernel has none."""
+def parse_arc(arcstats: str | None) -> int:
+    """Return what ZFS' cache can give up: its size above its minimum (OpenZFS, ``arcstats``)."""
+    rows = (line.split() for line in (arcstats or "").splitlines())
+    values = {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[2].isdecimal()}
+    return max(values.get("size", 0) - values.get("c_min", 0), 0)
+
+
+def read_nodes(files: Files) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that have memory."""
+    found = []
+    for name in files.names(_NODES):
+        number = name.removeprefix("node")
+        if not name.startswith("node") or not number.isdecimal():
+            continue
+        text = files.read(f"{_NODES}/{name}/meminfo") or ""
+        # Lines begin with the name of the node.
+        values = parse_kib(
+            "\n".join(line.partition(f"Node {number}")[2] for line in text.splitlines())
+        )
+        if values.get("MemTotal"):
+            total, free = values["MemTotal"], values.get("MemFree", 0)
+            found.append(NumaNode(int(number), total, free))
+    return tuple(sorted(found, key=lambda node: node.number))
+
+
+def read_huge_pages(files: Files, try_map: Callable[[int], bool | None]) -> HugePageFacts:
+    """Return the modes and pools of huge pages; empty where the kernel has none.
+
+    Args:
+        files: Where to read.
+        try_map: Maps one reserved page of a size, or with 0 advises a small mapping to be huge, and
+            returns whether the kernel accepts that.
+    """
     sizes = [
         HugeSize(page_bytes, mode)
         for page_bytes, path in _sized(files, _THP)
         if (mode := parse_choice(files.read(f"{path}/enabled"))) is not None
     ]
     pools = [
-        HugePool(page_bytes, total, parse_int(files.read(f"{path}/free_hugepages")) or 0)
+        HugePool(page_bytes, total, free, try_map(page_bytes) if free else None)
         for page_bytes, path in _sized(files, _POOLS)
         if (total := parse_int(files.read(f"{path}/nr_hugepages"))) is not None
+        and (free := parse_int(files.read(f"{path}/free_hugepages")) or 0) is not None
     ]
+    hidden = not files.exists(_MM)
     return HugePageFacts(
         thp_mode=parse_choice(files.read(f"{_THP}/enabled")),
         thp_defrag=parse_choice(files.read(f"{_THP}/defrag")),
@@ -153,7 +201,36 @@ def read_huge_pages(files: Files) -> HugePageFacts:
         collapse_empty_pages=parse_int(files.read(f"{_THP}/khugepaged/max_ptes_none")),
         sizes=tuple(sizes),
         pools=tuple(pools),
+        hidden=hidden,
+        advice_works=try_map(0) if hidden else None,
     )
+
+
+#: The size of a reserved huge page is in the flags of mmap (include/uapi/asm-generic/hugetlb_encode.h).
+_MAP_HUGETLB: Final = 0x40000
+_MAP_HUGE_SHIFT: Final = 26
+
+
+def try_huge_mapping(page_bytes: int) -> bool | None:
+    """Map one reserved huge page, untouched, or advise a mapping to be huge; say if that works.
+
+    Args:
+        page_bytes: The size of the page; 0 to try ``MADV_HUGEPAGE``.
+    """
+    if sys.platform != "linux":
+        return None
+    else:  # mypy needs both branches spelled out
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        if page_bytes:
+            flags |= _MAP_HUGETLB | (page_bytes.bit_length() - 1) << _MAP_HUGE_SHIFT
+            flags -= (flags >> 31) << 32  # Python takes a signed C int
+        try:
+            with mmap.mmap(-1, page_bytes or mmap.PAGESIZE, flags=flags) as area:
+                if not page_bytes:
+                    area.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, MemoryError):
+            return False
+        return True
 
 
 def parse_cpu_model(cpuinfo: str | None) -> str | None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING
 
-from vmtool.machine.facts import EnvironmentFacts, MachineFacts, read_memory, read_system
+from vmtool.machine.facts import (
+    EnvironmentFacts,
+    MachineFacts,
+    read_limits,
+    read_memory,
+    read_system,
+)
 from vmtool.memory.counters import read_process_limits
 from vmtool.memory.darwin import read_integer, read_text
 
@@ -27,6 +33,7 @@ def read_macos_facts(
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=read_memory(),
         process=read_process_limits(),
+        limits=read_limits(),
         # macOS says that there is a hypervisor, not which.
         environment=EnvironmentFacts(
             hypervisor="unknown" if read_number("kern.hv_vmm_present") else None

@@ -7,24 +7,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
-from vmtool.machine.facts import FREE_RAM, KEEP_BYTES, SPARE_BYTES, describe_bound, safe_part
-from vmtool.memory.posix.diagnosis import lift_address_space_limit
-from vmtool.units import align_down, format_size
+from vmtool.machine.facts import FREE_RAM, describe_bound, safe_part
+from vmtool.memory.rlimits import how_to_raise
+from vmtool.units import MIB, align_down, count_of, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from fractions import Fraction
 
-    from vmtool.machine.facts import MachineFacts
+    from vmtool.machine.facts import CgroupLevel, MachineFacts
 
 # One 8-byte entry maps a page; the tables above that last level add less than 1 %.
 _ENTRY_BYTES: Final = 8
-# Left for the interpreter and its libraries, which also map, grow and split areas.
+# Kept for the interpreter and its libraries, which also map, grow and split areas; no more than an
+# eighth of the limit.
 _SPARE_MAPPINGS: Final = 1024
+#: Kept for what the interpreter and its libraries open for a moment.
+_SPARE_DESCRIPTORS: Final = 8
+#: What a worker takes for itself: an interpreter with the modules of vmtool (16 to 20 MiB resident).
+WORKER_BYTES: Final = 20 * MIB
 #: How to get more memory to commit, by the limit in the way.
 _HOW_TO_RAISE: Final = {
     "device-memory": "free some of it first: nvidia-smi shows the processes that use it",
-    "data-limit": "ulimit -d unlimited",
     "available-memory": FREE_RAM,
     "cgroup-limit": "raise the limit of that control group",
     "commit-limit": "raise the commit limit: sysctl -w vm.overcommit_ratio=95, or add swap",
@@ -69,6 +73,9 @@ class Demand:
         writable_bytes: Private writable memory, per process; ``None`` if that is its share of
             *commit_bytes*, and not a reservation that is writable as a whole (``advise``).
         processes: Worker processes.
+        worker_bytes: What each of them takes for itself; 0 where the plan starts none.
+        tasks: Processes and threads that the plan starts, all together.
+        descriptors: Files that this process opens for them.
         device_bytes: Memory of the device.
         device_free_bytes: Free memory of the device; ``None`` for the host.
         reserve_option: The option that lowers *reserve_bytes*, for the hint.
@@ -83,6 +90,9 @@ class Demand:
     largest_commit_bytes: int = 0
     writable_bytes: int | None = None
     processes: int = 1
+    worker_bytes: int = 0
+    tasks: int = 0
+    descriptors: int = 0
     device_bytes: int = 0
     device_free_bytes: int | None = None
     reserve_option: SizeOption | None = None
@@ -118,11 +128,7 @@ class Shortage:
 
 def check(demand: Demand, facts: MachineFacts) -> tuple[Shortage, ...]:
     """Return every limit of this machine that *demand* exceeds, those that refuse it first."""
-    found = [
-        shortage
-        for rule in (_memory, _device, _mappings, _address_space, _data, _charge, _single_commit)
-        if (shortage := rule(demand, facts)) is not None
-    ]
+    found = [shortage for rule in _RULES if (shortage := rule(demand, facts)) is not None]
     return tuple(sorted(found, key=lambda shortage: shortage.severity is Severity.WARN))
 
 
@@ -147,16 +153,48 @@ def describe_safe(facts: MachineFacts, device_free: int | None = None) -> tuple[
     if device_free is not None:
         return f"the device has {format_size(device_free)} free", _HOW_TO_RAISE["device-memory"]
     kind = facts.limiting_bound
-    kept = SPARE_BYTES if kind in facts.process_bounds else KEEP_BYTES
-    words = f"{describe_bound(kind, facts)}; {format_size(kept)} of it is kept in reserve"
+    left = (facts.machine_bounds | facts.process_bounds).get(kind)
+    words = describe_bound(kind, facts)
+    if left is not None:
+        words += f"; {format_size(left - facts.safe_bounds[kind])} of it is kept in reserve"
     return words, _how_to_raise(kind, facts)
+
+
+def refuse_without_memory(facts: MachineFacts) -> None:
+    """Raise where this machine lets nothing be committed safely.
+
+    Raises:
+        RefusedError: If so; the error names the limit.
+    """
+    if facts.safe_bytes == 0:
+        words, remedy = describe_safe(facts)
+        raise RefusedError(f"nothing is safe to commit: {words}", hint=remedy)
 
 
 def _how_to_raise(kind: str, facts: MachineFacts) -> str:
     """Return how to get more memory to commit where the limit called *kind* is in the way."""
     if kind == "address-space-limit":
-        return lift_address_space_limit(linux=facts.system.os == "Linux")
+        return lift_address_space_limit(facts)
+    if kind == "data-limit":
+        return how_to_raise("RLIMIT_DATA", limit=facts.limits.data)
+    if kind == "cgroup-limit" and (level := facts.cgroup.tightest) is not None:
+        return f"raise the limit of that control group: {group_limit_file(level)}"
     return _HOW_TO_RAISE[kind]
+
+
+def lift_address_space_limit(facts: MachineFacts) -> str:
+    """Return what to do about ``RLIMIT_AS``; only Linux limits memory itself in another way."""
+    remedy = how_to_raise("RLIMIT_AS", limit=facts.limits.address_space)
+    if facts.system.os != "Linux":
+        return remedy
+    return f"{remedy}; to limit memory, use a control group instead"
+
+
+def group_limit_file(level: CgroupLevel) -> str:
+    """Return the file of the limit that bounds *level*."""
+    if level.version == 1:
+        return f"{level.path}/memory.limit_in_bytes"
+    return f"{level.path}/memory.{'high' if level.throttles else 'max'}"
 
 
 def safe_device_part(free: int) -> int:
@@ -177,15 +215,17 @@ def _memory(demand: Demand, facts: MachineFacts) -> Shortage | None:
     tables = demand.page_table_bytes
     if tables is None:
         tables = page_table_bytes(demand.commit_bytes, page)
-    need = demand.commit_bytes + tables
+    workers = demand.worker_bytes * demand.processes
+    need = demand.commit_bytes + tables + workers
     available = facts.machine_available_bytes
     most = safe_part(available)
     if not demand.commit_bytes or need <= most:
         return None
+    most = max(most - workers, 0)
     if demand.page_table_bytes is None:
         safe = most * page // (page + _ENTRY_BYTES)
     else:
-        safe = most * demand.commit_bytes // need
+        safe = most * demand.commit_bytes // (need - workers)
     safe = align_down(safe, page)
     bounds = facts.machine_bounds
     kind = min(bounds, key=bounds.__getitem__, default="unknown")
@@ -194,15 +234,26 @@ def _memory(demand: Demand, facts: MachineFacts) -> Shortage | None:
         kind,
         severity,
         f"the plan commits {format_size(demand.commit_bytes)} and {format_size(tables)} of page "
-        f"tables; {describe_bound(kind, facts)}",
+        f"tables{_for_workers(demand)}; {describe_bound(kind, facts)}",
         safe,
         _at_most(
             "use",
             demand.commit_option,
             safe,
-            f"{_HOW_TO_RAISE[kind]}; {format_size(KEEP_BYTES)} of it is kept in reserve",
+            _fewer_workers(demand) + _how_to_raise(kind, facts),
         ),
     )
+
+
+def _for_workers(demand: Demand) -> str:
+    if not demand.worker_bytes:
+        return ""
+    each = format_size(demand.worker_bytes)
+    return f", and {count_of(demand.processes, 'worker')} take {each} each for themselves"
+
+
+def _fewer_workers(demand: Demand) -> str:
+    return "use fewer --workers, or " if demand.worker_bytes and demand.processes > 1 else ""
 
 
 def _at_most(
@@ -242,12 +293,18 @@ def _device(demand: Demand, _facts: MachineFacts) -> Shortage | None:
     )
 
 
-def _mappings(demand: Demand, facts: MachineFacts) -> Shortage | None:
+def safe_mappings(facts: MachineFacts) -> int | None:
+    """Return the memory areas that a plan may have; ``None`` where there is no limit."""
     limit = facts.process.max_mappings
     if limit is None:
         return None
-    safe = max(limit - (facts.process.mappings or 0) - _SPARE_MAPPINGS, 0)
-    if demand.mappings <= safe:
+    spare = min(_SPARE_MAPPINGS, limit // 8)
+    return max(limit - (facts.process.mappings or 0) - spare, 0)
+
+
+def _mappings(demand: Demand, facts: MachineFacts) -> Shortage | None:
+    limit, safe = facts.process.max_mappings, safe_mappings(facts)
+    if limit is None or safe is None or demand.mappings <= safe:
         return None
     return Shortage(
         "mapping-limit",
@@ -258,6 +315,63 @@ def _mappings(demand: Demand, facts: MachineFacts) -> Shortage | None:
         (f"use {safe:,} areas or less (" if safe else "need fewer areas (")
         + "larger granules, a smaller capacity, growth at the tail), or "
         f"sysctl -w vm.max_map_count={max(limit, demand.mappings + _SPARE_MAPPINGS) * 2}",
+    )
+
+
+def tasks_left(facts: MachineFacts) -> tuple[int, str, str] | None:
+    """Return how many processes and threads can be started, what limits them, and how to raise it.
+
+    ``None`` where nothing limits them, or what is used is not known.
+    """
+    found = []
+    group, limits = facts.cgroup.tasks, facts.limits
+    if group is not None:
+        words = f"pids.max of control group {group.path} is {group.limit:,}, {group.used:,} in use"
+        remedy = f"raise {group.path}/pids.max: TasksMax= of the unit, docker run --pids-limit=..."
+        found.append((max(group.limit - group.used, 0), words, remedy))
+    soft = None if limits.tasks is None else limits.tasks.soft
+    if soft is not None and not limits.tasks_exempt and limits.tasks_used is not None:
+        words = f"RLIMIT_NPROC is {soft:,}, this user has {limits.tasks_used:,} tasks"
+        remedy = how_to_raise("RLIMIT_NPROC", limit=limits.tasks)
+        found.append((max(soft - limits.tasks_used, 0), words, remedy))
+    return min(found, default=None)
+
+
+def _tasks(demand: Demand, facts: MachineFacts) -> Shortage | None:
+    found = tasks_left(facts)
+    if found is None or demand.tasks <= found[0]:
+        return None
+    left, words, remedy = found
+    fewer = "use fewer --workers or --threads, or " if demand.processes > 1 else ""
+    return Shortage(
+        "task-limit",
+        Severity.REFUSE,
+        f"the plan starts {demand.tasks:,} processes and threads; {words}",
+        left,
+        fewer + remedy,
+    )
+
+
+def descriptors_left(facts: MachineFacts) -> int | None:
+    """Return how many files a plan may open; ``None`` where nothing limits them."""
+    limit, used = facts.limits.descriptors, facts.limits.descriptors_used
+    if limit is None or limit.soft is None or used is None:
+        return None
+    return max(limit.soft - used - _SPARE_DESCRIPTORS, 0)
+
+
+def _descriptors(demand: Demand, facts: MachineFacts) -> Shortage | None:
+    left, limit = descriptors_left(facts), facts.limits.descriptors
+    if left is None or limit is None or demand.descriptors <= left:
+        return None
+    fewer = "use fewer --workers, or " if demand.processes > 1 else ""
+    return Shortage(
+        "descriptor-limit",
+        Severity.REFUSE,
+        f"the plan opens {demand.descriptors:,} files; RLIMIT_NOFILE is {limit.soft:,} and "
+        f"{facts.limits.descriptors_used:,} are open",
+        left,
+        fewer + how_to_raise("RLIMIT_NOFILE", limit=limit),
     )
 
 
@@ -355,3 +469,16 @@ def _single_commit(demand: Demand, facts: MachineFacts) -> Shortage | None:
         safe,
         f"commit {format_size(safe)} ({safe} bytes) or less at once",
     )
+
+
+_RULES: Final = (
+    _memory,
+    _device,
+    _mappings,
+    _address_space,
+    _data,
+    _charge,
+    _single_commit,
+    _tasks,
+    _descriptors,
+)

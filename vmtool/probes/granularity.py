@@ -1,8 +1,7 @@
-"""The granularity of every kind of allocation that a device offers, asked without a context."""
+"""The units of each backing: its granules, its largest reservation, and a device's allocations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
@@ -10,37 +9,25 @@ from vmtool.memory import describe_device, open_backing
 from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.governor import Tier
-from vmtool.probes.guards.calls import Proof, prove_granularity
-from vmtool.probes.limits import Ceiling, largest_reservation
+from vmtool.probes.guards.calls import prove_granularity
+from vmtool.probes.limits import largest_reservation
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.granularity import (
+    AllocationGranularity,
+    BackingGranularity,
+    GranularityResult,
+    LargestReservation,
+    TokensPerGranule,
+)
+from vmtool.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from vmtool.memory.backing import Granularity, VirtualBacking
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.devices import DeviceInfo
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationGranularity:
-    """One kind of physical memory.
-
-    Attributes:
-        location: ``device``, or ``host NUMA node N``.
-        handle: What its handles can be exported as: ``none``, ``posix-fd`` or ``fabric``.
-        flag: ``compressible``, ``rdma`` or ``None``.
-        supported: What the device's attributes say; ``None`` if they do not.
-        minimum_bytes: What sizes and addresses must be a multiple of; ``None`` if not told.
-        recommended_bytes: What performs best; ``None`` if not told.
-        refusal: What the driver answered instead of a granularity.
-    """
-
-    location: str
-    handle: str
-    flag: str | None
-    supported: bool | None
-    minimum_bytes: int | None
-    recommended_bytes: int | None
-    refusal: str | None = None
+    from vmtool.probes.guards.calls import Proof
 
 
 _HANDLES: Final = {
@@ -104,68 +91,71 @@ _TRIES: Final = 64
 _DEVICE_TRIES: Final = 24
 
 
-@dataclass(frozen=True, slots=True)
-class BackingSurvey:
-    """One backing.
+#: Granules in common use, worth knowing even where this machine has others.
+COMMON_GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
 
-    Attributes:
-        name: What the user calls it: ``host``, ``cuda:0``.
-        absent: Why it can't be used; all below but ``hint`` and ``device`` is then unknown.
-        hint: What to do about that.
-        method: How it commits.
-        granularity: Its units.
-        ceiling: The largest single reservation.
-        proofs: What was tried to prove the granularity, if asked for.
-        device: What the driver says of the device, also where it can't be used; ``None`` for the host.
-        free_bytes: The device's free memory, beside this process's own context.
-        allocations: The granularity of each kind of allocation on the device.
+
+def make_result(
+    facts: MachineFacts,
+    backings: tuple[BackingGranularity, ...],
+    tensors: Iterable[tuple[str, int]] = (),
+) -> GranularityResult:
+    """Return the command's result.
+
+    Args:
+        facts: The machine.
+        backings: What was found of each backing.
+        tensors: Name and bytes per token of the KV tensors that were asked about.
     """
+    here = {each.granularity.commit_bytes for each in backings if each.granularity is not None}
+    return GranularityResult(
+        machine=facts,
+        available_bytes=facts.available_bytes,
+        safe_bytes=facts.safe_bytes,
+        limiting_bound=facts.limiting_bound,
+        commit_headroom_bytes=facts.commit.headroom_bytes,
+        backings=backings,
+        tokens_per_granule=tuple(
+            TokensPerGranule(name, size, granule, *divmod(granule, size))
+            for name, size in tensors
+            for granule in sorted(here.union(COMMON_GRANULES))
+        ),
+    )
 
-    name: str
-    absent: str | None = None
-    hint: str | None = None
-    method: str | None = None
-    granularity: Granularity | None = None
-    ceiling: Ceiling | None = None
-    proofs: tuple[Proof, ...] = ()
-    device: DeviceInfo | None = None
-    free_bytes: int | None = None
-    allocations: tuple[AllocationGranularity, ...] = ()
 
-
-def survey_all(
+def probe_all(
     *, prove: bool = False, announce: Callable[[str], None] = lambda _name: None
-) -> tuple[BackingSurvey, ...]:
-    """Survey the host and every CUDA device; without devices, one entry says why.
+) -> tuple[BackingGranularity, ...]:
+    """Probe the host and every CUDA device; without devices, one entry says why.
 
     A device that fails is reported as absent and does not hide the others.
 
     Args:
-        prove: Also try the granularity.
+        prove: Also prove the granularity by attempts.
         announce: Called with the name of each device before it is opened, which takes a while.
     """
-    found = [survey("host", prove=prove)]
+    found = [probe("host", prove=prove)]
     try:
         from vmtool.memory.cuda.devices import devices
 
         names = [f"cuda:{info.ordinal}" for info in devices()]
     except VmtoolError as error:
-        return (*found, BackingSurvey("cuda", absent=str(error), hint=error.hint))
+        return (*found, BackingGranularity("cuda", absent=str(error), hint=error.hint))
     for name in names:
         announce(name)
         try:
-            found.append(survey(name, prove=prove))
+            found.append(probe(name, prove=prove))
         except VmtoolError as error:
             found.append(_absent(name, error))
     return tuple(found)
 
 
-def survey(name: str, *, prove: bool = False) -> BackingSurvey:
-    """Survey one backing; one that this machine lacks is reported as absent.
+def probe(name: str, *, prove: bool = False) -> BackingGranularity:
+    """Probe one backing; one that this machine lacks is reported as absent.
 
     Args:
         name: ``host``, ``cuda`` or ``cuda:N``.
-        prove: Also try the granularity.
+        prove: Also prove the granularity by attempts.
 
     Raises:
         UsageError: If *name* is unknown.
@@ -175,25 +165,37 @@ def survey(name: str, *, prove: bool = False) -> BackingSurvey:
         backing = open_backing(name)
     except UnavailableError as error:
         return _absent(name, error)
-    return BackingSurvey(
+    return BackingGranularity(
         name=backing.name,
         method=backing.method,
         granularity=backing.units,
-        ceiling=largest_reservation(
-            backing, tries=_TRIES if backing.tier is Tier.HOST else _DEVICE_TRIES
-        ),
-        proofs=prove_granularity(backing) if prove else (),
+        largest_reservation=_largest(backing),
+        checks=tuple(map(_check, prove_granularity(backing))) if prove else (),
         **_device(backing),
     )
 
 
-def _absent(name: str, error: VmtoolError) -> BackingSurvey:
-    """Return the survey of what cannot be used, with what its driver says: that takes no context."""
+def _largest(backing: VirtualBacking) -> LargestReservation:
+    tries = _TRIES if backing.tier is Tier.HOST else _DEVICE_TRIES
+    found = largest_reservation(backing, tries=tries)
+    return LargestReservation(found.works_bytes, found.refused_bytes, found.tries, found.error)
+
+
+def _check(proof: Proof) -> Check:
+    return Check(
+        proof.attempt,
+        CheckOutcome.of(proof.expected),
+        {"who": proof.who, "accepted": proof.accepted, "answer": proof.answer},
+    )
+
+
+def _absent(name: str, error: VmtoolError) -> BackingGranularity:
+    """Return a backing that cannot be used, with its device: describing that takes no context."""
     try:
         info = describe_device(name)
     except VmtoolError:  # the driver itself is missing or fails: *error* says so
         info = None
-    return BackingSurvey(name, absent=str(error), hint=error.hint, device=info)
+    return BackingGranularity(name, absent=str(error), hint=error.hint, device=info)
 
 
 def _device(backing: VirtualBacking) -> dict[str, Any]:

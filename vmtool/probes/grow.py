@@ -1,4 +1,4 @@
-"""The other way to grow: get a larger block, copy everything, give the old block back."""
+"""Growing in place, checked at every step, and the same growth by copying."""
 
 from __future__ import annotations
 
@@ -14,42 +14,20 @@ from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor
-from vmtool.probes.patterns import Stamps, marks_for
-from vmtool.stats import Summary, summarize_samples
+from vmtool.probes.patterns import Stamps, stamps_for
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.grow import CopyResult, GrowFailure, GrowResult, GrowSteps
+from vmtool.stats import summarize_samples
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
 
-#: Copying stops when its steps have taken so long: growing in small steps copies without bound.
+#: Copying stops after so long: the smaller the steps, the more is copied.
 COPY_LIMIT_NS: Final = 2 * 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class CopyResult:
-    """The same growth by copying.
-
-    Attributes:
-        steps: Growing steps done before the limit; the first so many of the plan.
-        planned_steps: Growing steps in the plan.
-        copied_bytes: What was copied together.
-        copying: Latency of its steps.
-        in_place: Latency of the same steps of the buffer that grew in place.
-        copying_ns: Time of its steps together.
-        in_place_ns: Time of the same steps in place.
-        stopped: Why not all steps were done, or ``None``.
-    """
-
-    steps: int
-    planned_steps: int
-    copied_bytes: int
-    copying: Summary
-    in_place: Summary
-    copying_ns: int
-    in_place_ns: int
-    stopped: str | None = None
 
 
 class CopiedBuffer:
@@ -62,12 +40,12 @@ class CopiedBuffer:
         self._block: mmap.mmap | None = None
 
     def grow_to(self, nbytes: int, *, keep: int) -> None:
-        """Make the length *nbytes*: get, copy the first *keep* bytes, give back.
+        """Get a block of *nbytes*, copy the first *keep* bytes into it, and free the old block.
 
         Raises:
-            CallError: If the platform has no such block; the old one stays.
+            CallError: If the platform refuses the block; the old one stays.
         """
-        block = _get(nbytes)
+        block = _map_block(nbytes)
         if self._block is not None:
             with memoryview(block) as to, memoryview(self._block) as old:
                 to[:keep] = old[:keep]
@@ -79,7 +57,7 @@ class CopiedBuffer:
         return memoryview(self._block or b"")
 
     def close(self) -> None:
-        """Give the block back."""
+        """Free the block."""
         if self._block is not None:
             self._block.close()
             self._block = None
@@ -94,9 +72,9 @@ def compare_copying(
     """Grow a copied buffer through those *lengths* that grow, until something stops it.
 
     Args:
-        lengths: Every length in turn, beginning after 0.
-        elapsed_ns: What each step took in place.
-        stop: Asked between two steps.
+        lengths: Every length in turn.
+        elapsed_ns: The time of each step in place.
+        stop: Called between two steps.
     """
     steps = [
         (before, length, ns)
@@ -111,7 +89,7 @@ def compare_copying(
     try:
         for before, length, _ in steps:
             if stop() or spent_ns > COPY_LIMIT_NS:
-                stopped = "interrupted" if stop() else "it had taken 2 s"
+                stopped = "interrupted" if stop() else "time limit"
                 break
             start = perf_counter_ns()
             buffer.grow_to(length, keep=before)
@@ -136,7 +114,7 @@ def compare_copying(
     )
 
 
-def _get(nbytes: int) -> mmap.mmap:
+def _map_block(nbytes: int) -> mmap.mmap:
     try:
         if sys.platform == "win32":
             return mmap.mmap(-1, nbytes)
@@ -156,7 +134,7 @@ class GrowPlan:
 
     Attributes:
         lengths: Every length in turn; see :func:`vmtool.probes.patterns.lengths`.
-        budget_bytes: What may be committed at once.
+        budget_bytes: The most that may be committed.
         against_copying: Whether to grow a copied buffer through the same lengths.
     """
 
@@ -170,207 +148,140 @@ class GrowPlan:
         return max(self.lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class GrowCheck:
-    """One promise: how often it was looked at, and how it was first broken.
-
-    Attributes:
-        check: ``base stays``, ``committed follows length``, ``contents survive``,
-            ``new memory is zero`` or ``all is released``.
-        looked_at: Comparisons made; 0 where it can't be checked here, such as whether a device got
-            back less than 32 MiB: its driver counts all that is in use.
-        failure: What was found instead, or ``None``.
-    """
-
-    check: str
-    looked_at: int
-    failure: str | None
+#: The promises, in the order of the report.
+_CHECKS: Final = ("base", "committed", "contents", "zero", "released")
 
 
-@dataclass(frozen=True, slots=True)
-class GrowFailure:
-    """What ended a growth before its time.
-
-    Attributes:
-        operation: ``grow``, ``shrink``, ``check`` (of what a step did) or ``unreserve`` (at the end).
-        step: The step it was in, counted from 1; that of the last one for ``unreserve``.
-        length_bytes: The length that this step makes.
-        call: The call that failed; empty if none did, as when the budget refused a lease.
-        symbol: Its symbolic code, or the kind of error.
-        cause: The likely cause on this machine, or ``None``.
-        hint: What to do about it, or ``None``.
-    """
-
-    operation: str
-    step: int
-    length_bytes: int
-    call: str
-    symbol: str
-    message: str
-    cause: str | None
-    hint: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GrowResult:
-    """What happened.
-
-    Attributes:
-        complete: Whether the plan was done; ``False`` after an interruption, a failed check or a
-            failed call.
-        interrupted: Whether the user stopped it.
-        base: The first address.
-        capacity_bytes: The reservation.
-        granule_bytes: The granule of the backing.
-        lengths_bytes: The length after each step.
-        committed_bytes: What was committed after each step.
-        elapsed_ns: What each step took.
-        growing: Latency of steps that grow.
-        shrinking: Latency of steps that shrink.
-        checks: The promises.
-        copying: The comparison, or ``None`` if it was not made.
-        device: The driver's own name of the device; ``None`` for the host.
-        ended_by: What ended it, if it was not the plan, the user or a check.
-        error: The same, to be raised when the result is out.
-    """
-
-    backing: str
-    method: str
-    complete: bool
-    interrupted: bool
-    base: int
-    capacity_bytes: int
-    granule_bytes: int
-    lengths_bytes: tuple[int, ...]
-    committed_bytes: tuple[int, ...]
-    elapsed_ns: tuple[int, ...]
-    growing: Summary
-    shrinking: Summary
-    checks: tuple[GrowCheck, ...]
-    copying: CopyResult | None = None
-    device: str | None = None
-    ended_by: GrowFailure | None = None
-    error: Exception | None = None
-
-    @property
-    def failure(self) -> GrowCheck | None:
-        """The first check that failed, if any."""
-        return next((check for check in self.checks if check.failure is not None), None)
-
-
-class _Promises:
-    """Counts the comparisons of each promise and keeps the first that fails."""
+class _Checks:
+    """Counts the comparisons of each check and keeps what the first failure found."""
 
     def __init__(self) -> None:
-        self._looked = dict.fromkeys(
-            (
-                "base stays",
-                "committed follows length",
-                "contents survive",
-                "new memory is zero",
-                "all is released",
-            ),
-            0,
-        )
-        self._failures: dict[str, str] = {}
+        self._compared = dict.fromkeys(_CHECKS, 0)
+        self._found: dict[str, dict[str, int]] = {}
 
-    def hold(self, check: str, failure: str | None, looked_at: int = 1) -> None:
-        self._looked[check] += looked_at
-        if failure is not None:
-            self._failures.setdefault(check, failure)
+    def record(self, name: str, compared: int, **found: int) -> None:
+        """Record comparisons; whatever was *found* is a failure."""
+        self._compared[name] += compared
+        if found:
+            self._found.setdefault(name, found)
 
     @property
-    def broken(self) -> bool:
-        return bool(self._failures)
+    def failed(self) -> bool:
+        return bool(self._found)
 
-    def results(self) -> tuple[GrowCheck, ...]:
+    def results(self) -> tuple[Check, ...]:
         return tuple(
-            GrowCheck(check, looked, self._failures.get(check))
-            for check, looked in self._looked.items()
+            Check(
+                name,
+                CheckOutcome.of(None if not compared else name not in self._found),
+                {"compared": compared, **self._found.get(name, {})},
+            )
+            for name, compared in self._compared.items()
         )
 
 
 def run_growth(
     backing: VirtualBacking,
     plan: GrowPlan,
+    machine: MachineFacts,
     *,
     governor: Governor | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _steps: None,
-) -> GrowResult:
+) -> tuple[GrowResult, Exception | None]:
     """Take a buffer through the lengths of *plan*; nothing stays committed or reserved.
 
-    Contents are written and checked between the timed steps; a device's by copies. A step that is
-    refused or fails is in the result, with all that was measured before it.
+    Contents are written and checked between the timed steps; a device's by copies.
 
     Args:
         backing: Where the memory comes from.
         plan: What to do.
+        machine: The facts of the machine, for the result.
         governor: Whose ledger is charged, if it has to be that of the backing's pool; its limit is
             set to the plan's budget.
-        stop: Asked between two steps; what was done until then is returned.
-        progress: Told after each step how many are done.
+        stop: Called between two steps; what was done until it returns ``True`` is the result.
+        progress: Called after each step with the number of steps that are done.
+
+    Returns:
+        The result, and the error that ended the growth early: a step that was refused or failed.
+        The result then has all that was measured before it.
 
     Raises:
         CallError: If the platform refuses the reservation.
     """
     governor = governor or Governor()
     governor.set_limit(backing.tier, plan.budget_bytes)
-    capacity = align_up(plan.peak_bytes, backing.granularity)
-    trial: _Trial | None = None
-    error: Exception | None = None
-    interrupted = False
-    try:
-        with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
-            trial = _Trial(buffer, capacity)
-            for length in plan.lengths:
-                if stop() or trial.promises.broken:
-                    break
-                trial.step(length)
-                progress(len(trial.elapsed))
-            trial.operation = "unreserve"
-    except (VmtoolError, OSError, MemoryError) as failure:
-        if trial is None:
-            raise
-        error = failure
-    except KeyboardInterrupt:  # a user who does not wait for the end of a long step
-        if trial is None:
-            raise
-        interrupted = True
-    done = len(trial.committed)
-    elapsed = trial.elapsed[:done]
-    complete = done == len(plan.lengths) and not trial.promises.broken and error is None
+    growth, error, interrupted = _grow(backing, plan, governor, stop, progress)
+    done = len(growth.committed)
+    elapsed = growth.elapsed[:done]
+    complete = done == len(plan.lengths) and not growth.checks.failed and error is None
     copying = None
     if plan.against_copying and complete and not interrupted:
         copying = compare_copying(plan.lengths, elapsed, stop=stop)
-    steps = list(zip(trial.grows, elapsed, strict=False))
-    return GrowResult(
+    steps = list(zip(growth.grows, elapsed, strict=False))
+    result = GrowResult(
+        machine=machine,
         backing=backing.name,
         device=backing.device_name,
         method=backing.method,
         complete=complete,
         interrupted=interrupted or stop(),
-        base=trial.base,
-        capacity_bytes=capacity,
+        passed=not growth.checks.failed,
+        base=growth.base,
+        capacity_bytes=_capacity(backing, plan),
         granule_bytes=backing.granularity,
-        lengths_bytes=tuple(plan.lengths[:done]),
-        committed_bytes=tuple(trial.committed),
-        elapsed_ns=tuple(elapsed),
+        budget_bytes=plan.budget_bytes,
+        planned_steps=len(plan.lengths),
+        steps=GrowSteps(plan.lengths[:done], tuple(growth.committed), tuple(elapsed)),
         growing=summarize_samples([ns for up, ns in steps if up]),
         shrinking=summarize_samples([ns for up, ns in steps if not up]),
-        checks=trial.promises.results(),
+        checks=growth.checks.results(),
         copying=copying,
-        ended_by=None if error is None else _failure(trial, error),
-        error=error,
+        ended_by=None if error is None else _failure(growth, error),
     )
+    return result, error
 
 
-def _failure(trial: _Trial, error: Exception) -> GrowFailure:
+def _grow(
+    backing: VirtualBacking,
+    plan: GrowPlan,
+    governor: Governor,
+    stop: Callable[[], bool],
+    progress: Callable[[int], None],
+) -> tuple[_Growth, Exception | None, bool]:
+    """Do the steps; return what was measured, the error that ended them, and an interruption."""
+    capacity = _capacity(backing, plan)
+    growth: _Growth | None = None
+    try:
+        with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
+            growth = _Growth(buffer, capacity)
+            for length in plan.lengths:
+                if stop() or growth.checks.failed:
+                    break
+                growth.step(length)
+                progress(len(growth.elapsed))
+            growth.operation = "unreserve"
+    except (VmtoolError, OSError, MemoryError) as error:
+        if growth is None:
+            raise
+        return growth, error, False
+    except KeyboardInterrupt:  # a second Ctrl-C, in the middle of a long step
+        if growth is None:
+            raise
+        return growth, None, True
+    return growth, None, False
+
+
+def _capacity(backing: VirtualBacking, plan: GrowPlan) -> int:
+    return align_up(plan.peak_bytes, backing.granularity)
+
+
+def _failure(growth: _Growth, error: Exception) -> GrowFailure:
     call = failed_call(error)
     return GrowFailure(
-        operation=trial.operation,
-        step=trial.begun,
-        length_bytes=trial.length,
+        operation=growth.operation,
+        step=growth.begun,
+        length_bytes=growth.length,
         call=call.call if call else "",
         symbol=call.symbol if call else type(error).__name__,
         message=str(error) or "this process cannot have more memory",
@@ -379,11 +290,11 @@ def _failure(trial: _Trial, error: Exception) -> GrowFailure:
     )
 
 
-class _Trial:
-    """One buffer on its way through the lengths, and what was seen."""
+class _Growth:
+    """One buffer on its way through the lengths, and what was measured of it."""
 
     def __init__(self, buffer: VirtualBuffer, capacity: int) -> None:
-        self.promises = _Promises()
+        self.checks = _Checks()
         self.elapsed = array("Q")
         self.committed = array("Q")
         self.grows: list[bool] = []
@@ -393,7 +304,7 @@ class _Trial:
         self._buffer = buffer
         self._granule = buffer.backing.granularity
         self._zeroes = buffer.backing.zeroes
-        self._marks = marks_for(buffer, capacity)
+        self._stamps = stamps_for(buffer, capacity)
 
     def step(self, length: int) -> None:
         buffer = self._buffer
@@ -414,24 +325,25 @@ class _Trial:
         self._check_step(before, length)
 
     def _check_step(self, before: int, length: int) -> None:
-        buffer, hold = self._buffer, self.promises.hold
-        moved = buffer.base != self.base
-        hold("base stays", f"it moved to {buffer.base:#x}" if moved else None)
-        due = align_up(length, self._granule)
-        found = f"{buffer.committed} bytes are committed for a length of {length}"
-        hold("committed follows length", None if buffer.committed == due else found)
+        buffer = self._buffer
+        self.checks.record("base", 1, **_unless(buffer.base == self.base, base=buffer.base))
+        as_due = buffer.committed == align_up(length, self._granule)
+        found = _unless(as_due, committed_bytes=buffer.committed, length_bytes=length)
+        self.checks.record("committed", 1, **found)
         if length == 0:
-            self._check_released()
+            unreleased = self._stamps.unreleased_bytes()
+            if unreleased is not None:
+                found = _unless(not unreleased, unreleased_bytes=unreleased)
+                self.checks.record("released", 1, **found)
             return
-        if self.promises.broken:
-            return  # where the memory is not what it should be, looking at it may be fatal
+        if self.checks.failed:
+            return  # reading memory that is not as it should be may kill the process
         if length > before:
             self._check_contents(before, everything=False)
             if self._zeroes:
-                at = self._marks.not_zero(align_up(before, self._granule))
-                words = None if at is None else f"the byte at offset {at} is not zero"
-                hold("new memory is zero", words)
-            self._marks.write(before)
+                at = self._stamps.find_nonzero(align_up(before, self._granule))
+                self.checks.record("zero", 1, **_unless(at is None, offset=at or 0))
+            self._stamps.write(before)
         else:
             self._check_contents(length, everything=False)
 
@@ -439,13 +351,12 @@ class _Trial:
         """Compare stamps in the first *length* bytes."""
         if not length:
             return
-        checked = self._marks.checked
-        at = self._marks.wrong(length, everything=everything)
-        words = None if at is None else f"what was written at offset {at} is gone"
-        self.promises.hold("contents survive", words, self._marks.checked - checked)
+        compared = self._stamps.compared
+        at = self._stamps.find_wrong(length, everything=everything)
+        compared = self._stamps.compared - compared
+        self.checks.record("contents", compared, **_unless(at is None, offset=at or 0))
 
-    def _check_released(self) -> None:
-        left = self._marks.left_bytes()
-        if left is not None:
-            words = f"{left} bytes are still {self._marks.left} at length 0" if left else None
-            self.promises.hold("all is released", words)
+
+def _unless(passed: bool, **found: int) -> dict[str, int]:
+    """Return what was *found* of a comparison that did not pass."""
+    return {} if passed else found

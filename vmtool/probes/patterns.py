@@ -1,4 +1,4 @@
-"""The lengths that a buffer goes through: up to a peak in some pattern, and down to nothing; pure."""
+"""The lengths that a growing buffer goes through, and the stamps that prove its contents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOOTH_DOWN: Final = 2
 
 
 def lengths(pattern: str, to: int, step: int) -> list[int]:
-    """Return every length in turn, beginning after 0 and ending with 0.
+    """Return every length in turn; the last is 0.
 
     ``linear`` goes up and down by *step*; ``doubling`` starts at *step*, doubles, and halves on
     the way down; ``sawtooth`` goes up four steps and down two until it reaches the peak, then down
@@ -78,32 +78,33 @@ def _teeth(to: int, step: int) -> list[int]:
         found.append(low)
 
 
-#: A stamp stands at each multiple of this: the smallest page of any platform.
+#: A view has a stamp at each multiple of this: the smallest page of any platform.
 STRIDE: Final = 4 * KIB
 _WORD: Final = 8
 _STRIDE_WORDS: Final = STRIDE // _WORD
-#: Checked in each step; the whole is checked at every turn from growing to shrinking and back.
-_SAMPLE: Final = 1024
+#: Stamps compared in each step; all are compared at each turn from growing to shrinking and back.
+_HOST_SAMPLE: Final = 1024
+_DEVICE_SAMPLE: Final = 256
 _CHUNK: Final = MIB
 # Stamps must not be small numbers, which other data often is.
 _SALT: Final = 0x5EED_0000_0000_0001
 
 
 class Stamps:
-    """Writes and checks the stamps of one buffer through a view of its length.
+    """Writes and checks stamps in a view.
 
     Attributes:
-        checked: How many stamps were compared so far.
+        compared: How many stamps were compared so far.
     """
 
     def __init__(self, capacity: int) -> None:
         self._expected = memoryview(array("Q", range(_SALT, _SALT + _count(capacity))))
         self._zeros = bytes(_CHUNK)
         self._turn = 0
-        self.checked = 0
+        self.compared = 0
 
     def write(self, view: memoryview, length_before: int) -> None:
-        """Stamp what lies between *length_before* and the length of *view*."""
+        """Stamp the bytes between *length_before* and the length of *view*."""
         first, last = _count(length_before), _count(len(view))
         if first < last:
             words = _words(view)
@@ -111,23 +112,23 @@ class Stamps:
                 first:last
             ]
 
-    def wrong(self, view: memoryview, *, everything: bool) -> int | None:
-        """Return the offset of a stamp that is not as it was written, or ``None``.
+    def find_wrong(self, view: memoryview, *, everything: bool) -> int | None:
+        """Return the offset of a wrong stamp, or ``None``.
 
         Args:
-            view: The length of the buffer.
-            everything: Compare all stamps, and not 1,024 that differ from call to call.
+            view: Where to look.
+            everything: Compare all stamps, and not a sample that differs from call to call.
         """
         count = _count(len(view))
         if not count:
             return None
-        stride = 1 if everything else max(count // _SAMPLE, 1)
+        stride = 1 if everything else max(count // _HOST_SAMPLE, 1)
         first = 0 if everything else self._turn % stride
         self._turn += 1
         found = _words(view)[first * _STRIDE_WORDS :: _STRIDE_WORDS * stride]
         expected = self._expected[first:count:stride]
         found = found[: len(expected)]
-        self.checked += len(expected)
+        self.compared += len(expected)
         if found == expected:
             return None
         at = next(
@@ -135,8 +136,8 @@ class Stamps:
         )
         return (first + at * stride) * STRIDE
 
-    def not_zero(self, view: memoryview, start: int) -> int | None:
-        """Return the offset of a byte that is not zero from *start* on, or ``None``."""
+    def find_nonzero(self, view: memoryview, start: int) -> int | None:
+        """Return the offset of a byte from *start* on that is not zero, or ``None``."""
         for at in range(start, len(view), _CHUNK):
             piece = view[at : at + _CHUNK].tobytes()
             if piece != self._zeros[: len(piece)]:
@@ -145,7 +146,7 @@ class Stamps:
 
 
 def _count(length: int) -> int:
-    """Return how many stamps fit whole into *length* bytes."""
+    """Return how many whole stamps fit into *length* bytes."""
     return max((length - _WORD) // STRIDE + 1, 0)
 
 
@@ -153,86 +154,83 @@ def _words(view: memoryview) -> memoryview:
     return view[: len(view) // _WORD * _WORD].cast("Q")
 
 
-_STAMP: Final = 8
-#: Stamps compared in each step; the whole is compared at every turn.
-_SAMPLE_marks: Final = 256
+#: Compared with zero at each end of a granule of a device.
 _PIECE: Final = 4 * KIB
-#: On a device, less than this is not told from what the driver takes for tables of its own.
-_LEAST_TOLD: Final = 32 * MIB
+#: A driver takes memory for its own tables: less than this cannot be told apart from those.
+_MIN_DEVICE_BYTES: Final = 32 * MIB
 
 
-class Marks(Protocol):
-    """Writes into one buffer, and looks whether it is still there.
+class BufferStamps(Protocol):
+    """Writes stamps into one buffer and checks that they are still there.
 
     Attributes:
-        checked: How many stamps were compared so far.
-        left: What :meth:`left_bytes` counts.
+        compared: How many stamps were compared so far.
     """
 
-    checked: int
-    left: str
+    compared: int
 
     def write(self, before: int) -> None:
-        """Stamp what lies between the length *before* and that of the buffer."""
+        """Stamp the bytes between the length *before* and that of the buffer."""
 
-    def wrong(self, length: int, *, everything: bool) -> int | None:
-        """Return the offset of a stamp in the first *length* bytes that is gone, or ``None``."""
+    def find_wrong(self, length: int, *, everything: bool) -> int | None:
+        """Return the offset of a wrong stamp in the first *length* bytes, or ``None``.
 
-    def not_zero(self, start: int) -> int | None:
-        """Return the offset of a byte that is not zero from *start* on, or ``None``."""
+        Args:
+            length: How far to look.
+            everything: Compare all stamps, and not a sample that differs from call to call.
+        """
 
-    def left_bytes(self) -> int | None:
-        """Return what was not given back of all that was committed; ``None`` where it is not told."""
+    def find_nonzero(self, start: int) -> int | None:
+        """Return the offset of a byte from *start* on that is not zero, or ``None``."""
+
+    def unreleased_bytes(self) -> int | None:
+        """Return the memory that the released buffer still uses; ``None`` where it is unknown."""
 
 
-def marks_for(buffer: VirtualBuffer, capacity: int) -> Marks:
-    """Return what marks *buffer*, whose reservation has *capacity* bytes."""
+def stamps_for(buffer: VirtualBuffer, capacity: int) -> BufferStamps:
+    """Return the stamps of *buffer*, whose reservation has *capacity* bytes."""
     if buffer.backing.tier is Tier.HOST:
-        return HostMarks(buffer, capacity)
+        return HostStamps(buffer, capacity)
     from vmtool.memory.cuda.copies import DeviceCopies
 
-    backing = cast("CudaBacking", buffer.backing)  # the only one with memory of a device
-    return DeviceMarks(buffer, backing, DeviceCopies(backing.context), capacity)
+    backing = cast("CudaBacking", buffer.backing)  # the only backing with device memory
+    return DeviceStamps(buffer, backing, DeviceCopies(backing.context), capacity)
 
 
-class HostMarks:
-    """Stamps every 4 KiB, through a view."""
-
-    left = "resident"
+class HostStamps:
+    """A stamp every 4 KiB, written through a view; every new byte is compared with zero."""
 
     def __init__(self, buffer: VirtualBuffer, capacity: int) -> None:
         self._buffer = buffer
         self._capacity = capacity
         self._base = buffer.base
         self._stamps = Stamps(capacity)
-        self.checked = 0
+        self.compared = 0
 
     def write(self, before: int) -> None:
-        """See :class:`Marks`."""
         with self._buffer.view() as view:
             self._stamps.write(view, before)
 
-    def wrong(self, length: int, *, everything: bool) -> int | None:
-        """See :class:`Marks`; 1,024 stamps are compared unless *everything* is asked for."""
+    def find_wrong(self, length: int, *, everything: bool) -> int | None:
         with self._buffer.view() as whole, whole[:length] as view:
-            at = self._stamps.wrong(view, everything=everything)
-        self.checked = self._stamps.checked
+            at = self._stamps.find_wrong(view, everything=everything)
+        self.compared = self._stamps.compared
         return at
 
-    def not_zero(self, start: int) -> int | None:
-        """See :class:`Marks`; every byte is looked at."""
+    def find_nonzero(self, start: int) -> int | None:
         with self._buffer.view() as view:
-            return self._stamps.not_zero(view, start)
+            return self._stamps.find_nonzero(view, start)
 
-    def left_bytes(self) -> int | None:
-        """See :class:`Marks`."""
+    def unreleased_bytes(self) -> int | None:
         return read_range(self._base, self._capacity).resident_bytes
 
 
-class DeviceMarks:
-    """One stamp at the start of each granule, by copies: a device's memory is not for the CPU."""
+class DeviceStamps:
+    """One stamp at the start of each granule, written by copies.
 
-    left = "in use on the device"
+    Only the first and the last 4 KiB of each new granule are compared with zero. What is unreleased
+    is what the driver counts in use on the whole device, which varies a little.
+    """
 
     def __init__(
         self, buffer: VirtualBuffer, backing: CudaBacking, copies: DeviceCopies, capacity: int
@@ -244,29 +242,26 @@ class DeviceMarks:
         self._copies = copies
         self._granule = buffer.backing.granularity
         self._turn = 0
-        self.checked = 0
+        self.compared = 0
 
     def write(self, before: int) -> None:
-        """See :class:`Marks`."""
         first, last = self._count(before), self._count(len(self._buffer))
         for index in range(first, last):
             self._copies.write(self._buffer.reservation, index * self._granule, _stamp(index))
 
-    def wrong(self, length: int, *, everything: bool) -> int | None:
-        """See :class:`Marks`; 256 stamps are compared unless *everything* is asked for."""
+    def find_wrong(self, length: int, *, everything: bool) -> int | None:
         count = self._count(length)
-        stride = 1 if everything else max(count // _SAMPLE_marks, 1)
+        stride = 1 if everything else max(count // _DEVICE_SAMPLE, 1)
         self._turn += 1
-        found = bytearray(_STAMP)
+        found = bytearray(_WORD)
         for index in range(self._turn % stride, count, stride):
             self._copies.read(self._buffer.reservation, index * self._granule, found)
-            self.checked += 1
+            self.compared += 1
             if found != _stamp(index):
                 return index * self._granule
         return None
 
-    def not_zero(self, start: int) -> int | None:
-        """See :class:`Marks`; the first and the last 4 KiB of each granule are looked at."""
+    def find_nonzero(self, start: int) -> int | None:
         found = bytearray(_PIECE)
         for granule in range(start, len(self._buffer), self._granule):
             for at in (granule, granule + self._granule - _PIECE):
@@ -275,18 +270,17 @@ class DeviceMarks:
                     return at + next(i for i, byte in enumerate(found) if byte)
         return None
 
-    def left_bytes(self) -> int | None:
-        """See :class:`Marks`; by what the driver counts of the whole device, which moves a little."""
+    def unreleased_bytes(self) -> int | None:
         from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 
         used, before = self._used(), self._used_before
-        if used is None or before is None or self._capacity < _LEAST_TOLD:
+        if used is None or before is None or self._capacity < _MIN_DEVICE_BYTES:
             return None
-        left = used - before
-        return left if left > min(DEVICE_TOLERANCE_BYTES, self._capacity // 2) else 0
+        unreleased = used - before
+        return unreleased if unreleased > min(DEVICE_TOLERANCE_BYTES, self._capacity // 2) else 0
 
     def _used(self) -> int | None:
-        """Return what is in use on the device beyond what a pool keeps unmapped."""
+        """Return the device memory in use without what the pool keeps unmapped."""
         from vmtool.memory.cuda.pool import HandlePool
 
         used, source = self._backing.context.used_bytes_if_available(), self._backing.source
@@ -296,9 +290,9 @@ class DeviceMarks:
         return used - pool.pooled * pool.handle_bytes
 
     def _count(self, length: int) -> int:
-        """Return how many stamps fit whole into *length* bytes."""
-        return max((length - _STAMP) // self._granule + 1, 0)
+        """Return how many whole stamps fit into *length* bytes."""
+        return max((length - _WORD) // self._granule + 1, 0)
 
 
 def _stamp(index: int) -> bytes:
-    return (_SALT + index).to_bytes(_STAMP, "little")
+    return (_SALT + index).to_bytes(_WORD, "little")

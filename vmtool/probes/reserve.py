@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.memory.counters import read_process, read_range
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
+from vmtool.results.check import Check, CheckOutcome, all_passed
+from vmtool.results.reserve import ReserveResult
+from vmtool.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import Reservation, VirtualBacking
     from vmtool.memory.counters import Counters
     from vmtool.memory.cuda.backing import CudaBacking
@@ -22,69 +25,21 @@ if TYPE_CHECKING:
 PROCESS_TOLERANCE_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerCheck:
-    """One ledger before and after, and what its change may be; ``None`` is not told here.
-
-    Attributes:
-        ledger: ``address space``, ``charge``, ``resident`` or ``mappings``; for a device only
-            ``device memory``.
-        before: The whole process or device before.
-        after: The same, after.
-        in_range: Inside the reserved range only: exact.
-        expected: What *in_range* must be; on a device, the change.
-        passed: Whether range and whole are as they must be; ``None`` where neither is told.
-    """
-
-    ledger: str
-    before: int | None
-    after: int | None
-    in_range: int | None
-    expected: int
-    passed: bool | None
-
-    @property
-    def change(self) -> int | None:
-        """The change of the whole."""
-        return None if self.before is None or self.after is None else self.after - self.before
-
-
-@dataclass(frozen=True, slots=True)
-class ReserveResult:
-    """What one reservation was and cost.
-
-    Attributes:
-        backing: The backing.
-        method: Its commit method.
-        base: The first address.
-        capacity_bytes: The size.
-        reserve_ns: How long the call took.
-        ledgers: The four ledgers.
-        device: The driver's own name of the device; ``None`` for the host.
-    """
-
-    backing: str
-    method: str
-    base: int
-    capacity_bytes: int
-    reserve_ns: int
-    ledgers: tuple[LedgerCheck, ...]
-    device: str | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether no ledger says otherwise."""
-        return all(check.passed is not False for check in self.ledgers)
-
-
 @contextmanager
-def measured_reservation(backing: VirtualBacking, nbytes: int) -> Iterator[ReserveResult]:
-    """Reserve *nbytes* and yield what that changed; the addresses are given back at the end.
+def measured_reservation(
+    backing: VirtualBacking, asked: int, machine: MachineFacts
+) -> Iterator[ReserveResult]:
+    """Reserve and yield what that changed; the reservation is given back at the end.
+
+    Args:
+        backing: Where to reserve.
+        asked: The size in bytes; it is rounded up to whole granules.
+        machine: The facts of the machine, for the result.
 
     Raises:
-        MisalignedError: If *nbytes* is not a multiple of the granularity.
         CallError: If the platform refuses.
     """
+    nbytes = align_up(asked, backing.granularity)
     # The first reading and the first call allocate what later ones reuse.
     _read(backing)
     backing.unreserve(backing.reserve(backing.granularity))
@@ -97,82 +52,98 @@ def measured_reservation(backing: VirtualBacking, nbytes: int) -> Iterator[Reser
         inside = {}
         if backing.tier is Tier.HOST:
             inside = _by_name(read_range(reservation.base, reservation.capacity))
+        checks = check_counters(reservation, before, after, inside)
         yield ReserveResult(
+            machine=machine,
             backing=backing.name,
+            device=backing.device_name,
             method=backing.method,
             base=reservation.base,
+            asked_bytes=asked,
             capacity_bytes=nbytes,
             reserve_ns=elapsed,
-            ledgers=check_ledgers(reservation, before, after, inside),
-            device=backing.device_name,
+            checks=checks,
+            passed=all_passed(checks),
         )
     finally:
         backing.unreserve(reservation)
 
 
-def check_ledgers(
+def check_counters(
     reservation: Reservation,
     before: Mapping[str, int | None],
     after: Mapping[str, int | None],
-    inside: Mapping[str, int | None],
-) -> tuple[LedgerCheck, ...]:
-    """Hold the change of each ledger against B2.
+    in_range: Mapping[str, int | None],
+) -> tuple[Check, ...]:
+    """Compare the change of each counter with B2.
 
     A new reservation is one mapping, or joins a neighbour; aligning its base may leave another on
-    each side. Charge and residency must be exactly zero in the range itself; the process, or the
-    device, as a whole may have moved a little for other reasons.
+    each side. Charge and resident memory must be zero in the range itself; the process, or the
+    device, as a whole may change a little for other reasons.
 
     Args:
         reservation: What was reserved in between.
-        before: The ledgers of the whole, by name.
+        before: The counters of the whole, by name.
         after: The same, after.
-        inside: Those of the reserved range; empty where they are not told.
+        in_range: Those of the reserved range; empty where they are unknown.
     """
     space = reservation.address_space_bytes
     slack = PROCESS_TOLERANCE_BYTES
-    # In the range, in the whole, and how far the whole may be off.
+    # Expected in the range, the expected change of the whole, and how much that may be off.
     expected = {
-        "address space": (reservation.capacity, space, slack),
+        "address_space": (reservation.capacity, space, slack),
         "charge": (0, 0, slack),
         "resident": (0, 0, slack),
         "mappings": (1, 1, 2),
-        # Never so much that a range committed as a whole would pass.
-        "device memory": (0, 0, min(DEVICE_TOLERANCE_BYTES, reservation.capacity - 1)),
+        # Less than the capacity, so that a range committed as a whole does not pass.
+        "device_memory": (0, 0, min(DEVICE_TOLERANCE_BYTES, reservation.capacity - 1)),
     }
     return tuple(
-        _check(name, (before[name], after[name]), inside.get(name), expected[name])
+        _check(name, before[name], after[name], in_range.get(name), expected[name])
         for name in before
     )
 
 
 def _check(
-    ledger: str,
-    whole: tuple[int | None, int | None],
-    here: int | None,
+    counter: str,
+    before: int | None,
+    after: int | None,
+    in_range: int | None,
     expected: tuple[int, int, int],
-) -> LedgerCheck:
-    was, now = whole
-    in_range, change, slack = expected
-    verdicts = []
-    if here is not None:
-        verdicts.append(here == in_range)
-    if was is not None and now is not None:
-        verdicts.append(abs(now - was - change) <= slack)
-    return LedgerCheck(ledger, was, now, here, in_range, all(verdicts) if verdicts else None)
+) -> Check:
+    due_in_range, due_change, slack = expected
+    change = None if before is None or after is None else after - before
+    results = []
+    if in_range is not None:
+        results.append(in_range == due_in_range)
+    if change is not None:
+        results.append(abs(change - due_change) <= slack)
+    unit = "" if counter == "mappings" else "_bytes"
+    return Check(
+        f"counters.{counter}",
+        CheckOutcome.of(all(results) if results else None),
+        {
+            f"before{unit}": before,
+            f"after{unit}": after,
+            f"change{unit}": change,
+            f"in_range{unit}": in_range,
+            f"expected{unit}": due_in_range,
+        },
+    )
 
 
 def _read(backing: VirtualBacking) -> dict[str, int | None]:
-    """Return the ledgers of this process, or the memory in use on the device."""
+    """Return the counters of this process, or the memory in use on the device."""
     if backing.tier is not Tier.DEVICE:
         return _by_name(read_process())
-    context = cast("CudaBacking", backing).context  # the only one with memory of a device
-    return {"device memory": context.used_bytes()}
+    context = cast("CudaBacking", backing).context  # the only backing with device memory
+    return {"device_memory": context.used_bytes()}
 
 
-def _by_name(ledgers: Counters) -> dict[str, int | None]:
+def _by_name(counters: Counters) -> dict[str, int | None]:
     return {
-        "address space": ledgers.address_space_bytes,
-        "charge": ledgers.charge_bytes,
-        "resident": ledgers.resident_bytes,
-        "mappings": ledgers.mappings,
+        "address_space": counters.address_space_bytes,
+        "charge": counters.charge_bytes,
+        "resident": counters.resident_bytes,
+        "mappings": counters.mappings,
     }

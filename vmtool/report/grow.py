@@ -2,70 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.document import document
-from vmtool.report.table import backing_label, plain_table
-from vmtool.units import format_duration, format_size
+from vmtool.report.machine import running_on
+from vmtool.report.table import ReportTable, backing_label, plain_table
+from vmtool.results.check import CheckOutcome
+from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vmtool.machine.facts import MachineFacts
-    from vmtool.probes.grow import CopyResult, GrowFailure, GrowPlan, GrowResult
-    from vmtool.report.table import ReportTable
+    from vmtool.results.check import Check
+    from vmtool.results.grow import CopyResult, GrowFailure, GrowResult
     from vmtool.stats import Summary
 
-SCHEMA: Final = "vmtool.grow"
-VERSION: Final = 1
-
-#: The picture has at most so many rows, evenly chosen, and bars of at most so many cells.
+#: The most rows of the picture, evenly chosen, and the most cells of a bar.
 _ROWS: Final = 16
 _BAR: Final = 40
+_CHECKS: Final = {
+    "base": "base stays",
+    "committed": "committed follows length",
+    "contents": "contents survive",
+    "zero": "new memory is zero",
+    "released": "all is released",
+}
 _LENGTH, _ROUNDING, _RESERVED = "█", "▒", "·"
-
-
-def to_document(
-    result: GrowResult, plan: GrowPlan, facts: MachineFacts, command: list[str]
-) -> dict[str, Any]:
-    """Return the result as a JSON document, with every step."""
-    body = {
-        "machine": facts,
-        "backing": result.backing,
-        "device": result.device,
-        "method": result.method,
-        "complete": result.complete,
-        "interrupted": result.interrupted,
-        "passed": result.failure is None,
-        "base": result.base,
-        "capacity_bytes": result.capacity_bytes,
-        "granule_bytes": result.granule_bytes,
-        "budget_bytes": plan.budget_bytes,
-        "planned_steps": len(plan.lengths),
-        "steps": {
-            "length_bytes": result.lengths_bytes,
-            "committed_bytes": result.committed_bytes,
-            "elapsed_ns": result.elapsed_ns,
-        },
-        "growing": result.growing,
-        "shrinking": result.shrinking,
-        "checks": result.checks,
-        "copying": result.copying,
-        "ended_by": result.ended_by,
-    }
-    return document(SCHEMA, VERSION, command=command, body=body)
 
 
 def to_text(result: GrowResult, console: Console) -> None:
     """Print the result."""
+    console.print(_answer(result))
+    where = f"{backing_label(result.backing, result.device)}, {result.method}"
     console.print(
         f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
-        f"({backing_label(result.backing, result.device)}, {result.method}), granules of {format_size(result.granule_bytes)}"
+        f"({where}{running_on(result.machine)}), granules of {format_size(result.granule_bytes)}"
     )
-    if not result.complete:
-        console.print(f"stopped after {len(result.elapsed_ns)} steps")
     console.print()
     _print_picture(result, console)
     _print_latency(result, console)
@@ -74,6 +47,36 @@ def to_text(result: GrowResult, console: Console) -> None:
     _print_checks(result, console)
     if result.ended_by is not None:
         _print_failure(result.ended_by, console)
+
+
+def _answer(result: GrowResult) -> str:
+    failed = [check_label(check) for check in result.checks if check.failed]
+    steps = count_of(len(result.steps.elapsed_ns), "step")
+    if failed:
+        return f"FAILED after {steps}: {', '.join(failed)}"
+    if not result.complete:
+        return f"stopped after {steps}; every check so far passed"
+    peak = format_size(max(result.steps.length_bytes))
+    return f"grown to {peak} and back in {steps}: every check passed"
+
+
+def check_label(check: Check) -> str:
+    """Return the promise that *check* is about."""
+    return _CHECKS[check.name]
+
+
+def describe_failure(check: Check) -> str:
+    """Return what a failed *check* found."""
+    values = check.values
+    if check.name == "base":
+        return f"it moved to {values['base']:#x}"
+    if check.name == "committed":
+        return f"{values['committed_bytes']} bytes are committed for {values['length_bytes']} bytes"
+    if check.name == "contents":
+        return f"the bytes written at offset {values['offset']} have changed"
+    if check.name == "zero":
+        return f"the byte at offset {values['offset']} is not zero"
+    return f"{values['unreleased_bytes']} bytes are still in use at length 0"
 
 
 def picked_rows(count: int) -> list[int]:
@@ -91,10 +94,11 @@ def bar(length: int, committed: int, capacity: int, cells: int) -> str:
 
 
 def _print_picture(result: GrowResult, console: Console) -> None:
+    steps = result.steps
     cells = max(min(_BAR, console.width - 40), 8)
     table = plain_table("step", "length", "committed", ("", "left"))
-    for index in picked_rows(len(result.elapsed_ns)):
-        length, committed = result.lengths_bytes[index], result.committed_bytes[index]
+    for index in picked_rows(len(steps.elapsed_ns)):
+        length, committed = steps.length_bytes[index], steps.committed_bytes[index]
         table.add_row(
             str(index + 1),
             format_size(length),
@@ -112,7 +116,7 @@ def _print_latency(result: GrowResult, console: Console) -> None:
 
 
 def _latencies(*series: tuple[str, Summary]) -> ReportTable:
-    """Return statistics in rows and series in columns: on a narrow terminal no figure breaks."""
+    """Return statistics in rows and series in columns, which fits a narrow terminal."""
     table = plain_table("", *(name for name, _ in series))
     table.add_row("steps", *(f"{summary.samples:,}" for _, summary in series))
     for name in ("median", "p90", "p99", "max"):
@@ -122,7 +126,7 @@ def _latencies(*series: tuple[str, Summary]) -> ReportTable:
 
 
 def _print_copying(copying: CopyResult, console: Console) -> None:
-    console.print(Text("\nthe same growth by reallocating and copying", style="bold"))
+    console.print(Text("\nthe same growth by copying into larger blocks", style="bold"))
     table = _latencies(("in place", copying.in_place), ("by copying", copying.copying))
     together = (format_duration(ns) for ns in (copying.in_place_ns, copying.copying_ns))
     table.add_row("together", *together)
@@ -130,25 +134,29 @@ def _print_copying(copying: CopyResult, console: Console) -> None:
     if copying.in_place_ns:
         ratio = copying.copying_ns / copying.in_place_ns
         words = f"{ratio:.1f} times as long" if ratio < 100 else f"{ratio:.0f} times as long"
-        console.print(f"copying took {words}; {format_size(copying.copied_bytes)} were copied")
+        console.print(f"copying took {words} and copied {format_size(copying.copied_bytes)}")
     if copying.stopped is not None:
         console.print(
             f"Only the first {copying.steps} of {copying.planned_steps} growing steps were copied: "
-            f"{copying.stopped}. Later steps copy more, so the whole would take still longer."
+            f"{_stopped(copying.stopped)}. Later steps copy more."
         )
+
+
+def _stopped(reason: str) -> str:
+    return "the time limit of 2 s was reached" if reason == "time limit" else reason
 
 
 def _print_checks(result: GrowResult, console: Console) -> None:
     console.print()
-    table = plain_table("check", "looked at", ("", "left"))
+    table = ReportTable("check", "comparisons", "", prose=1)
     for check in result.checks:
-        if check.failure is not None:
-            verdict = Text(f"FAILED: {check.failure}", "bold red")
-        elif check.looked_at:
-            verdict = Text("ok", "green")
+        if check.outcome is CheckOutcome.FAILED:
+            outcome = Text(f"FAILED: {describe_failure(check)}", "bold red")
+        elif check.outcome is CheckOutcome.PASSED:
+            outcome = Text("ok", "green")
         else:
-            verdict = Text("not checked")
-        table.add_row(check.check, f"{check.looked_at:,}", verdict)
+            outcome = Text("not done")
+        table.add_row(check_label(check), f"{check.values['compared']:,}", outcome)
     console.print(table)
 
 

@@ -1,53 +1,55 @@
-"""The facts of a machine as rows of a table, each with its unit and what limits it."""
+"""The facts of a machine by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from vmtool.report.table import plain_table
+from vmtool.report.table import pairs
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.machine.facts import HugePageFacts, MachineFacts
-    from vmtool.report.table import ReportTable
+    from rich.console import RenderableType
+
+    from vmtool.machine.facts import HugePageFacts, MachineFacts, MemoryPressure
 
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
-#: What other systems tell and macOS does not.
+#: Rows of other systems that macOS does not have.
 _NOT_ON_MACOS: Final = ("control group", "transparent huge pages", "commit charge", "memory areas")
 
 
-def machine_body(facts: MachineFacts) -> dict[str, Any]:
-    """Return the facts and what follows from them, as keys of a JSON document."""
-    return {
-        "machine": facts,
-        "available_bytes": facts.available_bytes,
-        "safe_bytes": facts.safe_bytes,
-        "limiting_bound": facts.limiting_bound,
-    }
+def running_on(facts: MachineFacts) -> str:
+    """Return the mark of figures that were not taken on the system they look like: Wine's."""
+    return f", {system_name(facts)}" if facts.system.os == "Wine" else ""
 
 
-def machine_rows(facts: MachineFacts) -> ReportTable:
-    """Return what this machine is, has and allows; what it does not tell is left out.
+def system_name(facts: MachineFacts) -> str:
+    """Return the system and its version; figures of Wine are not figures of Windows."""
+    words = f"{facts.system.os} {facts.system.kernel}"
+    return f"{words}, not Windows" if facts.system.os == "Wine" else words
 
-    What macOS alone does not tell is said to be not available.
+
+def machine_rows(facts: MachineFacts) -> RenderableType:
+    """Return the facts of the machine; what is unknown is left out.
+
+    What macOS alone does not have is "not available".
     """
-    table = plain_table("this machine", ("", "left"))
     system = facts.system
-    table.add_row("system", f"{system.os} {system.kernel}, {system.arch}{_inside(facts)}")
-    table.add_row("processor", f"{system.cpu_model or 'unknown'}, {system.cpus} logical")
     missing = _NOT_ON_MACOS if system.os == "Darwin" else ()
-    for label, text in (
-        *_memory(facts),
-        *_huge_pages(facts.huge_pages),
-        *_commit(facts),
-        *_limits(facts),
-        *((label, "not available") for label in missing),
-    ):
-        table.add_row(label, text)
-    table.add_row(
-        "safe to commit", f"{format_size(facts.safe_bytes)} (limited by {facts.limiting_bound})"
+    return pairs(
+        [
+            ("system", f"{system_name(facts)}, {system.arch}{_inside(facts)}"),
+            ("processor", f"{system.cpu_model or 'unknown'}, {system.cpus} logical"),
+            *_memory(facts),
+            *_huge_pages(facts.huge_pages),
+            *_commit(facts),
+            *_limits(facts),
+            *((label, "not available") for label in missing),
+            (
+                "safe to commit",
+                f"{format_size(facts.safe_bytes)} (limited by {facts.limiting_bound})",
+            ),
+        ]
     )
-    return table
 
 
 def _inside(facts: MachineFacts) -> str:
@@ -71,21 +73,51 @@ def _memory(facts: MachineFacts) -> list[tuple[str, str]]:
         text = format_size(memory.total_bytes)
         if memory.available_bytes is not None:
             text += f", {format_size(memory.available_bytes)} available"
+        if memory.arc_bytes:
+            text += f" and {format_size(memory.arc_bytes)} of ZFS' cache"
         rows.append(("RAM", text))
     if memory.swap_total_bytes is not None:
         swap = format_size(memory.swap_total_bytes) if memory.swap_total_bytes else "none"
         if facts.system.os == "Darwin":
             swap += " so far; macOS makes more as it needs it"
         rows.append(("swap", swap))
+    if memory.nodes:
+        nodes = (f"{node.number}: {format_size(node.free_bytes)} free" for node in memory.nodes)
+        rows.append(("NUMA nodes", ", ".join(nodes) if len(memory.nodes) > 1 else "1"))
+    for label, pressure in _pressures(facts):
+        percents = f"{pressure.some_percent:g} % of the last 10 s"
+        rows.append((label, f"tasks waited {percents}, all of them {pressure.full_percent:g} %"))
     level = facts.cgroup.tightest
     if level is not None:
         left = format_size(level.available_bytes or 0)
         bound = format_size(level.bound_bytes or 0)
-        rows.append(("control group", f"{left} left of {bound} (v{level.version}, {level.path})"))
+        high = " (memory.high)" if level.throttles else ""
+        where = f"v{level.version}, {level.path}"
+        rows.append(("control group", f"{left} left of {bound}{high} ({where})"))
+        if level.cache_bytes is not None and level.used_bytes is not None:
+            used, cache = format_size(level.used_bytes), format_size(level.cache_bytes)
+            drop = format_size(level.reclaimable_bytes)
+            rows.append(("  used", f"{used}, {cache} of it cache ({drop} can be dropped at once)"))
     elif facts.cgroup.levels:
         count = len(facts.cgroup.levels)
-        rows.append(("control group", f"no limit (v{facts.cgroup.levels[0].version}, {count} up)"))
+        rows.append(
+            ("control group", f"no limit (v{facts.cgroup.levels[0].version}, {count} levels)")
+        )
     return rows
+
+
+def _pressures(facts: MachineFacts) -> list[tuple[str, MemoryPressure]]:
+    """Return the pressures that are not zero."""
+    level = facts.cgroup.tightest
+    found = (
+        ("memory pressure", facts.memory.pressure),
+        ("  in the group", None if level is None else level.pressure),
+    )
+    return [
+        (label, pressure)
+        for label, pressure in found
+        if pressure is not None and pressure.some_percent > 0
+    ]
 
 
 def _huge_pages(huge: HugePageFacts) -> list[tuple[str, str]]:
@@ -98,7 +130,7 @@ def _huge_pages(huge: HugePageFacts) -> list[tuple[str, str]]:
         for each in huge.sizes:
             by_mode.setdefault(each.mode, []).append(format_size(each.page_bytes))
         text = "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
-        rows.append(("  of several sizes", text))
+        rows.append(("  other sizes", text))
     if huge.pools:
         pools = (f"{format_size(p.page_bytes)}: {p.free:,} of {p.total:,} free" for p in huge.pools)
         rows.append(("reserved huge pages", "; ".join(pools)))
@@ -136,4 +168,12 @@ def _limits(facts: MachineFacts) -> list[tuple[str, str]]:
     ):
         if limit_bytes is not None:
             rows.append((label, format_size(limit_bytes)))
+    limits, group = facts.limits, facts.cgroup.tasks
+    if limits.descriptors is not None and limits.descriptors.soft is not None:
+        rows.append(("RLIMIT_NOFILE", f"{limits.descriptors.soft:,}"))
+    if limits.tasks is not None and limits.tasks.soft is not None and not limits.tasks_exempt:
+        used = "" if limits.tasks_used is None else f", {limits.tasks_used:,} in use"
+        rows.append(("RLIMIT_NPROC", f"{limits.tasks.soft:,}{used}"))
+    if group is not None:
+        rows.append(("pids.max", f"{group.limit:,}, {group.used:,} in use ({group.path})"))
     return rows

@@ -2,86 +2,78 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from rich.text import Text
 
-from vmtool.report.document import document
+from vmtool.report.machine import running_on
 from vmtool.report.table import backing_label, plain_table
+from vmtool.results.check import CheckOutcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vmtool.machine.facts import MachineFacts
-    from vmtool.probes.reserve import LedgerCheck, ReserveResult
+    from vmtool.results.check import Check
+    from vmtool.results.reserve import ReserveResult
 
-SCHEMA: Final = "vmtool.reserve"
-VERSION: Final = 1
-
-#: From this many columns the totals of the process fit beside their change.
+#: From this many columns on, the totals of the process fit beside their change.
 _WIDE: Final = 80
+_LABELS: Final = {
+    "counters.address_space": "address space",
+    "counters.charge": "charge",
+    "counters.resident": "resident",
+    "counters.mappings": "memory areas",
+    "counters.device_memory": "device memory",
+}
 
 
-def to_document(result: ReserveResult, facts: MachineFacts, command: list[str]) -> dict[str, Any]:
-    """Return the result as a JSON document; byte ledgers carry their unit in the key."""
-    ledgers = {}
-    for check in result.ledgers:
-        unit = "" if check.ledger == "mappings" else "_bytes"
-        ledgers[check.ledger.replace(" ", "_")] = {
-            f"before{unit}": check.before,
-            f"after{unit}": check.after,
-            f"change{unit}": check.change,
-            f"in_range{unit}": check.in_range,
-            f"expected{unit}": check.expected,
-            "passed": check.passed,
-        }
-    body = {
-        "machine": facts,
-        "backing": result.backing,
-        "device": result.device,
-        "method": result.method,
-        "base": result.base,
-        "capacity_bytes": result.capacity_bytes,
-        "reserve_ns": result.reserve_ns,
-        "ledgers": ledgers,
-        "passed": result.passed,
-    }
-    return document(SCHEMA, VERSION, command=command, body=body)
+def counter_label(check: Check) -> str:
+    """Return what a user calls the counter of *check*."""
+    return _LABELS[check.name]
 
 
 def to_text(result: ReserveResult, console: Console) -> None:
     """Print the result."""
-    size = format_size(result.capacity_bytes)
+    failed = [counter_label(check) for check in result.checks if check.failed]
+    answer = f"WRONG: {', '.join(failed)}" if failed else "no memory was taken"
+    duration = format_duration(result.reserve_ns)
+    console.print(f"{format_size(result.capacity_bytes)} reserved in {duration}: {answer}")
+    where = f"{backing_label(result.backing, result.device)}, {result.method}"
     console.print(
-        f"{size} ({result.capacity_bytes:,} bytes) reserved at {result.base:#x} in "
-        f"{format_duration(result.reserve_ns)} ({backing_label(result.backing, result.device)}, {result.method})\n"
+        f"{result.capacity_bytes:,} bytes at {result.base:#x} ({where}{running_on(result.machine)})"
     )
-    whole = ("before", "after") if console.width >= _WIDE else ()
-    table = plain_table("", *whole, "change", "in the range", ("", "left"))
-    for check in result.ledgers:
-        totals = (_amount(check, check.before), _amount(check, check.after)) if whole else ()
+    if result.asked_bytes != result.capacity_bytes:
+        console.print(f"{result.asked_bytes:,} bytes rounded up to whole granules")
+    console.print()
+    wide = console.width >= _WIDE
+    table = plain_table(
+        "", *(("before", "after") if wide else ()), "change", "in the range", ("", "left")
+    )
+    for check in result.checks:
+        totals = (_amount(check, "before"), _amount(check, "after")) if wide else ()
         table.add_row(
-            check.ledger,
+            counter_label(check),
             *totals,
-            _amount(check, check.change, signed=True),
-            _amount(check, check.in_range),
-            _verdict(check),
+            _amount(check, "change", signed=True),
+            _amount(check, "in_range"),
+            _outcome(check),
         )
     console.print(table)
 
 
-def _amount(check: LedgerCheck, value: int | None, *, signed: bool = False) -> str:
+def _amount(check: Check, name: str, *, signed: bool = False) -> str:
+    counted = check.name == "counters.mappings"
+    value = cast("int | None", check.values[name if counted else f"{name}_bytes"])
     if value is None:
         return "-"
-    text = str(abs(value)) if check.ledger == "mappings" else format_size(abs(value))
+    text = str(abs(value)) if counted else format_size(abs(value))
     return f"{'-' if value < 0 else '+' if signed and value else ''}{text}"
 
 
-def _verdict(check: LedgerCheck) -> Text:
-    if check.passed is None:
-        return Text("not told")
-    expected = _amount(check, check.expected)
-    if check.passed:
+def _outcome(check: Check) -> Text:
+    if check.outcome is CheckOutcome.NOT_DONE:
+        return Text("not available")
+    if check.outcome is CheckOutcome.PASSED:
         return Text("ok", "green")
-    return Text(f"WRONG: {expected} expected", "bold red")
+    return Text(f"WRONG: {_amount(check, 'expected')} expected", "bold red")

@@ -49,6 +49,16 @@ class Document:
 
 
 DOCUMENTS: Final = (
+    Document(
+        "vmtool.granularity",
+        2,
+        "What each backing can map, and in what unit",
+        "vmtool.results.granularity",
+        "GranularityResult",
+    ),
+    Document("vmtool.doctor", 2, "What the doctor found", "vmtool.results.doctor", "DoctorResult"),
+    Document("vmtool.reserve", 2, "A reservation", "vmtool.results.reserve", "ReserveResult"),
+    Document("vmtool.grow", 2, "A growth in place", "vmtool.results.grow", "GrowResult"),
     Document("vmtool.stress", 1, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
     Document(
         "vmtool.inspect",

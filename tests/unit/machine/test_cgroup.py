@@ -13,6 +13,7 @@ from vmtool.machine.cgroup import (
     parse_mounts,
     read_cgroups,
 )
+from vmtool.machine.facts import GroupLimit
 from vmtool.machine.files import KernelFiles
 from vmtool.units import GIB, MIB
 
@@ -27,6 +28,7 @@ HYBRID_MOUNTS = (
     "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n"
     "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
 )
+APP = "/sys/fs/cgroup/app"
 V1_UNLIMITED = "9223372036854771712\n"
 
 
@@ -54,6 +56,64 @@ def test_v2_reads_every_ancestor_and_the_tightest_counts(recorded):
     ]
     assert facts.tightest.path == f"{top}/user.slice"
     assert facts.available_bytes == 2 * GIB - (GIB - 256 * MIB)
+
+
+def test_active_cache_is_reclaimable_and_dirty_or_mapped_pages_are_not(recorded):
+    """A file of 600 MiB that was read three times, in a group of 900 MiB."""
+    files = {
+        "/proc/self/cgroup": "0::/app\n",
+        "/proc/self/mountinfo": V2_MOUNT,
+        f"{APP}/memory.max": f"{900 * MIB}\n",
+        f"{APP}/memory.current": f"{640 * MIB}\n",
+        f"{APP}/memory.stat": (
+            f"anon {20 * MIB}\nfile {620 * MIB}\nfile_mapped {4 * MIB}\nfile_dirty {3 * MIB}\n"
+            f"file_writeback {MIB}\ninactive_file {10 * MIB}\nactive_file {600 * MIB}\n"
+            f"unevictable {2 * MIB}\n"
+        ),
+        f"{APP}/memory.events": "low 0\nhigh 7\nmax 3900\noom 0\noom_kill 0\n",
+        f"{APP}/memory.pressure": "some avg10=31.00 avg60=0.00 avg300=0.00 total=9\n",
+    }
+    (level,) = read_cgroups(recorded(files)).levels
+    assert level.cache_bytes == 620 * MIB
+    assert level.reclaimable_bytes == 602 * MIB
+    assert level.available_bytes == 862 * MIB
+    assert (level.limit_hits, level.high_hits) == (3900, 7)
+    assert level.pressure.some_percent == 31.0
+
+
+@pytest.mark.parametrize(
+    ("mounts", "membership", "pids", "hugetlb", "limit_name"),
+    [
+        (V2_MOUNT, "0::/app\n", APP, APP, "max"),
+        (
+            "1 2 0:1 / /cg/pids rw - cgroup c rw,pids\n3 4 0:2 / /cg/huge rw - cgroup c rw,hugetlb\n",
+            "2:pids:/app\n3:hugetlb:/app\n",
+            "/cg/pids/app",
+            "/cg/huge/app",
+            "limit_in_bytes",
+        ),
+    ],
+    ids=["v2", "v1"],
+)
+def test_the_groups_of_tasks_and_of_huge_pages(
+    recorded, mounts, membership, pids, hugetlb, limit_name
+):
+    used_name = {"max": "current"}.get(limit_name, "usage_in_bytes")
+    files = {
+        "/proc/self/cgroup": membership,
+        "/proc/self/mountinfo": mounts,
+        f"{pids}/pids.max": "32\n",
+        f"{pids}/pids.current": "5\n",
+        f"{pids.rpartition('/')[0]}/pids.max": "1000\n",
+        f"{pids.rpartition('/')[0]}/pids.current": "990\n",
+        f"{hugetlb}/hugetlb.2MB.{limit_name}": f"{8 * MIB}\n",
+        f"{hugetlb}/hugetlb.2MB.{used_name}": f"{2 * MIB}\n",
+        f"{hugetlb}/hugetlb.1GB.{limit_name}": V1_UNLIMITED,
+    }
+    facts = read_cgroups(recorded(files))
+    # The group above has the larger limit, and leaves less.
+    assert facts.tasks == GroupLimit(pids.rpartition("/")[0], 1000, 990)
+    assert facts.huge_pages == (GroupLimit(hugetlb, 8 * MIB, 2 * MIB, 2 * MIB),)
 
 
 def test_v2_high_binds_before_max(recorded):

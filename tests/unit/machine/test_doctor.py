@@ -10,13 +10,18 @@ from vmtool.machine.facts import (
     CgroupLevel,
     CommitFacts,
     EnvironmentFacts,
+    GroupLimit,
     HugePageFacts,
     HugePool,
+    LimitFacts,
     MachineFacts,
     MemoryFacts,
+    MemoryPressure,
+    NumaNode,
     SystemFacts,
 )
 from vmtool.memory.counters import ProcessLimits
+from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, KIB, MIB
 
 HEALTHY = MachineFacts(
@@ -60,7 +65,26 @@ CONDITIONS = [
         "problem",
         {"cgroup": CgroupFacts((CgroupLevel("/cg/app", 1, 4 * GIB, None, 4 * GIB),))},
     ),
+    (
+        "cgroup-limit",  # 20 MiB are left, of which 12 would be safe
+        "problem",
+        {"cgroup": CgroupFacts((CgroupLevel("/cg/app", 2, 64 * MIB, None, 44 * MIB),))},
+    ),
     ("mapping-limit", "note", {"process": replace(HEALTHY.process, max_mappings=65530)}),
+    ("mapping-limit", "problem", {"process": replace(HEALTHY.process, max_mappings=300)}),
+    ("task-limit", "problem", {"cgroup": CgroupFacts(tasks=GroupLimit("/cg/app", 6, 3))}),
+    (
+        "task-limit",
+        "problem",
+        {"limits": LimitFacts(tasks=ResourceLimit(20, 20), tasks_used=18)},
+    ),
+    (
+        "descriptor-limit",
+        "problem",
+        {"limits": LimitFacts(descriptors=ResourceLimit(32, 32), descriptors_used=4)},
+    ),
+    ("locked-limit", "note", {"limits": LimitFacts(locked_memory=ResourceLimit(8 * MIB, None))}),
+    ("cpu-limit", "note", {"limits": LimitFacts(cpu_s=ResourceLimit(60, 60))}),
     (
         "mapping-limit",
         "problem",
@@ -91,6 +115,20 @@ CONDITIONS = [
         "note",
         {"huge_pages": replace(HEALTHY.huge_pages, pools=(HugePool(GIB, 8, 8),))},
     ),
+    (
+        "reserved-huge-pages",
+        "note",
+        {"huge_pages": replace(HEALTHY.huge_pages, pools=(HugePool(2 * MIB, 8, 8, works=False),))},
+    ),
+    (
+        "hugetlb-limit",
+        "note",
+        {
+            "huge_pages": replace(HEALTHY.huge_pages, pools=(HugePool(2 * MIB, 8, 8),)),
+            "cgroup": CgroupFacts(huge_pages=(GroupLimit("/cg/app", 0, 0, 2 * MIB),)),
+        },
+    ),
+    ("huge-pages-unknown", "note", {"huge_pages": HugePageFacts(hidden=True, advice_works=True)}),
     ("page-size", "note", {"page_bytes": 16 * KIB}),
     ("allocation-granularity", "note", {"allocation_bytes": 64 * KIB}),
     ("old-kernel", "note", {"system": replace(HEALTHY.system, kernel="5.10.0-28-amd64")}),
@@ -128,7 +166,7 @@ def test_the_finding_names_the_numbers():
     facts = replace(HEALTHY, process=replace(HEALTHY.process, max_mappings=65530, mappings=530))
     (check,) = [c for c in examine(facts) if c.kind == "mapping-limit"]
     assert "530 of 65,530" in check.message
-    assert "32,500 scattered granules" in check.message
+    assert "31,988 scattered granules" in check.message
     assert check.remedy == "sysctl -w vm.max_map_count=262144"
 
 
@@ -141,6 +179,73 @@ def test_the_remedy_names_the_file_that_binds():
     facts = replace(HEALTHY, cgroup=CgroupFacts((v1,)))
     (check,) = [c for c in examine(facts) if c.kind == "cgroup-limit"]
     assert "/cg/app/memory.limit_in_bytes" in check.remedy
+
+
+def found(kind, **changes):
+    """Return the one finding of a kind on the healthy machine with *changes*."""
+    (finding,) = [each for each in examine(replace(HEALTHY, **changes)) if each.kind == kind]
+    return finding
+
+
+def test_high_slows_down_and_only_max_kills():
+    high = CgroupLevel("/cg/app", 2, limit_bytes=8 * GIB, high_bytes=4 * GIB)
+    assert "slowed down, not killed" in found("cgroup-limit", cgroup=CgroupFacts((high,))).message
+    limit = replace(high, high_bytes=None)
+    assert "a process is killed" in found("cgroup-limit", cgroup=CgroupFacts((limit,))).message
+
+
+def test_cache_in_a_group_and_waiting_for_memory_are_said():
+    level = CgroupLevel(
+        "/cg/app",
+        2,
+        8 * GIB,
+        used_bytes=6 * GIB,
+        reclaimable_bytes=5 * GIB,
+        pressure=MemoryPressure(12.3, 4.0),
+    )
+    message = found("cgroup-limit", cgroup=CgroupFacts((level,))).message
+    assert "7 GiB left" in message
+    assert "6 GiB used, of which 5 GiB is cache that is dropped first" in message
+    assert "tasks waited for memory 12 % of the last 10 s" in message
+
+
+def test_the_cache_of_zfs_is_available():
+    memory = MemoryFacts(32 * GIB, 100 * MIB, 0, 0, oom_kills=0, arc_bytes=10 * GIB)
+    finding = found("available-memory", memory=memory)
+    assert finding.rating is Rating.OK
+    assert "10 GiB of ZFS' cache" in finding.message
+    assert replace(HEALTHY, memory=memory).available_bytes == 10 * GIB + 100 * MIB
+
+
+def test_a_hard_limit_is_raised_where_it_was_set(monkeypatch):
+    monkeypatch.setattr("vmtool.memory.rlimits.has_capability", lambda _: False)
+    process = replace(HEALTHY.process, address_space_limit_bytes=GIB)
+    hard = LimitFacts(address_space=ResourceLimit(GIB, GIB))
+    remedy = found("address-space-limit", process=process, limits=hard).remedy
+    assert remedy.startswith("raise the hard limit of 1 GiB: `as` in /etc/security/limits.conf")
+    soft = LimitFacts(address_space=ResourceLimit(GIB, None))
+    remedy = found("address-space-limit", process=process, limits=soft).remedy
+    assert remedy.startswith("ulimit -v unlimited")
+
+
+def test_without_sys_huge_pages_are_tried_and_not_called_missing():
+    facts = HugePageFacts(hidden=True, advice_works=True)
+    assert "--huge works" in found("huge-pages-unknown", huge_pages=facts).message
+
+
+def test_a_fork_in_mode_2_needs_the_charge_of_this_process():
+    commit = CommitFacts(2, 50, 16 * GIB, 12 * GIB)
+    process = replace(HEALTHY.process, data_bytes=5 * GIB)
+    finding = found("fork-headroom", commit=commit, process=process)
+    assert finding.rating is Rating.PROBLEM
+    assert "charged 5 GiB once more, and 4 GiB of the commit limit is left" in finding.message
+
+
+def test_numa_nodes_are_listed():
+    one = replace(HEALTHY.memory, nodes=(NumaNode(0, 32 * GIB, 20 * GIB),))
+    assert found("numa", memory=one).message == "one NUMA node"
+    two = replace(one, nodes=(*one.nodes, NumaNode(1, 32 * GIB, GIB)))
+    assert found("numa", memory=two).message == "2 NUMA nodes, free: node 0 20 GiB, node 1 1 GiB"
 
 
 WINDOWS = MachineFacts(

@@ -11,11 +11,18 @@ from vmtool.machine.facts import (
     HugePool,
     HugeSize,
     MemoryFacts,
+    MemoryPressure,
+    NumaNode,
     read_memory,
     safe_part,
 )
-from vmtool.machine.files import parse_choice, parse_int
-from vmtool.machine.linux import parse_cpu_model, read_huge_pages, read_linux_facts
+from vmtool.machine.files import parse_choice, parse_int, parse_pressure
+from vmtool.machine.linux import (
+    parse_cpu_model,
+    read_huge_pages,
+    read_linux_facts,
+    try_huge_mapping,
+)
 from vmtool.memory.process import parse_kib
 from vmtool.units import GIB, KIB, MIB
 
@@ -58,17 +65,52 @@ def test_a_recorded_machine(recorded):
 
 
 def test_huge_pages_are_listed_by_size(recorded):
-    assert read_huge_pages(recorded(X86)) == HugePageFacts(
+    tried = {2 * MIB: True}  # an empty pool is not tried
+    assert read_huge_pages(recorded(X86), tried.get) == HugePageFacts(
         thp_mode="madvise",
         thp_defrag="madvise",
         pmd_bytes=2 * MIB,
         sizes=(HugeSize(64 * KIB, "never"), HugeSize(2 * MIB, "inherit")),
-        pools=(HugePool(2 * MIB, 8, 3), HugePool(GIB, 0, 0)),
+        pools=(HugePool(2 * MIB, 8, 3, works=True), HugePool(GIB, 0, 0)),
     )
 
 
 def test_a_kernel_without_huge_pages(recorded):
-    assert read_huge_pages(recorded({})) == HugePageFacts()
+    files = recorded({"/sys/kernel/mm/ksm/run": "0\n"})
+    assert read_huge_pages(files, dict.get) == HugePageFacts()
+
+
+def test_where_sys_is_hidden_huge_pages_are_tried(recorded):
+    assert read_huge_pages(recorded({}), {0: True}.get) == HugePageFacts(
+        hidden=True, advice_works=True
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these pages are Linux's")
+def test_a_huge_page_is_really_mapped_or_refused():
+    assert try_huge_mapping(0) in {True, False}
+    if read_facts().huge_pages.pools:
+        assert try_huge_mapping(1 << 40) is False  # no processor has pages of 1 TiB
+
+
+def test_nodes_and_pressure_and_the_cache_of_zfs_are_read(recorded):
+    node = "/sys/devices/system/node"
+    files = {
+        f"{node}/node0/meminfo": "Node 0 MemTotal:  2048 kB\nNode 0 MemFree:  1024 kB\n",
+        f"{node}/node10/meminfo": "Node 10 MemTotal:  4096 kB\nNode 10 MemFree:  0 kB\n",
+        f"{node}/node2/meminfo": "Node 2 MemTotal:  0 kB\n",  # processors without memory
+        f"{node}/online": "0-10\n",
+        "/proc/pressure/memory": (
+            "some avg10=1.50 avg60=0.00 avg300=0.00 total=5\n"
+            "full avg10=0.25 avg60=0.00 avg300=0.00 total=1\n"
+        ),
+        "/proc/spl/kstat/zfs/arcstats": "13 1 0x01\nname type data\nc_min 4 100\nsize 4 1100\n",
+    }
+    memory = read_linux_facts(recorded(files), MemoryFacts()).memory
+    assert memory.nodes == (NumaNode(0, 2 * MIB, MIB), NumaNode(10, 4 * MIB, 0))
+    assert memory.pressure == MemoryPressure(1.5, 0.25)
+    assert memory.arc_bytes == 1000
+    assert parse_pressure("nonsense") is None
 
 
 def test_a_machine_that_tells_nothing_has_unknown_facts(recorded):
@@ -113,13 +155,16 @@ def test_parsers_take_nonsense_as_unknown():
     [
         (None, GIB),
         (0, 0),
-        (200 * MIB, 0),
+        (MIB, 0),
+        (50 * MIB, 30 * MIB),
+        (200 * MIB, 120 * MIB),
+        (700 * MIB, 444 * MIB),
         (GIB, GIB - 256 * MIB),
         (10 * GIB, 8 * GIB),
         (10 * GIB + 1, 8 * GIB),
     ],
 )
-def test_the_safe_part_leaves_a_fifth_and_at_least_256_mib(available, safe):
+def test_the_safe_part_keeps_a_reserve_that_scales(available, safe):
     assert safe_part(available) == safe
 
 

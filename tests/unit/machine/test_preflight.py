@@ -13,19 +13,25 @@ from vmtool.machine.facts import (
     CgroupFacts,
     CgroupLevel,
     CommitFacts,
+    GroupLimit,
+    LimitFacts,
     MachineFacts,
     MemoryFacts,
     SystemFacts,
 )
 from vmtool.machine.preflight import (
+    WORKER_BYTES,
     Demand,
     Severity,
     SizeOption,
     check,
+    describe_safe,
     page_table_bytes,
     refuse_unsafe,
+    refuse_without_memory,
 )
 from vmtool.memory.counters import ProcessLimits
+from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, KIB, MIB, TIB
 
 ROOMY = MachineFacts(
@@ -85,10 +91,10 @@ def test_the_cgroup_binds_before_ram():
 
 
 def test_where_a_small_cgroup_leaves_nothing_the_hint_is_to_raise_it():
-    level = CgroupLevel("/sys/fs/cgroup/app", 2, limit_bytes=64 * MIB, used_bytes=MIB)
+    level = CgroupLevel("/sys/fs/cgroup/app", 2, limit_bytes=64 * MIB, used_bytes=63 * MIB)
     (finding,) = check(Demand(commit_bytes=MIB), replace(ROOMY, cgroup=CgroupFacts((level,))))
     assert finding.safe == 0
-    assert "raise the limit of that control group; 256 MiB" in finding.remedy
+    assert "raise the limit of that control group: /sys/fs/cgroup/app/memory.max" in finding.remedy
 
 
 def test_the_commit_limit_binds_only_in_mode_2():
@@ -227,8 +233,76 @@ def test_a_hint_names_the_option_and_a_value_that_it_takes():
 
 
 def test_where_not_even_a_granule_is_safe_the_hint_is_to_raise_the_limit():
-    facts = replace(ROOMY, process=replace(ROOMY.process, address_space_limit_bytes=GIB + 65 * MIB))
+    facts = replace(ROOMY, process=replace(ROOMY.process, address_space_limit_bytes=GIB + 3 * MIB))
     demand = Demand(reserve_bytes=GIB, reserve_option=SizeOption("--capacity", 2 * MIB))
     (finding,) = check(demand, facts)
     assert finding.safe == MIB
     assert finding.remedy.startswith("ulimit -v unlimited")
+
+
+def small(**changes):
+    """Return a machine on which hardly anything is left."""
+    return replace(ROOMY, **changes)
+
+
+def test_workers_own_memory_is_part_of_the_plan():
+    """100 workers in a group of 1 GiB, of which the OOM killer ended 13."""
+    level = CgroupLevel("/cg/app", 2, limit_bytes=GIB, used_bytes=0)
+    facts = small(cgroup=CgroupFacts((level,)))
+    plan = Demand(commit_bytes=64 * MIB, processes=100, worker_bytes=WORKER_BYTES)
+    (shortage,) = check(plan, facts)
+    assert (shortage.kind, shortage.severity) == ("cgroup-limit", Severity.REFUSE)
+    assert "100 workers take 20 MiB each for themselves" in shortage.message
+    assert "fewer --workers" in shortage.remedy
+    assert check(replace(plan, processes=20), facts) == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (small(cgroup=CgroupFacts(tasks=GroupLimit("/cg/app", 32, 20))), "pids.max"),
+        (small(limits=LimitFacts(tasks=ResourceLimit(32, 32), tasks_used=20)), "RLIMIT_NPROC"),
+    ],
+)
+def test_processes_and_threads_are_counted(facts, words):
+    assert check(Demand(tasks=12), facts) == ()
+    (shortage,) = check(Demand(tasks=13, processes=2), facts)
+    assert (shortage.kind, shortage.safe) == ("task-limit", 12)
+    assert words in shortage.message
+    assert shortage.remedy.startswith("use fewer --workers or --threads, or ")
+
+
+def test_root_may_start_more_than_its_limit():
+    limits = LimitFacts(tasks=ResourceLimit(32, 32), tasks_used=32, tasks_exempt=True)
+    assert check(Demand(tasks=13), small(limits=limits)) == ()
+
+
+def test_one_worker_is_never_told_to_use_fewer():
+    limits = LimitFacts(descriptors=ResourceLimit(16, 16), descriptors_used=4)
+    (shortage,) = check(Demand(descriptors=19), small(limits=limits))
+    assert (shortage.kind, shortage.safe) == ("descriptor-limit", 4)
+    assert "RLIMIT_NOFILE is 16 and 4 are open" in shortage.message
+    assert "workers" not in shortage.remedy
+
+
+def test_the_reserve_scales_with_what_there_is():
+    """A group of 250 MiB with 237 MiB free, in which nothing at all was safe."""
+    level = CgroupLevel("/cg/app", 2, limit_bytes=250 * MIB, used_bytes=13 * MIB)
+    facts = small(cgroup=CgroupFacts((level,)))
+    assert facts.safe_bytes == 142 * MIB
+    words, _ = describe_safe(facts)
+    assert words.endswith("; 95 MiB of it is kept in reserve")
+    refuse_without_memory(facts)
+
+
+def test_where_nothing_is_safe_the_limit_is_named():
+    level = CgroupLevel("/cg/app", 2, limit_bytes=64 * MIB, used_bytes=64 * MIB)
+    with pytest.raises(RefusedError, match="control group /cg/app leaves 0 B of 64 MiB") as caught:
+        refuse_without_memory(small(cgroup=CgroupFacts((level,))))
+    assert "/cg/app/memory.max" in caught.value.hint
+
+
+def test_a_small_limit_of_memory_areas_leaves_most_of_them():
+    process = replace(ROOMY.process, max_mappings=300, mappings=130)
+    (shortage,) = check(Demand(mappings=134), small(process=process))
+    assert shortage.safe == 133

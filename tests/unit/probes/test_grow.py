@@ -6,19 +6,36 @@ import sys
 import pytest
 
 from vmtool.errors import CallError
+from vmtool.machine import read_facts
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
-from vmtool.probes.grow import CopiedBuffer, GrowPlan, run_growth
+from vmtool.probes.grow import CopiedBuffer, GrowPlan
+from vmtool.probes.grow import run_growth as run_with_error
 from vmtool.probes.patterns import PATTERNS, lengths
 from vmtool.units import KIB, MIB
 
+MACHINE = read_facts()
 PAGE = mmap.ALLOCATIONGRANULARITY  # a granule: more than a page on Windows
 METHODS = host_methods()
 
 
 def plan_for(pattern="linear", to=2 * MIB, step=100 * KIB, *, budget=64 * MIB, copying=False):
     return GrowPlan(tuple(lengths(pattern, to, step)), budget, copying)
+
+
+def grow_with_error(backing, plan, **options):
+    """Return the result and what ended it."""
+    return run_with_error(backing, plan, MACHINE, **options)
+
+
+def run_growth(backing, plan, **options):
+    return grow_with_error(backing, plan, **options)[0]
+
+
+def failed(result):
+    """Return the name of the first check that failed, or ``None``."""
+    return next((check.name for check in result.checks if check.failed), None)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -28,18 +45,20 @@ def test_every_promise_holds_for_every_method_and_pattern(method, pattern):
     backing = open_backing(method=method)
     result = run_growth(backing, plan)
     assert result.complete
-    assert result.failure is None
-    assert result.lengths_bytes == plan.lengths
-    assert len(result.elapsed_ns) == len(plan.lengths)
+    assert failed(result) is None
+    assert result.steps.length_bytes == plan.lengths
+    assert len(result.steps.elapsed_ns) == len(plan.lengths)
     assert all(
         committed == -(-length // result.granule_bytes) * result.granule_bytes
-        for length, committed in zip(result.lengths_bytes, result.committed_bytes, strict=True)
+        for length, committed in zip(
+            result.steps.length_bytes, result.steps.committed_bytes, strict=True
+        )
     )
-    looked = {check.check: check.looked_at for check in result.checks}
-    assert looked["base stays"] == len(plan.lengths)
-    assert looked["contents survive"] > 0
+    compared = {check.name: check.values["compared"] for check in result.checks}
+    assert compared["base"] == len(plan.lengths)
+    assert compared["contents"] > 0
     promised = result.growing.samples if backing.zeroes else 0  # macOS's protect and advise don't
-    assert looked["new memory is zero"] == promised
+    assert compared["zero"] == promised
 
 
 def test_nothing_stays_mapped():
@@ -55,15 +74,15 @@ def test_an_interruption_leaves_a_valid_partial_result():
     result = run_growth(open_backing(), plan_for(copying=True), stop=lambda: next(calls))
     assert result.interrupted
     assert not result.complete
-    assert len(result.elapsed_ns) == len(result.lengths_bytes) == 5
+    assert len(result.steps.elapsed_ns) == len(result.steps.length_bytes) == 5
     assert result.copying is None
-    assert result.failure is None
+    assert failed(result) is None
 
 
 def test_the_budget_is_never_exceeded():
-    result = run_growth(open_backing(), plan_for(budget=MIB))
-    assert isinstance(result.error, BudgetError)
-    assert max(result.committed_bytes) <= MIB
+    result, error = grow_with_error(open_backing(), plan_for(budget=MIB))
+    assert isinstance(error, BudgetError)
+    assert max(result.steps.committed_bytes) <= MIB
     assert not result.complete
     ended = result.ended_by
     assert (ended.operation, ended.call, ended.symbol) == ("grow", "", "BudgetError")
@@ -104,14 +123,14 @@ ENOMEM = CallError("mmap", "4096", code=12, symbol="ENOMEM", cause="full", hint=
 )
 def test_a_call_that_fails_leaves_what_was_measured_before(call, number, operation, step, length):
     plan = plan_for(to=4 * MIB, step=MIB, copying=True)
-    result = run_growth(Failing(open_backing(), call, number, ENOMEM), plan)
-    assert result.error is ENOMEM
+    result, ended = grow_with_error(Failing(open_backing(), call, number, ENOMEM), plan)
+    assert ended is ENOMEM
     ended = result.ended_by
     assert (ended.operation, ended.step, ended.length_bytes) == (operation, step, length)
     assert (ended.call, ended.symbol, ended.cause, ended.hint) == ("mmap", "ENOMEM", "full", "less")
     assert ended.message == str(ENOMEM)
-    assert result.lengths_bytes == plan.lengths[: step - 1]
-    assert len(result.elapsed_ns) == len(result.committed_bytes) == step - 1
+    assert result.steps.length_bytes == plan.lengths[: step - 1]
+    assert len(result.steps.elapsed_ns) == len(result.steps.committed_bytes) == step - 1
     assert result.growing.samples + result.shrinking.samples == step - 1
     assert not result.complete
     assert not result.interrupted
@@ -122,7 +141,7 @@ def test_what_cannot_be_given_back_at_the_end_is_a_failure_with_every_step():
     plan = plan_for(to=2 * MIB, step=MIB)
     result = run_growth(Failing(open_backing(), "unreserve", 1, ENOMEM), plan)
     assert (result.ended_by.operation, result.ended_by.step) == ("unreserve", 4)
-    assert result.lengths_bytes == plan.lengths
+    assert result.steps.length_bytes == plan.lengths
     assert not result.complete
 
 
@@ -141,13 +160,13 @@ def test_a_limit_that_ends_a_check_leaves_what_was_measured_before(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(Stamps, "not_zero", fail)
-    result = run_growth(open_backing(), plan_for(to=2 * MIB, step=MIB))
-    assert result.error is error
+    monkeypatch.setattr(Stamps, "find_nonzero", fail)
+    result, ended = grow_with_error(open_backing(), plan_for(to=2 * MIB, step=MIB))
+    assert ended is error
     ended = result.ended_by
     assert (ended.operation, ended.step, ended.call, ended.symbol) == ("check", 1, "", symbol)
     assert words in ended.message
-    assert result.lengths_bytes == (MIB,)
+    assert result.steps.length_bytes == (MIB,)
 
 
 def test_a_refused_reservation_is_an_error_and_no_result():
@@ -161,7 +180,7 @@ def test_a_second_ctrl_c_in_a_step_leaves_what_was_measured_before():
     result = run_growth(backing, plan_for(to=4 * MIB, step=MIB, copying=True))
     assert result.interrupted
     assert not result.complete
-    assert result.lengths_bytes == (MIB, 2 * MIB)
+    assert result.steps.length_bytes == (MIB, 2 * MIB)
     assert (result.ended_by, result.copying) == (None, None)
 
 
@@ -170,10 +189,13 @@ def test_copying_goes_through_the_growing_steps_only():
     copying = result.copying
     assert copying.steps == copying.planned_steps == result.growing.samples
     # By hand: each growing step copies the length before it.
-    ups = [(a, b) for a, b in zip((0, *result.lengths_bytes), result.lengths_bytes, strict=False)]
+    ups = [
+        (a, b)
+        for a, b in zip((0, *result.steps.length_bytes), result.steps.length_bytes, strict=False)
+    ]
     assert copying.copied_bytes == sum(a for a, b in ups if b > a)
     assert copying.in_place_ns == sum(
-        ns for ns, (a, b) in zip(result.elapsed_ns, ups, strict=True) if b > a
+        ns for ns, (a, b) in zip(result.steps.elapsed_ns, ups, strict=True) if b > a
     )
 
 
@@ -196,7 +218,7 @@ def test_copying_stops_at_its_time_limit(monkeypatch):
     monkeypatch.setattr("vmtool.probes.grow.COPY_LIMIT_NS", 0)
     result = run_growth(open_backing(), plan_for(copying=True))
     assert result.copying.steps == 1
-    assert "2 s" in result.copying.stopped
+    assert result.copying.stopped == "time limit"
 
 
 class Broken:
@@ -231,13 +253,13 @@ def poke(address):
 @pytest.mark.parametrize(
     ("after_commit", "check"),
     [
-        (lambda r, offset: offset and poke(r.base), "contents survive"),
-        (lambda r, offset: poke(r.base + offset + 100), "new memory is zero"),
+        (lambda r, offset: offset and poke(r.base), "contents"),
+        (lambda r, offset: poke(r.base + offset + 100), "zero"),
     ],
 )
 def test_memory_that_changes_by_itself_is_found(after_commit, check):
     result = run_growth(Broken(open_backing(), after_commit=after_commit), plan_for())
-    assert result.failure.check == check
+    assert failed(result) == check
     assert not result.complete
 
 
@@ -270,15 +292,16 @@ def test_a_base_that_moves_is_found():
             return self.real.base + self.shift
 
     result = run_growth(Moving(open_backing()), plan_for(to=4 * PAGE, step=2 * PAGE))
-    assert result.failure.check == "base stays"
+    assert failed(result) == "base"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="residency is read from /proc")
 def test_memory_that_is_not_given_back_is_found():
     real = open_backing()
     result = run_growth(Broken(real, after_release="keeps"), plan_for(to=MIB, step=MIB))
-    assert result.failure.check == "all is released"
-    assert "1048576 bytes" in result.failure.failure
+    assert failed(result) == "released"
+    released = next(check for check in result.checks if check.name == "released")
+    assert released.values["unreleased_bytes"] == MIB
 
 
 def test_a_copied_buffer_keeps_what_it_is_told_to():

@@ -16,8 +16,8 @@ def test_what_was_written_in_two_parts_is_found_again(first, second):
     stamps = Stamps(len(memory))
     stamps.write(memory[:low], 0)
     stamps.write(memory[:high], low)
-    assert stamps.wrong(memory[:high], everything=True) is None
-    assert stamps.wrong(memory[:low], everything=True) is None
+    assert stamps.find_wrong(memory[:high], everything=True) is None
+    assert stamps.find_wrong(memory[:low], everything=True) is None
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2047, 4999])
@@ -26,7 +26,7 @@ def test_a_lost_stamp_is_named_by_its_offset(lost):
     stamps = Stamps(CAPACITY)
     stamps.write(memory, 0)
     memory[lost * STRIDE + 3] ^= 1
-    assert stamps.wrong(memory, everything=True) == lost * STRIDE
+    assert stamps.find_wrong(memory, everything=True) == lost * STRIDE
 
 
 def test_samples_together_see_every_stamp():
@@ -34,7 +34,7 @@ def test_samples_together_see_every_stamp():
     stamps = Stamps(CAPACITY)
     stamps.write(memory, 0)
     memory[4321 * STRIDE] ^= 1
-    found = [stamps.wrong(memory, everything=False) for _ in range(CAPACITY // STRIDE // 1024)]
+    found = [stamps.find_wrong(memory, everything=False) for _ in range(CAPACITY // STRIDE // 1024)]
     assert found.count(4321 * STRIDE) == 1
 
 
@@ -43,20 +43,20 @@ def test_a_page_of_another_place_is_not_accepted():
     stamps = Stamps(CAPACITY)
     stamps.write(memory, 0)
     memory[7 * STRIDE : 8 * STRIDE] = memory[8 * STRIDE : 9 * STRIDE].tobytes()
-    assert stamps.wrong(memory, everything=True) == 7 * STRIDE
+    assert stamps.find_wrong(memory, everything=True) == 7 * STRIDE
 
 
 @pytest.mark.parametrize("dirty", [STRIDE, 2 * STRIDE + 77, 600 * STRIDE, CAPACITY - 1])
 def test_a_byte_that_is_not_zero_is_found(dirty):
     memory = memoryview(bytearray(CAPACITY))
-    assert Stamps(CAPACITY).not_zero(memory, STRIDE) is None
+    assert Stamps(CAPACITY).find_nonzero(memory, STRIDE) is None
     memory[dirty] = 1
-    assert Stamps(CAPACITY).not_zero(memory, STRIDE) == dirty
+    assert Stamps(CAPACITY).find_nonzero(memory, STRIDE) == dirty
 
 
 def test_lengths_too_short_for_a_stamp_are_fine():
     memory = memoryview(bytearray(7))
     stamps = Stamps(7)
     stamps.write(memory, 0)
-    assert stamps.wrong(memory, everything=True) is None
+    assert stamps.find_wrong(memory, everything=True) is None
     assert memory.tobytes() == bytes(7)

@@ -1,0 +1,125 @@
+"""The result of ``vmtool granularity``: what each backing can map, and in what unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
+from vmtool.memory.backing import Granularity  # noqa: TC001
+from vmtool.memory.cuda.devices import DeviceInfo  # noqa: TC001
+from vmtool.results.check import Check  # noqa: TC001
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationGranularity:
+    """One kind of physical memory of a device.
+
+    Attributes:
+        location: ``device``, or ``host NUMA node N``.
+        handle: What its handles can be exported as: ``none``, ``posix-fd`` or ``fabric``.
+        flag: ``compressible``, ``rdma`` or ``None``.
+        supported: What the device's attributes say; ``None`` if they do not.
+        minimum_bytes: The unit of sizes and addresses; ``None`` if unknown.
+        recommended_bytes: The size with the best performance; ``None`` if unknown.
+        refusal: The driver's error in place of a granularity.
+    """
+
+    location: str
+    handle: str
+    flag: str | None
+    supported: bool | None
+    minimum_bytes: int | None
+    recommended_bytes: int | None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LargestReservation:
+    """The largest single reservation that was found.
+
+    Attributes:
+        works_bytes: The largest size that succeeded; 0 if none did.
+        refused_bytes: The smallest size that was refused; ``None`` if none was.
+        tries: How many reservations were tried.
+        error: The error at the smallest refused size.
+    """
+
+    works_bytes: int
+    refused_bytes: int | None
+    tries: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackingGranularity:
+    """One backing.
+
+    Attributes:
+        name: What the user calls it: ``host``, ``cuda:0``.
+        absent: Why it can't be used; all below but ``hint`` and ``device`` is then unknown.
+        hint: What to do about that.
+        method: Its commit method.
+        granularity: Its units.
+        largest_reservation: The largest single reservation.
+        checks: What ``--prove`` tried: the attempt, with ``who`` answered it (``vmtool``, ``kernel``
+            or another platform), whether it was ``accepted``, and the ``answer``.
+        device: The driver's description of the device, also where it can't be used; ``None`` for
+            the host.
+        free_bytes: The device's free memory, with this process's own context in place.
+        allocations: The granularity of each kind of allocation on the device.
+    """
+
+    name: str
+    absent: str | None = None
+    hint: str | None = None
+    method: str | None = None
+    granularity: Granularity | None = None
+    largest_reservation: LargestReservation | None = None
+    checks: tuple[Check, ...] = ()
+    device: DeviceInfo | None = None
+    free_bytes: int | None = None
+    allocations: tuple[AllocationGranularity, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokensPerGranule:
+    """How many tokens of one KV tensor fit into one granule.
+
+    Attributes:
+        tensor: The tensor's name.
+        bytes_per_token: Its size per token.
+        granule_bytes: The granule.
+        tokens: Whole tokens in one granule; 0 if a token is larger.
+        spare_bytes: What is left of the granule after those.
+    """
+
+    tensor: str
+    bytes_per_token: int
+    granule_bytes: int
+    tokens: int
+    spare_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GranularityResult:
+    """What this machine can map.
+
+    Attributes:
+        machine: The facts of the machine.
+        available_bytes: What this process can still commit; ``None`` where it is unknown.
+        safe_bytes: What it can commit without endangering the machine.
+        limiting_bound: The limit that ``safe_bytes`` comes from: the kind of a finding of
+            ``vmtool doctor``.
+        commit_headroom_bytes: What the commit limit leaves, negative when it is exceeded.
+        backings: The host and every device.
+        tokens_per_granule: For each KV tensor that was asked about and each granule: those of this
+            machine, and those in common use.
+    """
+
+    machine: MachineFacts
+    available_bytes: int | None
+    safe_bytes: int
+    limiting_bound: str
+    commit_headroom_bytes: int | None
+    backings: tuple[BackingGranularity, ...]
+    tokens_per_granule: tuple[TokensPerGranule, ...]
