@@ -61,7 +61,7 @@ def test_the_reservation_is_given_back(vmtool):
     [
         ("0", "not positive"),
         ("-4096", "No such option"),
-        ("10EiB", "more than any address space holds"),
+        ("10EiB", "larger than any address space"),
         ("99999999999999999999", "64 bits"),
         ("2QiB", "unknown unit"),
         ("1.5", "not a whole number"),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
     "What can this machine map, in what unit, and what will stop me?": {
         "granularity": "Units of reserving and committing, and the largest reservation.",
-        "doctor": "What would stop or slow such memory here, and what changes it.",
-        "reserve": "Reserve addresses and show that nothing else is taken.",
+        "doctor": "Every limit that virtual memory can meet here, and how to raise it.",
+        "reserve": "Reserve addresses and show that this takes no memory.",
     },
     "How fast and how faithfully does it commit and release?": {
         "grow": "Grow and shrink a buffer in place, checked, beside copying it.",

@@ -1,4 +1,4 @@
-"""What on this machine would stop or slow such memory: one list of rules over its facts."""
+"""Every limit that virtual memory can meet on this machine: one list of rules over its facts."""
 
 from __future__ import annotations
 
