@@ -1,4 +1,4 @@
-"""How long operations on real memory took, in bounded memory."""
+"""Real memory under a replay: each operation is carried out, timed and checked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from vmtool.machine import read_facts
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.process import window
+from vmtool.replay.recorder import BatchedHistogram
 from vmtool.results.replay import RealRun, Timing
-from vmtool.stats import Histogram, summarize
+from vmtool.stats import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,37 +28,28 @@ OPERATIONS: Final = (
     *("reserve", "commit", "touch", "release", "unreserve"),
     *("admission", "step", "end"),
 )
-_BATCH: Final = 4096
 
 now = perf_counter_ns
 
 
 class Stopwatch:
-    """Histograms by operation; samples are sorted in batches, off the measured path."""
+    """Durations by operation."""
 
     def __init__(self) -> None:
-        self._histograms = {name: Histogram() for name in OPERATIONS}
-        self._samples: dict[str, list[int]] = {name: [] for name in OPERATIONS}
+        self._histograms = {name: BatchedHistogram() for name in OPERATIONS}
 
     def add(self, operation: str, elapsed_ns: int) -> None:
         """Add one sample."""
-        samples = self._samples[operation]
-        samples.append(elapsed_ns)
-        if len(samples) >= _BATCH:
-            self._histograms[operation].extend(samples)
-            samples.clear()
+        self._histograms[operation].add(elapsed_ns)
 
     def timings(self) -> tuple[Timing, ...]:
         """Return what was measured, without operations that did not happen."""
-        found = []
-        for name in OPERATIONS:
-            histogram = self._histograms[name]
-            histogram.extend(self._samples[name])
-            self._samples[name].clear()
-            data = histogram.data()
-            if data.count:
-                found.append(Timing(name, data.sum_ns, summarize(data), data))
-        return tuple(found)
+        found = {name: histogram.data() for name, histogram in self._histograms.items()}
+        return tuple(
+            Timing(name, data.sum_ns, summarize(data), data)
+            for name, data in found.items()
+            if data.count
+        )
 
 
 class RealMemory:

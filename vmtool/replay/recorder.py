@@ -5,19 +5,45 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from vmtool.replay.live import LiveBytes
 from vmtool.results.replay import Point
 from vmtool.stats import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.account import Account
     from vmtool.replay.sequence import RunningSequence
+    from vmtool.stats import HistogramData
 
 #: The timeline has at most so many points, and at least half as many once it had so many.
 MOST_POINTS: Final = 512
 _FIRST_INTERVAL_NS: Final = 10**6
+_BATCH: Final = 4096
+
+
+class BatchedHistogram:
+    """A histogram that sorts samples in batches, off the hot path."""
+
+    __slots__ = ("_histogram", "_samples")
+
+    def __init__(self) -> None:
+        self._histogram = Histogram()
+        self._samples: list[int] = []
+
+    def add(self, sample: int) -> None:
+        """Add one sample."""
+        self._samples.append(sample)
+        if len(self._samples) >= _BATCH:
+            self._flush()
+
+    def data(self) -> HistogramData:
+        """Return all samples."""
+        self._flush()
+        return self._histogram.data()
+
+    def _flush(self) -> None:
+        self._histogram.extend(self._samples)
+        self._samples.clear()
 
 
 @dataclass(slots=True)
@@ -59,9 +85,9 @@ class Recorder:
     """
 
     counts: Counts = field(default_factory=Counts)
-    waits: Histogram = field(default_factory=Histogram)
-    first_tokens: Histogram = field(default_factory=Histogram)
-    ends: Histogram = field(default_factory=Histogram)
+    waits: BatchedHistogram = field(default_factory=BatchedHistogram)
+    first_tokens: BatchedHistogram = field(default_factory=BatchedHistogram)
+    ends: BatchedHistogram = field(default_factory=BatchedHistogram)
     live_area: int = 0
     peak_live: int = 0
     interval_ns: int = _FIRST_INTERVAL_NS
@@ -123,24 +149,22 @@ class Sampler:
     Args:
         recorder: Where what is seen goes.
         account: The byte totals.
-        live: The bytes of a sequence's tokens.
+        used: The bytes of a sequence by its length.
         step_ns: A decode step.
-        admitted: The sequences that are admitted, as they come and go.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         account: Account,
-        live: UsedBytes,
+        used: UsedBytes,
         step_ns: int,
-        admitted: Collection[RunningSequence],
     ) -> None:
         self._recorder = recorder
         self._account = account
-        self._live = live
+        self._used = used
         self._step_ns = step_ns
-        self._admitted = admitted
+        self._running = LiveBytes(used, step_ns)
         self._most_live = 0  # since the last point of the timeline, where something went
         self._refused = 0  # until then
 
@@ -189,12 +213,7 @@ class Sampler:
 
     def live_before(self, now: int) -> int:
         """Return the bytes of tokens just before *now*, shared ones once."""
-        live, step = self._live.at, self._step_ns
-        total = -self._account.overlap
-        for seq in self._admitted:
-            if seq.admitted_ns < now:
-                total += live(seq.length + seq.steps_before(now, step))
-        return total
+        return self._running.before(now) - self._account.overlap
 
     def note_peak(self, now: int) -> None:
         """Look at what is live before something goes: it only grows in between."""
@@ -207,23 +226,28 @@ class Sampler:
         self._most_live = max(self._most_live, live)
         self._recorder.peak_live = max(self._recorder.peak_live, live)
 
+    def begin(self, seq: RunningSequence) -> None:
+        """Follow *seq* in the segment that it begins now."""
+        self._running.add(seq)
+
     def settle(self, seq: RunningSequence, now: int) -> int:
-        """Add what *seq* was live in this segment until *now*; the steps that are complete."""
+        """End the segment of *seq*; return the steps of it that are complete."""
+        self._running.remove(seq)
         step = self._step_ns
         begun = seq.steps_before(now, step)
-        area = self._live.at(seq.length) * (min(now, seq.decode_ns) - seq.start_ns)
+        area = self._used.at(seq.length) * (min(now, seq.decode_ns) - seq.start_ns)
         if seq.stalled:
-            area = self._live.at(seq.length) * (now - seq.start_ns)
+            area = self._used.at(seq.length) * (now - seq.start_ns)
             self._recorder.counts.stalled_ns += now - seq.start_ns
         complete = begun
         if begun:
             last_ns = now - seq.decode_ns - (begun - 1) * step
             complete = begun - (last_ns < step)
-            area += self._live.over(seq.length, begun - 1) * step
-            area += self._live.at(seq.length + begun) * last_ns
+            area += self._used.over(seq.length, begun - 1) * step
+            area += self._used.at(seq.length + begun) * last_ns
         if complete and not seq.answered:
             seq.answered = True
-            self._recorder.first_tokens.extend((seq.decode_ns + step - seq.request.arrival_ns,))
+            self._recorder.first_tokens.add(seq.decode_ns + step - seq.request.arrival_ns)
         self._recorder.live_area += area
         self._recorder.counts.decode_steps += complete
         return complete

@@ -53,9 +53,7 @@ class Simulation:
         self._account = account
         self._live = UsedBytes(plan.policy.cost)
         self._admitted: dict[int, RunningSequence] = {}  # by order, so the youngest is the last
-        self._sampler = Sampler(
-            self.recorder, account, self._live, plan.step_ns, self._admitted.values()
-        )
+        self._sampler = Sampler(self.recorder, account, self._live, plan.step_ns)
         self._step_ns = plan.step_ns
         self._now = 0
         self._orders = 0
@@ -197,18 +195,19 @@ class Simulation:
             counts.recomputed_tokens += tokens
         else:
             seq.admitted_once = True
-            self.recorder.waits.extend((now - seq.request.arrival_ns,))
+            self.recorder.waits.add(now - seq.request.arrival_ns)
         counts.prompt_tokens += tokens
         seq.start_ns = seq.admitted_ns = now
         seq.decode_ns = now + self._plan.prefill(tokens)
         seq.target = seq.length
+        self._sampler.begin(seq)
         self._check(seq)
         self._schedule(seq, forced=forced)
 
     def _finish(self, seq: RunningSequence) -> None:
         self._drop(seq)
         self.recorder.counts.finished += 1
-        self.recorder.ends.extend((self._now - seq.request.arrival_ns,))
+        self.recorder.ends.add(self._now - seq.request.arrival_ns)
         self._use_room()
 
     def _drop(self, seq: RunningSequence) -> int:
@@ -233,6 +232,7 @@ class Simulation:
             seq.stalled = False
             seq.start_ns = seq.decode_ns = self._now
             seq.target = seq.length + 1
+            self._sampler.begin(seq)
             self._check(seq)
             self._schedule(seq, forced=self._plan.commit_ahead > 0)
         self._admit()
@@ -279,6 +279,7 @@ class Simulation:
             seq.length += complete
             seq.stalled = True
             seq.start_ns = seq.decode_ns = self._now
+            self._sampler.begin(seq)
             self._stalled[seq.order] = seq
             self._stalled = dict(sorted(self._stalled.items()))
         elif mode is OnRefusal.REJECT:

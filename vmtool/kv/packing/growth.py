@@ -398,37 +398,42 @@ class UsedBytes:
 
     Args:
         cost: What a sequence costs.
+
+    Attributes:
+        fixed: Bytes whatever the length.
+        slope: Bytes of each token, of what keeps every token.
+        steps: Bytes of an entry of everything else, with how many there are.
     """
 
-    __slots__ = ("_fixed", "_slope", "_steps")
+    __slots__ = ("fixed", "slope", "steps")
 
     def __init__(self, cost: SequenceCost) -> None:
-        self._fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
-        self._slope = 0  # of what holds every token
+        self.fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
+        self.slope = 0  # of what holds every token
         steps: dict[EntryCount, int] = {}
         for count, tensor in cost.tensors():
             entries = EntryCount.of(tensor.extent, cost.in_flight)
             nbytes = count * tensor.bytes_per_token
             if entries.fixed is not None:
-                self._fixed += nbytes * entries.fixed
+                self.fixed += nbytes * entries.fixed
             elif entries == EntryCount():
-                self._slope += nbytes
+                self.slope += nbytes
             else:
                 steps[entries] = steps.get(entries, 0) + nbytes
-        self._steps = tuple(steps.items())
+        self.steps = tuple(steps.items())
 
     def at(self, tokens: int) -> int:
         """Return the bytes of a sequence of *tokens*."""
-        found = self._fixed + self._slope * tokens
-        for entries, nbytes in self._steps:
+        found = self.fixed + self.slope * tokens
+        for entries, nbytes in self.steps:
             found += nbytes * entries.at(tokens)
         return found
 
     def over(self, tokens: int, more: int) -> int:
         """Return the sum of the bytes at the *more* lengths after *tokens*."""
         end = tokens + more
-        found = self._fixed * more + self._slope * (more * (tokens + end + 1) // 2)
-        for entries, nbytes in self._steps:
+        found = self.fixed * more + self.slope * (more * (tokens + end + 1) // 2)
+        for entries, nbytes in self.steps:
             found += nbytes * (_sum(entries, end) - _sum(entries, tokens))
         return found
 
