@@ -51,8 +51,11 @@ class Histogram:
             return
         counts = self._counts
         for value in samples:
-            shift = max(value.bit_length() - SUB_BUCKET_BITS - 1, 0)
-            counts[(shift << SUB_BUCKET_BITS) + (value >> shift)] += 1
+            shift = value.bit_length() - SUB_BUCKET_BITS - 1
+            if shift > 0:
+                counts[(shift << SUB_BUCKET_BITS) + (value >> shift)] += 1
+            else:
+                counts[value] += 1
         low, high = min(samples), max(samples)
         self.minimum = low if not self.count else min(self.minimum, low)
         self.maximum = max(self.maximum, high)

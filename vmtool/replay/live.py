@@ -8,7 +8,6 @@ of quotients and the number of remainders below the present one, which a sorted 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,17 @@ if TYPE_CHECKING:
     from vmtool.replay.sequence import RunningSequence
 
 
-@dataclass(slots=True)
-class _Part:
+class Part:
     """What one sequence is in a sum: constant tokens, or an offset and a phase while it grows."""
 
-    length: int
-    decode_ns: int
-    constant: int
-    growing: bool = False
+    __slots__ = ("constant", "decode_ns", "growing", "length", "present")
+
+    def __init__(self, length: int, decode_ns: int, constant: int) -> None:
+        self.length = length
+        self.decode_ns = decode_ns
+        self.constant = constant
+        self.growing = False
+        self.present = True
 
 
 class _TokenSum:
@@ -33,27 +35,27 @@ class _TokenSum:
     def __init__(self, step_ns: int, cap: int | None) -> None:
         self._step_ns = step_ns
         self._cap = cap
-        self._parts: dict[RunningSequence, _Part] = {}
         self._constant = 0
         self._offset = 0  # of those that grow: lengths less quotients
         self._phases: list[int] = []  # their remainders, ascending
         # When a part begins to grow, or reaches the cap.
-        self._changes: list[tuple[int, int, RunningSequence, _Part]] = []
+        self._changes: list[tuple[int, int, Part]] = []
         self._count = 0
 
-    def add(self, seq: RunningSequence) -> None:
+    def add(self, seq: RunningSequence) -> Part:
         """Add *seq* as it is in its present segment."""
         length, cap = seq.length, self._cap
         full = cap is not None and length >= cap
-        part = _Part(length, seq.decode_ns, cap if full and cap is not None else length)
-        self._parts[seq] = part
+        part = Part(length, seq.decode_ns, cap if full and cap is not None else length)
         self._constant += part.constant
         if not full and not seq.stalled and seq.total > length:
-            self._later(part.decode_ns, seq, part)
+            self._count += 1
+            heappush(self._changes, (part.decode_ns, self._count, part))
+        return part
 
-    def remove(self, seq: RunningSequence) -> None:
-        """Remove *seq*."""
-        part = self._parts.pop(seq)
+    def remove(self, part: Part) -> None:
+        """Remove the sequence that *part* was made for."""
+        part.present = False
         if part.growing:
             self._stop(part)
         else:
@@ -63,15 +65,15 @@ class _TokenSum:
         """Return the sum just before *now*."""
         changes = self._changes
         while changes and changes[0][0] < now:
-            _, _, seq, part = heappop(changes)
-            if self._parts.get(seq) is part:
-                self._change(seq, part)
+            part = heappop(changes)[2]
+            if part.present:
+                self._change(part)
         quotient, phase = divmod(now, self._step_ns)
         phases = self._phases
         growing = self._offset + len(phases) * quotient + bisect_left(phases, phase)
         return self._constant + growing
 
-    def _change(self, seq: RunningSequence, part: _Part) -> None:
+    def _change(self, part: Part) -> None:
         if part.growing:
             assert self._cap is not None  # noqa: S101 - only a cap ends growth
             self._stop(part)
@@ -84,16 +86,14 @@ class _TokenSum:
         self._offset += part.length - quotient
         insort(self._phases, phase)
         if self._cap is not None:
-            self._later(part.decode_ns + (self._cap - part.length) * self._step_ns, seq, part)
+            full_ns = part.decode_ns + (self._cap - part.length) * self._step_ns
+            self._count += 1
+            heappush(self._changes, (full_ns, self._count, part))
 
-    def _stop(self, part: _Part) -> None:
+    def _stop(self, part: Part) -> None:
         quotient, phase = divmod(part.decode_ns, self._step_ns)
         self._offset -= part.length - quotient
         del self._phases[bisect_left(self._phases, phase)]
-
-    def _later(self, at: int, seq: RunningSequence, part: _Part) -> None:
-        self._count += 1
-        heappush(self._changes, (at, self._count, seq, part))
 
 
 class LiveBytes:
@@ -116,30 +116,27 @@ class LiveBytes:
             else:
                 self._visited.append((entries, nbytes))
         # Added, but not yet in the sums: an admission counts from the moment after it.
-        self._new: dict[RunningSequence, None] = {}
+        self._new: list[RunningSequence] = []
         self._running: dict[RunningSequence, None] = {}
 
     def add(self, seq: RunningSequence) -> None:
         """Add *seq*, at the beginning of a segment."""
-        self._new[seq] = None
+        self._new.append(seq)
 
     def remove(self, seq: RunningSequence) -> None:
         """Remove *seq*, at the end of a segment, before it changes."""
-        if seq in self._new:
-            del self._new[seq]
+        if not seq.parts:
+            self._new.remove(seq)
             return
         del self._running[seq]
-        for _, tokens in self._sums:
-            tokens.remove(seq)
+        for (_, tokens), part in zip(self._sums, seq.parts, strict=True):
+            tokens.remove(part)
+        seq.parts = []
 
     def before(self, now: int) -> int:
         """Return the bytes just before *now*, which never goes back."""
         if self._new:
-            for seq in [seq for seq in self._new if seq.admitted_ns < now]:
-                del self._new[seq]
-                self._running[seq] = None
-                for _, tokens in self._sums:
-                    tokens.add(seq)
+            self._admit(now)
         total = self._fixed * len(self._running)
         for nbytes, tokens in self._sums:
             total += nbytes * tokens.at(now)
@@ -148,3 +145,13 @@ class LiveBytes:
                 held = entries.at(seq.length + seq.steps_before(now, self._step_ns))
                 total += nbytes * held
         return total
+
+    def _admit(self, now: int) -> None:
+        later = []
+        for seq in self._new:
+            if seq.admitted_ns < now:
+                self._running[seq] = None
+                seq.parts = [tokens.add(seq) for _, tokens in self._sums]
+            else:
+                later.append(seq)
+        self._new = later

@@ -82,6 +82,7 @@ class Recorder:
         interval_ns: About how far points of the timeline are apart.
         most_points: How many it has at most.
         last_ns: Where its last point is; -1 without one.
+        due_ns: From when on it wants another point.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -93,12 +94,8 @@ class Recorder:
     interval_ns: int = _FIRST_INTERVAL_NS
     most_points: int = MOST_POINTS
     last_ns: int = -1
+    due_ns: int = 0
     _points: list[Point] = field(default_factory=list)
-    _due: int = 0
-
-    def due(self, now: int) -> bool:
-        """Tell whether the timeline wants a point at *now*."""
-        return now >= self._due
 
     def add(self, point: Point) -> None:
         """Add one point to the timeline; when there are too many, those close together are joined."""
@@ -106,7 +103,7 @@ class Recorder:
         self.last_ns = point.at_ns
         while len(self._points) >= self.most_points:
             self._thin()
-        self._due = point.at_ns + self.interval_ns
+        self.due_ns = point.at_ns + self.interval_ns
 
     def _thin(self) -> None:
         """Double the interval, and join neighbours whose stretches together are no longer."""
@@ -169,16 +166,15 @@ class Sampler:
         self._refused = 0  # until then
 
     def sample(self, since: int, now: int) -> None:
-        """Add a point to the timeline if one is due: nothing changed from *since* to *now*.
+        """Add a point to the timeline, as one is due: nothing changed from *since* to *now*.
 
         Where nothing happened for long, what was before has a point of its own, so that the quiet
         stretch does not seem to have its most.
         """
         recorder = self._recorder
-        if recorder.due(now):
-            if since > recorder.last_ns and now - since >= recorder.interval_ns:
-                self._add_point(since, self.live_before(since + 1))
-            self._add_point(now, self.live_before(now))
+        if since > recorder.last_ns and now - since >= recorder.interval_ns:
+            self._add_point(since, self.live_before(since + 1))
+        self._add_point(now, self.live_before(now))
 
     def finish(self) -> None:
         """Add the last point of the timeline, of what is left."""
@@ -235,10 +231,12 @@ class Sampler:
         self._running.remove(seq)
         step = self._step_ns
         begun = seq.steps_before(now, step)
-        area = self._used.at(seq.length) * (min(now, seq.decode_ns) - seq.start_ns)
         if seq.stalled:
             area = self._used.at(seq.length) * (now - seq.start_ns)
             self._recorder.counts.stalled_ns += now - seq.start_ns
+        else:
+            prefilled = min(now, seq.decode_ns) - seq.start_ns
+            area = self._used.at(seq.length) * prefilled
         complete = begun
         if begun:
             last_ns = now - seq.decode_ns - (begun - 1) * step

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vmtool.kv.packing.growth import Run
     from vmtool.kv.traces.request import Request
+    from vmtool.replay.live import Part
     from vmtool.replay.prefixes import Node
 
 
@@ -38,12 +39,22 @@ class RunningSequence:
         shared_bytes: What that prefix has committed.
         shared_live: The bytes of tokens therein.
         blocks: Its own blocks, for each class.
+        parts: What it is in the sums of live bytes.
     """
 
     __slots__ = (
         *("request", "order", "length", "total", "start_ns", "decode_ns", "admitted_ns", "stalled"),
         *("admitted_once", "answered", "refused_once", "backed", "covered", "target"),
-        *("own_bytes", "arena", "path", "hit_tokens", "shared_bytes", "shared_live", "blocks"),
+        *(
+            "own_bytes",
+            "arena",
+            "path",
+            "hit_tokens",
+            "shared_bytes",
+            "shared_live",
+            "blocks",
+            "parts",
+        ),
     )
 
     def __init__(self, request: Request) -> None:
@@ -59,6 +70,7 @@ class RunningSequence:
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
         self.blocks: list[list[Run]] = []
+        self.parts: list[Part] = []
 
     def steps_before(self, now: int, step_ns: int) -> int:
         """Return the steps of this segment that began before *now*."""

@@ -114,7 +114,8 @@ class Simulation:
         if now == self._now:
             return
         self._account.advance(now)
-        self._sampler.sample(self._now, now)
+        if now >= self.recorder.due_ns:
+            self._sampler.sample(self._now, now)
         self._now = now
 
     def _schedule(self, seq: RunningSequence, *, forced: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and times in traces, checked: exact, finite, not negative, not absurd."""
+"""The formats of traces, and the numbers and times in them: exact, finite, in range."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.kv.traces.request import MAX_TOKENS, LineError, Request
+from vmtool.kv.traces.request import MAX_TOKENS, LineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from vmtool.kv.traces.request import Row
+
+_SECOND: Final = 10**9
+_MILLISECOND: Final = 10**6
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - only differences count
 _DATE: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(?:Z|[+-]00:?00)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9})\d*)?(?:Z|[+-]00:?00)?", re.ASCII
 )
 # A date is some 56 years after the epoch, and numbers may count from there as well; only the
 # distance to the first one must be small.
@@ -30,7 +35,9 @@ def tokens(value: Any, name: str) -> int:
     Raises:
         LineError: If it is not a whole number from 0 to the most that a request may have.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 9:
+        number = int(value)  # nearly all
+    elif isinstance(value, int) and not isinstance(value, bool):
         number = value
     elif isinstance(value, str) and value.isascii() and len(value) <= 20:
         text = value.strip()
@@ -79,15 +86,20 @@ def date_ns(text: str, name: str) -> int:
     match = _DATE.fullmatch(text.strip()) if len(text) <= 64 else None
     if match is None:
         raise LineError(f"{name} {_shown(text)} is not a date and time")
-    seconds, fraction = match.groups()
+    minute, second, fraction = match.groups()
     try:
-        since = datetime.fromisoformat(seconds) - _EPOCH
+        since_ns = _minute_ns(minute)
     except ValueError:
         raise LineError(f"{name} {_shown(text)} is not a date and time") from None
-    whole = since.days * 86400 + since.seconds
-    if not 0 <= whole < _MAX_SINCE_EPOCH:
+    if not 0 <= since_ns < _MAX_SINCE_EPOCH * _SECOND:
         raise LineError(f"{name} {_shown(text)} is not after 1970")
-    return whole * 10**9 + int((fraction or "").ljust(9, "0"))
+    return since_ns + int(second) * _SECOND + int((fraction or "").ljust(9, "0"))
+
+
+@lru_cache(maxsize=64)
+def _minute_ns(text: str) -> int:
+    since = datetime.fromisoformat(text) - _EPOCH
+    return (since.days * 86400 + since.seconds) * _SECOND
 
 
 def _shown(value: Any) -> str:
@@ -99,8 +111,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-_SECOND: Final = 10**9
-_MILLISECOND: Final = 10**6
 # Blocks of the longest prompt.
 _MAX_PREFIX: Final = 1 << 17
 
@@ -128,7 +138,7 @@ class Format:
 
     Attributes:
         name: ``azure``, ``burstgpt``, ``mooncake`` or ``jsonl``.
-        heading: Whether the first line is no request.
+        heading: Whether the first line is a heading.
         timed: Whether requests have times; else they arrive as the caller says.
         parse: Makes a request of a line; raises :class:`LineError`.
     """
@@ -136,7 +146,7 @@ class Format:
     name: str
     heading: bool
     timed: bool
-    parse: Callable[[str], Request]
+    parse: Callable[[str], Row]
 
 
 def detect(first: str) -> Format:
@@ -171,7 +181,7 @@ def _azure(columns: Mapping[str, int]) -> Format | None:
         return None
     at, prompt, output = (columns[name] for name in wanted)
 
-    def parse(line: str) -> Request:
+    def parse(line: str) -> Row:
         cells = _row(line, len(columns))
         return _request(
             date_ns(cells[at], "TIMESTAMP"),
@@ -188,7 +198,7 @@ def _burstgpt(columns: Mapping[str, int]) -> Format | None:
         return None
     at, prompt, output = (columns[name] for name in wanted)
 
-    def parse(line: str) -> Request:
+    def parse(line: str) -> Row:
         cells = _row(line, len(columns))
         return _request(
             decimal_ns(cells[at], "Timestamp", _SECOND),
@@ -210,7 +220,7 @@ def _detect_objects(keys: Mapping[str, Any]) -> Format:
     # Mooncake's times are milliseconds; the same key elsewhere has seconds.
     unit = _MILLISECOND if mooncake else _TIME.get(time or "", _SECOND)
 
-    def parse(line: str) -> Request:
+    def parse(line: str) -> Row:
         found = _object(line)
         for key in (prompt, output, time):
             if key is not None and key not in found:
@@ -226,10 +236,10 @@ def _detect_objects(keys: Mapping[str, Any]) -> Format:
     return Format(name, heading=False, timed=time is not None, parse=parse)
 
 
-def _request(at: int, prompt: int, output: int, prefix: tuple[int, ...] = ()) -> Request:
+def _request(at: int, prompt: int, output: int, prefix: tuple[int, ...] = ()) -> Row:
     if not prompt + output:
         raise LineError("has no tokens")
-    return Request(at, prompt, output, prefix)
+    return at, prompt, output, prefix
 
 
 def _prefix(value: Any) -> tuple[int, ...]:
@@ -241,10 +251,24 @@ def _prefix(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise LineError(f"has the key {_shown(twice)} twice")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=str, parse_constant=str, object_pairs_hook=_unique)
+
+
 def _object(line: str) -> dict[str, Any]:
     try:
         # Fractions stay text, so that times are exact.
-        found = json.loads(line, parse_float=str, parse_constant=str)
+        found = _DECODER.decode(line)
+    except LineError:
+        raise
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", None) or "too deep or too long a number"
         raise LineError(f"is not JSON: {reason}") from None

@@ -1,9 +1,9 @@
-"""One request of a trace, and the lines that were none."""
+"""One request of a trace, and what was read of the trace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 #: No model's context is longer; a larger number is a mistake or an attack.
 MAX_TOKENS: Final = 1 << 26
@@ -11,8 +11,10 @@ MAX_TOKENS: Final = 1 << 26
 MAX_SECONDS: Final = 10**9
 #: Tokens of one block of Mooncake's ``hash_ids``.
 PREFIX_TOKENS: Final = 512
-#: How many bad lines are told one by one.
+#: How many bad lines are listed.
 LISTED_BAD_LINES: Final = 5
+#: Arrival time since any moment in ns, prompt tokens, output tokens, names of the prompt's blocks.
+Row: TypeAlias = tuple[int, int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Request:
 
 
 class LineError(ValueError):
-    """A line that is no request; the words say why."""
+    """A line that is not a request; the message says why."""
 
 
 @dataclass(slots=True)
@@ -48,13 +50,15 @@ class Reading:
 
     Attributes:
         lines: Lines read, with the heading and the bad ones.
+        nbytes: About how many bytes that is.
         requests: Requests found.
-        late: Requests whose time was before that of the one above; they count as arriving with it.
-        bad: Lines that are no request.
+        late: Requests earlier than one before them; they count as arriving with it.
+        bad: Lines that are not requests.
         bad_lines: The first of them: line number and what is wrong.
     """
 
     lines: int = 0
+    nbytes: int = 0
     requests: int = 0
     late: int = 0
     bad: int = 0

@@ -1,4 +1,4 @@
-"""A made-up trace: Poisson arrivals, log-normal lengths, the same for the same seed."""
+"""A synthetic trace: Poisson arrivals, log-normal lengths, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.traces.request import MAX_TOKENS, PREFIX_TOKENS, Request
+from vmtool.kv.traces.request import MAX_TOKENS, PREFIX_TOKENS
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What a trace's name begins with that is made up.
+    from vmtool.kv.traces.request import Row
+
+#: What the name of a synthetic trace begins with.
 SYNTHETIC: Final = "synthetic:"
 _MOST_REQUESTS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """The settings of a made-up trace.
+    """The settings of a synthetic trace.
 
     Attributes:
         requests: How many there are.
@@ -88,7 +90,7 @@ def _check(settings: Synthetic) -> None:
             raise UsageError(f"{SYNTHETIC} {name}={value}: it must be from {low} to {high}")
 
 
-def synthetic_requests(settings: Synthetic, seed: int) -> Iterator[Request]:
+def synthetic_requests(settings: Synthetic, seed: int) -> Iterator[Row]:
     """Yield the requests of *settings*; equal seeds give equal requests."""
     random = Random(seed)  # noqa: S311 - a workload, not a secret
     blocks = settings.prefix // PREFIX_TOKENS
@@ -100,7 +102,7 @@ def synthetic_requests(settings: Synthetic, seed: int) -> Iterator[Request]:
         if settings.prefixes:
             start = random.randrange(settings.prefixes) * blocks
             prefix = tuple(range(start, start + min(blocks, prompt // PREFIX_TOKENS)))
-        yield Request(round(at * 1e9), prompt, output, prefix)
+        yield round(at * 1e9), prompt, output, prefix
         at += random.expovariate(settings.rate)
 
 

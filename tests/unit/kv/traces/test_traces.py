@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import threading
 
 import pytest
 from hypothesis import given
@@ -106,11 +107,48 @@ def test_times_may_count_from_1970(trace, unit):
 
 
 def test_an_arrival_that_goes_back_counts_with_the_one_before(trace):
-    found = trace(BURSTGPT + "44,GPT-4,1,1,2,API log\n50,GPT-4,1,1,2,API log\n")
-    assert [request.arrival_ns for request in found] == [
-        *(0, 40_500_000_000, 40_500_000_000, 45_000_000_000)
-    ]
-    assert found.reading.late == 1
+    later = "".join(f"{at},GPT-4,1,1,2,API log\n" for at in range(50, 147))
+    text = BURSTGPT + "44,GPT-4,1,1,2,API log\n" + later
+    found = trace(text)
+    arrivals = [request.arrival_ns for request in found]
+    assert arrivals[:4] == [0, 40_500_000_000, 40_500_000_000, 45_000_000_000]
+    assert (found.reading.late, found.reading.requests) == (1, 100)
+    assert next(iter(trace(text, sort=True))).prompt_tokens == 472
+    found = trace(text, sort=True)
+    assert [request.arrival_ns for request in found][:3] == [0, 39 * 10**9, 40_500_000_000]
+    assert not found.reading.late
+
+
+def test_one_wrong_time_that_makes_most_requests_late_is_refused(trace):
+    line = '{{"prompt_len": 1, "output_len": 1, "arrival_time": {}}}'
+    found = trace("\n".join(line.format(at if at != 2 else 86400) for at in range(1000)))
+    with pytest.raises(InputError, match="997 of 1,000 requests are earlier") as caught:
+        list(found)
+    assert "--sort" in caught.value.hint
+
+
+def test_keys_given_twice_are_bad_lines(trace):
+    good = '{"prompt_len": 1, "output_len": 1}\n'
+    found = trace(good + '{"prompt_len": 1, "output_len": 1, "prompt_len": 9}\n')
+    assert len(list(found)) == 1
+    assert found.reading.bad_lines == [(2, "has the key 'prompt_len' twice")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_gzip_and_other_encodings_are_read(trace, encoding):
+    for content in (AZURE.encode(encoding), gzip.compress(AZURE.encode(encoding))):
+        found = trace(content)
+        assert [request.prompt_tokens for request in found] == [4808, 3180, 110]
+
+
+def test_progress_is_the_part_that_was_read(trace):
+    found = trace(AZURE)
+    assert found.progress() == 0
+    assert [found.progress() for _ in found][1:] == sorted(found.progress() for _ in found)[1:]
+    assert found.progress() == 1
+    assert trace(gzip.compress(AZURE.encode())).progress() is None
+    made = Trace("synthetic:requests=4")
+    assert [made.progress() for _ in made] == [0.25, 0.5, 0.75, 1]
 
 
 def test_bad_lines_are_counted_and_the_first_are_told(trace):
@@ -158,8 +196,8 @@ def test_hostile_times_are_bad_lines(trace, value):
         (b"\n \n", "is empty"),
         (b"\x7fELF\0\0\0\n", "line 1: is binary"),
         (b"a,\xff\xfe\n", "line 1: is not UTF-8"),
-        ("TIMESTAMP,ContextTokens\n".encode("utf-16"), "line 1: is UTF-16, not UTF-8"),
-        (gzip.compress(AZURE.encode()), r"line 1: is compressed \(gzip\), not UTF-8"),
+        (b"PK\x03\x04\xff\xff", "line 1: is a ZIP archive"),
+        (gzip.compress(AZURE.encode())[:30], "cannot be read: its gzip data"),
         (b"a,b,c\n1,2,3\n", "no known trace has"),
         (b"[{}]\n", "one JSON array"),
         (b"{\n", "line 1: is not JSON"),
@@ -180,16 +218,25 @@ def test_a_trace_without_requests_is_an_error(trace):
 
 
 def test_a_giant_line_is_one_bad_line_and_never_in_memory(trace):
-    found = trace(AZURE.encode() + b"9" * (3 * MAX_LINE_BYTES) + b"\n" + AZURE.encode())
+    found = trace(
+        AZURE.encode()
+        + b"9" * (3 * MAX_LINE_BYTES)
+        + b"\n"
+        + AZURE.replace("2023", "2024").encode()
+    )
     assert len(list(found)) == 6
     assert found.reading.bad == 2  # and the second heading
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no FIFOs")
-def test_a_fifo_is_refused_without_waiting(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="not a regular file"):
-        Trace(str(tmp_path / "pipe"))
+def test_a_pipe_is_read_once_and_can_be_replayed_again(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=(AZURE,))
+    writer.start()
+    found = Trace(str(path))
+    writer.join()
+    assert len(list(found)) == len(list(found)) == 3
 
 
 def test_a_limit_stops_reading(trace):
