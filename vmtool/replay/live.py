@@ -11,22 +11,11 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from vmtool.replay.sequence import Part
+
 if TYPE_CHECKING:
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.sequence import RunningSequence
-
-
-class Part:
-    """What one sequence is in a sum: constant tokens, or an offset and a phase while it grows."""
-
-    __slots__ = ("constant", "decode_ns", "growing", "length", "present")
-
-    def __init__(self, length: int, decode_ns: int, constant: int) -> None:
-        self.length = length
-        self.decode_ns = decode_ns
-        self.constant = constant
-        self.growing = False
-        self.present = True
 
 
 class _TokenSum:

@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vmtool.kv.packing.growth import Run
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.live import Part
     from vmtool.replay.prefixes import Node
+
+
+class Part:
+    """What one sequence is in a sum of live bytes: constant tokens, or an offset and a phase while it grows."""
+
+    __slots__ = ("constant", "decode_ns", "growing", "length", "present")
+
+    def __init__(self, length: int, decode_ns: int, constant: int) -> None:
+        self.length = length
+        self.decode_ns = decode_ns
+        self.constant = constant
+        self.growing = False
+        self.present = True
 
 
 class RunningSequence:
