@@ -1,0 +1,70 @@
+"""The script for the first run on a GPU: from start to end on the stand-in, without a network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def script(pytestconfig):
+    return pytestconfig.rootpath / "scripts" / "first_gpu_run.py"
+
+
+@pytest.fixture
+def run(script, fakecuda_lib):
+    def run_script(*arguments):
+        return subprocess.run(
+            [sys.executable, str(script), "--here", "--stand-in", "--quick", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+
+    return run_script
+
+
+def test_every_question_is_answered_in_one_line(run, load):
+    questions = load("scripts", "first_gpu_run").QUESTIONS
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert "nothing here says anything about hardware" in head
+    assert [line.partition(":")[0] for line in lines] == list(questions)
+    answers = dict(line.split(": ", 1) for line in lines)
+    assert answers["multiples"].endswith("6 MiB accepted, 20 MiB accepted")
+    assert "outlives_exporter=True" in answers["sharing"]
+    assert answers["stress"].startswith("exit 0")
+    assert answers["inject"].startswith("exit 1")
+
+
+def test_a_question_that_ends_the_process_costs_one_line(run, monkeypatch):
+    monkeypatch.setenv("FAKECUDA_FAIL", "none")  # the script starts from its own settings
+    done = run("--device", "7", "bad-copy", "peers")
+    assert done.returncode == 1
+    first, second = done.stdout.splitlines()[1:]
+    assert first.startswith("bad-copy: not answered: ")
+    assert "no CUDA device 7" in first
+    assert second.startswith("peers: PeerTrial")
+
+
+def test_an_unknown_question_is_wrong_usage(run):
+    done = run("speed-of-light")
+    assert done.returncode == 2
+    assert "bad-copy" in done.stderr
+
+
+def test_packages_come_from_a_folder_and_from_nowhere_else(load, monkeypatch, tmp_path):
+    module = load("scripts", "first_gpu_run")
+    started = []
+    monkeypatch.setattr(load("scripts", "_environment"), "ensure", lambda *_groups: sys.executable)
+    monkeypatch.setattr(module.subprocess, "call", lambda line: started.append(line) or 0)
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.setenv(name, "")
+    assert module.main(["--packages", str(tmp_path), "facts"]) == 0
+    assert (os.environ["PIP_NO_INDEX"], os.environ["PIP_FIND_LINKS"]) == ("1", str(tmp_path))
+    assert started[0][2:] == ["--here", "--packages", str(tmp_path), "facts"]
