@@ -34,5 +34,5 @@ def test_a_worker_killed_at_the_cpu_limit_is_put_down_to_it(vmtool_child, hard, 
     (accident,) = ran.document["accidents"]
     assert accident["signal"] == signal
     assert "RLIMIT_CPU is 2 s" in accident["cause"]
-    assert "ulimit -t" in accident["hint"]
+    assert "ulimit -t" in accident["hint"] or "LimitCPU=" in accident["hint"]
     assert ran.code == ExitCode.CALL_FAILED

@@ -17,6 +17,8 @@ if sys.platform == "win32":
 else:  # mypy needs both branches spelled out
     _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LONG_S: Final = 3600.0
+#: Signals that arrive within this time are one request.
+_ONE_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -24,24 +26,33 @@ class Interruption:
     """Whether the user asked to stop.
 
     Attributes:
-        requested: Set by the first signal; a second one raises ``KeyboardInterrupt``.
+        requested: Set by the first signal; a second one, a second later or more, raises
+            ``KeyboardInterrupt``.
+        since_s: When it was set, by a monotonic clock.
     """
 
     requested: bool = False
+    since_s: float = 0.0
 
     def __bool__(self) -> bool:
         return self.requested
 
 
 @contextmanager
-def watch_signals() -> Iterator[Interruption]:
-    """Note these signals instead of dying from them, for the length of the block."""
+def watch_signals(now_s: Callable[[], float] = time.monotonic) -> Iterator[Interruption]:
+    """Note these signals instead of dying from them, for the length of the block.
+
+    Args:
+        now_s: A monotonic clock.
+    """
     state = Interruption()
 
     def note(_number: int, _frame: Any) -> None:
-        if state.requested:
+        if not state.requested:
+            state.requested, state.since_s = True, now_s()
+        # timeout(1) signals the process and then its whole group: two signals at once are one.
+        elif now_s() - state.since_s >= _ONE_S:
             raise KeyboardInterrupt
-        state.requested = True
 
     with _handlers(note):
         yield state

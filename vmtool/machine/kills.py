@@ -1,19 +1,24 @@
-"""Who killed a process with a signal: its CPU time, and the kernel's counters before and after."""
+"""Why a child process was killed, or does not move: its limits, its state, the kernel's counters."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.diagnosis import Diagnosis
-from vmtool.units import format_size
+from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import CgroupLevel, MachineFacts
+    from vmtool.machine.files import Files
 
 #: Linux counts ticks for the limit, so that a child may die a little before its exact time.
 _TICKS_S: Final = 0.3
+#: A group that reached its limit so often since a child started did nothing but reclaim.
+_THRASHING: Final = 100
+#: A share of the last 10 s, in percent, from which on all tasks waiting for memory is a cause.
+_STALLED: Final = 20.0
 
 
 def ended_children_s() -> float:
@@ -34,7 +39,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
     # First, as it is the child's own, while the counters are of all processes.
     if limit is not None and limit - cpu_s <= max(limit * 0.1, _TICKS_S):
         return _cpu_limit(limit, cpu_s)
-    level = _grown_level(before, after)
+    level = _killing_level(before, after)
     if level is not None:
         bound = "" if level.limit_bytes is None else f" of {format_size(level.limit_bytes)}"
         return Diagnosis(
@@ -42,7 +47,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
             f"the OOM killer ended it at the limit{bound} of control group {level.path}",
             "raise that limit, or use a smaller --budget",
         )
-    if _grew(before.memory.oom_kills, after.memory.oom_kills):
+    if _growth(before.memory.oom_kills, after.memory.oom_kills):
         available = after.memory.available_bytes
         left = "" if available is None else f" ({format_size(available)} available afterwards)"
         return Diagnosis(
@@ -50,45 +55,120 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
             f"the OOM killer ended a process because the machine had no memory left{left}",
             "use a smaller --budget; `dmesg | grep -i 'killed process'` names the victim",
         )
-    # On a busy machine the ticks run far ahead of the time that a child is told to have had.
+    # On a busy machine the ticks run far ahead of the time that a child is said to have had.
     if limit is not None and cpu_s > limit / 2:
         return _cpu_limit(limit, cpu_s)
     return Diagnosis(
         "killed",
-        "somebody sent it SIGKILL: the kernel counted no lack of memory",
+        "another process sent SIGKILL: the kernel counted no lack of memory",
         "look for a supervisor, a time limit or kill -9",
     )
+
+
+#: A child that vmtool itself killed, as after a second Ctrl-C.
+KILLED_BY_VMTOOL: Final = Diagnosis(
+    "interrupted",
+    "vmtool ended it after a second signal",
+    "send one signal, and wait for the partial result",
+)
+
+
+def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) -> Diagnosis:
+    """Return the likeliest reason why a child does not move, while it still exists.
+
+    Args:
+        before: The facts before the child was started.
+        after: The facts now.
+        state: Its state, as :func:`read_state` returns it.
+    """
+    if state in {"T", "t"}:
+        return Diagnosis(
+            "stopped",
+            "the process is stopped (state T), by SIGSTOP or a debugger",
+            "kill -CONT continues a stopped process; look for who stops it",
+        )
+    for level, later in _pairs(before, after):
+        hits = _growth(level.limit_hits, later.limit_hits)
+        if hits >= _THRASHING and later.limit_bytes is not None:
+            return Diagnosis(
+                "cgroup-reclaim",
+                f"control group {later.path} reached its limit of {format_size(later.limit_bytes)} "
+                f"{count_of(hits, 'time')} and reclaims memory all the time{_waited(later)}",
+                "raise that limit, or use a smaller --budget",
+            )
+        hits = _growth(level.high_hits, later.high_hits)
+        if hits >= _THRASHING and later.high_bytes is not None:
+            return Diagnosis(
+                "cgroup-throttled",
+                f"control group {later.path} is above memory.high, {format_size(later.high_bytes)}: "
+                f"it was slowed down {count_of(hits, 'time')}{_waited(later)}",
+                "raise memory.high, or use a smaller --budget",
+            )
+    pressure = after.memory.pressure
+    if pressure is not None and pressure.full_percent >= _STALLED:
+        return Diagnosis(
+            "memory-pressure",
+            "the machine is short of memory: all tasks waited for it "
+            f"{pressure.full_percent:.0f} % of the last 10 s",
+            "use a smaller --budget, or free RAM",
+        )
+    if state == "D":
+        return Diagnosis(
+            "uninterruptible",
+            "the process waits in the kernel (state D): for a disk, a device or its driver",
+            "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large",
+        )
+    return Diagnosis(
+        "hang",
+        "the operation did not end: a lock, reclaim, or a device that does not answer",
+        "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large",
+    )
+
+
+def read_state(pid: int, files: Files) -> str | None:
+    """Return the state of a process as one letter (``man 5 proc_pid_stat``), or ``None``."""
+    text = files.read(f"/proc/{pid}/stat")
+    if text is None:
+        return None
+    # The name in parentheses may itself hold parentheses and blanks.
+    return text.rpartition(")")[2].split()[:1][0] if ")" in text else None
+
+
+def _waited(level: CgroupLevel) -> str:
+    if level.pressure is None or level.pressure.some_percent < 1:
+        return ""
+    return f"; its tasks waited {level.pressure.some_percent:.0f} % of the last 10 s"
 
 
 def _cpu_limit(limit: int, cpu_s: float) -> Diagnosis:
     return Diagnosis(
         "cpu-limit",
         f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",
-        "ulimit -t unlimited, or a shorter --duration",
+        f"{how_to_raise('RLIMIT_CPU')}, or a shorter --duration",
     )
 
 
 def _cpu_limit_s() -> int | None:
     """Return the CPU time that this process and each child of it may use, or ``None``."""
-    if sys.platform == "win32":
-        return None
-    else:  # mypy needs both branches spelled out
-        import resource  # absent on Windows
-
-        soft = resource.getrlimit(resource.RLIMIT_CPU)[0]
-        return None if soft == resource.RLIM_INFINITY else soft
+    limit = read_resource_limit("RLIMIT_CPU")
+    return None if limit is None else limit.soft
 
 
-def _grown_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:
+def _pairs(before: MachineFacts, after: MachineFacts) -> list[tuple[CgroupLevel, CgroupLevel]]:
+    """Return the groups before and after, from the process's own up to the root."""
+    earlier = {level.path: level for level in before.cgroup.levels}
+    return [(earlier[level.path], level) for level in after.cgroup.levels if level.path in earlier]
+
+
+def _killing_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:
     """Return the limited group in which a process was killed meanwhile, the tightest first."""
-    counts = {level.path: level.oom_kills for level in before.cgroup.levels}
     grown = [
-        level
-        for level in after.cgroup.levels
-        if level.limit_bytes is not None and _grew(counts.get(level.path), level.oom_kills)
+        later
+        for level, later in _pairs(before, after)
+        if later.limit_bytes is not None and _growth(level.oom_kills, later.oom_kills)
     ]
     return min(grown, key=lambda level: level.limit_bytes or 0, default=None)
 
 
-def _grew(before: int | None, after: int | None) -> bool:
-    return before is not None and after is not None and after > before
+def _growth(before: int | None, after: int | None) -> int:
+    return 0 if before is None or after is None else max(after - before, 0)

@@ -13,12 +13,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import vmtool
 from vmtool.errors import VmtoolError
+from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,8 +85,7 @@ if sys.platform == "win32":
 else:
     _FLAGS: Final = 0
 
-#: Errors of a limit that was reached; those of Windows have no errno of their own.
-_LIMITS: Final = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+#: Errors of Windows' limits, which have no errno of their own.
 _WINDOWS_LIMITS: Final = {1450, 1455}  # ERROR_NO_SYSTEM_RESOURCES, ERROR_COMMITMENT_LIMIT
 
 
@@ -111,14 +112,53 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
                 creationflags=_FLAGS,
             )
     except OSError as error:
-        limited = error.errno in _LIMITS or getattr(error, "winerror", None) in _WINDOWS_LIMITS
+        cause, hint = _why_no_process(error)
+        message = f"a worker process cannot be started: {error.strerror or error}"
+        raise VmtoolError(message, cause=cause, hint=hint) from error
+
+
+def start_thread(
+    target: Callable[..., object], *arguments: object, name: str | None = None
+) -> threading.Thread:
+    """Start a thread that does not keep this process alive.
+
+    Raises:
+        VmtoolError: If the platform allows no more threads.
+    """
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:  # Python keeps the errno to itself
         raise VmtoolError(
-            f"a worker process cannot be started: {error.strerror}",
-            hint="use fewer --workers, or raise the limit that is reached"
-            + ("" if sys.platform == "win32" else " (ulimit -a)")
-            if limited
-            else f"see why the Python that runs vmtool cannot be started again: {sys.executable}",
+            f"a thread cannot be started: {error}", cause=_TASKS_LIMITED, hint=_TASKS_HINT
         ) from error
+    return thread
+
+
+_TASKS_LIMITED: Final = (
+    "the limit of processes and threads is reached (pids.max of a control group, RLIMIT_NPROC), "
+    "memory is short, or a seccomp filter refuses clone3"
+)
+_TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
+
+
+def _why_no_process(error: OSError) -> tuple[str | None, str]:
+    """Return cause and hint of a process that could not be started."""
+    if error.errno == errno.EMFILE:
+        limit = read_resource_limit("RLIMIT_NOFILE")
+        number = "" if limit is None or limit.soft is None else f" of {limit.soft:,}"
+        words = f"this process has as many open files as RLIMIT_NOFILE{number} allows"
+        return words, how_to_raise("RLIMIT_NOFILE", limit=limit)
+    if error.errno == errno.ENFILE:
+        return "the whole system has too many open files", "sysctl -w fs.file-max=..."
+    if error.errno in {errno.EAGAIN, errno.EPERM}:
+        return _TASKS_LIMITED, _TASKS_HINT
+    if error.errno == errno.ENOMEM or getattr(error, "winerror", None) in _WINDOWS_LIMITS:
+        return (
+            "there is not enough memory for one more process",
+            "free some memory; `vmtool doctor` shows every limit",
+        )
+    return None, f"see why this Python cannot be started again: {sys.executable}"
 
 
 def prefer_for_oom_kill() -> None:

@@ -1,12 +1,24 @@
 """A SIGKILL is put down to what the kernel counted meanwhile."""
 
+import os
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.facts import CgroupFacts, CgroupLevel, MachineFacts, MemoryFacts, SystemFacts
-from vmtool.machine.kills import diagnose_kill
+from vmtool.machine.facts import (
+    CgroupFacts,
+    CgroupLevel,
+    MachineFacts,
+    MemoryFacts,
+    MemoryPressure,
+    SystemFacts,
+)
+from vmtool.machine.files import KernelFiles
+from vmtool.machine.kills import diagnose_hang, diagnose_kill, read_state
+from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, MIB
 
 BEFORE = MachineFacts(
@@ -67,13 +79,64 @@ def test_unknown_counters_accuse_nobody():
     ],
 )
 def test_the_cpu_limit_is_blamed_where_the_child_had_used_it_up(monkeypatch, limit, cpu_s, kind):
-    import resource
-
-    unlimited = resource.RLIM_INFINITY
-    soft = unlimited if limit < 0 else limit
+    soft = None if limit < 0 else limit
     monkeypatch.setattr(
-        resource, "getrlimit", lambda which: {resource.RLIMIT_CPU: (soft, unlimited)}[which]
+        "vmtool.machine.kills.read_resource_limit", lambda _name: ResourceLimit(soft, None)
     )
     found = diagnose_kill(BEFORE, after(), cpu_s)
     assert found.kind == kind
     assert ("RLIMIT_CPU is 1 s" in found.cause) == (kind == "cpu-limit")
+
+
+def hit(**counts):
+    """Return the facts before and after, in which the tightest group counted *counts*."""
+    level = replace(BEFORE.cgroup.levels[0], limit_hits=10, high_hits=10)
+    later = replace(level, **counts)
+    return tuple(replace(BEFORE, cgroup=CgroupFacts((each,))) for each in (level, later))
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "kind", "words"),
+    [
+        (hit(), "T", "stopped", "SIGSTOP or a debugger"),
+        (hit(limit_hits=3910), "R", "cgroup-reclaim", "its limit of 256 MiB 3,900 times"),
+        (
+            hit(high_hits=510, high_bytes=60 * MIB, pressure=MemoryPressure(90.0, 80.0)),
+            "S",
+            "cgroup-throttled",
+            "is above memory.high, 60 MiB: it was slowed down 500 times; its tasks waited 90 %",
+        ),
+        (hit(limit_hits=20), "D", "uninterruptible", "state D"),
+        (hit(), "S", "hang", "a lock, reclaim, or a device"),
+        (hit(), None, "hang", "a lock, reclaim, or a device"),
+    ],
+)
+def test_a_child_that_does_not_move_has_a_cause(facts, state, kind, words):
+    found = diagnose_hang(*facts, state)
+    assert found.kind == kind
+    assert words in found.cause
+    assert found.remedy
+
+
+def test_a_machine_without_memory_makes_a_child_wait():
+    after = replace(BEFORE, memory=replace(BEFORE.memory, pressure=MemoryPressure(80.0, 40.0)))
+    assert diagnose_hang(BEFORE, after, "R").kind == "memory-pressure"
+
+
+def test_the_state_of_a_process_is_read_behind_its_name(recorded):
+    files = recorded({"/proc/7/stat": "7 (a) b (c) T 1 7 7 0", "/proc/8/stat": "nonsense"})
+    assert read_state(7, files) == "T"
+    assert read_state(8, files) is None
+    assert read_state(9, files) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="states are read from /proc")
+def test_a_stopped_process_is_read_as_stopped():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        assert read_state(child.pid, KernelFiles()) == "T"
+    finally:
+        child.kill()
+        child.communicate()

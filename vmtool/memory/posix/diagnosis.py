@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.diagnosis import Diagnosis, no_address_range
+from vmtool.memory.rlimits import how_to_raise
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ def diagnose_host(call: str, nbytes: int, limits: MemoryLimits) -> Diagnosis:
 
 def lift_address_space_limit(*, linux: bool) -> str:
     """Return what to do about ``RLIMIT_AS``; only Linux limits memory itself in another way."""
-    return "ulimit -v unlimited" + (
-        ", and limit memory with a control group instead" if linux else ""
-    )
+    to_limit_memory = "; to limit memory, use a control group instead" if linux else ""
+    return how_to_raise("RLIMIT_AS") + to_limit_memory
 
 
 def _mapping_limit(_call: str, _nbytes: int, p: MemoryLimits) -> Diagnosis | None:
@@ -95,7 +95,7 @@ def _data_limit(call: str, nbytes: int, p: MemoryLimits) -> Diagnosis | None:
         "data-limit",
         f"RLIMIT_DATA is {format_size(limit)} and the process has {format_size(used)} of private "
         "writable memory",
-        "ulimit -d unlimited",
+        how_to_raise("RLIMIT_DATA"),
     )
 
 
@@ -176,7 +176,7 @@ def diagnose_refusal(
         return Diagnosis(
             "locked-limit",
             f"this process locks its memory (mlockall), and RLIMIT_MEMLOCK{limit} is reached",
-            "ulimit -l unlimited, or do not lock all memory",
+            f"{how_to_raise('RLIMIT_MEMLOCK')}, or do not lock all memory",
         )
     if code in {errno.EPERM, errno.EACCES}:
         return _FORBIDDEN

@@ -78,4 +78,4 @@ except CallError as error:
     symbol, cause, hint = child.stdout.strip().split("|")
     assert symbol == "EAGAIN", child.stderr
     assert "RLIMIT_MEMLOCK of " in cause
-    assert "ulimit -l" in hint
+    assert "ulimit -l" in hint or "LimitMEMLOCK=" in hint

@@ -212,8 +212,9 @@ def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, mo
     monkeypatch.setattr("vmtool.memory.process.subprocess.Popen", refuse)
     with pytest.raises(VmtoolError, match="cannot be started: Resource") as caught:
         stress()
-    assert "raise the limit that is reached" in caught.value.hint
-    assert ("ulimit" in caught.value.hint) == (sys.platform != "win32")
+    assert "pids.max of a control group, RLIMIT_NPROC" in caught.value.cause
+    assert "vmtool doctor" in caught.value.hint
+    assert "fewer" not in caught.value.hint  # there is one worker
 
 
 def _journal_is_removed(pid):
