@@ -78,6 +78,8 @@ def open_backing(
     method: str | None = None,
     prefault: bool = False,
     huge: bool = False,
+    huge_page_bytes: int | None = None,
+    node: int | None = None,
     label: str = "",
     chunk: int | None = None,
     governor: Governor | None = None,
@@ -90,6 +92,8 @@ def open_backing(
         method: How it commits; one of :func:`methods_of`, the first by default.
         prefault: Fault every page in at commit (host, Linux).
         huge: Ask for transparent huge pages (host, Linux).
+        huge_page_bytes: Use reserved huge pages of this size (host, Linux, ``fixed``).
+        node: Bind what is committed to this NUMA node (host, Linux).
         label: Name the mappings where the kernel can (host, Linux).
         chunk: Bytes of one physical handle (device); the recommended granularity by default.
         governor: Whose ledger a pool is charged to (device, ``pooled``); see :func:`open_device`.
@@ -101,8 +105,10 @@ def open_backing(
         UnavailableError: If this machine has no such memory.
     """
     if device_ordinal(kind) is not None:
-        if prefault or huge:
-            raise UsageError(f"pre-faulting and huge pages are for the host, not {kind}")
+        if prefault or huge or huge_page_bytes is not None or node is not None:
+            raise UsageError(
+                f"pre-faulting, huge pages and NUMA nodes are for the host, not {kind}"
+            )
         return open_device(kind, method=method, chunk=chunk, governor=governor, faults=faults)
     if chunk is not None:
         raise UsageError("chunks are for devices", hint="give --backing cuda, or no --chunk")
@@ -112,8 +118,10 @@ def open_backing(
         from vmtool.memory.windows.backing import WindowsBacking
         from vmtool.memory.windows.calls import CALLS as WINDOWS_CALLS
 
-        if prefault or huge:
-            raise UnavailableError("pre-faulting and transparent huge pages are Linux features")
+        if prefault or huge or huge_page_bytes is not None or node is not None:
+            raise UnavailableError(
+                "pre-faulting, huge pages and NUMA nodes can be chosen on Linux only"
+            )
         windows_calls = WINDOWS_CALLS if faults is None else faults.wrap(WINDOWS_CALLS)
         return WindowsBacking(method, calls=windows_calls)
     else:
@@ -121,7 +129,15 @@ def open_backing(
         from vmtool.memory.posix.calls import CALLS
 
         calls = CALLS if faults is None else faults.wrap(CALLS)
-        return PosixBacking(method, prefault=prefault, huge=huge, label=label, calls=calls)
+        return PosixBacking(
+            method,
+            prefault=prefault,
+            huge=huge,
+            huge_page_bytes=huge_page_bytes,
+            node=node,
+            label=label,
+            calls=calls,
+        )
 
 
 def open_device(

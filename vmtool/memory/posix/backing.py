@@ -37,6 +37,7 @@ from vmtool.memory.governor import Tier
 from vmtool.memory.posix.calls import (
     CALLS,
     FAILED,
+    HAS_HUGETLB,
     MADV_DONTNEED,
     MADV_FREE_REUSABLE,
     MADV_FREE_REUSE,
@@ -55,7 +56,8 @@ from vmtool.memory.posix.calls import (
     call_error,
     last_errno,
 )
-from vmtool.units import MIB, align_up
+from vmtool.memory.posix.huge import mmap_flags
+from vmtool.units import MIB, align_up, format_size
 
 METHODS: Final = ("fixed", "protect", "advise")
 
@@ -78,9 +80,14 @@ class PosixReservation(Reservation):
     __slots__ = ("finalizer", "mapping")
 
     def __init__(
-        self, base: int, capacity: int, mapping: tuple[int, int], calls: PosixCalls
+        self,
+        base: int,
+        capacity: int,
+        granularity: int,
+        mapping: tuple[int, int],
+        calls: PosixCalls,
     ) -> None:
-        super().__init__(base, capacity, mmap.PAGESIZE)
+        super().__init__(base, capacity, granularity)
         self.mapping = mapping
         self.finalizer = weakref.finalize(self, calls.munmap, *mapping)
         # At exit the kernel unmaps, after the last thread that might use the memory has ended.
@@ -103,12 +110,17 @@ class PosixBacking:
         method: ``fixed``, ``protect`` or ``advise``; see the table above.
         prefault: Make commit fault every page in, and report it when that fails.
         huge: Ask for transparent huge pages, on a base aligned to 2 MiB.
+        huge_page_bytes: Use reserved huge pages of this size, which is then the granule; only by
+            ``fixed``. Commit faults them in, because a control group's limit would otherwise kill
+            the process at the first touch.
+        node: Bind what is committed to this NUMA node.
         label: Name the mapping in ``/proc/self/maps``, where the kernel can.
         calls: The calls to make; tests pass failing ones.
 
     Raises:
-        UsageError: If *method* is unknown.
-        UnavailableError: If this platform lacks what *prefault* or *huge* needs.
+        UsageError: If *method* is unknown, or lacks what is asked for.
+        UnavailableError: If this platform lacks what *prefault*, *huge* or *node* needs, or no
+            huge page of that size can be had, which is tried.
     """
 
     name = "host"
@@ -121,6 +133,8 @@ class PosixBacking:
         *,
         prefault: bool = False,
         huge: bool = False,
+        huge_page_bytes: int | None = None,
+        node: int | None = None,
         label: str = "",
         calls: PosixCalls = CALLS,
     ) -> None:
@@ -130,22 +144,43 @@ class PosixBacking:
             raise UnavailableError("pre-faulting needs MADV_POPULATE_WRITE, which only Linux has")
         if huge and MADV_HUGEPAGE is None:
             raise UnavailableError("transparent huge pages are a Linux feature")
+        if huge_page_bytes is not None:
+            _check_huge_pages(method, huge_page_bytes, calls, huge=huge)
+        if node is not None and calls.mbind is None:
+            raise UnavailableError(
+                "NUMA nodes can be chosen on Linux only", hint="leave out --node"
+            )
         self.method = method
         self.accounting = PhysicalMemoryAccounting()
-        self.granularity = mmap.PAGESIZE  # the interpreter's sysconf(_SC_PAGESIZE)
-        self.units = Granularity(mmap.PAGESIZE, mmap.PAGESIZE, mmap.PAGESIZE)
+        # The interpreter's sysconf(_SC_PAGESIZE), or what hugetlb maps and unmaps whole.
+        self.granularity = huge_page_bytes or mmap.PAGESIZE
+        self.units = Granularity(self.granularity, self.granularity, self.granularity)
         self.zeroes = method == "fixed" or _DISCARD == MADV_DONTNEED
         self.guards = method != "advise"
         self._calls = calls
         self._mmap = calls.mmap
         self._mask = self.granularity - 1
         self._huge = huge
+        self._huge_page_bytes = huge_page_bytes
+        self._node = node
+        self._replace = (
+            _REPLACE if huge_page_bytes is None else _REPLACE | mmap_flags(huge_page_bytes)
+        )
+        # A base is aligned to what is larger than a page.
+        self._slack = _HUGE_ALIGNMENT if huge else (huge_page_bytes or 0)
         # ANON_VMA_NAME_MAX_LEN is 80 with the final zero (kernel/sys.c).
         self._label = label.encode(errors="replace")[:79] or None
-        self.populates = prefault or (method == "advise" and MADV_POPULATE_WRITE is not None)
+        self.populates = (
+            prefault
+            or huge_page_bytes is not None
+            or (method == "advise" and MADV_POPULATE_WRITE is not None)
+        )
         # MAP_FIXED makes a new mapping without the old one's advice and name:
         # docs/platform-facts.md#linux-map-fixed-advice
-        self._prepares = prefault or (method == "fixed" and (huge or self._label is not None))
+        self._prepares = prefault or (
+            method == "fixed"
+            and (huge or huge_page_bytes is not None or node is not None or self._label is not None)
+        )
         self._commit_span, self._release_span = {
             "fixed": (self._commit_fixed, self._release_fixed),
             "protect": (self._commit_protect, self._release_protect),
@@ -159,7 +194,7 @@ class PosixBacking:
             )
         if nbytes & self._mask:
             raise MisalignedError("length", nbytes, self.granularity)
-        slack = _HUGE_ALIGNMENT if self._huge else 0
+        slack = self._slack
         if nbytes + slack >= _MAX_LENGTH:
             raise UsageError(
                 f"{nbytes} bytes is larger than any address space",
@@ -176,11 +211,14 @@ class PosixBacking:
         if address == FAILED:
             purpose = "reserve" if prot == PROT_NONE else "reserve writable"
             raise call_error("mmap", 0, nbytes + slack, prot, flags, purpose=purpose)
-        base = align_up(address, _HUGE_ALIGNMENT) if slack else address
-        reservation = PosixReservation(base, nbytes, (address, nbytes + slack), self._calls)
+        base = align_up(address, slack) if slack else address
+        mapping = (address, nbytes + slack)
+        reservation = PosixReservation(base, nbytes, self.granularity, mapping, self._calls)
         try:
             if self._huge and self._calls.madvise(base, nbytes, MADV_HUGEPAGE):
                 raise call_error("madvise", base, nbytes, MADV_HUGEPAGE)
+            if self.method != "fixed":
+                self._bind(base, nbytes)
         except CallError:
             self.unreserve(reservation)
             raise
@@ -226,8 +264,11 @@ class PosixBacking:
 
     def _commit_fixed(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         address = reservation.base + offset
-        if self._mmap(address, nbytes, PROT_RW, _REPLACE, -1, 0) == FAILED:
-            error = call_error("mmap", address, nbytes, PROT_RW, _REPLACE)
+        flags = self._replace
+        if self._mmap(address, nbytes, PROT_RW, flags, -1, 0) == FAILED:
+            error = call_error(
+                "mmap", address, nbytes, PROT_RW, flags, huge_page_bytes=self._huge_page_bytes
+            )
             self._fill_hole(reservation, offset, nbytes, error)
             raise error
         if self._prepares:
@@ -316,9 +357,19 @@ class PosixBacking:
         if self.method == "fixed":
             if self._huge and madvise(address, nbytes, MADV_HUGEPAGE):
                 raise call_error("madvise", address, nbytes, MADV_HUGEPAGE or 0)
+            self._bind(address, nbytes)
             self._set_label(address, nbytes)
         if self.populates and madvise(address, nbytes, MADV_POPULATE_WRITE):
-            raise call_error("madvise", address, nbytes, MADV_POPULATE_WRITE or 0)
+            raise call_error(
+                *("madvise", address, nbytes, MADV_POPULATE_WRITE or 0),
+                huge_page_bytes=self._huge_page_bytes,
+            )
+
+    def _bind(self, address: int, nbytes: int) -> None:
+        """Allow a span to have pages of the chosen node only."""
+        node, mbind = self._node, self._calls.mbind
+        if node is not None and mbind is not None and mbind(address, nbytes, node):
+            raise call_error("mbind", address, nbytes, node)
 
     def _fill_hole(
         self, reservation: Reservation, offset: int, nbytes: int, error: CallError
@@ -363,3 +414,29 @@ class PosixBacking:
         """Name a mapping where the kernel can: Linux 5.17 with CONFIG_ANON_VMA_NAME."""
         if self._label and self._calls.prctl is not None:
             self._calls.prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, address, nbytes, self._label)
+
+
+def _check_huge_pages(method: str, page_bytes: int, calls: PosixCalls, *, huge: bool) -> None:
+    """Raise unless reserved huge pages of one size can be used: one is mapped and given back."""
+    if not HAS_HUGETLB:
+        raise UnavailableError("reserved huge pages are a Linux feature", hint="leave out --huge")
+    if huge:
+        raise UsageError("huge pages are transparent or reserved, not both")
+    if method != "fixed":
+        raise UsageError(
+            f"the method {method!r} does not use reserved huge pages", hint="use --method fixed"
+        )
+    if page_bytes <= mmap.PAGESIZE or page_bytes & (page_bytes - 1):
+        raise UsageError(
+            f"{page_bytes} bytes is not the size of a huge page", hint="use 2MiB or 1GiB"
+        )
+    flags = _RESERVE | mmap_flags(page_bytes)
+    address = calls.mmap(0, page_bytes, PROT_RW, flags, -1, 0)
+    if address == FAILED:
+        error = call_error("mmap", 0, page_bytes, PROT_RW, flags, huge_page_bytes=page_bytes)
+        raise UnavailableError(
+            f"no reserved huge page of {format_size(page_bytes)} can be had: {error}",
+            cause=error.cause,
+            hint=error.hint,
+        ) from error
+    calls.munmap(address, page_bytes)

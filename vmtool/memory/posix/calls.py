@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from vmtool.memory.diagnosis import call_failure
 from vmtool.memory.posix.counters import read_limits
 from vmtool.memory.posix.diagnosis import diagnose_host, diagnose_refusal
+from vmtool.memory.posix.huge import diagnose_huge, group_name, page_size_of, read_huge_limits
+from vmtool.memory.posix.numa import MPOL_BIND, mbind_number, node_mask
 
 if TYPE_CHECKING:
     from vmtool.errors import CallError
@@ -35,6 +37,7 @@ if sys.platform == "linux":  # include/uapi/asm-generic/mman.h, mman-common.h
     MADV_POPULATE_WRITE: Final = 23  # Linux 5.14: docs/platform-facts.md#linux-populate-write
     MADV_FREE_REUSABLE: Final = None
     MADV_FREE_REUSE: Final = None
+    HAS_HUGETLB: Final = True
 else:  # sys/mman.h of macOS
     MAP_ANON: Final = 0x1000
     MAP_NORESERVE: Final = 0x40
@@ -45,6 +48,7 @@ else:  # sys/mman.h of macOS
     # Private to macOS's allocator and stable since 10.5: docs/platform-facts.md#macos-footprint
     MADV_FREE_REUSABLE: Final = 7
     MADV_FREE_REUSE: Final = 8
+    HAS_HUGETLB: Final = False
 
 # include/uapi/linux/prctl.h, Linux 5.17: docs/platform-facts.md#linux-mapping-names
 PR_SET_VMA: Final = 0x53564D41
@@ -70,13 +74,18 @@ Call: TypeAlias = Callable[..., int]
 
 @dataclass(frozen=True, slots=True)
 class PosixCalls:
-    """The calls a POSIX backing makes; a test or ``--inject`` puts failing ones in their place."""
+    """The calls a POSIX backing makes; a test or ``--inject`` puts failing ones in their place.
+
+    ``mbind(address, nbytes, node)`` binds to one node; the other fields have the signature of the C
+    function.
+    """
 
     mmap: Call
     munmap: Call
     mprotect: Call
     madvise: Call
     prctl: Call | None
+    mbind: Call | None = None
 
 
 def _declare() -> PosixCalls:
@@ -91,11 +100,28 @@ def _declare() -> PosixCalls:
     for call in (libc.munmap, libc.mprotect, libc.madvise):
         call.restype = ctypes.c_int
     prctl: Call | None = None
+    mbind: Call | None = None
     if sys.platform == "linux":
         libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, size, size, ctypes.c_char_p]
         libc.prctl.restype = ctypes.c_int
         prctl = libc.prctl
-    return PosixCalls(libc.mmap, libc.munmap, libc.mprotect, libc.madvise, prctl)
+        mbind = _declare_mbind(libc)
+    return PosixCalls(libc.mmap, libc.munmap, libc.mprotect, libc.madvise, prctl, mbind)
+
+
+def _declare_mbind(libc: ctypes.CDLL) -> Call:
+    number, size = mbind_number(), ctypes.c_size_t
+    syscall = libc["syscall"]  # by index: a function object of its own, for its own prototype
+    syscall.restype = ctypes.c_long
+    syscall.argtypes = [
+        ctypes.c_long,
+        *(size, size, ctypes.c_int, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_uint),
+    ]
+
+    def mbind(address: int, nbytes: int, node: int) -> int:
+        return int(syscall(number, address, nbytes, MPOL_BIND, *node_mask(node), 0))
+
+    return mbind
 
 
 CALLS: Final = _declare()
@@ -111,6 +137,8 @@ def describe(call: str, arguments: tuple[int, ...]) -> str:
     if call == "mmap":
         address, nbytes, prot, flags = arguments[:4]
         names = [name for bit, name in _FLAG_NAMES.items() if bit > 0 and flags & bit]
+        if (page := page_size_of(flags)) is not None:
+            names.append(f"MAP_HUGETLB|MAP_HUGE_{group_name(page)}")
         where = "NULL" if address == 0 else f"{address:#x}"
         return ", ".join(
             [where, str(nbytes), _PROT_NAMES[prot], "|".join([*names, "MAP_PRIVATE|MAP_ANON"])]
@@ -118,31 +146,40 @@ def describe(call: str, arguments: tuple[int, ...]) -> str:
     text = [f"{arguments[0]:#x}", str(arguments[1])]
     if call == "mprotect":
         text.append(_PROT_NAMES[arguments[2]])
+    elif call == "mbind":
+        text.append(f"MPOL_BIND, node {arguments[2]}")
     elif call == "madvise":
         text.append(_ADVICE_NAMES.get(arguments[2], str(arguments[2])))
     return ", ".join(text)
 
 
-def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
+def call_error(
+    call: str, *arguments: int, purpose: str = "", huge_page_bytes: int | None = None
+) -> CallError:
     """Return the error for a call that just failed, with its likely cause on this machine.
 
     Args:
         call: The function.
         arguments: Its arguments.
         purpose: For `diagnose_host`, where the call alone does not say what it was for.
+        huge_page_bytes: The size of the reserved huge pages that it was to map or fault in.
     """
     code = last_errno()
     symbol = errno.errorcode.get(code, "UNKNOWN")
     text = describe(call, arguments)
     limits = read_limits()
-    diagnosis = diagnose_refusal(
+    ran_out = code in {errno.ENOMEM, errno.EAGAIN}
+    diagnosis = None
+    if huge_page_bytes is not None and code in {errno.ENOMEM, errno.EINVAL, errno.EFAULT}:
+        ran_out = code != errno.EINVAL
+        diagnosis = diagnose_huge(code, arguments[1], read_huge_limits(huge_page_bytes))
+    diagnosis = diagnosis or diagnose_refusal(
         call,
         code,
         arguments[0],
         advice=_ADVICE_NAMES.get(arguments[2], "") if call == "madvise" else "",
         memlock_limit=limits.memlock_limit_bytes,
     )
-    ran_out = code in {errno.ENOMEM, errno.EAGAIN}
     if diagnosis is None and ran_out:
         diagnosis = diagnose_host(purpose or call, arguments[1], limits)
     return call_failure(

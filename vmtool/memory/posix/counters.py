@@ -34,7 +34,7 @@ _PAGE_PRESENT: Final = 1 << 63  # Documentation/admin-guide/mm/pagemap.rst
 _PAGEMAP_CHUNK: Final = 1 << 17  # entries a read: 1 MiB
 #: A part of an area is counted page by page only up to this size (32 MiB of pagemap).
 _COUNTABLE_PAGES: Final = 1 << 22
-_LETTER_A, _LETTER_R, _LETTER_V, _LETTER_Z = b"ARVZ"
+_LETTER_A, _LETTER_H, _LETTER_P, _LETTER_R, _LETTER_S, _LETTER_V, _LETTER_Z = b"AHPRSVZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Area:
     Attributes:
         start: Its first address.
         end: The address after its last byte.
-        resident_bytes: ``Rss``.
+        resident_bytes: ``Rss``, and the reserved huge pages that it leaves out.
         charged: Whether it counts towards the commit charge; ``None`` if the kernel does not say.
     """
 
@@ -114,11 +114,15 @@ def parse_smaps(lines: Iterable[bytes]) -> Iterator[Area]:
     charged: bool | None = None
     for line in lines:
         # An area has some 25 lines. Names begin with a capital, addresses with a small digit, and
-        # one look at a byte sorts out most lines.
+        # one look at a byte or two sorts out most lines.
         letter = line[0]
         if letter == _LETTER_R:
             if line.startswith(b"Rss:"):
                 resident = int(line.split()[1]) * KIB
+        elif letter in {_LETTER_P, _LETTER_S}:
+            # Rss leaves out reserved huge pages: docs/platform-facts.md#linux-hugetlb-counters
+            if line[8 if letter == _LETTER_P else 7] == _LETTER_H:
+                resident += int(line.split()[1]) * KIB
         elif letter == _LETTER_V:
             if line.startswith(b"VmFlags:"):
                 charged = b"ac" in line.split()[1:]

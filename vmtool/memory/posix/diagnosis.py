@@ -150,6 +150,23 @@ _BAD_MEMORY: Final = Diagnosis(
 )
 
 
+_NODE_REFUSALS: Final = {
+    errno.EINVAL: Diagnosis(
+        "no-such-node",
+        "this machine has no such NUMA node, or the process's cpuset does not allow it",
+        "/sys/devices/system/node/online and Mems_allowed_list in /proc/self/status name the nodes",
+    ),
+    errno.EPERM: Diagnosis(
+        "node-forbidden",
+        "a seccomp filter forbids mbind, as Docker's does without CAP_SYS_NICE",
+        "docker run --cap-add SYS_NICE, or leave out --node",
+    ),
+    errno.ENOSYS: Diagnosis(
+        "no-numa", "this kernel has no NUMA support (CONFIG_NUMA)", "leave out --node"
+    ),
+}
+
+
 def diagnose_refusal(
     call: str, code: int, address: int, *, advice: str = "", memlock_limit: int | None = None
 ) -> Diagnosis | None:
@@ -162,7 +179,7 @@ def diagnose_refusal(
         advice: For madvise, the name of its advice.
         memlock_limit: ``RLIMIT_MEMLOCK``, ``None`` for unlimited or unknown.
     """
-    if code == errno.EINVAL:
+    if code == errno.EINVAL and call != "mbind":
         if address % mmap.PAGESIZE:
             return Diagnosis(
                 "page-size",
@@ -178,6 +195,8 @@ def diagnose_refusal(
             f"this process locks its memory (mlockall), and RLIMIT_MEMLOCK{limit} is reached",
             f"{how_to_raise('RLIMIT_MEMLOCK')}, or do not lock all memory",
         )
+    if call == "mbind":
+        return _NODE_REFUSALS.get(code)
     if code in {errno.EPERM, errno.EACCES}:
         return _FORBIDDEN
     return _BAD_MEMORY if code == _EHWPOISON else None
