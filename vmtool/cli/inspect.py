@@ -24,13 +24,13 @@ from vmtool.cli.output import Output, command_line, tell
 from vmtool.errors import CallError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from vmtool.inspect.processes import Target
+    from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.watch import InspectOptions
     from vmtool.results.inspect import InspectResult, Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InspectCommand:
     """What the command line says about which process to look at, and where files go."""
 
     pid: int | None
@@ -108,7 +108,9 @@ def command(
     from vmtool.inspect.trends import parse_condition
     from vmtool.inspect.watch import InspectOptions
 
-    asked = Asked(pid, name, tuple(context.meta.get(COMMAND_AFTER, ())), csv, html, metrics, strict)
+    asked = InspectCommand(
+        pid, name, tuple(context.meta.get(COMMAND_AFTER, ())), csv, html, metrics, strict
+    )
     _check_usage(asked, as_json=as_json, path=path)
     options = InspectOptions(
         watch=watch or duration is not None or bool(asked.program),
@@ -134,7 +136,7 @@ def command(
     return _exit_code(asked, result)
 
 
-def _check_usage(asked: Asked, *, as_json: bool, path: str) -> None:
+def _check_usage(asked: InspectCommand, *, as_json: bool, path: str) -> None:
     given = [asked.pid is not None, asked.name is not None, bool(asked.program)]
     if sum(given) != 1:
         raise UsageError(
@@ -150,7 +152,7 @@ def _check_usage(asked: Asked, *, as_json: bool, path: str) -> None:
 
 
 def _inspect(
-    target: Target, options: InspectOptions, output: Output, child: _Child | None = None
+    target: ProcessView, options: InspectOptions, output: Output, child: _Child | None = None
 ) -> InspectResult:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -243,7 +245,7 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _run_program(asked: Asked, options: InspectOptions, output: Output) -> int:
+def _run_program(asked: InspectCommand, options: InspectOptions, output: Output) -> int:
     """Start a command, watch it to its end, and return its exit code."""
     from vmtool.inspect.processes import open_process
 
@@ -273,7 +275,7 @@ def _run_program(asked: Asked, options: InspectOptions, output: Output) -> int:
 
 
 def _write(
-    asked: Asked, output: Output, result: InspectResult, *, after_command: bool = False
+    asked: InspectCommand, output: Output, result: InspectResult, *, after_command: bool = False
 ) -> None:
     from vmtool.report.inspect import to_csv, to_metrics, to_text
 
@@ -299,10 +301,10 @@ def _print_on_stderr(result: InspectResult) -> None:
     to_text(result, result_console(sys.stderr))
 
 
-def _exit_code(asked: Asked, result: InspectResult) -> int:
+def _exit_code(asked: InspectCommand, result: InspectResult) -> int:
     from vmtool.report.inspect import describe_check
     from vmtool.results.check import CheckOutcome
-    from vmtool.results.inspect import Ending
+    from vmtool.results.inspect import WatchEnding
 
     for check in result.checks:
         undecided = check.outcome is CheckOutcome.NOT_DONE
@@ -310,6 +312,6 @@ def _exit_code(asked: Asked, result: InspectResult) -> int:
         if check.failed or (undecided and not decided_later):
             tell(f"vmtool: error: {describe_check(check)}")
             return ExitCode.CHECK_FAILED
-    if result.ending is Ending.INTERRUPTED:
+    if result.ending is WatchEnding.INTERRUPTED:
         return ExitCode.INTERRUPTED
     return ExitCode.DONE

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Area(NamedTuple):
+class MemoryArea(NamedTuple):
     """One memory area (VMA). A tuple, because a process may have 65,530 of them.
 
     Attributes:
@@ -53,14 +53,14 @@ class Detail:
         nodes: Resident bytes on each NUMA node by the start of an area, where it was asked for.
     """
 
-    areas: tuple[Area, ...]
+    areas: tuple[MemoryArea, ...]
     took_ns: int
     at_ns: int
     complete: bool
     nodes: Mapping[int, tuple[int, ...]] | None = None
 
 
-def parse_maps(text: bytes) -> list[Area]:
+def parse_maps(text: bytes) -> list[MemoryArea]:
     """Return the areas in the text of a ``maps`` file, ascending, without the vsyscall page."""
     found = []
     # Few modes and names are in many areas: each is decoded once.
@@ -77,12 +77,12 @@ def parse_maps(text: bytes) -> list[Area]:
                 texts[each] = each.decode("utf-8", "replace")
         if name != b"[vsyscall]":  # the kernel's own: neither VmSize nor the limit counts it
             found.append(
-                Area(int(start, 16), int(end, 16), texts[mode], int(fields[4]), texts[name])
+                MemoryArea(int(start, 16), int(end, 16), texts[mode], int(fields[4]), texts[name])
             )
     return found
 
 
-def parse_smaps(text: bytes) -> list[Area]:
+def parse_smaps(text: bytes) -> list[MemoryArea]:
     """Return the areas in the text of an ``smaps`` file, ascending, without the vsyscall page."""
     # An area has some 25 lines, and 60,000 areas 1.5 million: the file is not split into lines.
     found = []
@@ -95,7 +95,7 @@ def parse_smaps(text: bytes) -> list[Area]:
         if len(fields) >= 5 and fields[-1] != b"[vsyscall]":
             start, _, after = fields[0].partition(b"-")
             found.append(
-                Area(
+                MemoryArea(
                     int(start, 16),
                     int(after, 16),
                     fields[1].decode(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.reservations import possible_huge_bytes
-from vmtool.results.inspect import Finding, Rating
+from vmtool.results.inspect import FindingRating, ProcessFinding
 from vmtool.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from vmtool.inspect.areas import Area
+    from vmtool.inspect.areas import MemoryArea
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import Group, LimitUse, Sample
 
@@ -36,7 +36,7 @@ _NAMES: Final = {
     "CommitLimit": "commit-limit",
     "pids.max": "task-limit",
 }
-_ORDER: Final = {Rating.PROBLEM: 0, Rating.WARNING: 1, Rating.NOTE: 2}
+_ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRating.NOTE: 2}
 
 
 def find(
@@ -45,10 +45,10 @@ def find(
     group: Group | None,
     machine: MachineFacts,
     *,
-    areas: Sequence[Area] | None = None,
+    areas: Sequence[MemoryArea] | None = None,
     huge_disabled: bool = False,
     state: str = "",
-) -> tuple[Finding, ...]:
+) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
 
     Args:
@@ -69,11 +69,11 @@ def find(
         *_memory(counters),
     ]
     if state in {"T", "t"}:
-        found.append(Finding("stopped", Rating.NOTE, {"state": state}))
+        found.append(ProcessFinding("stopped", FindingRating.NOTE, {"state": state}))
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.rating]))
 
 
-def _limits(limits: Iterable[LimitUse]) -> Iterator[Finding]:
+def _limits(limits: Iterable[LimitUse]) -> Iterator[ProcessFinding]:
     for limit in limits:
         name = _NAMES.get(limit.name)
         if name is None or limit.soft is None:
@@ -87,15 +87,15 @@ def _limits(limits: Iterable[LimitUse]) -> Iterator[Finding]:
         }
         share = None if limit.used is None or not limit.soft else limit.used / limit.soft
         if share is not None and share >= _FULL:
-            yield Finding(name, Rating.PROBLEM, values)
+            yield ProcessFinding(name, FindingRating.PROBLEM, values)
         elif share is not None and share >= _FILLING:
-            yield Finding(name, Rating.WARNING, values)
+            yield ProcessFinding(name, FindingRating.WARNING, values)
         elif limit.name in {"RLIMIT_AS", "RLIMIT_DATA"}:
             # Rarely set on purpose for such programs, and it fails while RAM is free.
-            yield Finding(name, Rating.NOTE, values)
+            yield ProcessFinding(name, FindingRating.NOTE, values)
 
 
-def _group(group: Group | None) -> Iterator[Finding]:
+def _group(group: Group | None) -> Iterator[ProcessFinding]:
     if group is None:
         return
     events = group.events or {}
@@ -103,28 +103,28 @@ def _group(group: Group | None) -> Iterator[Finding]:
     base: dict[str, int | float | str | None] = {"path": group.path, "used": used}
     if events.get("oom_kill"):
         kills = events["oom_kill"]
-        yield Finding("group-oom-kills", Rating.PROBLEM, {**base, "count": kills})
+        yield ProcessFinding("group-oom-kills", FindingRating.PROBLEM, {**base, "count": kills})
     if group.max_bytes is not None and used is not None:
         values = {**base, "soft": group.max_bytes, "cache": cache, "met": events.get("max")}
         if used - cache >= group.max_bytes * _FULL:
-            yield Finding("group-limit", Rating.PROBLEM, values)
+            yield ProcessFinding("group-limit", FindingRating.PROBLEM, values)
         elif used - cache >= group.max_bytes * _FILLING:
-            yield Finding("group-limit", Rating.WARNING, values)
+            yield ProcessFinding("group-limit", FindingRating.WARNING, values)
     if group.high_bytes is not None and used is not None:
         values = {**base, "soft": group.high_bytes, "met": events.get("high")}
         pressure = {"pressure": group.pressure_some_percent}
         if used >= group.high_bytes * 0.99 or events.get("high"):
             slow = (group.pressure_some_percent or 0) >= _THROTTLED_PERCENT
-            rating = Rating.PROBLEM if slow else Rating.WARNING
-            yield Finding("group-high", rating, {**values, **pressure})
+            rating = FindingRating.PROBLEM if slow else FindingRating.WARNING
+            yield ProcessFinding("group-high", rating, {**values, **pressure})
     if used and cache >= used * _CACHE_SHARE and group.max_bytes is not None:
         values = {**base, "cache": cache, "soft": group.max_bytes}
-        yield Finding("group-cache", Rating.NOTE, values)
+        yield ProcessFinding("group-cache", FindingRating.NOTE, values)
 
 
 def _fork(
-    counters: Sample, machine: MachineFacts, areas: Sequence[Area] | None
-) -> Iterator[Finding]:
+    counters: Sample, machine: MachineFacts, areas: Sequence[MemoryArea] | None
+) -> Iterator[ProcessFinding]:
     """Yield whether a fork would be refused: it charges all private writable memory once more.
 
     In mode 2 the whole charge has to fit below the commit limit. In mode 0 each area is compared
@@ -138,21 +138,23 @@ def _fork(
         headroom = machine.commit.headroom_bytes
         values = {"charge": charge, "headroom": headroom, "mode": mode}
         refused = charge > headroom
-        yield Finding("fork", Rating.PROBLEM if refused else Rating.NOTE, values)
+        yield ProcessFinding(
+            "fork", FindingRating.PROBLEM if refused else FindingRating.NOTE, values
+        )
     elif mode == 0 and machine.most_at_once_bytes is not None and areas:
         largest = max(
             (area.end - area.start for area in areas if area.permissions[1:4:2] == "wp"), default=0
         )
         values = {"charge": largest, "headroom": machine.most_at_once_bytes, "mode": mode}
         if largest > machine.most_at_once_bytes:
-            yield Finding("fork", Rating.PROBLEM, values)
+            yield ProcessFinding("fork", FindingRating.PROBLEM, values)
         elif charge >= GIB:
-            yield Finding("fork", Rating.NOTE, {**values, "charge": charge})
+            yield ProcessFinding("fork", FindingRating.NOTE, {**values, "charge": charge})
 
 
 def _huge_pages(
-    machine: MachineFacts, areas: Sequence[Area] | None, *, disabled: bool
-) -> Iterator[Finding]:
+    machine: MachineFacts, areas: Sequence[MemoryArea] | None, *, disabled: bool
+) -> Iterator[ProcessFinding]:
     huge = machine.huge_pages
     if areas is None or huge.thp_mode is None:
         return
@@ -169,13 +171,17 @@ def _huge_pages(
         "asked": could,
         "disabled": int(disabled),
     }
-    yield Finding("huge-pages", Rating.WARNING, values)
+    yield ProcessFinding("huge-pages", FindingRating.WARNING, values)
 
 
-def _memory(counters: Sample) -> Iterator[Finding]:
+def _memory(counters: Sample) -> Iterator[ProcessFinding]:
     resident = counters.resident_bytes or 0
     swapped, tables = counters.swapped_bytes or 0, counters.page_table_bytes or 0
     if swapped >= max(resident * _SWAPPED_SHARE, MIB):
-        yield Finding("swapped", Rating.WARNING, {"swapped": swapped, "resident": resident})
+        yield ProcessFinding(
+            "swapped", FindingRating.WARNING, {"swapped": swapped, "resident": resident}
+        )
     if tables >= max(resident * _TABLES_SHARE, _TABLES_LEAST):
-        yield Finding("page-tables", Rating.WARNING, {"tables": tables, "resident": resident})
+        yield ProcessFinding(
+            "page-tables", FindingRating.WARNING, {"tables": tables, "resident": resident}
+        )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 10
 
 
-class Target(Protocol):
+class ProcessView(Protocol):
     """A process as the platform shows it. Every method may raise ``ProcessGoneError``."""
 
     pid: int
@@ -74,7 +74,7 @@ class Target(Protocol):
         """Give back what keeps the process open."""
 
 
-def open_process(pid: int) -> Target:
+def open_process(pid: int) -> ProcessView:
     """Return the process with the number *pid*.
 
     Raises:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results.inspect import Reservation
+from vmtool.results.inspect import ReservedRange
 from vmtool.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.inspect.areas import Area
+    from vmtool.inspect.areas import MemoryArea
 
 _NONE: Final = "---p"
 #: glibc's arenas: HEAP_MAX_SIZE is 64 MiB on 64-bit systems (malloc/arena.c).
@@ -30,11 +30,11 @@ WATCHED_COMMITS: Final = 3
 
 
 def group_areas(
-    areas: Sequence[Area],
+    areas: Sequence[MemoryArea],
     *,
     stack_bytes: int | None = None,
     nodes: Mapping[int, tuple[int, ...]] | None = None,
-) -> tuple[Reservation, ...]:
+) -> tuple[ReservedRange, ...]:
     """Return *areas* as reservations, largest first.
 
     Neighbouring anonymous mappings with one name are one reservation, as are neighbouring mappings
@@ -56,9 +56,9 @@ def group_areas(
 
 
 def _runs(
-    areas: Sequence[Area], stack_bytes: int | None
-) -> Iterator[tuple[Sequence[Area], str | None]]:
-    run: list[Area] = []
+    areas: Sequence[MemoryArea], stack_bytes: int | None
+) -> Iterator[tuple[Sequence[MemoryArea], str | None]]:
+    run: list[MemoryArea] = []
     for area in areas:
         if run and not _belong_together(run[-1], area):
             yield from _split(run, stack_bytes)
@@ -68,7 +68,7 @@ def _runs(
         yield from _split(run, stack_bytes)
 
 
-def _belong_together(before: Area, area: Area) -> bool:
+def _belong_together(before: MemoryArea, area: MemoryArea) -> bool:
     if before.end != area.start or before.inode != area.inode or before.name != area.name:
         return False
     # The kernel's own names, such as [heap], are each one thing.
@@ -76,13 +76,13 @@ def _belong_together(before: Area, area: Area) -> bool:
 
 
 def _split(
-    run: Sequence[Area], stack_bytes: int | None
-) -> Iterator[tuple[Sequence[Area], str | None]]:
+    run: Sequence[MemoryArea], stack_bytes: int | None
+) -> Iterator[tuple[Sequence[MemoryArea], str | None]]:
     """Yield *run* in parts: each thread stack and glibc arena apart, the rest together."""
     if run[0].inode or run[0].name:
         yield run, None
         return
-    rest: list[Area] = []
+    rest: list[MemoryArea] = []
     index = 0
     while index < len(run):
         pair = run[index : index + 2]
@@ -100,7 +100,7 @@ def _split(
         yield rest, None
 
 
-def _pair_owner(pair: Sequence[Area], stack_bytes: int | None) -> str | None:
+def _pair_owner(pair: Sequence[MemoryArea], stack_bytes: int | None) -> str | None:
     if len(pair) < 2:
         return None
     first, second = pair
@@ -124,14 +124,14 @@ def _pair_owner(pair: Sequence[Area], stack_bytes: int | None) -> str | None:
 
 
 def _reservation(
-    run: Sequence[Area], owner: str | None, nodes: Mapping[int, tuple[int, ...]] | None
-) -> Reservation:
+    run: Sequence[MemoryArea], owner: str | None, nodes: Mapping[int, tuple[int, ...]] | None
+) -> ReservedRange:
     base, end = run[0].start, run[-1].end
     committed = [area for area in run if area.permissions[:3] != "---"]
     modes = {area.permissions for area in committed}
     read = all(area.resident >= 0 for area in run)
     anonymous = run[0].inode == 0 and not run[0].name.startswith("[stack")
-    return Reservation(
+    return ReservedRange(
         base=base,
         capacity_bytes=end - base,
         committed_bytes=sum(area.end - area.start for area in committed),
@@ -149,7 +149,7 @@ def _reservation(
     )
 
 
-def _spans(areas: Iterable[Area]) -> list[tuple[int, int]]:
+def _spans(areas: Iterable[MemoryArea]) -> list[tuple[int, int]]:
     """Return the spans of *areas*, neighbours joined: the kernel need not have joined them."""
     spans: list[tuple[int, int]] = []
     for area in areas:
@@ -169,7 +169,7 @@ def granule(base: int, spans: Iterable[tuple[int, int]]) -> int | None:
 
 
 def watched_granules(
-    before: Sequence[Area], after: Sequence[Area], seen: dict[int, list[int]]
+    before: Sequence[MemoryArea], after: Sequence[MemoryArea], seen: dict[int, list[int]]
 ) -> None:
     """Add to *seen*, by the base of a reservation, the lengths that were committed or released.
 
@@ -191,8 +191,8 @@ def watched_granules(
 
 
 def with_watched(
-    reservations: Iterable[Reservation], seen: Mapping[int, Sequence[int]]
-) -> tuple[Reservation, ...]:
+    reservations: Iterable[ReservedRange], seen: Mapping[int, Sequence[int]]
+) -> tuple[ReservedRange, ...]:
     """Return *reservations* with the granule that the watched commits show."""
     return tuple(
         replace(
@@ -226,7 +226,7 @@ def _difference(
     return left
 
 
-def _kind(area: Area) -> str:
+def _kind(area: MemoryArea) -> str:
     name = area.name
     if name.startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
         return "device"
@@ -247,7 +247,7 @@ def _kind(area: Area) -> str:
     return "anonymous"
 
 
-def _owner(run: Sequence[Area], libraries: frozenset[str]) -> str | None:
+def _owner(run: Sequence[MemoryArea], libraries: frozenset[str]) -> str | None:
     """Return who reserves memory in this way; ``None`` unless the pattern is certain."""
     first, capacity = run[0], run[-1].end - run[0].start
     if named := _named_owner(first.name):
@@ -288,15 +288,15 @@ def _named_owner(name: str) -> str | None:
     return next((owner for pattern, owner in _NAMES if pattern.match(name)), None)
 
 
-def _sum_nodes(run: Iterable[Area], nodes: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
+def _sum_nodes(run: Iterable[MemoryArea], nodes: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
     counts = [nodes[area.start] for area in run if area.start in nodes]
     size = max(map(len, counts), default=0)
     return tuple(sum(c[node] for c in counts if node < len(c)) for node in range(size))
 
 
-def merge_alike(reservations: Iterable[Reservation], top: int) -> tuple[Reservation, ...]:
+def merge_alike(reservations: Iterable[ReservedRange], top: int) -> tuple[ReservedRange, ...]:
     """Return the *top* largest, all thread stacks and all glibc arenas as one row each."""
-    alike: dict[str, Reservation] = {}
+    alike: dict[str, ReservedRange] = {}
     rest = []
     for item in reservations:
         if item.owner not in {"thread stack", "glibc malloc arena"}:
@@ -308,7 +308,7 @@ def merge_alike(reservations: Iterable[Reservation], top: int) -> tuple[Reservat
     return tuple(both[:top])
 
 
-def _joined(first: Reservation, second: Reservation) -> Reservation:
+def _joined(first: ReservedRange, second: ReservedRange) -> ReservedRange:
     def total(a: int | None, b: int | None) -> int | None:
         return None if a is None or b is None else a + b
 
@@ -325,7 +325,7 @@ def _joined(first: Reservation, second: Reservation) -> Reservation:
     )
 
 
-def possible_huge_bytes(areas: Iterable[Area], huge_page: int = 2048 * KIB) -> int:
+def possible_huge_bytes(areas: Iterable[MemoryArea], huge_page: int = 2048 * KIB) -> int:
     """Return the resident bytes of areas that transparent huge pages could back."""
     return sum(
         area.resident

@@ -90,7 +90,7 @@ _CONDITION: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class CounterCondition:
     """A condition on a counter, such as ``resident.slope<1MiB/min``.
 
     Attributes:
@@ -108,7 +108,7 @@ class Condition:
     value: float
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> CounterCondition:
     """Return the condition in *text*.
 
     Raises:
@@ -133,12 +133,14 @@ def parse_condition(text: str) -> Condition:
             hint="write resident.slope<1MiB/min or resident.max<2GiB",
         )
     number = parse_size(value) if counter.endswith("_bytes") else parse_count(value)
-    return Condition(
+    return CounterCondition(
         text, counter, figure or "last", operator, number / _PER_S[per] if per else number
     )
 
 
-def evaluate(condition: Condition, samples: Sequence[Sample], found: Iterable[Trend]) -> Check:
+def evaluate(
+    condition: CounterCondition, samples: Sequence[Sample], found: Iterable[Trend]
+) -> Check:
     """Return whether *condition* holds.
 
     A slope is judged by its interval: the condition fails only where the whole interval breaks it,
@@ -169,7 +171,7 @@ def evaluate(condition: Condition, samples: Sequence[Sample], found: Iterable[Tr
     return Check(name, outcome, {**numbers, **limit, **reason})
 
 
-def _holds(value: float, condition: Condition) -> bool:
+def _holds(value: float, condition: CounterCondition) -> bool:
     return {
         "<": value < condition.value,
         "<=": value <= condition.value,

@@ -17,14 +17,14 @@ from vmtool.inspect.reservations import (
     with_watched,
 )
 from vmtool.inspect.trends import evaluate, trends
-from vmtool.results.inspect import Ending, InspectResult
+from vmtool.results.inspect import InspectResult, WatchEnding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.inspect.areas import Area, Detail
-    from vmtool.inspect.processes import Target
-    from vmtool.inspect.trends import Condition
+    from vmtool.inspect.areas import Detail, MemoryArea
+    from vmtool.inspect.processes import ProcessView
+    from vmtool.inspect.trends import CounterCondition
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import Group, LimitUse, ProcessIdentity, Sample
 
@@ -63,13 +63,13 @@ class InspectOptions:
     top: int = 12
     nodes: bool = False
     children: bool = False
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[CounterCondition, ...] = ()
 
 
 class Watch:
     """The samples of one process and what was read of it last."""
 
-    def __init__(self, target: Target, options: InspectOptions) -> None:
+    def __init__(self, target: ProcessView, options: InspectOptions) -> None:
         self._target = target
         self._options = options
         self._began = time.monotonic_ns()
@@ -171,7 +171,7 @@ class Watch:
 
     def result(
         self,
-        ending: Ending,
+        ending: WatchEnding,
         machine: MachineFacts,
         *,
         exit_code: int | None = None,
@@ -197,7 +197,7 @@ class Watch:
             else limit
             for limit in self._limits
         )
-        areas: Sequence[Area] = () if detail is None else self._merged_areas(detail)
+        areas: Sequence[MemoryArea] = () if detail is None else self._merged_areas(detail)
         devices, absent = read_devices((self._identity.pid, *self._children))
         nodes = None if self._full is None else self._full.nodes
         reservations = group_areas(areas, stack_bytes=self._stack, nodes=nodes)
@@ -237,7 +237,7 @@ class Watch:
             machine=machine,
         )
 
-    def _merged_areas(self, detail: Detail) -> Sequence[Area]:
+    def _merged_areas(self, detail: Detail) -> Sequence[MemoryArea]:
         """Return the newest areas, with the residency that was read last where they are the same."""
         if self._full is None:
             return detail.areas
@@ -251,7 +251,7 @@ def _due(began: int) -> int:
     return now + max((now - began) * _AREAS_EVERY, _AREAS_LEAST_NS)
 
 
-def look(target: Target, options: InspectOptions, machine: MachineFacts) -> InspectResult:
+def look(target: ProcessView, options: InspectOptions, machine: MachineFacts) -> InspectResult:
     """Return one look at *target*.
 
     Raises:
@@ -259,11 +259,11 @@ def look(target: Target, options: InspectOptions, machine: MachineFacts) -> Insp
     """
     watch = Watch(target, options)
     watch.sample()
-    return watch.result(Ending.COMPLETE, machine)
+    return watch.result(WatchEnding.COMPLETE, machine)
 
 
 def watch(
-    target: Target,
+    target: ProcessView,
     options: InspectOptions,
     machine: MachineFacts,
     *,
@@ -286,22 +286,22 @@ def watch(
     """
     watched = Watch(target, options)
     began = due = time.monotonic_ns()
-    ending = Ending.COMPLETE
+    ending = WatchEnding.COMPLETE
     while True:
         try:
             progress(watched.sample())
             if watched.replaced():
-                ending = Ending.PROCESS_REPLACED
+                ending = WatchEnding.PROCESS_REPLACED
                 break
         except ProcessGoneError:
-            ending = Ending.PROCESS_ENDED
+            ending = WatchEnding.PROCESS_ENDED
             break
         due += options.interval_ns
         if not _wait(due, began, options.duration_ns, stopping, ended):
             if stopping():
-                ending = Ending.INTERRUPTED
+                ending = WatchEnding.INTERRUPTED
             elif ended() is not None:
-                ending = Ending.PROCESS_ENDED
+                ending = WatchEnding.PROCESS_ENDED
             break
         due = max(due, time.monotonic_ns() - options.interval_ns)
     return watched.result(ending, machine, exit_code=ended())

@@ -8,13 +8,13 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 
 from typing import Final
 
-from vmtool.inspect.areas import Area
+from vmtool.inspect.areas import MemoryArea
 from vmtool.memory.windows.counters import opened_process, read_regions
 
 _LAST_ADDRESS: Final = (1 << 64) - 1
 
 
-def read_areas(pid: int) -> list[Area]:
+def read_areas(pid: int) -> list[MemoryArea]:
     """Return the areas of the process *pid*; what is resident in each is not read.
 
     Raises:
@@ -22,7 +22,7 @@ def read_areas(pid: int) -> list[Area]:
     """
     with opened_process(pid) as process:
         return [
-            Area(
+            MemoryArea(
                 region.start,
                 region.end,
                 "rw-p" if region.committed else "---p",

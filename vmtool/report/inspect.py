@@ -9,32 +9,36 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.report.inspect_findings import describe
 from vmtool.report.table import ReportTable, pairs, paragraph, show, table
 from vmtool.results.check import CheckOutcome
-from vmtool.results.inspect import Ending, Rating, Sample
+from vmtool.results.inspect import FindingRating, Sample, WatchEnding
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from rich.console import Console, RenderableType
 
     from vmtool.results.check import Check
     from vmtool.results.inspect import (
-        Finding,
         Group,
         InspectResult,
         LimitUse,
-        Reservation,
+        ReservedRange,
         Trend,
         Unavailable,
     )
 
-_STYLES: Final = {Rating.PROBLEM: "bold red", Rating.WARNING: "yellow", Rating.NOTE: ""}
+_STYLES: Final = {
+    FindingRating.PROBLEM: "bold red",
+    FindingRating.WARNING: "yellow",
+    FindingRating.NOTE: "",
+}
 _ENDINGS: Final = {
-    Ending.INTERRUPTED: "interrupted: the figures cover what was watched until then",
-    Ending.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
-    Ending.PROCESS_REPLACED: "the process started another program (exec): the figures are of the "
+    WatchEnding.INTERRUPTED: "interrupted: the figures cover what was watched until then",
+    WatchEnding.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
+    WatchEnding.PROCESS_REPLACED: "the process started another program (exec): the figures are of the "
     "one before",
 }
 _UNITS: Final = {
@@ -77,8 +81,8 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     yield paragraph(headline(result), style="bold")
     if result.ending in _ENDINGS:
         yield Text(_ENDINGS[result.ending], style="yellow")
-    findings = [finding for finding in result.findings if finding.rating is not Rating.NOTE]
-    notes = [finding for finding in result.findings if finding.rating is Rating.NOTE]
+    findings = [finding for finding in result.findings if finding.rating is not FindingRating.NOTE]
+    notes = [finding for finding in result.findings if finding.rating is FindingRating.NOTE]
     for finding in findings + notes:
         message, remedy = describe(finding)
         yield paragraph(
@@ -127,7 +131,7 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
 def headline(result: InspectResult) -> str:
     """Return the answer: what stops the process, or what comes nearest to it."""
     who = f"{result.process.name} ({result.process.pid})"
-    problems = [f for f in result.findings if f.rating is Rating.PROBLEM]
+    problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
     if problems:
         words = describe(problems[0])[0].partition(";")[0]
         more = len(problems) - 1
@@ -153,218 +157,6 @@ def _use(limit: LimitUse) -> str:
     form = _size if limit.counter.endswith("_bytes") else _count
     unit = _UNITS.get(limit.counter, limit.counter)
     return f"{form(limit.used)} of {form(limit.soft)} {unit} ({limit.name})"
-
-
-def describe(finding: Finding) -> tuple[str, str]:
-    """Return what a finding means, and what to do about it."""
-    values = finding.values
-    maker = _SENTENCES.get(finding.name)
-    return maker(values) if maker is not None else (finding.name, "")
-
-
-def _raise_limit(values: Mapping[str, object], flag: str, unit: str) -> str:
-    """Return how to raise a limit of a process that runs already, soft and hard limits apart."""
-    hard = values["hard"]
-    name = str(values["limit"]).removeprefix("RLIMIT_").lower()
-    if hard is None:
-        return (
-            f"`prlimit --pid PID --{name}=unlimited` raises it now; `ulimit -{flag} unlimited` "
-            "before the next start"
-        )
-    shown = _size(hard) if unit == "bytes" else _count(hard)
-    return (
-        f"the process itself can raise it to {shown} (hard limit); more needs root: limits.conf, "
-        f"Limit{name.upper()}= of a systemd unit, --ulimit {name}= of a container"
-    )
-
-
-def _limit_words(values: Mapping[str, object], what: str, unit: str) -> str:
-    form = _size if unit == "bytes" else _count
-    return f"{form(values['used'])} of {form(values['soft'])} {what} is in use ({values['limit']})"
-
-
-def _address_space(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        _limit_words(values, "of address space", "bytes"),
-        "reservations count although they hold no memory; limit memory with a control group "
-        "instead: " + _raise_limit(values, "v", "bytes"),
-    )
-
-
-def _data(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        _limit_words(values, "of private writable memory", "bytes"),
-        _raise_limit(values, "d", "bytes"),
-    )
-
-
-def _lock(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        _limit_words(values, "of locked memory", "bytes"),
-        "mlock and pinned transfers fail beyond it: " + _raise_limit(values, "l", "bytes"),
-    )
-
-
-def _descriptors(values: Mapping[str, object]) -> tuple[str, str]:
-    words = _limit_words(values, "descriptors", "count").replace(" is in use", " are in use")
-    return words, _raise_limit(values, "n", "count")
-
-
-def _tasks(values: Mapping[str, object]) -> tuple[str, str]:
-    words = (
-        f"{_count(values['used'])} of {_count(values['soft'])} processes and threads exist "
-        f"({values['limit']}); fork and new threads fail with EAGAIN beyond it"
-    )
-    if values["limit"] == "pids.max":
-        return words, f"raise {values['path']}: TasksMax= of a unit, --pids-limit of a container"
-    return words, _raise_limit(values, "u", "count")
-
-
-def _areas(values: Mapping[str, object]) -> tuple[str, str]:
-    soft = values["soft"]
-    least = max(int(soft) * 4, 262_144) if isinstance(soft, int) else 262_144
-    return (
-        (
-            f"{_count(values['used'])} of {_count(soft)} memory areas are in use "
-            "(vm.max_map_count); mmap and munmap fail with ENOMEM beyond it while RAM is free"
-        ),
-        f"`sysctl -w vm.max_map_count={least}` on the host, or map larger pieces",
-    )
-
-
-def _commit(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        (
-            f"{_size(values['used'])} of the commit limit of {_size(values['soft'])} is charged "
-            "(vm.overcommit_memory=2)"
-        ),
-        "add swap, or raise vm.overcommit_ratio",
-    )
-
-
-def _group_limit(values: Mapping[str, object]) -> tuple[str, str]:
-    met = values.get("met")
-    times = f"; the limit was met {_count(met)} times" if met else ""
-    return (
-        (
-            f"{_size(values['used'])} of {_size(values['soft'])} is charged to {values['path']}, of "
-            f"which only {_size(values['cache'])} is file cache that can be dropped{times}"
-        ),
-        "raise memory.max of that group, or make the process take less",
-    )
-
-
-def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
-    met, pressure = values.get("met"), values.get("pressure")
-    waited = (
-        "" if pressure is None else f"; its processes wait for memory {pressure:g} % of the time"
-    )
-    times = f" and was passed {_count(met)} times" if met else ""
-    return (
-        (
-            f"memory.high of {values['path']} is {_size(values['soft'])}{times}: above it the kernel "
-            f"slows the process down and kills nothing{waited}"
-        ),
-        "raise memory.high, or set it to max and rely on memory.max",
-    )
-
-
-def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
-    count = values["count"]
-    return (
-        f"the OOM killer ended {_count(count)} process{'' if count == 1 else 'es'} of {values['path']}",
-        "raise memory.max of that group, or give each process less",
-    )
-
-
-def _group_cache(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        (
-            f"{_size(values['cache'])} of the {_size(values['used'])} charged to {values['path']} is "
-            "file cache, which the kernel drops before it refuses memory"
-        ),
-        "",
-    )
-
-
-def _fork(values: Mapping[str, object]) -> tuple[str, str]:
-    charge, headroom = values["charge"], values["headroom"]
-    refused = isinstance(charge, int) and isinstance(headroom, int) and charge > headroom
-    if values["mode"] == 2:
-        words = (
-            f"fork needs {_size(charge)} of commit charge and {_size(max(_int(headroom), 0))} is "
-            "left (vm.overcommit_memory=2)"
-        )
-        remedy = "use vm.overcommit_memory=1, add swap, or start children with posix_spawn or vfork"
-        return words, remedy if refused else ""
-    if refused:
-        return (
-            (
-                f"fork is refused: one area of {_size(charge)} is more than all RAM and swap "
-                f"({_size(headroom)}, vm.overcommit_memory=0)"
-            ),
-            "`sysctl -w vm.overcommit_memory=1`, or reserve that area without write permission",
-        )
-    return (
-        (
-            f"fork would copy {_size(charge)} of private writable memory on demand; nothing refuses it "
-            f"(vm.overcommit_memory=0)"
-        ),
-        "",
-    )
-
-
-def _huge(values: Mapping[str, object]) -> tuple[str, str]:
-    words = (
-        f"{_size(values['huge'])} of {_size(values['possible'])} of its memory is in transparent "
-        f"huge pages (mode {values['thp_mode']})"
-    )
-    if values["disabled"]:
-        return words, "the process or its parent switched them off (PR_SET_THP_DISABLE)"
-    if values["thp_mode"] == "never":
-        path = "/sys/kernel/mm/transparent_hugepage/enabled"
-        return words, f"`echo madvise > {path}`, and let the program ask with MADV_HUGEPAGE"
-    if values["thp_mode"] == "madvise" and not values["asked"]:
-        return words, "the program has to ask for them: madvise(MADV_HUGEPAGE)"
-    return words, "free memory may be fragmented: look at compact_fail in /proc/vmstat"
-
-
-def _swapped(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        f"{_size(values['swapped'])} is swapped out, beside {_size(values['resident'])} in RAM",
-        "give the machine or the control group more memory, or lower vm.swappiness",
-    )
-
-
-def _tables(values: Mapping[str, object]) -> tuple[str, str]:
-    return (
-        f"page tables take {_size(values['tables'])} for {_size(values['resident'])} of memory",
-        "use huge pages, or touch less of what is reserved",
-    )
-
-
-def _stopped(_values: Mapping[str, object]) -> tuple[str, str]:
-    return "the process is stopped (state T)", "`kill -CONT PID` lets it go on"
-
-
-_SENTENCES: Final = {
-    "address-space-limit": _address_space,
-    "data-limit": _data,
-    "lock-limit": _lock,
-    "descriptor-limit": _descriptors,
-    "task-limit": _tasks,
-    "area-limit": _areas,
-    "commit-limit": _commit,
-    "group-limit": _group_limit,
-    "group-high": _group_high,
-    "group-oom-kills": _group_kills,
-    "group-cache": _group_cache,
-    "fork": _fork,
-    "huge-pages": _huge,
-    "swapped": _swapped,
-    "page-tables": _tables,
-    "stopped": _stopped,
-}
 
 
 def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
@@ -477,13 +269,13 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         yield paragraph("; ".join(notes))
 
 
-def _granule(item: Reservation) -> str:
+def _granule(item: ReservedRange) -> str:
     if item.granule_bytes is None or item.committed_bytes == item.capacity_bytes:
         return "-"
     return ("" if item.granule_exact else "≤ ") + format_size(item.granule_bytes)
 
 
-def reservation_name(item: Reservation) -> str:
+def reservation_name(item: ReservedRange) -> str:
     """Return what a reservation is: its owner where that is certain, or the kernel's name of it."""
     name = item.name
     if item.kind == "file":
@@ -569,10 +361,6 @@ def _size(value: object) -> str:
 
 def _count(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "not available"
-
-
-def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def to_csv(result: InspectResult) -> str:

@@ -8,21 +8,21 @@ from vmtool import __version__
 from vmtool.report.chart import Series, timeline_chart
 from vmtool.report.inspect import (
     counter_rows,
-    describe,
     describe_check,
     describe_unavailable,
     headline,
     reservation_name,
 )
+from vmtool.report.inspect_findings import describe
 from vmtool.report.page import Markup, check, checks, facts, figure, grid, page, section, table, tag
 from vmtool.results.check import CheckOutcome
-from vmtool.results.inspect import Rating
+from vmtool.results.inspect import FindingRating
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.results.inspect import InspectResult, Reservation
+    from vmtool.results.inspect import InspectResult, ReservedRange
 
 _CHARTS: Final = {
     "resident_bytes": "Resident",
@@ -41,7 +41,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 600, 14
 def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
     """Return the page of *result*, which *command* made."""
     process = result.process
-    problems = [f for f in result.findings if f.rating is Rating.PROBLEM]
+    problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
     return page(
         f"vmtool inspect {process.name}",
         tag("h1", f"vmtool inspect: {process.name} ({process.pid})"),
@@ -63,7 +63,11 @@ def _findings(result: InspectResult) -> Markup:
     items = []
     for finding in result.findings:
         message, remedy = describe(finding)
-        good = {Rating.PROBLEM: False, Rating.WARNING: None, Rating.NOTE: True}[finding.rating]
+        good = {
+            FindingRating.PROBLEM: False,
+            FindingRating.WARNING: None,
+            FindingRating.NOTE: True,
+        }[finding.rating]
         items.append(check(good, finding.name, f"{message}. {remedy}" if remedy else message))
     return checks(items)
 
@@ -96,7 +100,7 @@ def _unit(counter: str) -> Callable[[int], str]:
     return format_size if counter.endswith("_bytes") else (lambda count: f"{count:,}")
 
 
-def _map(reservations: Sequence[Reservation]) -> Markup:
+def _map(reservations: Sequence[ReservedRange]) -> Markup:
     """Return each reservation as a bar: what is committed of it, and of that what is resident."""
     rows = []
     for number, item in enumerate(reservations):

@@ -11,7 +11,7 @@ from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.results.check import Check  # noqa: TC001
 
 
-class Ending(enum.StrEnum):
+class WatchEnding(enum.StrEnum):
     """How the look at a process ended."""
 
     COMPLETE = "complete"
@@ -20,7 +20,7 @@ class Ending(enum.StrEnum):
     PROCESS_REPLACED = "process replaced"
 
 
-class Rating(enum.StrEnum):
+class FindingRating(enum.StrEnum):
     """How much a finding matters."""
 
     PROBLEM = "problem"
@@ -158,7 +158,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class ReservedRange:
     """Neighbouring mappings that belong together: one reserved range with committed parts.
 
     Attributes:
@@ -219,7 +219,7 @@ class DeviceUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProcessFinding:
     """Something that stops the process, will stop it, or slows it down.
 
     Attributes:
@@ -229,7 +229,7 @@ class Finding:
     """
 
     name: str
-    rating: Rating
+    rating: FindingRating
     values: Mapping[str, int | float | str | None]
 
 
@@ -303,7 +303,7 @@ class InspectResult:
     """
 
     process: ProcessIdentity
-    ending: Ending
+    ending: WatchEnding
     wall_ns: int
     interval_ns: int | None
     samples: tuple[Sample, ...]
@@ -313,11 +313,11 @@ class InspectResult:
     limits: tuple[LimitUse, ...]
     group: Group | None
     oom_score: int | None
-    reservations: tuple[Reservation, ...]
+    reservations: tuple[ReservedRange, ...]
     reservations_total: int
     devices: tuple[DeviceUse, ...]
     children: tuple[ChildProcess, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[ProcessFinding, ...]
     trends: tuple[Trend, ...]
     checks: tuple[Check, ...]
     unavailable: tuple[Unavailable, ...]

@@ -14,7 +14,7 @@ from vmtool.inspect.areas import ProcessGoneError
 from vmtool.inspect.processes import open_process
 from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watch
 from vmtool.machine import read_facts
-from vmtool.results.inspect import Ending
+from vmtool.results.inspect import WatchEnding
 from vmtool.units import KIB, MIB
 
 _BUFFER = """
@@ -82,7 +82,7 @@ def test_watched_commits_make_the_granule_exact(child, target):
 
     found = _reservation_at(result, made.facts["base"])
     assert (found.granule_bytes, found.granule_exact) == (64 * KIB, True)
-    assert result.ending is Ending.COMPLETE
+    assert result.ending is WatchEnding.COMPLETE
 
 
 def test_counters_are_those_of_the_process(child, target):
@@ -157,7 +157,7 @@ def test_a_process_that_ends_leaves_what_was_had(child, target):
 
     result = _watch(target(made.pid), 30, interval_ns=100_000_000)
 
-    assert result.ending is Ending.PROCESS_ENDED
+    assert result.ending is WatchEnding.PROCESS_ENDED
     assert result.samples_taken >= 1
     assert result.last.resident_bytes > 0
 
@@ -179,7 +179,7 @@ def test_a_process_that_is_killed_while_it_is_watched(child, target):
         progress=kill_it,
     )
 
-    assert result.ending is Ending.PROCESS_ENDED
+    assert result.ending is WatchEnding.PROCESS_ENDED
 
 
 def test_another_program_in_the_same_process_is_noticed(child, target):
@@ -187,7 +187,7 @@ def test_another_program_in_the_same_process_is_noticed(child, target):
 
     result = _watch(target(made.pid), 20, interval_ns=100_000_000)
 
-    assert result.ending is Ending.PROCESS_REPLACED
+    assert result.ending is WatchEnding.PROCESS_REPLACED
 
 
 def test_a_number_without_a_process_is_one_error(target):

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.inspect.areas import Area
+from vmtool.inspect.areas import MemoryArea
 from vmtool.inspect.reservations import (
     _difference,
     granule,
@@ -23,7 +23,7 @@ def _areas(*parts, base=_BASE, name="", inode=0):
     """Make neighbouring areas from pairs of permissions and length."""
     found, at = [], base
     for permissions, length in parts:
-        found.append(Area(at, at + length, permissions, inode, name, 0))
+        found.append(MemoryArea(at, at + length, permissions, inode, name, 0))
         at += length
     return found
 
@@ -86,7 +86,7 @@ def test_owners_are_named_where_the_pattern_is_certain():
     def owner(*areas):
         return group_areas(areas)[0].owner
 
-    jvm = Area(_BASE, _BASE + 4096, "r-xp", 5, "/opt/jdk/lib/server/libjvm.so")
+    jvm = MemoryArea(_BASE, _BASE + 4096, "r-xp", 5, "/opt/jdk/lib/server/libjvm.so")
     assert owner(*_areas(("rw-p", 4 * MIB), ("---p", 60 * MIB), base=0xC000000000)) == "Go heap"
     assert owner(*_areas(("rw-p", GIB), ("---p", GIB), base=0x600000000), jvm) == "JVM heap"
     assert owner(*_areas(("rw-p", GIB), ("---p", GIB), base=0x600000000)) is None

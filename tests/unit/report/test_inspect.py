@@ -2,20 +2,21 @@
 
 import pytest
 
-from vmtool.report.inspect import describe, to_csv, to_metrics, to_text
+from vmtool.report.inspect import to_csv, to_metrics, to_text
+from vmtool.report.inspect_findings import describe
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.inspect import (
-    Ending,
-    Finding,
+    FindingRating,
     Group,
     InspectResult,
     LimitUse,
+    ProcessFinding,
     ProcessIdentity,
-    Rating,
-    Reservation,
+    ReservedRange,
     Sample,
     Trend,
     Unavailable,
+    WatchEnding,
 )
 from vmtool.units import GIB, KIB, MIB
 
@@ -34,12 +35,12 @@ def _reservation(base, capacity, committed, **more):
         "kind": "anonymous",
         "name": "",
     } | more
-    return Reservation(base=base, capacity_bytes=capacity, committed_bytes=committed, **values)
+    return ReservedRange(base=base, capacity_bytes=capacity, committed_bytes=committed, **values)
 
 
 RESULT = InspectResult(
     process=ProcessIdentity(4242, "llama-server", ("llama-server", "-m", "x.gguf"), "ml"),
-    ending=Ending.COMPLETE,
+    ending=WatchEnding.COMPLETE,
     wall_ns=30 * _SECOND,
     interval_ns=_SECOND,
     samples=tuple(
@@ -95,9 +96,9 @@ RESULT = InspectResult(
     devices=(),
     children=(),
     findings=(
-        Finding(
+        ProcessFinding(
             "area-limit",
-            Rating.PROBLEM,
+            FindingRating.PROBLEM,
             {
                 "limit": "vm.max_map_count",
                 "used": 61_204,
@@ -106,7 +107,9 @@ RESULT = InspectResult(
                 "path": "/",
             },
         ),
-        Finding("fork", Rating.NOTE, {"charge": 12 * GIB, "headroom": 24 * GIB, "mode": 0}),
+        ProcessFinding(
+            "fork", FindingRating.NOTE, {"charge": 12 * GIB, "headroom": 24 * GIB, "mode": 0}
+        ),
     ),
     trends=(
         Trend("resident_bytes", 6.4 * MIB, 6.0 * MIB, 6.8 * MIB, 31, grows=True),
@@ -189,7 +192,7 @@ def test_metrics_name_the_process_and_end_as_openmetrics_wants():
     ],
 )
 def test_each_finding_is_a_sentence_with_its_numbers(name, values, words):
-    message, remedy = describe(Finding(name, Rating.PROBLEM, values))
+    message, remedy = describe(ProcessFinding(name, FindingRating.PROBLEM, values))
 
     assert words in message
     assert remedy or name == "group-cache"
