@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import jsonschema
 
+from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
 from vmtool.results import DOCUMENTS, document_of
 from vmtool.results.stress import (
@@ -164,6 +165,31 @@ def gaussian(seed, mean, count, *, spread=0.1):
     """Normal samples around *mean* ns, positive and whole, reproducible."""
     generator = random.Random(seed)
     return [max(round(generator.gauss(mean, mean * spread)), 1) for _ in range(count)]
+
+
+def run_set(*results, path="set"):
+    """One side of a comparison, each result a file of its own."""
+    files = [
+        StoredRun(f"{path}/{i}.json", ("vmtool", "stress"), "1", result)
+        for i, result in enumerate(results)
+    ]
+    return set_of(path, files)
+
+
+def several(count, *, seed=1, variation=0.02, factor=1.0, samples=60, **fields):
+    """A set of *count* runs whose figures vary from run to run, *factor* slower than others."""
+    generator = random.Random(seed)
+    results = []
+    for i in range(count):
+        pace = factor * generator.lognormvariate(0, variation)
+        made = method(
+            rate=1000 / pace,
+            commit=gaussian(seed * 100 + i, 50_000 * pace, samples, spread=0.02),
+            touch=gaussian(seed * 200 + i, 400_000 * pace, samples, spread=0.02),
+            release=gaussian(seed * 300 + i, 90_000 * pace, samples, spread=0.02),
+        )
+        results.append(run(made, **fields))
+    return run_set(*results, path=f"set-{seed}")
 
 
 def as_document(result):

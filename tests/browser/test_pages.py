@@ -9,14 +9,14 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from stored_runs import MACHINE, eventful, gaussian, method, run
+from stored_runs import MACHINE, eventful, gaussian, method, run, several
 
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
-from vmtool.compare.stored import StoredRun
-from vmtool.report.compare_page import compare_page
+from vmtool.compare.stored import StoredRun, set_of
+from vmtool.report.compare_page import to_html
 from vmtool.report.stress_page import stress_page
-from vmtool.results.stress import Verdict
+from vmtool.results.stress import Outcome, Verdict
 
 pytestmark = pytest.mark.browser
 
@@ -151,13 +151,10 @@ def run_page():
 
 @pytest.fixture(scope="module")
 def comparison_page():
-    before = StoredRun("a.json", ("vmtool",), "1", run(method("fixed", **latencies(1))))
-    after = StoredRun(
-        *("b.json", ("vmtool",), "1"),
-        run(method("fixed", **latencies(4, slower=1.4)), machine=MACHINE | {"page_bytes": 16384}),
-    )
-    gates = [parse_change("commit.p99>+20%"), parse_change("touch.p50>+20%")]
-    return compare_page(before, after, compare(before.result, after.result, fail_on=gates))
+    before = several(5)
+    after = several(5, seed=2, factor=1.4, machine=MACHINE | {"page_bytes": 16384})
+    gates = [parse_change("commit.median>+20%"), parse_change("touch.p50>+90%")]
+    return to_html(before, after, compare(before, after, fail_on=gates), ["vmtool", "compare"])
 
 
 # A page that is wider than the screen is scrolled sideways; the browser tells in the title, by a
@@ -198,11 +195,11 @@ def test_the_page_of_a_run_shows_verdicts_histograms_and_all_four_ledgers(browse
 
 def test_the_page_of_a_comparison_shows_changes_intervals_and_gates(browse, comparison_page):
     dom = Dom(browse(comparison_page))
-    assert dom.count("svg", "interval") == 12
-    assert "commit: slower (+4" in dom.text
-    assert "touch: unchanged (" in dom.text
-    assert "✗ commit.p99>+20%" in dom.text
-    assert "✓ touch.p50>+20%" in dom.text
+    assert dom.count("svg", "ratios") == 1
+    assert dom.count("g", "bad") == 7
+    assert "slower: the whole cycle of fixed +" in dom.text
+    assert "✗ --fail-on commit.median>+20%" in dom.text
+    assert "✓ --fail-on touch.p50>+90%" in dom.text
     assert "page size in bytes" in dom.text
 
 
@@ -215,6 +212,7 @@ def test_a_hostile_result_stays_text(browse):
     result = eventful(machine={_HOSTILE: {"x": _HOSTILE}})
     result = replace(
         result,
+        outcome=Outcome.COMPLETE,
         verdicts=(Verdict(_HOSTILE, False, _HOSTILE, _HOSTILE),),
         methods=tuple(replace(m, method=_HOSTILE) for m in result.methods),
         failures=tuple(replace(f, call=_HOSTILE, message=_HOSTILE) for f in result.failures),
@@ -223,9 +221,10 @@ def test_a_hostile_result_stays_text(browse):
     )
     stored = StoredRun(_HOSTILE, (_HOSTILE,), _HOSTILE, result)
     other = replace(stored, result=replace(result, machine={}))
+    sides = set_of(_HOSTILE, [stored]), set_of(_HOSTILE, [other])
     pages = [
         stress_page(result, command=[_HOSTILE], version=_HOSTILE),
-        compare_page(stored, other, compare(stored.result, other.result)),
+        to_html(*sides, compare(*sides), [_HOSTILE]),
     ]
     for page in pages:
         # Without the policy, so that only the escaping stands between the text and the browser.

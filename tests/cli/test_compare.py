@@ -1,182 +1,191 @@
 """``vmtool compare``: the verdicts, where they go, and the exit code."""
 
-import io
-import json
-from dataclasses import replace
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
-from rich.console import Console
-from stored_runs import MACHINE, gaussian, method, run, write
+from printed import printed
+from stored_runs import MACHINE, described, eventful, gaussian, method, run, several, write
 
-from vmtool.cli.app import run as run_vmtool
 from vmtool.compare.runs import compare
-from vmtool.report.compare import ComparedRuns, RunLabel, print_comparison
+from vmtool.report.compare import to_text
 
 
-def invoke(capsys, *arguments):
-    code = run_vmtool(["compare", *arguments])
-    output = capsys.readouterr()
-    return code, output.out, output.err
+def stored(folder, runs):
+    """A folder with a file for each run of a set."""
+    folder.mkdir()
+    for i, file in enumerate(runs.files):
+        write(folder / f"{i}.json", file.result)
+    return str(folder)
 
 
 @pytest.fixture
-def files(tmp_path):
-    """A run and one whose commits are half as slow again."""
-    before = method(commit=gaussian(1, 100_000, 3000), release=gaussian(2, 50_000, 3000))
-    after = method(commit=gaussian(3, 150_000, 3000), release=gaussian(4, 50_000, 3000))
-    return write(tmp_path / "a.json", run(before)), write(tmp_path / "b.json", run(after))
-
-
-def test_a_slower_phase_is_told_and_alone_is_no_failure(capsys, files):
-    code, out, err = invoke(capsys, *files)
-    lines = [line.split() for line in out.splitlines()]
-    assert code == 0
-    assert next(line for line in lines if line[:2] == ["commit", "median"])[-1] == "slower"
-    assert next(line for line in lines if line[:2] == ["release", "median"])[-1] == "unchanged"
-    assert err == ""
-
-
-def test_a_gate_that_closes_is_exit_3_and_says_why(capsys, files):
-    code, out, _ = invoke(
-        capsys, *files, "--fail-on", "commit.p99>+20%", "--fail-on", "release.p50>+20%"
+def folders(tmp_path):
+    """Five runs and five that are half as slow again."""
+    return (
+        stored(tmp_path / "a", several(5)),
+        stored(tmp_path / "b", several(5, seed=2, factor=1.5)),
     )
-    assert code == 3
-    assert "FAILED  fail-on commit.p99>+20% (fixed: " in out
-    assert "passed  fail-on release.p50>+20%" in out
 
 
-def test_a_gate_that_stays_open_is_exit_0(capsys, files):
-    assert invoke(capsys, *files, "--fail-on", "commit.median>+60%")[0] == 0
+def test_the_report(golden):
+    result = compare(several(5), several(5, seed=2, factor=1.2, variation=0.06))
+    golden("compare", partial(to_text, result))
 
 
-def test_json_is_one_document_of_its_schema(capsys, files):
-    code, out, err = invoke(capsys, *files, "--json", "--fail-on", "commit.median>+5%")
-    document = json.loads(out)
-    assert code == 3
-    assert err == ""
-    assert (document["schema"], document["version"]) == ("vmtool.compare", 1)
+def test_the_report_in_40_columns(golden):
+    result = compare(several(5), several(1, seed=2))
+    golden("compare-40", partial(to_text, result), width=40)
+
+
+def test_a_slower_set_is_named_and_alone_is_not_a_failure(vmtool, folders):
+    ran = vmtool("compare", *folders)
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("slower: the whole cycle of fixed +")
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert next(row for row in rows if row[:2] == ["commit", "median"])[-1] == "slower"
+
+
+def test_a_single_run_a_side_proves_nothing(vmtool, folders):
+    ran = vmtool("compare", *(f"{folder}/0.json" for folder in folders))
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("not proven: 1 run against 1; a verdict needs 4 runs a side")
+    assert "slower" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--fail-on", "cycle.median>+20%"), 3, "FAILED: --fail-on cycle.median>+20% (fixed +"),
+        (("--fail-on", "cycle.median>+90%"), 0, "passed: --fail-on cycle.median>+90%"),
+        (("--fail-on", "cycle.median>+50%"), 0, "not decided: --fail-on cycle.median>+50%"),
+        (("--fail-on", "cycle.median>+50%", "--strict"), 3, "FAILED: --fail-on"),
+        (("--fail-on", "verify.p99>+50%"), 3, "not measured"),
+    ],
+)
+def test_a_condition_sets_the_exit_code(vmtool, folders, options, code, words):
+    ran = vmtool("compare", *folders, *options)
+    assert ran.code == code
+    assert words in ran.stdout
+
+
+def test_a_condition_needs_four_runs_a_side(vmtool, folders):
+    ran = vmtool("compare", folders[0], f"{folders[1]}/1.json", "--fail-on", "cycle.median>+20%")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--fail-on needs 4 runs a side, and " in ran.stderr
+    assert "1.json has 1" in ran.stderr
+
+
+def test_json_is_one_document_of_its_schema(vmtool, folders):
+    ran = vmtool("compare", *folders, "--json", "--fail-on", "commit.median>+5%")
+    document = ran.document
+    assert (ran.code, ran.stderr) == (3, "")
+    assert (document["schema"], document["version"]) == ("vmtool.compare", 2)
     assert document["changes"][0]["direction"] == "slower"
-    assert document["gates"][0]["failed"] is True
-    assert document["before"]["path"] == files[0]
+    assert document["checks"][0]["outcome"] == "failed"
+    assert document["passed"] is False
+    assert document["before"]["path"] == folders[0]
+    assert document["before"]["runs"] == 5
+    described(document)
 
 
-def test_unlike_machines_and_settings_are_warned_of_on_stderr(capsys, tmp_path, files):
+def test_unlike_machines_and_settings_are_warned_of_on_stderr(vmtool, tmp_path, folders):
     other = run(
-        method(commit=gaussian(3, 100_000, 3000)),
+        method(commit=gaussian(3, 100_000, 300)),
         machine=MACHINE | {"page_bytes": 16384},
-        settings={"granule_bytes": 2 << 20},
+        settings={"granule_bytes": 2 << 20, "inject": ("mmap:1=ENOMEM",)},
     )
-    code, out, err = invoke(capsys, files[0], write(tmp_path / "c.json", other))
-    assert code == 0
-    assert "the machines differ: page size in bytes: 4096 and 16384" in err
-    assert "the settings differ: granule_bytes: 65536 and 2097152" in err
-    assert "not compared: fixed: release (first run only)" in err
-    assert "differ" not in out
-    assert invoke(capsys, files[0], str(tmp_path / "c.json"), "--quiet")[2] == ""
+    line = ("compare", folders[0], write(tmp_path / "c.json", other))
+    ran = vmtool(*line)
+    assert ran.code == 0
+    assert "the machines differ: page size in bytes: 4 KiB and 16 KiB" in ran.stderr
+    assert "granule_bytes: 64 KiB and 2 MiB" in ran.stderr
+    assert "inject: none and mmap:1=ENOMEM" in ran.stderr
+    assert "not compared: fixed: touch (before only)" in ran.stderr
+    assert "differ" not in ran.stdout
+    assert vmtool(*line, "--quiet").stderr == ""
+
+
+def test_a_run_that_crashed_is_named_and_not_compared(vmtool, tmp_path, folders):
+    crashed = write(tmp_path / "a" / "9.json", eventful())
+    ran = vmtool("compare", *folders)
+    assert ran.code == 0
+    assert f"{crashed}: run 1 crashed after 1,000 cycles and is left out" in ran.stderr
+    ran = vmtool("compare", crashed, folders[1])
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "nothing to compare" in ran.stderr
+
+
+def test_nothing_in_common_is_wrong_usage(vmtool, tmp_path):
+    one = write(tmp_path / "a.json", run(method(commit=[1] * 9)))
+    other = write(tmp_path / "b.json", run(method(touch=[1] * 9)))
+    ran = vmtool("compare", one, other)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "no method and phase in common" in ran.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--fail-on", "commit.p99>5ms"], "not a change in percent"),
+        (["--fail-on", "cycle.p99>+5%"], "a whole cycle has no p99"),
         (["--threshold", "-1"], "--threshold"),
         (["--threshold", "nan"], "--threshold"),
+        (["--threshold", "\u0663"], "--threshold"),
+        (["--threshold", "1_000"], "--threshold"),
         (["--confidence", "nan"], "--confidence"),
         (["--confidence", "100"], "--confidence"),
     ],
 )
-def test_wrong_usage_is_exit_2(capsys, files, arguments, words):
-    code, out, err = invoke(capsys, *files, *arguments)
-    assert code == 2
-    assert words in err
-    assert out == ""
+def test_wrong_usage_is_exit_2(vmtool, folders, arguments, words):
+    ran = vmtool("compare", *folders, *arguments)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert words in ran.stderr
 
 
-def test_a_file_that_is_no_run_is_exit_2_and_named(capsys, tmp_path, files):
+def test_a_file_that_is_not_a_run_is_exit_2_and_named(vmtool, tmp_path, folders):
     bad = tmp_path / "bad.json"
     bad.write_text('{"schema": "vmtool.grow"}', encoding="utf-8")
-    code, out, err = invoke(capsys, files[0], str(bad))
-    assert code == 2
-    assert f"vmtool: error: {bad}: schema: is a document 'vmtool.grow'" in err
-    assert "Traceback" not in err
-    assert out == ""
+    ran = vmtool("compare", folders[0], str(bad))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert f"vmtool: error: {bad}: schema: is a document 'vmtool.grow'" in ran.stderr
 
 
-def render(width, samples=3000):
-    before = run(method(commit=gaussian(1, 98_765_432, samples), release=gaussian(2, 999, samples)))
-    after = run(
-        method(
-            "protect", commit=gaussian(3, 1_987_654_321, samples), release=gaussian(2, 999, samples)
-        )
-    )
-    labels = ComparedRuns(RunLabel("a.json", (), "1"), RunLabel("b.json", (), "1"))
-    file = io.StringIO()
-    print_comparison(labels, compare(before, after), Console(file=file, width=width, markup=False))
-    return file.getvalue()
+def test_a_folder_without_results_is_exit_2(vmtool, tmp_path):
+    ran = vmtool("compare", str(tmp_path), str(tmp_path))
+    assert ran.code == 2
+    assert "is a folder without .json files" in ran.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_what_powershell_writes_is_read(vmtool, folders, tmp_path, encoding):
+    with open(f"{folders[0]}/0.json", encoding="utf-8") as file:
+        text = file.read()
+    (tmp_path / "shell.json").write_text(text, encoding=encoding)
+    assert vmtool("compare", str(tmp_path / "shell.json"), folders[1]).code == 0
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 240])
 def test_no_width_loses_a_digit(width):
-    text = render(width)
-    flat = " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    for figure in ("98.8 ms", "1.98 s", "+1,907.2 %", "slower", "unchanged", "fixed -> protect"):
-        assert figure in flat
-    assert len(set(text.split("\n"))) > 5
+    sides = several(5), several(5, seed=2, factor=20)
+    lines = printed(partial(to_text, compare(*sides)), width)
+    wide = printed(partial(to_text, compare(*sides)), 240)
+    assert max(map(len, lines)) <= width
+    flat = " ".join(lines).split()
+    for word in " ".join(wide).split():
+        assert word in flat or f"{word}:" in flat or word == "95", word
 
 
-def test_an_uncertain_verdict_carries_its_explanation():
-    text = render(80, samples=8)
-    assert "unchanged?" in text or "slower?" in text
-    assert "a change may be hidden" in " ".join(text.split())
-    assert "a change may be hidden" not in render(80)
-
-
-def test_every_percentile_of_the_document_is_in_the_text():
-    shown = compare(
-        run(method(commit=gaussian(1, 9e5, 3000))), run(method(commit=gaussian(1, 9e5, 3000)))
-    )
-    uncertain = [replace(change, certain=change.statistic != "p90") for change in shown.changes]
-    file = io.StringIO()
-    labels = ComparedRuns(RunLabel("a.json", (), "1"), RunLabel("b.json", (), "1"))
-    told = replace(shown, changes=tuple(uncertain))
-    print_comparison(labels, told, Console(file=file, width=80, markup=False))
-    lines = file.getvalue().splitlines()
-    rows = {line.split()[1]: line.split()[-1] for line in lines if line.startswith("commit ")}
-    assert rows.keys() == {change.statistic for change in shown.changes}
-    assert [name for name, verdict in rows.items() if verdict.endswith("?")] == ["p90"]
-    assert "a change may be hidden" in file.getvalue()
-
-
-def test_what_is_left_out_is_named():
-    few = method(commit=gaussian(1, 9e5, 3000), release=gaussian(2, 9e5, 100))
-    found = compare(run(few), run(few))
-    file = io.StringIO()
-    labels = ComparedRuns(RunLabel("a.json", (), "1"), RunLabel("b.json", (), "1"))
-    print_comparison(labels, found, Console(file=file, width=240, markup=False))
-    missing = file.getvalue().partition("to bound it: ")[2].strip()
-    assert missing.startswith("p99 of release; p99.9 of ")
-    assert "release p99 " not in file.getvalue()
-
-
-def test_help_has_examples():
-    from vmtool.cli.compare import command
-
-    result = CliRunner().invoke(command, ["--help"])
-    assert "vmtool compare before.json after.json --fail-on" in result.output
-
-
-def test_html_is_written_beside_the_result(capsys, tmp_path, files):
+def test_html_is_written_beside_the_result(vmtool, tmp_path, folders):
     page = tmp_path / "page.html"
-    code, out, _ = invoke(capsys, *files, "--html", str(page))
-    assert code == 0
-    assert "slower" in out
-    assert "commit: slower (+" in page.read_text(encoding="utf-8")
+    ran = vmtool("compare", *folders, "--html", str(page))
+    assert ran.code == 0
+    assert "slower" in ran.stdout
+    text = page.read_text(encoding="utf-8")
+    assert "slower: the whole cycle of fixed +" in text
+    assert "vmtool-compare.json" in text
 
 
-def test_html_that_cannot_be_written_is_exit_2(capsys, tmp_path, files):
-    code, _, err = invoke(capsys, *files, "--html", str(tmp_path / "none" / "page.html"))
-    assert code == 2
-    assert "cannot write" in err
+def test_html_that_cannot_be_written_is_exit_2(vmtool, tmp_path, folders):
+    ran = vmtool("compare", *folders, "--html", str(tmp_path / "none" / "page.html"))
+    assert ran.code == 2
+    assert "cannot write" in ran.stderr

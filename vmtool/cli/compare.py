@@ -1,4 +1,4 @@
-"""``vmtool compare``: what got faster or slower between two runs of stress."""
+"""``vmtool compare``: what got faster or slower between two sets of runs of stress."""
 
 from __future__ import annotations
 
@@ -8,46 +8,58 @@ from typing import Any
 
 import click
 
-from vmtool.cli.options import Command, html_option, keep_inputs, output_options
+from vmtool.cli.options import Command, html_option, keep_inputs, option_group, output_options
 
 
 class _Percent(click.FloatRange):
-    """A number in a range, which that which is no number would pass: it compares with nothing."""
+    """A float range that also rejects NaN, and digits that are not ASCII."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
+        if isinstance(value, str) and (not value.isascii() or "_" in value):
+            self.fail(f"{value!r} is not a number", param, ctx)
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
         return number
 
 
-@click.command(cls=Command)
-@click.argument("before", metavar="BEFORE.json")
-@click.argument("after", metavar="AFTER.json")
-@click.option(
-    "--fail-on",
-    "conditions",
-    multiple=True,
-    metavar="CONDITION",
-    help="Exit 3 when the change is so, such as commit.median>+20%. Can be given several times.",
+@click.command("compare", cls=Command)
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@option_group(
+    click.option(
+        "--fail-on",
+        "conditions",
+        multiple=True,
+        metavar="CONDITION",
+        help="Exit 3 when the whole interval of the change is so, such as cycle.median>+20%. Can "
+        "be given several times.",
+    ),
+    click.option(
+        "--strict", is_flag=True, help="Exit 3 also where the interval leaves a condition open."
+    ),
+    heading="Checks",
 )
-@click.option(
-    "--threshold",
-    type=_Percent(0, 1000),
-    default=5,
-    show_default=True,
-    metavar="PERCENT",
-    help="Call smaller changes unchanged.",
-)
-@click.option(
-    "--confidence",
-    type=_Percent(50, 99.99),
-    default=95,
-    show_default=True,
-    metavar="PERCENT",
-    help="The least confidence of every interval.",
+@option_group(
+    click.option(
+        "--threshold",
+        type=_Percent(0, 1000),
+        default=5,
+        show_default=True,
+        metavar="PERCENT",
+        help="Call smaller changes unchanged.",
+    ),
+    click.option(
+        "--confidence",
+        type=_Percent(50, 99.99),
+        default=95,
+        show_default=True,
+        metavar="PERCENT",
+        help="The least confidence of every interval.",
+    ),
+    heading="Verdicts",
 )
 @html_option
 @output_options
@@ -55,6 +67,7 @@ def command(
     before: str,
     after: str,
     conditions: tuple[str, ...],
+    strict: bool,
     threshold: float,
     confidence: float,
     html: str | None,
@@ -62,55 +75,59 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Say what got faster or slower between two runs of stress, and how certain that is.
-
-    The files are written by "vmtool stress --json -o FILE". A phase is faster or slower when the
-    interval of its median's change excludes no change and the change reaches the threshold.
+    """Say what got faster or slower between two sets of runs, and how certain that is.
 
     \b
     vmtool compare before.json after.json
-    vmtool compare before.json after.json --fail-on 'commit.median>+20%'
+    vmtool compare before/ after/ --fail-on 'cycle.median>+20%'
+
+    BEFORE and AFTER are each a result of "vmtool stress --json -o FILE", which holds several runs,
+    or a folder of results. A figure is faster or slower when the interval of its change, from run
+    to run, excludes no change, and the change reaches the threshold. Below four runs a side
+    nothing is proven.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
-    from vmtool.compare.runs import compare
-    from vmtool.compare.stored import read_run
-    from vmtool.errors import ExitCode
-    from vmtool.report.compare import (
-        ComparedRuns,
-        compare_document,
-        differences,
-        label,
-        print_comparison,
-    )
+    from vmtool.compare.runs import APART_NS, compare
+    from vmtool.compare.shift import RUNS_NEEDED
+    from vmtool.compare.stored import read_set
+    from vmtool.errors import ExitCode, InputError, UsageError
+    from vmtool.report.compare import left_out_text, to_text, warnings_of
 
     keep_inputs(before, after)
     fail_on = [parse_change(text) for text in conditions]
-    old, new = read_run(before), read_run(after)
-    comparison = compare(
-        old.result,
-        new.result,
+    sides = [read_set(name) for name in (before, after)]
+    output = Output(as_json=as_json, path=path, quiet=quiet)
+    for side in sides:
+        if not side.runs:
+            why = "; ".join(map(left_out_text, side.incomplete)) or "it has no runs"
+            raise InputError(side.path, f"nothing to compare: {why}")
+        if fail_on and len(side.runs) < RUNS_NEEDED:
+            raise UsageError(
+                f"--fail-on needs {RUNS_NEEDED} runs a side, and {side.path} has {len(side.runs)}",
+                hint="make them with: vmtool stress --runs 5 --json -o FILE",
+            )
+    result = compare(
+        sides[0],
+        sides[1],
         confidence=confidence / 100,
         threshold=Fraction(threshold) / 100,
         fail_on=fail_on,
+        strict=strict,
     )
-    runs = ComparedRuns(label(old), label(new))
-    output = Output(as_json=as_json, path=path, quiet=quiet)
-    if comparison.machine:
-        output.notice(differences("warning: the machines differ", comparison.machine))
-    if comparison.settings:
-        output.notice(differences("warning: the settings differ", comparison.settings))
-    if comparison.unmatched:
-        output.notice(f"warning: not compared: {'; '.join(comparison.unmatched)}")
-    output.emit(
-        lambda: compare_document(runs, comparison, command=command_line()),
-        lambda console: print_comparison(runs, comparison, console),
-    )
+    if not result.changes:
+        raise UsageError(
+            f"{before} and {after} have no method and phase in common: "
+            f"{'; '.join(result.unmatched)}"
+        )
+    for warning in warnings_of(result, apart_ns=APART_NS):
+        output.notice(f"warning: {warning}")
+    output.emit(result, lambda console: to_text(result, console))
 
     def page() -> str:
-        from vmtool.report.compare_page import compare_page
+        from vmtool.report.compare_page import to_html
 
-        return compare_page(old, new, comparison)
+        return to_html(sides[0], sides[1], result, command_line())
 
     output.save(html, page)
-    return ExitCode.DONE if comparison.passed else ExitCode.CHECK_FAILED
+    return ExitCode.DONE if result.passed else ExitCode.CHECK_FAILED

@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from vmtool.compare.shift import RUNS_NEEDED, shift
 from vmtool.errors import UsageError
+from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import PHASES, Verdict
 from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
@@ -16,6 +18,7 @@ from vmtool.units import format_duration, format_size, parse_duration, parse_siz
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vmtool.results.check import Value
     from vmtool.results.stress import MethodResult, StressResult
 
 #: Statistics of a phase, by the names that a condition may use.
@@ -23,10 +26,15 @@ STATISTICS: Final = ("min", "median", "p50", "p90", "p99", "p99.9", "p999", "max
 #: Rates of a whole method.
 RATES: Final = ("cycles_per_s", "bytes_per_s")
 
+#: The whole of commit, touch and release: of its statistics those that add up are known.
+CYCLE: Final = "cycle"
+_PARTS: Final = ("commit", "touch", "release")
+_ADD_UP: Final = ("median", "mean")
+
 _ALIASES: Final = {"p50": "median", "p999": "p99.9"}
 _METRIC: Final = re.compile(
     rf"(?:(?P<method>[a-z][a-z0-9_-]*)\.)??"
-    rf"(?:(?P<phase>{'|'.join(PHASES)})\.(?P<statistic>{'|'.join(map(re.escape, STATISTICS))})"
+    rf"(?:(?P<phase>{'|'.join((*PHASES, CYCLE))})\.(?P<statistic>{'|'.join(map(re.escape, STATISTICS))})"
     rf"|(?P<rate>{'|'.join(RATES)}))"
 )
 _CONDITION: Final = re.compile(r"([^<>=\s]+)\s*(<=|>=|<|>)\s*([^<>=]+)")
@@ -87,20 +95,6 @@ class Condition:
         }[self.operator]
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A condition of ``--fail-on`` and what became of it.
-
-    Attributes:
-        failed: Whether the condition came true, or could not be told.
-        detail: The figures.
-    """
-
-    condition: str
-    failed: bool
-    detail: str
-
-
 def parse_assertion(text: str) -> Condition:
     """Return the condition that one run must meet: ``commit.p99<5ms``, ``cycles_per_s>10000``.
 
@@ -153,37 +147,71 @@ def evaluate(condition: Condition, result: StressResult) -> Verdict:
     return _verdict(condition, passed=passed, detail="; ".join(details))
 
 
-def judge_change(condition: Condition, pairs: Sequence[tuple[MethodResult, MethodResult]]) -> Gate:
-    """Return what became of *condition*; what cannot be told has failed.
+def judge_change(
+    condition: Condition,
+    pairs: Sequence[tuple[Sequence[MethodResult], Sequence[MethodResult]]],
+    *,
+    confidence: float,
+    strict: bool = False,
+) -> Check:
+    """Return what became of *condition*, which must not come true, by the interval of the change.
+
+    It has failed if the whole interval is where the condition holds, and passed if none of it is;
+    else it is not decided, which has failed too where *strict* is set. What was not measured has
+    failed: a gate that passes because there was nothing to measure would pass for ever.
 
     Args:
         condition: On a change.
-        pairs: Each method before and after.
+        pairs: The runs of each method before and after, at least four each.
+        confidence: Of the interval.
+        strict: Whether what is not decided has failed.
     """
     metric = condition.metric
-    chosen = [pair for pair in pairs if metric.method in (None, pair[0].method, pair[1].method)]
-    if not chosen:
-        return Gate(condition.text, failed=True, detail="no method is in both runs to tell it by")
-    failed, details = False, []
+    values: dict[str, Value] = {"condition": condition.text, "limit": float(condition.limit)}
+    chosen = [
+        pair for pair in pairs if metric.method in (None, pair[0][0].method, pair[1][0].method)
+    ]
+    undecided = failed = False
+    reason = None if chosen else "method did not run"
     for old, new in chosen:
-        before, after = measured(metric, old), measured(metric, new)
-        if isinstance(before, str) or isinstance(after, str):
-            failed = True
-            details.append(before if isinstance(before, str) else str(after))
+        name = old[0].method
+        before, after = ([measured(metric, run) for run in runs] for runs in (old, new))
+        known = [
+            [max(float(value), 1.0) for value in found if isinstance(value, Fraction)]
+            for found in (before, after)
+        ]
+        if min(map(len, known)) < RUNS_NEEDED:
+            reason = "not measured"
             continue
-        change = max(after, Fraction(1)) / max(before, Fraction(1)) - 1
-        failed |= condition.holds(change)
-        details.append(
-            f"{old.method}: {metric.show(before)} to {metric.show(after)}, "
-            f"{round(float(change) * 100, 1) + 0.0:+,.1f} %"  # no -0.0
-        )
-    return Gate(condition.text, failed=failed, detail="; ".join(details))
+        found = shift(known[0], known[1], confidence)
+        low, high = (None if end is None else end - 1 for end in (found.low, found.high))
+        values |= {f"{name}.change": found.ratio - 1, f"{name}.low": low, f"{name}.high": high}
+        true = [end is not None and condition.holds(Fraction(end)) for end in (low, high)]
+        failed |= all(true)
+        undecided |= any(true) and not all(true)
+    if reason is not None:
+        values["reason"] = reason
+    elif undecided and not failed:
+        values["reason"] = "undecided"
+    if failed or reason is not None or (undecided and strict):
+        outcome = CheckOutcome.FAILED
+    else:
+        outcome = CheckOutcome.NOT_DONE if undecided else CheckOutcome.PASSED
+    return Check(f"fail-on.{''.join(condition.text.split())}", outcome, values)
 
 
 def measured(metric: Metric, method: MethodResult) -> Fraction | str:
     """Return what *method* measured for *metric*, or why it cannot be told."""
     if metric.phase is None:
         return Fraction(getattr(method, metric.statistic))
+    if metric.phase == CYCLE:
+        whole = Fraction(0)
+        for name in _PARTS:
+            part = measured(Metric(None, name, metric.statistic), method)
+            if isinstance(part, str):
+                return part
+            whole += part
+        return whole
     phase = method.phase(metric.phase)
     if phase is None or not phase.summary.samples:
         return f"{method.method}: no {metric.phase} was measured"
@@ -213,23 +241,35 @@ def _split(text: str, example: str) -> tuple[Metric, str, str]:
     if match is None:
         raise UsageError(f"{text[:_MAX_TEXT]!r} is not a condition; write it like {example!r}")
     name, operator, value = match.groups()
-    return _parse_metric(name), operator, value.strip()
+    return parse_metric(name), operator, value.strip()
 
 
-def _parse_metric(name: str) -> Metric:
+def parse_metric(name: str) -> Metric:
+    """Return the figure called *name*, such as ``commit.p99`` or ``protect.cycle.median``.
+
+    Raises:
+        UsageError: If there is no such figure.
+    """
     match = _METRIC.fullmatch(name)
     if match is None:
         known = [f"{phase}.{statistic}" for phase in PHASES for statistic in STATISTICS]
+        known += [f"{CYCLE}.{statistic}" for statistic in _ADD_UP]
         near = get_close_matches(name, [*known, *RATES], n=3)
         raise UsageError(
-            f"{name!r} is nothing that a run measures",
+            f"{name!r} is not a figure of a run",
             hint=f"did you mean {' or '.join(near)}?"
             if near
             else f"PHASE.STATISTIC, with {', '.join(PHASES)} and {', '.join(STATISTICS)}; "
             f"or {' or '.join(RATES)}; a method's name may stand in front",
         )
-    statistic = match["rate"] or match["statistic"]
-    return Metric(match["method"], match["phase"], _ALIASES.get(statistic, statistic))
+    named = match["rate"] or match["statistic"]
+    statistic = _ALIASES.get(named, named)
+    if match["phase"] == CYCLE and statistic not in _ADD_UP:
+        raise UsageError(
+            f"{name!r}: a whole cycle has no {named}",
+            hint=f"use {' or '.join(f'{CYCLE}.{known}' for known in _ADD_UP)}",
+        )
+    return Metric(match["method"], match["phase"], statistic)
 
 
 def _parse_limit(metric: Metric, value: str) -> Fraction:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.results.compare import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,16 +45,7 @@ _MACHINE_FACTS: Final = {
     "device.driver_model": "driver model",
 }
 #: The seed is left out: another order of the same work is still the same work.
-_SETTINGS_IGNORED: Final = frozenset({"seed", "cycles", "duration_ns", "methods"})
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A fact that is not the same in both runs; ``None`` is not told."""
-
-    name: str
-    before: str | int | float | bool | None
-    after: str | int | float | bool | None
+_SETTINGS_IGNORED: Final = frozenset({"seed", "cycles", "duration_ns", "methods", "runs", "label"})
 
 
 def machine_differences(

@@ -15,12 +15,8 @@ from fractions import Fraction
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from vmtool.stats import bucket_start
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from vmtool.stats import HistogramData
 
 # Above this standard deviation the normal distribution, with a correction for skew, replaces the
 # exact sum: it is then off by far less than the rank by which the result is widened.
@@ -87,49 +83,6 @@ def _rank_below(count: int, quantile: Fraction, tail: float) -> int:
     return count
 
 
-def histogram_interval(
-    data: HistogramData, quantile: Fraction, confidence: float, *, worth: int | None = None
-) -> Interval:
-    """Return where *quantile* lies by the samples in *data*.
-
-    The bounds are the outer edges of the buckets that hold the two samples, so what the histogram
-    does not tell widens the interval and never narrows it.
-
-    Args:
-        data: The samples.
-        quantile: Above 0 and below 1.
-        confidence: The least probability that the quantile is enclosed.
-        worth: How many independent samples they are worth (:func:`independent_samples`); all of
-            them if not given.
-    """
-    count = data.count if worth is None else min(worth, data.count)
-    low, high = quantile_ranks(count, quantile, confidence)
-    return Interval(
-        0 if low is None else _bucket_of(data, max(low * data.count // count, 1))[0],
-        None if high is None else _bucket_of(data, -(-high * data.count // count))[1],
-    )
-
-
-def independent_samples(
-    data: HistogramData, round_medians: Sequence[int], confidence: float
-) -> int:
-    """Return how many independent samples those in *data* are worth, at most their number.
-
-    Neighbouring samples share the state of the machine. If they did not, the medians of the rounds
-    would enclose the median of all about as closely as the samples do: by the square root of
-    pi / 2, as the median of medians has so much the larger error. The square of what they miss
-    that by is the design effect (Kish, Survey Sampling, 1965, section 8.2), by which the number
-    of samples is divided.
-    """
-    rounds = median_interval(round_medians, confidence)
-    samples = histogram_interval(data, Fraction(1, 2), confidence)
-    if rounds is None or rounds.high is None or samples.high is None:
-        return data.count
-    wide, narrow = rounds.high - rounds.low, max(samples.high - samples.low, 1)
-    effect = (wide / narrow) ** 2 / (math.pi / 2)
-    return max(math.floor(data.count / max(effect, 1)), 1)
-
-
 def median_interval(values: Sequence[int], confidence: float) -> Interval | None:
     """Return where the median of what *values* were drawn from lies; ``None`` if they are too few.
 
@@ -140,14 +93,3 @@ def median_interval(values: Sequence[int], confidence: float) -> Interval | None
         return None
     ordered = sorted(values)
     return Interval(ordered[low - 1], ordered[high - 1])
-
-
-def _bucket_of(data: HistogramData, rank: int) -> tuple[int, int]:
-    """Return the least and the greatest value that the sample at *rank* (from 1) can have."""
-    before = 0
-    for index, count in data.buckets:
-        before += count
-        if rank <= before:
-            least, greatest = bucket_start(index), bucket_start(index + 1) - 1
-            return max(least, data.min_ns), min(greatest, data.max_ns)
-    return data.min_ns, data.max_ns

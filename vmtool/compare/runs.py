@@ -1,141 +1,66 @@
-"""What changed between two runs of stress: per phase faster, slower or unchanged; pure.
+"""What changed between two sets of runs of stress: faster, slower or unchanged; pure.
 
-The figure is the ratio of a percentile after to the same percentile before. Each of the two has an
-interval of its own that fails with at most half of the probability allowed
-(:mod:`vmtool.compare.intervals`), and the interval of the ratio goes from the lowest possible quotient to
-the highest: by Bonferroni's inequality it then holds the true ratio with at least the stated
-confidence, without resampling and without assuming a shape.
-
-That holds for independent samples, which neighbouring cycles are not. The medians of the rounds,
-between which the machine has time to change, tell by how much: for the median their interval is
-joined to that of the samples, and the wider bounds count; for higher percentiles the samples count
-as the number of independent ones that they are worth. A percentile that those cannot bound is left
-out. What no run can tell is how the next one would differ by chance of its placement in memory,
-which is why changes below the threshold are not reported at all.
+One figure of each run, such as its median commit, is one observation: neighbouring cycles share the
+state of their process, so more of them say nothing about the next process. The test is that of
+:mod:`vmtool.compare.shift`. Each figure is tested by itself at the stated confidence; of twenty
+figures that did not change one is expected to be called changed at 95 %, unless its change is
+smaller than the threshold.
 """
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.assertions import Gate, judge_change
-from vmtool.compare.differences import Difference, machine_differences, settings_differences
-from vmtool.compare.intervals import (
-    Interval,
-    histogram_interval,
-    independent_samples,
-    median_interval,
+from vmtool.compare.assertions import judge_change, measured, parse_metric
+from vmtool.compare.differences import machine_differences, settings_differences
+from vmtool.compare.shift import RUNS_NEEDED, runs_needed, shift, variation
+from vmtool.results.check import all_passed
+from vmtool.results.compare import (
+    Change,
+    ComparedFile,
+    ComparedSet,
+    CompareResult,
+    Direction,
+    Rate,
 )
+from vmtool.results.stress import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.compare.assertions import Condition
-    from vmtool.results.stress import MethodResult, PhaseResult, StressResult
+    from vmtool.compare.assertions import Condition, Metric
+    from vmtool.compare.shift import Shift
+    from vmtool.compare.stored import RunSet, StoredRun
+    from vmtool.results.stress import MethodResult
 
 DEFAULT_CONFIDENCE: Final = 0.95
 DEFAULT_THRESHOLD: Final = Fraction(5, 100)
-
-#: The percentiles that are compared; the first decides the verdict on a phase.
-QUANTILES: Final = {
-    "median": Fraction(1, 2),
-    "p90": Fraction(9, 10),
-    "p99": Fraction(99, 100),
-    "p99.9": Fraction(999, 1000),
-}
-
-
-class Direction(enum.Enum):
-    """The verdict on one percentile of one phase."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    UNCHANGED = "unchanged"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One percentile of one phase, before and after.
-
-    Attributes:
-        method: The commit method before.
-        method_after: The commit method after: another one if each run had a single method.
-        statistic: One of :data:`QUANTILES`.
-        before_ns: In the first run.
-        after_ns: In the second.
-        ratio: After by before.
-        low: Lower end of the ratio's interval.
-        high: Upper end; ``None`` when the samples give no bound.
-        direction: The verdict.
-        certain: Whether the interval excludes the other verdicts; an uncertain ``unchanged`` may
-            hide a change above the threshold.
-    """
-
-    method: str
-    method_after: str
-    phase: str
-    statistic: str
-    before_ns: int
-    after_ns: int
-    before_samples: int
-    after_samples: int
-    ratio: float
-    low: float
-    high: float | None
-    direction: Direction
-    certain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Cycles and bytes per second of one method, before and after; they carry no interval."""
-
-    method: str
-    method_after: str
-    before_cycles_per_s: float
-    after_cycles_per_s: float
-    before_bytes_per_s: float
-    after_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two runs held against each other.
-
-    Attributes:
-        confidence: Of every interval, at least.
-        threshold: The part by which a percentile must change to be called faster or slower.
-        machine: Facts about the machines that differ.
-        settings: Settings of the runs that differ.
-        unmatched: Methods and phases that only one run has.
-    """
-
-    confidence: float
-    threshold: float
-    changes: tuple[Change, ...]
-    rates: tuple[Rate, ...]
-    machine: tuple[Difference, ...]
-    settings: tuple[Difference, ...]
-    unmatched: tuple[str, ...]
-    gates: tuple[Gate, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether no gate failed."""
-        return not any(gate.failed for gate in self.gates)
+#: The change that :attr:`Change.runs_needed` is about.
+DETECTED_CHANGE: Final = 0.2
+#: Sets that were started further apart than this may differ by the drift of the machine.
+APART_NS: Final = 10 * 60 * 10**9
+#: What is compared of a method, the whole first; ``verify`` is the harness's own.
+_FIGURES: Final = tuple(
+    parse_metric(text)
+    for text in (
+        "cycle.median",
+        *(f"{phase}.{name}" for phase in PHASES if phase != "verify" for name in ("median", "p99")),
+    )
+)
 
 
 def compare(
-    before: StressResult,
-    after: StressResult,
+    before: RunSet,
+    after: RunSet,
     *,
     confidence: float = DEFAULT_CONFIDENCE,
     threshold: Fraction = DEFAULT_THRESHOLD,
     fail_on: Sequence[Condition] = (),
-) -> Comparison:
+    strict: bool = False,
+) -> CompareResult:
     """Return what changed from *before* to *after*.
 
     Args:
@@ -144,136 +69,160 @@ def compare(
         confidence: Of the interval of each ratio, at least.
         threshold: Smaller changes are called unchanged.
         fail_on: Conditions on changes that must not come true.
+        strict: Whether a condition that the interval leaves open has failed.
     """
-    pairs, unmatched = _pair_methods(before.methods, after.methods)
+    pairs, unmatched = _pair_methods(before, after)
     changes: list[Change] = []
     for old, new in pairs:
-        found, missing = _compare_phases(old, new, confidence, threshold)
+        found, missing = _compare_method(old, new, confidence, float(threshold))
         changes.extend(found)
         unmatched.extend(missing)
-    return Comparison(
+    checks = tuple(
+        judge_change(condition, pairs, confidence=confidence, strict=strict)
+        for condition in fail_on
+    )
+    first, second = before.files[0].result, after.files[0].result
+    return CompareResult(
+        before=_described(before),
+        after=_described(after),
         confidence=confidence,
         threshold=float(threshold),
         changes=tuple(changes),
         rates=tuple(_rate(old, new) for old, new in pairs),
-        machine=tuple(machine_differences(before.machine, after.machine)),
-        settings=tuple(settings_differences(before.settings, after.settings)),
+        machine=tuple(machine_differences(first.machine, second.machine)),
+        settings=tuple(settings_differences(first.settings, second.settings)),
         unmatched=tuple(unmatched),
-        gates=tuple(judge_change(condition, pairs) for condition in fail_on),
+        apart_ns=_apart(before, after),
+        checks=checks,
+        passed=all_passed(checks),
     )
 
 
-_Pair = tuple["MethodResult", "MethodResult"]
+MethodRuns = tuple["MethodResult", ...]
 
 
 def _pair_methods(
-    before: Sequence[MethodResult], after: Sequence[MethodResult]
-) -> tuple[list[_Pair], list[str]]:
+    before: RunSet, after: RunSet
+) -> tuple[list[tuple[MethodRuns, MethodRuns]], list[str]]:
     """Return methods of the same name, or the only two there are, and what stays alone."""
-    if len(before) == len(after) == 1:
-        return [(before[0], after[0])], []
-    old, new = ({method.method: method for method in run} for run in (before, after))
-    pairs = [(method, new[name]) for name, method in old.items() if name in new]
-    alone = [f"method {name} (first run only)" for name in old if name not in new]
-    alone += [f"method {name} (second run only)" for name in new if name not in old]
+    old, new = (_by_method(runs) for runs in (before, after))
+    if len(old) == len(new) == 1:
+        return [(next(iter(old.values())), next(iter(new.values())))], []
+    pairs = [(runs, new[name]) for name, runs in old.items() if name in new]
+    alone = [f"method {name} (before only)" for name in old if name not in new]
+    alone += [f"method {name} (after only)" for name in new if name not in old]
     return pairs, alone
 
 
-def _compare_phases(
-    old: MethodResult, new: MethodResult, confidence: float, threshold: Fraction
+def _by_method(runs: RunSet) -> dict[str, MethodRuns]:
+    found: dict[str, list[MethodResult]] = {}
+    for methods in runs.runs:
+        for method in methods:
+            if method.phases:
+                found.setdefault(method.method, []).append(method)
+    return {name: tuple(methods) for name, methods in found.items()}
+
+
+def _compare_method(
+    old: MethodRuns, new: MethodRuns, confidence: float, threshold: float
 ) -> tuple[list[Change], list[str]]:
-    changes: list[Change] = []
-    for phase in old.phases:
-        other = new.phase(phase.phase)
-        if other is None:
-            continue
-        for statistic in QUANTILES:
-            change = _change(old.method, new.method, phase, other, statistic, confidence, threshold)
-            if change is not None:
-                changes.append(change)
-    names_old, names_new = ({p.phase: None for p in method.phases} for method in (old, new))
-    alone = [f"{old.method}: {p} (first run only)" for p in names_old if p not in names_new]
-    alone += [f"{new.method}: {p} (second run only)" for p in names_new if p not in names_old]
+    changes = []
+    for figure in _FIGURES:
+        before, after = values_of(figure, old), values_of(figure, new)
+        if before and after:
+            changes.append(
+                _change(old[0].method, new[0].method, figure, before, after, confidence, threshold)
+            )
+    names_old, names_new = ({p.phase: None for p in method.phases} for method in (old[0], new[0]))
+    alone = [f"{old[0].method}: {p} (before only)" for p in names_old if p not in names_new]
+    alone += [f"{new[0].method}: {p} (after only)" for p in names_new if p not in names_old]
     return changes, alone
+
+
+def values_of(figure: Metric, runs: MethodRuns) -> list[float]:
+    """Return *figure* of each run that has it; 0 is below what a clock can tell from 1."""
+    values = (measured(figure, method) for method in runs)
+    return [max(float(value), 1.0) for value in values if isinstance(value, Fraction)]
 
 
 def _change(
     method: str,
     method_after: str,
-    before: PhaseResult,
-    after: PhaseResult,
-    statistic: str,
+    figure: Metric,
+    before: Sequence[float],
+    after: Sequence[float],
     confidence: float,
-    threshold: Fraction,
-) -> Change | None:
-    """Return the change of one percentile; ``None`` when the samples cannot bound it.
-
-    The median is always given, because it carries the verdict.
-    """
-    each = (1 + confidence) / 2  # half of the error for each side of the quotient
-    known = [_interval(phase, statistic, each) for phase in (before, after)]
-    values = [
-        phase.histogram.percentile(float(QUANTILES[statistic] * 100)) for phase in (before, after)
-    ]
-    if values[0] is None or values[1] is None:
-        return None
-    if statistic != "median" and (known[0].high is None or known[1].high is None):
-        return None
-    # Zero is below what any clock here can tell from one nanosecond, and no divisor.
-    old, new = (max(value or 0, 1) for value in values)
-    ratio = new / old
-    low, high = _quotient(known[0], known[1])
-    direction, certain = _judge(ratio, low, high, float(threshold))
+    threshold: float,
+) -> Change:
+    few = min(len(before), len(after)) < RUNS_NEEDED
+    found = shift(before, after, confidence)
+    low, high = (None, None) if few else (found.low, found.high)
+    variations = [cv for cv in map(variation, (before, after)) if cv is not None]
+    cv = max(variations) if len(variations) == 2 else None
     return Change(
         method=method,
         method_after=method_after,
-        phase=before.phase,
-        statistic=statistic,
-        before_ns=values[0],
-        after_ns=values[1],
-        before_samples=before.histogram.count,
-        after_samples=after.histogram.count,
-        ratio=ratio,
+        phase=figure.phase or "",
+        statistic=figure.statistic,
+        before_ns=round(median(before)),
+        after_ns=round(median(after)),
+        before_runs_ns=tuple(map(round, before)),
+        after_runs_ns=tuple(map(round, after)),
+        ratio=found.ratio,
         low=low,
         high=high,
-        direction=direction,
-        certain=certain,
+        direction=Direction.NOT_PROVEN if few else _judge(found, threshold),
+        variation=cv,
+        runs_needed=None if cv is None else runs_needed(cv, DETECTED_CHANGE, confidence=confidence),
     )
 
 
-def _interval(phase: PhaseResult, statistic: str, confidence: float) -> Interval:
-    data, rounds = phase.histogram, phase.round_medians_ns
-    if statistic == "median":
-        interval = histogram_interval(data, QUANTILES[statistic], confidence)
-        between = median_interval(rounds, confidence)
-        return interval if between is None else interval.hull(between)
-    worth = independent_samples(data, rounds, confidence)
-    return histogram_interval(data, QUANTILES[statistic], confidence, worth=worth)
+def _judge(found: Shift, threshold: float) -> Direction:
+    low = 0.0 if found.low is None else found.low
+    high = float("inf") if found.high is None else found.high
+    if low > 1 and found.ratio >= 1 + threshold:
+        return Direction.SLOWER
+    if high < 1 and found.ratio <= 1 - threshold:
+        return Direction.FASTER
+    if low >= 1 - threshold and high <= 1 + threshold:
+        return Direction.UNCHANGED
+    return Direction.UNCLEAR
 
 
-def _quotient(before: Interval, after: Interval) -> tuple[float, float | None]:
-    low = 0.0 if before.high is None else after.low / max(before.high, 1)
-    high = None if after.high is None else after.high / max(before.low, 1)
-    return low, high
-
-
-def _judge(
-    ratio: float, low: float, high: float | None, threshold: float
-) -> tuple[Direction, bool]:
-    if low > 1 and ratio >= 1 + threshold:
-        return Direction.SLOWER, True
-    if high is not None and high < 1 and ratio <= 1 - threshold:
-        return Direction.FASTER, True
-    certain = low >= 1 - threshold and high is not None and high <= 1 + threshold
-    return Direction.UNCHANGED, certain
-
-
-def _rate(old: MethodResult, new: MethodResult) -> Rate:
+def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
     return Rate(
-        method=old.method,
-        method_after=new.method,
-        before_cycles_per_s=old.cycles_per_s,
-        after_cycles_per_s=new.cycles_per_s,
-        before_bytes_per_s=old.bytes_per_s,
-        after_bytes_per_s=new.bytes_per_s,
+        method=old[0].method,
+        method_after=new[0].method,
+        before_cycles_per_s=median(run.cycles_per_s for run in old),
+        after_cycles_per_s=median(run.cycles_per_s for run in new),
+        before_bytes_per_s=median(run.bytes_per_s for run in old),
+        after_bytes_per_s=median(run.bytes_per_s for run in new),
     )
+
+
+def _described(runs: RunSet) -> ComparedSet:
+    files = tuple(
+        ComparedFile(
+            file.path, file.command, file.vmtool, file.compared, file.started, file.host, file.label
+        )
+        for file in runs.files
+    )
+    return ComparedSet(runs.path, len(runs.runs), files, runs.incomplete)
+
+
+def _apart(before: RunSet, after: RunSet) -> int | None:
+    """Return the time between the two sides, by the medians of when their files were started."""
+    starts = [_started(runs.files) for runs in (before, after)]
+    if None in starts:
+        return None
+    return round(abs((starts[1] or 0) - (starts[0] or 0)) * 1e9)
+
+
+def _started(files: Sequence[StoredRun]) -> float | None:
+    times = []
+    for file in files:
+        try:
+            times.append(datetime.fromisoformat(file.started or "").timestamp())
+        except (ValueError, OverflowError, OSError):
+            return None
+    return median(times)

@@ -2,36 +2,125 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
 from vmtool.errors import InputError
 from vmtool.inputs import read_bytes
 from vmtool.results import document_named
+from vmtool.results.compare import LeftOut
 from vmtool.results.old import from_version_1
-from vmtool.results.stress import StressResult
+from vmtool.results.stress import Outcome, StressResult
 
 if TYPE_CHECKING:
-    from vmtool.results.stress import CallResult, PhaseResult
+    from collections.abc import Sequence
+
+    from vmtool.results.stress import CallResult, MethodResult, PhaseResult
 
 _NAME: Final = "vmtool.stress"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run of stress as a file holds it.
+    """A result of stress as a file holds it.
 
     Attributes:
         path: The file.
         command: The command line that made it.
         vmtool: The version that made it.
+        result: What is in it.
+        compared: How many of its runs are compared.
     """
 
     path: str
     command: tuple[str, ...]
     vmtool: str
     result: StressResult
+    compared: int = 0
+
+    @property
+    def started(self) -> str | None:
+        """When it was started, in UTC."""
+        conditions: Any = getattr(self.result, "conditions", None)
+        return None if conditions is None else conditions.started
+
+    @property
+    def host(self) -> str | None:
+        """The name of the machine."""
+        conditions: Any = getattr(self.result, "conditions", None)
+        return None if conditions is None else conditions.host
+
+    @property
+    def label(self) -> str | None:
+        """What the user called it."""
+        label: str | None = getattr(self.result.settings, "label", None)
+        return label
+
+
+@dataclass(frozen=True, slots=True)
+class RunSet:
+    """One side of a comparison: the runs of one result, or of all results in a folder.
+
+    Attributes:
+        path: The file or folder.
+        files: The results; at least one.
+        runs: The methods of each run that is compared.
+        incomplete: Runs that did not end as they should.
+    """
+
+    path: str
+    files: tuple[StoredRun, ...]
+    runs: tuple[tuple[MethodResult, ...], ...]
+    incomplete: tuple[LeftOut, ...]
+
+
+def read_set(path: str) -> RunSet:
+    """Return the runs of stress in the file at *path*, or in all ``.json`` files of that folder.
+
+    Raises:
+        InputError: If a file is not a result of stress, or a folder has none.
+    """
+    folder = Path(path)
+    if path == "-" or not folder.is_dir():
+        return set_of(path, [read_run(path)])
+    names = sorted(
+        str(file) for file in folder.iterdir() if file.name.endswith((".json", ".json.gz"))
+    )
+    if not names:
+        raise InputError(path, "is a folder without .json files")
+    return set_of(path, [read_run(name) for name in names])
+
+
+def set_of(path: str, files: Sequence[StoredRun]) -> RunSet:
+    """Return the set of all runs in *files*.
+
+    A run that crashed, hung or was refused a call is left out; one that was interrupted has fewer
+    cycles, and is compared.
+    """
+    runs: list[tuple[MethodResult, ...]] = []
+    incomplete: list[LeftOut] = []
+    kept = []
+    for file in files:
+        before = len(runs)
+        for index, (outcome, methods) in enumerate(_runs_of(file.result)):
+            compared = outcome in {Outcome.COMPLETE, Outcome.INTERRUPTED}
+            compared &= any(method.phases for method in methods)
+            if outcome is not Outcome.COMPLETE or not compared:
+                cycles = sum(method.cycles for method in methods)
+                incomplete.append(LeftOut(file.path, index, outcome, cycles, compared))
+            if compared:
+                runs.append(methods)
+        kept.append(replace(file, compared=len(runs) - before))
+    return RunSet(path, tuple(kept), tuple(runs), tuple(incomplete))
+
+
+def _runs_of(result: StressResult) -> list[tuple[Outcome, tuple[MethodResult, ...]]]:
+    runs: Any = getattr(result, "runs", ())
+    if runs:
+        return [(run.outcome, run.methods) for run in runs]
+    return [(result.outcome, result.methods)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,43 +131,106 @@ def timeline_chart(
     return _chart(label, shapes, ends)
 
 
-def interval_chart(
-    label: str, ratio: float, low: float, high: float | None, limit: float
-) -> Markup:
-    """Return a change as a dot with its interval, around a band of what counts as unchanged.
+@dataclass(frozen=True, slots=True)
+class RatioRow:
+    """One row of a chart of ratios.
 
-    The axis is logarithmic and as wide as the change needs, at least a factor of 1.25 each way.
+    Attributes:
+        name: Beside the row.
+        ratio: The dot.
+        low: Left end of its interval; ``None`` for none.
+        high: Right end.
+        style: A CSS class.
+        words: What hovering shows.
     """
-    reach = max(abs(_log(low)), abs(_log(ratio)), _log(high or ratio), _log(1.25)) * 1.1
-    width, height = 160, 24
 
-    def x(value: float) -> float:
-        return width / 2 + max(min(_log(value) / reach, 1), -1) * (width / 2 - 4)
+    name: str
+    ratio: float
+    low: float | None
+    high: float | None
+    style: str
+    words: str
 
-    middle = height / 2
-    left, right = x(1 - min(limit, 0.99)), x(1 + limit)
+
+#: The least that a chart of ratios reaches each way, and the most: an arrow points at what is beyond.
+_LEAST_RATIO: Final = 1.25
+_MOST_RATIO: Final = 16.0
+_RATIO_TICKS: Final = (1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16)
+_ROW: Final = 22
+
+
+def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float) -> Markup:
+    """Return ratios as dots with intervals on one logarithmic axis that all rows share.
+
+    Args:
+        label: What is shown, for readers that do not see it.
+        rows: From the top.
+        limit: Half the width of the band of what counts as unchanged, such as 0.05.
+    """
+    names = max((len(row.name) for row in rows), default=0) * _CHARACTER + 8
+    width, top = 640.0, 6.0
+    bottom = top + _ROW * len(rows)
+    ends = [end for row in rows for end in (row.ratio, row.low, row.high) if end]
+    reach = math.log(
+        min(max([_LEAST_RATIO, *(max(end, 1 / end) for end in ends)]) * 1.05, _MOST_RATIO)
+    )
+
+    def x(ratio: float) -> float:
+        part = (max(min(_log(ratio) / reach, 1), -1) + 1) / 2
+        return names + part * (width - names - 12)
+
+    shapes = [
+        tag(
+            "rect",
+            class_="band",
+            x=x(1 - min(limit, 0.99)),
+            y=top,
+            width=x(1 + limit) - x(1 - min(limit, 0.99)),
+            height=bottom - top,
+        )
+    ]
+    ticks = sorted({1 / tick for tick in _RATIO_TICKS} | set(_RATIO_TICKS))
+    edge = -math.inf
+    for tick in ticks:
+        text = f"{tick:.3g}\N{MULTIPLICATION SIGN}"
+        half = len(text) * _CHARACTER / 2
+        at = x(tick)
+        if abs(math.log(tick)) > reach or at - half < edge or at + half > width:
+            continue
+        edge = at + half + _CHARACTER
+        shapes.append(
+            tag("line", class_="axis" if tick == 1 else "grid", x1=at, x2=at, y1=top, y2=bottom)
+        )
+        shapes.append(tag("text", text, x=at, y=bottom + 14, text_anchor="middle"))
+    for i, row in enumerate(rows):
+        shapes.append(_ratio_row(row, top + _ROW * (i + 0.5), x, reach))
     return tag(
         "svg",
         tag("title", label),
-        tag("rect", class_="band", x=left, y=2, width=right - left, height=height - 4),
-        tag("line", class_="axis", x1=width / 2, x2=width / 2, y1=0, y2=height),
-        tag(
-            "line",
-            class_="interval",
-            x1=x(low),
-            x2=width - 1.0 if high is None else x(high),
-            y1=middle,
-            y2=middle,
-        ),
-        tag("circle", class_="dot", cx=x(ratio), cy=middle, r=4),
-        viewBox=f"0 0 {width} {height}",
-        class_="interval",
+        *shapes,
+        viewBox=f"0 0 {width:.0f} {bottom + 20:.0f}",
+        class_="ratios",
         role="img",
     )
 
 
+def _ratio_row(row: RatioRow, y: float, x: Callable[[float], float], reach: float) -> Markup:
+    parts = [tag("title", row.words), tag("text", row.name, x=0, y=y + 4)]
+    if row.low is not None and row.high is not None:
+        parts.append(tag("line", class_="interval", x1=x(row.low), x2=x(row.high), y1=y, y2=y))
+        for end, way in ((row.low, -1), (row.high, 1)):
+            if abs(_log(end)) > reach and (end > 1) == (way > 0):
+                tip = x(end)
+                points = f"{tip + 6 * way:.1f},{y} {tip:.1f},{y - 4} {tip:.1f},{y + 4}"
+                parts.append(tag("polygon", class_="dot", points=points))
+    parts.append(tag("circle", class_="dot", cx=x(row.ratio), cy=y, r=4))
+    # Hovering anywhere in the row shows its words.
+    parts.append(tag("rect", class_="hover", x=0, y=y - _ROW / 2, width=640, height=_ROW))
+    return tag("g", *parts, class_=row.style)
+
+
 def _log(value: float) -> float:
-    return math.log(max(value, 1e-3))
+    return math.log(max(value, 1e-6))
 
 
 def _log_range(histograms: Sequence[HistogramData]) -> tuple[float, float]:

@@ -1,130 +1,249 @@
-"""A comparison of two runs as text: what changed, how certain that is, and what the gates say."""
+"""The report of ``vmtool compare``: the verdict first, then each figure with its interval."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.runs import QUANTILES, Direction
-from vmtool.report.document import document
-from vmtool.report.table import plain_table
-from vmtool.units import format_duration
+from rich.text import Text
+
+from vmtool.compare.runs import DETECTED_CHANGE
+from vmtool.compare.shift import RUNS_NEEDED
+from vmtool.report.table import ReportTable, paragraph, show
+from vmtool.results.check import CheckOutcome
+from vmtool.results.compare import Direction
+from vmtool.results.stress import Outcome
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
-    from vmtool.compare.differences import Difference
-    from vmtool.compare.runs import Change, Comparison, Rate
-    from vmtool.compare.stored import StoredRun
-    from vmtool.report.table import ReportTable
+    from vmtool.results.check import Check
+    from vmtool.results.compare import (
+        Change,
+        ComparedSet,
+        CompareResult,
+        Difference,
+        LeftOut,
+        Rate,
+    )
 
-SCHEMA: Final = "vmtool.compare"
-VERSION: Final = 1
-
-_STYLES: Final = {
-    Direction.FASTER: "green",
-    Direction.SLOWER: "red",
-    Direction.UNCHANGED: "default",
+#: How each outcome of a check looks.
+CHECK_STYLES: Final = {
+    CheckOutcome.PASSED: "green",
+    CheckOutcome.FAILED: "bold red",
+    CheckOutcome.NOT_DONE: "yellow",
 }
+_STYLES: Final = {Direction.FASTER: "green", Direction.SLOWER: "red"}
+_ENDED: Final = {
+    Outcome.INTERRUPTED: "was interrupted",
+    Outcome.CALL_FAILED: "ended as a call failed",
+    Outcome.CRASHED: "crashed",
+    Outcome.HUNG: "hung",
+    Outcome.COMPLETE: "measured nothing",
+}
+_MANY_RUNS: Final = 1000
+_DAY_NS: Final = 24 * 3600 * 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class RunLabel:
-    """Which run this was.
-
-    Attributes:
-        path: The file it was read from.
-        command: The command line that made it.
-        vmtool: The version that made it.
-    """
-
-    path: str
-    command: tuple[str, ...]
-    vmtool: str
+def to_text(result: CompareResult, console: Console) -> None:
+    """Print the verdict, the figures, what is uncertain about them, and the checks."""
+    show(console, _parts(result))
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRuns:
-    """The two runs that a comparison is about.
-
-    Attributes:
-        before: The reference.
-        after: The run that is judged.
-    """
-
-    before: RunLabel
-    after: RunLabel
-
-
-def label(run: StoredRun) -> RunLabel:
-    """Return which run *run* is, without its samples."""
-    return RunLabel(run.path, run.command, run.vmtool)
-
-
-def compare_document(
-    runs: ComparedRuns, comparison: Comparison, *, command: list[str]
-) -> dict[str, Any]:
-    """Return the comparison as a document ``vmtool.compare``."""
-    body = {name: getattr(runs, name) for name in ("before", "after")}
-    body |= {name: getattr(comparison, name) for name in type(comparison).__slots__}
-    return document(SCHEMA, VERSION, command=command, body=body)
-
-
-def print_comparison(runs: ComparedRuns, comparison: Comparison, console: Console) -> None:
-    """Print the verdict on every phase, the rates, and the gates."""
-    console.print(f"{runs.before.path} -> {runs.after.path}\n")
-    shown = comparison.changes
-    if not shown:
-        console.print("the runs have no phase in common")
-    for name in dict.fromkeys(method_text(change) for change in shown):
-        console.print(name, style="bold")
-        rows = [change for change in shown if method_text(change) == name]
-        console.print(_table(rows, comparison.confidence))
-        for rate in comparison.rates:
+def _parts(result: CompareResult) -> Iterator[RenderableType]:
+    yield paragraph(headline(result), style="bold")
+    yield paragraph(side_text("before", result.before))
+    yield paragraph(side_text("after", result.after))
+    methods = methods_of(result)
+    for name in methods:
+        yield ""
+        if len(methods) > 1:
+            yield Text(name, "bold")
+        changes = [change for change in result.changes if method_text(change) == name]
+        made = ReportTable(
+            "" if len(methods) > 1 else name,
+            *("before", "after", "change", f"{percent(result.confidence)} interval"),
+            ("verdict", "left"),
+        )
+        for change in changes:
+            made.add_row(
+                f"{change.phase} {change.statistic}",
+                format_duration(change.before_ns),
+                format_duration(change.after_ns),
+                change_text(change.ratio),
+                interval_text(change),
+                change.direction.value,
+                style=_STYLES.get(change.direction, ""),
+            )
+        yield made
+        for rate in result.rates:
             if method_text(rate) == name:
-                console.print(_rate_line(rate) + "\n")
-    for line in footnotes(comparison):
-        console.print(line)
-    for gate in comparison.gates:
-        console.print(
-            f"{'FAILED' if gate.failed else 'passed'}  fail-on {gate.condition} ({gate.detail})",
-            style="red" if gate.failed else "green",
+                yield rate_text(rate)
+    notes = list(footnotes(result))
+    if notes:
+        yield ""
+        yield from (paragraph(note) for note in notes)
+    if result.checks:
+        yield ""
+    for check in result.checks:
+        yield paragraph(check_text(check), indent="  ", style=CHECK_STYLES[check.outcome])
+
+
+def headline(result: CompareResult) -> str:
+    """Return the answer in one sentence."""
+    runs = runs_text(result)
+    if any(change.direction is Direction.NOT_PROVEN for change in result.changes):
+        return (
+            f"not proven: {runs}; a verdict needs {RUNS_NEEDED} runs a side"
+            " (`vmtool stress --runs 5`)"
         )
+    whole = [change for change in result.changes if change.phase == "cycle"]
+    judged = whole or [change for change in result.changes if change.statistic == "median"]
+    parts = []
+    for direction in (Direction.SLOWER, Direction.FASTER):
+        found = [change for change in judged if change.direction is direction]
+        if found:
+            parts.append(f"{direction.value}: {'; '.join(map(_found_text, found))}")
+    if parts:
+        return f"{'; '.join(parts)}; {runs}"
+    others = [
+        change
+        for change in result.changes
+        if change.direction in {Direction.SLOWER, Direction.FASTER}
+    ]
+    if any(change.direction is Direction.UNCLEAR for change in judged):
+        text = "no change is proven, nor that there is none"
+    else:
+        text = f"unchanged within {percent(result.threshold)}"
+    if others:
+        text += f", but {'; '.join(f'{_found_text(c)} {c.direction.value}' for c in others)}"
+    return f"{text}; {runs}"
 
 
-def footnotes(comparison: Comparison) -> Iterator[str]:
+def _found_text(change: Change) -> str:
+    name = "the whole cycle" if change.phase == "cycle" else f"{change.phase} {change.statistic}"
+    return f"{name} of {method_text(change)} {change_text(change.ratio)}"
+
+
+def runs_text(result: CompareResult) -> str:
+    """Return how many runs each side has."""
+    before, after = result.before.runs, result.after.runs
+    return f"{before} run{'s' if before > 1 else ''} against {after}"
+
+
+def side_text(name: str, side: ComparedSet) -> str:
+    """Return which runs one side has, when and where they were made."""
+    runs = f"{side.runs} run{'' if side.runs == 1 else 's'}"
+    files = len(side.files)
+    parts = [runs if files == 1 else f"{runs} of {files} results"]
+    starts = sorted(file.started for file in side.files if file.started)
+    if starts:
+        first, last = _moment(starts[0]), _moment(starts[-1])
+        parts.append(first if first == last else f"{first} to {last}")
+    for what, values in (
+        ("host", {file.host for file in side.files if file.host}),
+        ("label", {file.label for file in side.files if file.label}),
+        ("vmtool", {file.vmtool for file in side.files}),
+    ):
+        if values:
+            parts.append(f"{what} {', '.join(sorted(values))}")
+    return f"{name}: {side.path} ({'; '.join(parts)})"
+
+
+def _moment(started: str) -> str:
+    return started.replace("T", " ").replace("Z", " UTC")
+
+
+def methods_of(result: CompareResult) -> list[str]:
+    """Return each method that was compared, in the order of the changes."""
+    return list(dict.fromkeys(method_text(change) for change in result.changes))
+
+
+def footnotes(result: CompareResult) -> Iterator[str]:
     """Yield what a reader must know about the verdicts."""
-    if any(not change.certain for change in comparison.changes):
+    unclear = [change for change in result.changes if change.direction is Direction.UNCLEAR]
+    if not unclear:
+        return
+    first = unclear[0]
+    needed = first.runs_needed or 0
+    runs = f"about {needed:,}" if needed <= _MANY_RUNS else f"more than {_MANY_RUNS:,}"
+    yield (
+        f"unclear: the interval reaches beyond ±{percent(result.threshold)}, so a change may be"
+        f" hidden. The {first.phase} {first.statistic} varies by"
+        f" {percent(round(first.variation or 0, 3))} from run to run; {runs} runs a side would show"
+        f" a change of {percent(DETECTED_CHANGE)}."
+    )
+
+
+def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
+    """Yield what may make the comparison unfair, for stderr."""
+    for side in (result.before, result.after):
+        yield from (left_out_text(item) for item in side.incomplete)
+    if result.machine:
+        yield differences("the machines differ", result.machine)
+    if result.settings:
+        yield differences("the settings differ", result.settings)
+    if result.unmatched:
+        yield f"not compared: {'; '.join(result.unmatched)}"
+    if result.apart_ns is not None and result.apart_ns > apart_ns:
+        apart = result.apart_ns
+        text = f"{apart // _DAY_NS:,} days" if apart >= 2 * _DAY_NS else format_duration(apart)
         yield (
-            f"? the interval reaches beyond ±{percent(comparison.threshold)}, so a change may be "
-            "hidden: more cycles, or a quieter machine, would tell"
+            f"the two sides were started {text} apart: a machine that drifts by 3 % meanwhile"
+            " makes false verdicts; alternate their runs where you can"
         )
-    found: dict[tuple[str, str], set[str]] = {}
-    for change in comparison.changes:
-        found.setdefault((method_text(change), change.phase), set()).add(change.statistic)
-    many = len({name for name, _ in found}) > 1
-    missing = {
-        statistic: [
-            f"{name} {phase}" if many else phase
-            for (name, phase), statistics in found.items()
-            if statistic not in statistics
-        ]
-        for statistic in QUANTILES
-    }
-    listed = [f"{name} of {', '.join(places)}" for name, places in missing.items() if places]
-    if listed:
-        yield (
-            "left out, as the samples are too few, or too dependent on each other, to bound it: "
-            f"{'; '.join(listed)}"
-        )
+
+
+def left_out_text(item: LeftOut) -> str:
+    """Return how a run ended, and whether it was compared all the same."""
+    text = f"{item.path}: run {item.run + 1} {_ENDED[item.outcome]} after {item.cycles:,} cycles"
+    return text if item.compared else f"{text} and is left out"
 
 
 def differences(what: str, found: Sequence[Difference]) -> str:
     """Return a sentence that lists what is not alike, for the user to weigh."""
-    items = "; ".join(f"{d.name}: {_fact(d.before)} and {_fact(d.after)}" for d in found)
+    items = "; ".join(
+        f"{d.name}: {fact_text(d.name, d.before)} and {fact_text(d.name, d.after)}" for d in found
+    )
     return f"{what}: {items}"
+
+
+def fact_text(name: str, value: str | float | None) -> str:
+    """Return a fact as people write it: sizes with a unit."""
+    if value is None or value == "":
+        return "none" if value == "" else "not available"
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("bytes"):
+        return format_size(value)
+    return str(value)
+
+
+def check_text(check: Check) -> str:
+    """Return what became of a ``--fail-on``, with the figures."""
+    words = {
+        CheckOutcome.PASSED: "passed",
+        CheckOutcome.FAILED: "FAILED",
+        CheckOutcome.NOT_DONE: "not decided",
+    }[check.outcome]
+    return f"{words}: --fail-on {check.values['condition']} ({check_detail(check)})"
+
+
+def check_detail(check: Check) -> str:
+    """Return the change of each method that a check looked at, and why it was not decided."""
+    details = []
+    for key, value in check.values.items():
+        method, _, what = key.rpartition(".")
+        if what == "change" and isinstance(value, float):
+            low, high = check.values.get(f"{method}.low"), check.values.get(f"{method}.high")
+            interval = f", interval {_part(low)} to {_part(high)}"
+            details.append(f"{method} {_part(value)}{interval}")
+    reason = check.values.get("reason")
+    if reason == "undecided":
+        details.append("the interval is on both sides of the limit; more runs would decide")
+    elif reason is not None:
+        details.append(str(reason))
+    return "; ".join(details)
 
 
 def change_text(ratio: float) -> str:
@@ -134,15 +253,11 @@ def change_text(ratio: float) -> str:
 
 
 def interval_text(change: Change) -> str:
-    """Return the interval of a change; without an upper end it is only ``over`` something."""
-    if change.high is None:
-        return f"over {_signed(change.low)} %"
-    return f"{_signed(change.low)} to {_signed(change.high)} %"
-
-
-def verdict_text(change: Change) -> str:
-    """Return the verdict, with a question mark when it is not certain."""
-    return change.direction.value + ("" if change.certain else "?")
+    """Return the interval of a change, if it has one."""
+    if change.low is None or change.high is None:
+        return ""
+    low, high = ((end - 1) * 100 for end in (change.low, change.high))
+    return f"{low + 0.0:+,.1f} to {high + 0.0:+,.1f} %"
 
 
 def percent(part: float) -> str:
@@ -151,37 +266,18 @@ def percent(part: float) -> str:
 
 
 def method_text(item: Change | Rate) -> str:
-    """Return the method, or both when the runs had one each and not the same."""
+    """Return the method, or both when the sides had one each and not the same."""
     if item.method == item.method_after:
         return item.method
     return f"{item.method} -> {item.method_after}"
 
 
-def _signed(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+,.1f}"
-
-
-def _table(rows: Sequence[Change], confidence: float) -> ReportTable:
-    interval = f"{percent(confidence)} interval"
-    table = plain_table("", "before", "after", "change", interval, ("verdict", "left"))
-    for change in rows:
-        table.add_row(
-            f"{change.phase} {change.statistic}",
-            format_duration(change.before_ns),
-            format_duration(change.after_ns),
-            change_text(change.ratio),
-            interval_text(change),
-            verdict_text(change),
-            style=_STYLES[change.direction],
-        )
-    return table
-
-
-def _rate_line(rate: Rate) -> str:
+def rate_text(rate: Rate) -> str:
+    """Return the cycles of a second before and after."""
     before, after = rate.before_cycles_per_s, rate.after_cycles_per_s
     change = f" ({change_text(after / before)})" if before > 0 else ""
     return f"cycles/s: {before:,.0f} to {after:,.0f}{change}"
 
 
-def _fact(value: str | float | None) -> str:
-    return "not told" if value is None else str(value)
+def _part(value: object) -> str:
+    return f"{value * 100:+,.1f} %" if isinstance(value, float) else "unknown"

@@ -1,24 +1,34 @@
-"""The HTML page of a comparison: the verdicts with their intervals, and both runs' latencies."""
+"""The page of ``vmtool compare``: the verdict, every figure on one scale, both sides' latencies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.compare.runs import Direction
-from vmtool.report.chart import histogram_chart, interval_chart
+from vmtool.compare.runs import APART_NS
+from vmtool.documents import encode
+from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.report.compare import (
     change_text,
+    check_detail,
+    fact_text,
     footnotes,
+    headline,
     interval_text,
     method_text,
+    methods_of,
     percent,
-    verdict_text,
+    rate_text,
+    side_text,
+    warnings_of,
 )
 from vmtool.report.page import (
     Markup,
     check,
     checks,
+    details,
+    download,
     figure,
+    glossary,
     grid,
     join,
     page,
@@ -26,129 +36,163 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.results import document_of
+from vmtool.results.check import CheckOutcome
+from vmtool.results.compare import Direction
+from vmtool.stats import merged
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.compare.differences import Difference
-    from vmtool.compare.runs import Change, Comparison
-    from vmtool.compare.stored import StoredRun
+    from vmtool.compare.stored import RunSet
+    from vmtool.results.compare import Change, CompareResult, Difference
+    from vmtool.stats import HistogramData
 
-_STYLES = {Direction.FASTER: "good", Direction.SLOWER: "bad", Direction.UNCHANGED: "soft"}
+_STYLES = {Direction.FASTER: "good", Direction.SLOWER: "bad"}
+_PASSED = {CheckOutcome.PASSED: True, CheckOutcome.FAILED: False, CheckOutcome.NOT_DONE: None}
 
 
-def compare_page(before: StoredRun, after: StoredRun, comparison: Comparison) -> str:
-    """Return the page of two runs held against each other."""
+def to_html(before: RunSet, after: RunSet, result: CompareResult, command: Sequence[str]) -> str:
+    """Return the page of two sets of runs.
+
+    Args:
+        before: The runs themselves, for their histograms.
+        after: Likewise.
+        result: What was found.
+        command: The command line that made it.
+    """
+    document = encode(result, document_of(result).head(list(command)))
     return page(
-        "vmtool compare",
+        f"vmtool compare: {result.before.path} and {result.after.path}",
         tag("h1", "vmtool compare"),
-        tag(
-            "p", tag("span", before.path, class_="key first"), tag("code", " ".join(before.command))
-        ),
-        tag(
-            "p", tag("span", after.path, class_="key second"), tag("code", " ".join(after.command))
-        ),
-        _headline(comparison),
-        section("Gates", _gates(comparison)),
-        section("Machines differ", _differences(comparison.machine)),
-        section("Settings differ", _differences(comparison.settings)),
-        section("Not compared", checks([tag("li", text) for text in comparison.unmatched])),
-        section("Changes", *_changes(comparison)),
-        section("Latency", grid(list(_histograms(before, after, comparison)))),
-        section("Rates", _rates(comparison)),
+        tag("p", headline(result), class_=f"state {_headline_style(result)}"),
+        tag("p", side_text("before", result.before), class_="key first"),
+        tag("p", side_text("after", result.after), class_="key second"),
+        section("Checks", _checks(result)),
+        section("Warnings", checks(_warnings(result))),
+        section("Changes", *_changes(result)),
+        section("Latency", grid(list(_histograms(before, after, result)))),
+        section("Machines differ", _differences(result.machine)),
+        section("Settings differ", _differences(result.settings)),
+        details("How to read this", *map(_paragraph, _reading(result))),
+        glossary(),
+        download("vmtool-compare.json", document),
     )
 
 
-def _headline(comparison: Comparison) -> Markup:
-    """Return the verdict on every phase, by its median."""
-    medians = [change for change in comparison.changes if change.statistic == "median"]
-    many = len({method_text(change) for change in medians}) > 1
-    return join(
-        *(
-            tag(
-                "p",
-                f"{method_text(change) + ' ' if many else ''}{change.phase}: "
-                f"{verdict_text(change)} ({change_text(change.ratio)})",
-                class_=f"state {_STYLES[change.direction]}",
-            )
-            for change in medians
-        )
-    )
+def _headline_style(result: CompareResult) -> str:
+    found = {change.direction for change in result.changes if change.phase == "cycle"}
+    if Direction.SLOWER in found:
+        return "bad"
+    return "good" if Direction.FASTER in found else ""
 
 
-def _gates(comparison: Comparison) -> Markup:
+def _warnings(result: CompareResult) -> list[Markup]:
+    return [tag("li", text) for text in warnings_of(result, apart_ns=APART_NS)]
+
+
+def _checks(result: CompareResult) -> Markup:
     return checks(
-        [check(not gate.failed, gate.condition, gate.detail) for gate in comparison.gates]
-    )
-
-
-def _changes(comparison: Comparison) -> Iterator[Markup]:
-    headings = (
-        *("", "before", "after", "change", f"{percent(comparison.confidence)} interval"),
-        *("", "verdict"),
-    )
-    for name in dict.fromkeys(method_text(change) for change in comparison.changes):
-        rows = [
-            _row(change, comparison.threshold)
-            for change in comparison.changes
-            if method_text(change) == name
+        [
+            check(
+                _PASSED[item.outcome], f"--fail-on {item.values['condition']}", check_detail(item)
+            )
+            for item in result.checks
         ]
-        yield join(tag("h3", name), table(headings, rows))
-    yield tag(
-        "p",
-        f"The band is what counts as unchanged: less than {percent(comparison.threshold)}.",
-        class_="soft",
     )
-    for line in footnotes(comparison):
+
+
+def _changes(result: CompareResult) -> Iterator[Markup]:
+    headings = (
+        *("", "before", "after", "change", f"{percent(result.confidence)} interval"),
+        *("runs vary by", "verdict"),
+    )
+    rows = [
+        RatioRow(
+            name=f"{change.phase} {change.statistic}"
+            + (f", {method_text(change)}" if len(methods_of(result)) > 1 else ""),
+            ratio=change.ratio,
+            low=change.low,
+            high=change.high,
+            style=_STYLES.get(change.direction, "soft"),
+            words=f"{change.phase} {change.statistic}: {change_text(change.ratio)}"
+            f" ({interval_text(change) or 'no interval'}), {change.direction.value}",
+        )
+        for change in result.changes
+    ]
+    label = "Change of each figure, after by before; the band is what counts as unchanged"
+    yield figure(label, ratio_chart(label, rows, result.threshold))
+    for name in methods_of(result):
+        changes = [change for change in result.changes if method_text(change) == name]
+        yield join(tag("h3", name), table(headings, map(_row, changes)))
+        for rate in result.rates:
+            if method_text(rate) == name:
+                yield tag("p", rate_text(rate), class_="soft")
+    for line in footnotes(result):
         yield tag("p", line, class_="soft")
 
 
-def _row(change: Change, threshold: float) -> tuple[str, ...]:
-    text = interval_text(change)
+def _row(change: Change) -> tuple[str, ...]:
     return (
         f"{change.phase} {change.statistic}",
         format_duration(change.before_ns),
         format_duration(change.after_ns),
         change_text(change.ratio),
-        text,
-        interval_chart(text, change.ratio, change.low, change.high, threshold),
-        tag("span", verdict_text(change), class_=_STYLES[change.direction]),
+        interval_text(change) or "none",
+        "" if change.variation is None else percent(round(change.variation, 3)),
+        tag("span", change.direction.value, class_=_STYLES.get(change.direction, "soft")),
     )
 
 
-def _histograms(before: StoredRun, after: StoredRun, comparison: Comparison) -> Iterator[Markup]:
-    for change in comparison.changes:
-        old = before.result.method(change.method)
-        new = after.result.method(change.method_after)
-        if change.statistic != "median" or old is None or new is None:
+def _histograms(before: RunSet, after: RunSet, result: CompareResult) -> Iterator[Markup]:
+    for change in result.changes:
+        if change.statistic != "median" or change.phase == "cycle":
             continue
-        first, second = old.phase(change.phase), new.phase(change.phase)
-        if first is None or second is None:
-            continue
+        first = _samples(before, change.method, change.phase)
+        second = _samples(after, change.method_after, change.phase)
         label = f"{change.phase}, {method_text(change)}"
         chart = histogram_chart(
-            f"{label}: share of the samples by latency",
-            [("first", first.histogram), ("second", second.histogram)],
+            f"{label}: share of the samples by latency", [("first", first), ("second", second)]
         )
         yield figure(label, chart, style="over")
 
 
-def _rates(comparison: Comparison) -> Markup:
-    rows = [
-        (
-            method_text(rate),
-            f"{rate.before_cycles_per_s:,.0f}",
-            f"{rate.after_cycles_per_s:,.0f}",
-        )
-        for rate in comparison.rates
-    ]
-    return table(("", "cycles/s before", "after"), rows)
+def _samples(runs: RunSet, method: str, phase: str) -> HistogramData:
+    """Return the samples of all runs together."""
+    return merged(
+        found.histogram
+        for methods in runs.runs
+        for run in methods
+        if run.method == method and (found := run.phase(phase)) is not None
+    )
 
 
 def _differences(found: Sequence[Difference]) -> Markup:
-    def told(value: object) -> str:
-        return "not told" if value is None else str(value)
-
-    rows = [(item.name, told(item.before), told(item.after)) for item in found]
+    rows = [
+        (item.name, fact_text(item.name, item.before), fact_text(item.name, item.after))
+        for item in found
+    ]
     return table(("", "before", "after"), rows)
+
+
+def _reading(result: CompareResult) -> Iterator[str]:
+    yield (
+        "Each run is one process and gives one figure, such as its median commit. The change is"
+        " the ratio of the figures after to those before; its interval comes from an exact"
+        f" permutation test of the runs, and holds the true ratio with {percent(result.confidence)}."
+    )
+    yield (
+        f"Slower and faster mean that the interval excludes 1 and that the change reaches"
+        f" {percent(result.threshold)}; unchanged, that the whole interval is within that; unclear"
+        " is everything else. Each figure is tested by itself: of twenty that did not change one"
+        " may be called changed by chance."
+    )
+    yield (
+        "The histograms show all samples of both sides, each as a share of its own. A shape with"
+        " two peaks is two machines in one: other work, other processors, other pages."
+    )
+
+
+def _paragraph(text: str) -> Markup:
+    return tag("p", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -9,6 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+#: The words of the reports that other fields use otherwise, or not at all.
+GLOSSARY: Final = (
+    ("reserve", "Take a range of addresses that no memory is behind."),
+    ("commit", "Have the system promise memory for a part of a reservation."),
+    ("touch", "Write to committed memory for the first time, so that pages are put behind it."),
+    ("release", "Give the memory back and keep the addresses."),
+    ("granule", "The unit of commits: a multiple of what the platform can map."),
+    ("cycle", "One commit, its touch and its release."),
+    ("charge", "What the system counts against its limit of promised memory."),
+    ("resident", "Pages that are in RAM."),
+    ("mappings", "Areas of an address space that the kernel keeps apart; Linux limits them."),
+    ("run", "One plan in one fresh process. Runs differ by more than chance within one does."),
+    ("p99", "The time that 99 % of the samples stayed under."),
+    ("waste", "Committed bytes that hold no tokens."),
+)
 
 # Elements that have no content and no end tag in HTML.
 _VOID: Final = frozenset({"meta", "br"})
@@ -55,7 +72,12 @@ _POLICY: Final = (
 
 
 def page(title: str, *body: str) -> str:
-    """Return a whole HTML document."""
+    """Return a whole HTML document.
+
+    Args:
+        title: What tells it from other pages: the command, the machine, the date.
+        body: Of the page.
+    """
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     head = tag(
         "head",
@@ -75,6 +97,27 @@ def section(heading: str, *content: str) -> Markup:
     return tag("section", tag("h2", heading), *content)
 
 
+def details(summary: str, *content: str) -> Markup:
+    """Return *content* that is shown when the reader opens it."""
+    return tag("details", tag("summary", summary), *content)
+
+
+def download(name: str, document: str) -> Markup:
+    """Return a link that saves *document*, which is in the page, as the file *name*."""
+    data = b64encode(document.encode("utf-8")).decode("ascii")
+    return tag(
+        "p",
+        tag("a", f"Download {name}", download=name, href=f"data:application/json;base64,{data}"),
+        class_="soft",
+    )
+
+
+def glossary() -> Markup:
+    """Return what the words of every page mean, folded."""
+    terms = [part for word, meaning in GLOSSARY for part in (tag("dt", word), tag("dd", meaning))]
+    return details("Glossary", tag("dl", *terms))
+
+
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, style: str | None = None
 ) -> Markup:
@@ -91,8 +134,8 @@ def table(
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Markup:
-    """Return names with their values; what is ``None`` is not told."""
-    rows = [(name, "not told" if value is None else str(value)) for name, value in pairs]
+    """Return names with their values; ``None`` is not available."""
+    rows = [(name, "not available" if value is None else str(value)) for name, value in pairs]
     return table(("fact", "value"), rows, style="facts")
 
 
@@ -102,14 +145,14 @@ def figure(caption: str, chart: Markup, *, style: str | None = None) -> Markup:
 
 
 def check(good: bool | None, name: str, detail: str, hint: str | None = None) -> Markup:
-    """Return one verdict: passed, failed, or (``None``) not made."""
+    """Return one check: passed, failed, or (``None``) not done."""
     mark, style = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("- ", "soft")}[good]
     more = [tag("br"), tag("span", hint, class_="soft")] if hint and good is False else []
     return tag("li", tag("strong", join(mark, name), class_=style), ": ", detail, *more)
 
 
 def checks(items: Sequence[Markup]) -> Markup:
-    """Return a list of verdicts."""
+    """Return a list of checks."""
     return tag("ul", *items, class_="checks") if items else Markup()
 
 

@@ -61,6 +61,13 @@ DOCUMENTS: Final = (
     Document("vmtool.grow", 2, "A growth in place", "vmtool.results.grow", "GrowResult"),
     Document("vmtool.stress", 1, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
     Document(
+        "vmtool.compare",
+        2,
+        "Two sets of runs of vmtool stress compared",
+        "vmtool.results.compare",
+        "CompareResult",
+    ),
+    Document(
         "vmtool.inspect",
         1,
         "A look at a process by vmtool inspect",

@@ -1,25 +1,29 @@
 """Result files are hostile until checked: every bad one is one clear error and no traceback."""
 
 import copy
-import io
 import json
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
-from stored_runs import as_document, eventful, gaussian, method, run, write
+from printed import printed
+from stored_runs import as_document, eventful, gaussian, method, run, several, write
 
 from vmtool.compare import stored
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.runs import compare
-from vmtool.compare.stored import StoredRun, read_run
+from vmtool.compare.stored import read_run, set_of
+from vmtool.documents import encode
 from vmtool.errors import InputError
-from vmtool.report.compare import ComparedRuns, compare_document, label, print_comparison
-from vmtool.report.compare_page import compare_page
+from vmtool.report.compare import to_text, warnings_of
+from vmtool.report.compare_page import to_html
 from vmtool.report.stress import stress_csv
 from vmtool.report.stress_page import stress_page
+from vmtool.results.stress import Outcome
 
 DOCUMENT = as_document(eventful())
 
@@ -34,6 +38,17 @@ def store(path, text):
 )
 def test_a_result_comes_back_as_it_was(tmp_path, result):
     assert read_run(write(tmp_path / "a.json", result)).result == result
+
+
+@pytest.mark.parametrize("name", ["one", "all", "failed"])
+def test_a_result_of_version_1_is_still_read(name):
+    path = Path(__file__).parent / "data" / f"version-1-{name}.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert (document["schema"], document["version"]) == ("vmtool.stress", 1)
+    stored = read_run(str(path))
+    assert stored.result.outcome.value == document["outcome"]
+    assert [m.method for m in stored.result.methods] == [m["method"] for m in document["methods"]]
+    show_everything(stored)
 
 
 def test_keys_of_a_later_vmtool_are_left_out(tmp_path):
@@ -175,19 +190,24 @@ VALUES = st.recursive(
 )
 
 
-OTHER = StoredRun("other", ("vmtool",), "1", eventful())
+OTHER = several(5)
 GATES = [parse_change(text) for text in ("commit.p99>+20%", "cycles_per_s<-5%", "bytes_per_s<0%")]
 
 
 def show_everything(stored):
     """Take *stored* through all that a result file can be used for."""
-    for pair in ((stored, OTHER), (OTHER, stored)):
-        comparison = compare(*(run.result for run in pair), fail_on=GATES)
-        labels = ComparedRuns(*map(label, pair))
-        json.dumps(compare_document(labels, comparison, command=[]), allow_nan=False)
+    side = set_of(
+        stored.path, [replace(stored, result=replace(stored.result, outcome=Outcome.COMPLETE))] * 4
+    )
+    for pair in ((side, OTHER), (OTHER, side)):
+        if not side.runs:
+            continue
+        result = compare(*pair, fail_on=GATES)
+        encode(result, {})
         for width in (40, 120):
-            print_comparison(labels, comparison, Console(file=io.StringIO(), width=width))
-        compare_page(*pair, comparison).encode()
+            printed(partial(to_text, result), width)
+        list(warnings_of(result, apart_ns=0))
+        to_html(*pair, result, []).encode()
     for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
         evaluate(parse_assertion(text), stored.result)
     stress_page(stored.result, command=stored.command, version=stored.vmtool).encode()
@@ -229,4 +249,4 @@ def test_any_damage_to_the_bytes_is_refused_or_harmless(tmp_path, position, garb
     content = json.dumps(DOCUMENT).encode()
     file = store(tmp_path / "torn", content[:position] + garbage + content[position + 1 :])
     with suppress(InputError):
-        compare(read_run(file).result, eventful())
+        compare(set_of(file, [read_run(file)]), OTHER)

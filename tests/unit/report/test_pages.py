@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import checkpoint, eventful, method, phase, run
+from stored_runs import checkpoint, eventful, method, phase, run, several
 
 from vmtool.cli.output import Output, claim
 from vmtool.compare.runs import compare
-from vmtool.compare.stored import StoredRun
 from vmtool.errors import UsageError, VmtoolError
 from vmtool.report.chart import (
+    RatioRow,
     Series,
     histogram_chart,
-    interval_chart,
+    ratio_chart,
     timeline_chart,
 )
-from vmtool.report.compare_page import compare_page
+from vmtool.report.compare_page import to_html
 from vmtool.report.page import Markup, join, tag
 from vmtool.report.stress_page import stress_page
 from vmtool.stats import Histogram
@@ -31,17 +31,20 @@ def page_of(result):
 
 
 def comparison_of(before, after):
-    runs = [StoredRun(name, ("vmtool",), "1", r) for name, r in (("a", before), ("b", after))]
-    return compare_page(*runs, compare(before, after))
+    return to_html(before, after, compare(before, after), ["vmtool", "compare"])
 
 
 @pytest.mark.parametrize(
     "page",
-    [page_of(eventful()), page_of(run()), comparison_of(eventful(), run(method(commit=[5])))],
+    [
+        page_of(eventful()),
+        page_of(run()),
+        comparison_of(several(5), several(5, seed=2, factor=1.5)),
+    ],
     ids="abc",
 )
 def test_a_page_needs_nothing_but_itself(page):
-    assert re.findall(r"(?:src|href|url|@import)\s*[=(]", page) == []
+    assert re.findall(r"(?:src|href|url|@import)\s*[=(](?!.data:application/json)", page) == []
     assert "<script" not in page
     assert "default-src 'none'" in unescape(page)
     assert 'name="viewport" content="width=device-width, initial-scale=1"' in page
@@ -120,12 +123,14 @@ def test_an_unknown_reading_breaks_the_line_and_none_at_all_says_so():
 
 
 @pytest.mark.parametrize(
-    "change", [(1.0, 0.0, None), (1e-9, 0.0, 0.0), (1e9, 1e8, 1e10), (1.1, 0.9, 1.3)]
+    "change", [(1.0, None, None), (1e-9, 0.0, 0.0), (1e9, 1e8, 1e10), (1.1, 0.9, 1.3)]
 )
 def test_an_interval_of_any_size_stays_inside_the_chart(change):
-    chart = interval_chart("x", *change, 0.05)
+    rows = [RatioRow("x", *change, "soft", "words"), RatioRow("y", 1.0, 0.99, 1.01, "soft", "w")]
+    chart = ratio_chart("x", rows, 0.05)
     for name in ("x1", "x2", "cx"):
-        assert all(0 <= value <= 160 for value in shape_values(chart, name))
+        assert all(0 <= value <= 640 for value in shape_values(chart, name))
+    assert "<title>words</title>" in chart
 
 
 def test_a_ledger_that_differs_is_drawn_apart_from_the_belief():
