@@ -192,3 +192,101 @@ def test_the_facts_of_a_device_are_in_the_result(run_with_fakecuda):
         name: device["attributes"][name] for name in ("compute_mode", "ecc", "mps", "coherent")
     }
     assert facts == {"compute_mode": 3, "ecc": 1, "mps": 1, "coherent": 1}
+
+
+# -- others on the device --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_growth_is_not_blamed_for_what_others_take(run_with_fakecuda, with_nvml, counted):
+    run = with_nvml if counted else run_with_fakecuda
+    arguments = ["grow", "--to", "64MiB", "--backing", "cuda", "--against", "nothing", "--json"]
+    ran = run(arguments, others="200MiB", others_after=10, context_memory="1MiB")
+    assert ran.returncode == 0, ran.stderr
+    checks = {each["name"]: each["outcome"] for each in json.loads(ran.stdout)["checks"]}
+    assert checks["released"] == ("passed" if counted else "not done")
+    ran.assert_clean()
+
+
+def test_a_reservation_is_not_blamed_either():
+    from types import SimpleNamespace
+
+    from vmtool.probes.reserve import check_counters
+
+    reservation = SimpleNamespace(address_space_bytes=GIB, capacity=GIB)
+    for grown, shared, outcome in (
+        (200 * MIB, True, "not done"),
+        (200 * MIB, False, "failed"),
+        (GIB, True, "failed"),  # the size of the range: it was committed
+        (0, True, "passed"),
+    ):
+        (check,) = check_counters(
+            reservation, {"device_memory": 0}, {"device_memory": grown}, {}, shared=shared
+        )
+        assert check.outcome.value == outcome
+
+
+def test_no_context_is_made_on_a_device_that_others_use(with_nvml):
+    for arguments in (["granularity", "--json"], ["doctor", "--json"]):
+        ran = with_nvml(arguments, others="200MiB", devices=4)
+        assert ran.returncode == 0, ran.stderr
+        assert "cuDevicePrimaryCtxRetain" not in ran.reports[0]["calls"]
+    ran = with_nvml(["granularity", "--json"], others="200MiB")
+    found = json.loads(ran.stdout)["backings"][1]
+    assert found["used_by"] == [{"pid": 4242, "name": "/opt/other/engine", "used_bytes": 200 * MIB}]
+    assert found["granularity"]["commit_bytes"] == 2 * MIB
+    assert found["largest_reservation"] is None
+    assert found["free_bytes"] < GIB
+    ran = with_nvml(["granularity"], others="200MiB")
+    assert "in use by /opt/other/engine (4242)" in " ".join(ran.stdout.split())
+
+
+# -- trying instead of believing -------------------------------------------------------------------
+
+
+def test_handles_are_created_and_shared_to_prove_it(run_with_fakecuda):
+    arguments = ["granularity", "--backing", "cuda:0", "--prove"]
+    ran = run_with_fakecuda(arguments, fabric=1)
+    assert ran.returncode == 0, ran.stderr
+    words = " ".join(ran.stdout.split())
+    assert "fabric: attribute yes, creation refused (CUDA_ERROR_NOT_PERMITTED)" in words
+    assert "IMEX" in words
+    assert "handle posix-fd: attribute yes, created and exported" in words
+    assert "memory outlives its exporter" in words
+
+
+@pytest.mark.parametrize("backing", ["all", "cuda:all"])
+def test_every_pair_of_devices_is_in_the_matrix(run_with_fakecuda, backing):
+    ran = run_with_fakecuda(["granularity", "--backing", backing, "--prove"], devices=2)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("yes, contents seen") == 2
+    assert ("host" in ran.stdout.splitlines()[0]) == (backing == "all")
+    assert {each["rule"] for each in ran.reports[0]["violations"]} == {"C1"}  # tried on purpose
+    assert not any(ran.reports[0]["live"].values())
+
+
+def test_only_out_of_memory_ends_the_search_for_the_largest_reservation(run_with_fakecuda):
+    arguments = ["granularity", "--backing", "cuda"]
+    ran = run_with_fakecuda(arguments, fail="cuMemAddressReserve:9=999")
+    assert ran.returncode == 1
+    assert "cuMemAddressReserve" in ran.stderr
+
+
+# -- growing ---------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_cannot_release_a_handle_says_so_and_goes_on(run_with_fakecuda):
+    arguments = ["grow", "--to", "16MiB", "--backing", "cuda", "--method", "pooled"]
+    ran = run_with_fakecuda([*arguments, "--against", "nothing"], fail="cuMemRelease:1=999")
+    assert ran.returncode == 1
+    assert "cuMemRelease" in ran.stderr
+    assert ran.reports[0]["live"]["handles"] == 1
+
+
+def test_growing_is_compared_with_allocating_and_copying_on_the_device(run_with_fakecuda):
+    ran = run_with_fakecuda(["grow", "--to", "16MiB", "--backing", "cuda", "--json"])
+    assert ran.returncode == 0, ran.stderr
+    copying = json.loads(ran.stdout)["copying"]
+    assert copying["steps"] == copying["planned_steps"] > 0
+    assert ran.reports[0]["calls"]["cuMemcpyDtoD"]["calls"] == copying["steps"] - 1
+    ran.assert_clean()

@@ -20,14 +20,9 @@ ABSENT = ("cuInit",)
 #: What can be done without: an attribute that is not known, giving back at the end.
 TOLERATED = ("cuDevicePrimaryCtxRelease", "cuDeviceGetAttribute", "cuMemGetAccess")
 
-#: A pool is emptied when the process ends, and its memory goes with it. The largest reservation is
-#: found by refusals, and what a refusal cannot explain is left unexplained.
+#: The largest reservation is found by refusals, and what a refusal cannot explain is left unexplained.
 UNNOTICED = {
-    ("grow-pooled", "cuMemRelease"),
-    *(
-        ("granularity", f"cu{call}")
-        for call in ("MemAddressReserve", "CtxPopCurrent", "CtxPushCurrent", "MemGetInfo")
-    ),
+    ("granularity", f"cu{call}") for call in ("CtxPopCurrent", "CtxPushCurrent", "MemGetInfo")
 }
 
 

@@ -120,7 +120,7 @@ def counter(name, before, after, in_range, expected, unit="_bytes"):
 
 def test_a_counter_that_changed_too_much_is_exit_3(vmtool, monkeypatch):
     bad = counter("charge", 0, 4096, 4096, 0)
-    monkeypatch.setattr("vmtool.probes.reserve.check_counters", lambda *_: (bad,))
+    monkeypatch.setattr("vmtool.probes.reserve.check_counters", lambda *_, **__: (bad,))
     ran = vmtool("reserve", "64KiB")
     assert ran.code == 3
     assert "WRONG: 0 B expected" in ran.stdout

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from vmtool.cli.options import SIZE, Command, all_backings_option, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, UnavailableError
+
+if TYPE_CHECKING:
+    from vmtool.results.granularity import BackingGranularity, PeerTrial
 
 
 @click.command("granularity", cls=Command)
@@ -40,7 +45,9 @@ def command(
     vmtool granularity --prove --model llama-3.1-8b
 
     Nothing is committed, but for two granules with --prove. The search for the largest reservation
-    makes at most 64 reservations, one at a time.
+    makes at most 64 reservations, one at a time. On a device --prove also creates and exports a
+    handle of each kind, shares memory with a second process, and tries every pair of devices
+    (--backing cuda:all: devices only).
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.probes.granularity import make_result, probe, probe_all
@@ -53,12 +60,18 @@ def command(
         tensors = (*tensors, *kv_tensors(model))
     facts = read_facts()  # before libraries are loaded, whose memory areas count too
     output = Output(as_json, path, quiet)
-    if backing == "all":
-        backings = probe_all(prove=prove, announce=output.announce)
+    peers: tuple[PeerTrial, ...] = ()
+    if backing in {"all", "cuda:all"}:
+        backings = probe_all(host=backing == "all", prove=prove, announce=output.announce)
+        busy = any(each.used_by for each in backings)
+        if prove and not busy and _has_pairs(backings):
+            from vmtool.probes.sharing import try_peers
+
+            peers = try_peers()
     else:
         output.announce(backing)
         backings = (probe(backing, prove=prove),)
-    result = make_result(facts, backings, tensors)
+    result = make_result(facts, backings, tensors, peers)
     output.emit(result, lambda console: to_text(result, console))
     wrong = [check for found in backings for check in found.checks if check.failed]
     if wrong:
@@ -67,5 +80,9 @@ def command(
             f"the granularity is wrong: {values['who']}: {wrong[0].name}: {values['answer']}",
             hint="report this with the output of vmtool granularity --prove --json",
         )
-    if backing != "all" and backings[0].absent is not None:
+    if backing != "all" and backings and backings[0].absent is not None:
         raise UnavailableError(backings[0].absent, hint=backings[0].hint)
+
+
+def _has_pairs(backings: tuple[BackingGranularity, ...]) -> bool:
+    return sum(each.device is not None and each.absent is None for each in backings) > 1

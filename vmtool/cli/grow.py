@@ -129,7 +129,7 @@ def _run(options: GrowOptions, output: Output) -> int:
     plan = GrowPlan(
         lengths=tuple(lengths(options.pattern, options.to, step)),
         budget_bytes=safe if options.budget is None else options.budget,
-        against_copying=free is None and _copy_too(options, facts, output),
+        against_copying=_copy_too(options, facts, free, output),
     )
     with watch_signals() as interruption, progress_line(quiet=output.quiet) as show:
         result, error = run_growth(
@@ -143,7 +143,13 @@ def _run(options: GrowOptions, output: Output) -> int:
     output.emit(result, lambda console: to_text(result, console))
     if error is not None:
         raise error
-    return _exit_code(result, output)
+    code = _exit_code(result, output)
+    if free is not None:
+        from vmtool.memory.cuda.backing import CudaBacking
+
+        assert isinstance(opened, CudaBacking)  # noqa: S101 - the only backing with device memory
+        opened.close()  # a handle that its pool cannot give back is a call that failed
+    return code
 
 
 def _step(options: GrowOptions, granule: int) -> int:
@@ -195,7 +201,7 @@ def _refuse_unsafe(
     refuse_unsafe(check(demand, facts))
 
 
-def _copy_too(options: GrowOptions, facts: MachineFacts, output: Output) -> bool:
+def _copy_too(options: GrowOptions, facts: MachineFacts, free: int | None, output: Output) -> bool:
     """Return whether to grow by copying as well, which needs an old and a new block at once."""
     from vmtool.machine.preflight import Demand, Severity, check
 
@@ -203,6 +209,8 @@ def _copy_too(options: GrowOptions, facts: MachineFacts, output: Output) -> bool
     if against == "nothing" or (against is None and to > _COPY_UP_TO):
         return False
     demand = Demand(reserve_bytes=2 * to, commit_bytes=2 * to, largest_commit_bytes=to)
+    if free is not None:
+        demand = Demand(device_bytes=2 * to, device_free_bytes=free)
     refused = [found for found in check(demand, facts) if found.severity is Severity.REFUSE]
     if not refused:
         return True

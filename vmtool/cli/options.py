@@ -233,7 +233,7 @@ all_backings_option: Final = click.option(
     default="all",
     show_default=True,
     metavar="NAME",
-    help="all, host, cuda or cuda:N.",
+    help="all, host, cuda, cuda:N or cuda:all.",
 )
 
 #: ``--backing`` and ``--chunk``: which memory to use, and in what pieces.

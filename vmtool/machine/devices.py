@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import UnavailableError
 from vmtool.machine.facts import safe_part
-from vmtool.machine.nvml import read_nvml
+from vmtool.machine.nvml import open_nvml, read_nvml
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from vmtool.machine.nvml import DeviceProcess, ManagedDevice
+    from vmtool.machine.nvml import DeviceProcess, ManagedDevice, Nvml
+    from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.cuda.devices import DeviceInfo
 
 #: What a context is taken to need where it cannot be measured: 300 to 600 MiB were reported on Hopper.
@@ -77,6 +80,51 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
         source=source,
         others=_others(managed),
     )
+
+
+class DeviceUse:
+    """What is in use on one device, ours alone where NVML counts by process.
+
+    Without that, others' memory cannot be told from ours: a difference then proves nothing.
+
+    Args:
+        context: The device; this process must have its context already.
+
+    Attributes:
+        ours: Whether the figure is of this process alone.
+    """
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+        self._nvml: Nvml | None = None
+        with suppress(UnavailableError):
+            self._nvml = open_nvml()
+        # In a container NVML lists numbers of another namespace, among which ours is not found.
+        self.ours = bool(self._own())
+        if not self.ours:
+            self.close()
+
+    def read(self) -> int | None:
+        """Return the bytes in use; ``None`` where free memory is only a budget.
+
+        Raises:
+            CudaError: If the driver does not answer.
+        """
+        return self._own() if self.ours else self._context.used_bytes()
+
+    def others_grew(self, change: int, tolerance: int) -> bool:
+        """Tell whether a *change* beyond the *tolerance* may be somebody else's."""
+        return not self.ours and abs(change) > tolerance
+
+    def close(self) -> None:
+        """Shut NVML down."""
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+    def _own(self) -> int | None:
+        managed = None if self._nvml is None else self._nvml.device(self._context.info.uuid)
+        return None if managed is None else managed.bytes_of(os.getpid())
 
 
 def _shared(info: DeviceInfo, free: int) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.machine.nvml import read_nvml
 from vmtool.memory import describe_device, open_backing
+from vmtool.memory.backing import Granularity
 from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.governor import Tier
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.devices import DeviceInfo
     from vmtool.probes.guards.calls import Proof
+    from vmtool.results.granularity import PeerTrial
 
 
 _HANDLES: Final = {
@@ -99,6 +103,7 @@ def make_result(
     facts: MachineFacts,
     backings: tuple[BackingGranularity, ...],
     tensors: Iterable[tuple[str, int]] = (),
+    peers: tuple[PeerTrial, ...] = (),
 ) -> GranularityResult:
     """Return the command's result.
 
@@ -106,6 +111,7 @@ def make_result(
         facts: The machine.
         backings: What was found of each backing.
         tensors: Name and bytes per token of the KV tensors that were asked about.
+        peers: What was found of each pair of devices.
     """
     here = {each.granularity.commit_bytes for each in backings if each.granularity is not None}
     return GranularityResult(
@@ -120,31 +126,40 @@ def make_result(
             for name, size in tensors
             for granule in sorted(here.union(COMMON_GRANULES))
         ),
+        peers=peers,
     )
 
 
 def probe_all(
-    *, prove: bool = False, announce: Callable[[str], None] = lambda _name: None
+    *,
+    host: bool = True,
+    prove: bool = False,
+    announce: Callable[[str], None] = lambda _name: None,
 ) -> tuple[BackingGranularity, ...]:
     """Probe the host and every CUDA device; without devices, one entry says why.
 
-    A device that fails is reported as absent and does not hide the others.
+    A device that fails is reported as absent and does not hide the others. On one that NVML shows
+    in use by others no context is made: it takes some hundred MiB.
 
     Args:
+        host: Whether to probe the host as well.
         prove: Also prove the granularity by attempts.
         announce: Called with the name of each device before it is opened, which takes a while.
     """
-    found = [probe("host", prove=prove)]
+    found = [probe("host", prove=prove)] if host else []
     try:
         from vmtool.memory.cuda.devices import devices
 
-        names = [f"cuda:{info.ordinal}" for info in devices()]
+        infos = devices()
     except VmtoolError as error:
         return (*found, BackingGranularity("cuda", absent=str(error), hint=error.hint))
-    for name in names:
-        announce(name)
+    for info in infos:
+        name = f"cuda:{info.ordinal}"
         try:
-            found.append(probe(name, prove=prove))
+            busy = _probe_busy(info)
+            if busy is None:
+                announce(name)
+            found.append(busy or probe(name, prove=prove))
         except VmtoolError as error:
             found.append(_absent(name, error))
     return tuple(found)
@@ -171,7 +186,31 @@ def probe(name: str, *, prove: bool = False) -> BackingGranularity:
         granularity=backing.units,
         largest_reservation=_largest(backing),
         checks=tuple(map(_check, prove_granularity(backing))) if prove else (),
-        **_device(backing),
+        **_device(backing, prove=prove),
+    )
+
+
+def _probe_busy(info: DeviceInfo) -> BackingGranularity | None:
+    """Return what is known without a context of a device that others use; ``None`` if nobody does."""
+    from vmtool.machine.devices import read_device_memory
+
+    managed = read_nvml().device(info.uuid)
+    used_by = None if managed is None else managed.others(os.getpid())
+    if not used_by or not info.attributes["vmm"]:
+        return None
+    kinds = allocations(info)
+    plain = kinds[0]
+    units = None
+    if plain.minimum_bytes is not None and plain.recommended_bytes is not None:
+        units = Granularity(None, plain.minimum_bytes, plain.recommended_bytes)
+    return BackingGranularity(
+        name=f"cuda:{info.ordinal}",
+        method="cold",
+        granularity=units,
+        device=info,
+        free_bytes=read_device_memory(info).free_bytes,
+        allocations=kinds,
+        used_by=used_by,
     )
 
 
@@ -198,7 +237,7 @@ def _absent(name: str, error: VmtoolError) -> BackingGranularity:
     return BackingGranularity(name, absent=str(error), hint=error.hint, device=info)
 
 
-def _device(backing: VirtualBacking) -> dict[str, Any]:
+def _device(backing: VirtualBacking, *, prove: bool) -> dict[str, Any]:
     """Return the fields that only a device has."""
     if backing.tier is not Tier.DEVICE:
         return {}
@@ -206,7 +245,16 @@ def _device(backing: VirtualBacking) -> dict[str, Any]:
     from vmtool.memory.cuda.devices import device
 
     info = device(int(backing.name.partition(":")[2]))
-    return {
+    tried: dict[str, Any] = {}
+    if prove:
+        from vmtool.memory.cuda.backing import CudaBacking
+        from vmtool.probes.sharing import share_between_processes, try_handles
+
+        assert isinstance(backing, CudaBacking)
+        tried["handles"] = try_handles(backing)
+        if any(each.exported for each in tried["handles"] if each.handle == "posix-fd"):
+            tried["sharing"] = share_between_processes(info.ordinal)
+    return tried | {
         "device": info,
         "free_bytes": read_device_memory(info).free_bytes,
         "allocations": allocations(info),

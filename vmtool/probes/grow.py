@@ -8,12 +8,12 @@ import sys
 from array import array
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.governor import Governor
+from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.patterns import Stamps, stamps_for
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.grow import CopyResult, GrowFailure, GrowResult, GrowSteps
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.cuda.context import DeviceContext
 
 #: Copying stops after so long: the smaller the steps, the more is copied.
 COPY_LIMIT_NS: Final = 2 * 10**9
@@ -38,6 +40,7 @@ class CopiedBuffer:
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
+        self._stamps, self._stamped = Stamps(0), 0
 
     def grow_to(self, nbytes: int, *, keep: int) -> None:
         """Get a block of *nbytes*, copy the first *keep* bytes into it, and free the old block.
@@ -52,6 +55,13 @@ class CopiedBuffer:
             self._block.close()
         self._block = block
 
+    def touch(self, before: int, length: int) -> None:
+        """Write to what was added: an untouched source would copy too fast."""
+        if length > self._stamped:
+            self._stamps, self._stamped = Stamps(2 * length), 2 * length
+        with self.view() as view:
+            self._stamps.write(view, before)
+
     def view(self) -> memoryview:
         """Return a view of the bytes; release it before growing."""
         return memoryview(self._block or b"")
@@ -63,9 +73,43 @@ class CopiedBuffer:
             self._block = None
 
 
+class DeviceCopiedBuffer:
+    """The same on a device: ``cuMemAlloc``, a copy on the device, and ``cuMemFree``."""
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+        self._address = 0
+
+    def grow_to(self, nbytes: int, *, keep: int) -> None:
+        """Get memory of *nbytes*, copy the first *keep* bytes into it, wait, and free the old.
+
+        Raises:
+            CudaError: If the driver refuses; the old memory stays.
+        """
+        call = self._context.call
+        with self._context.current():
+            address = call("cuMemAlloc", nbytes)
+            if self._address:
+                call("cuMemcpyDtoD", address, self._address, keep)
+                call("cuStreamSynchronize", 0)
+                call("cuMemFree", self._address)
+            self._address = address
+
+    def touch(self, _before: int, _length: int) -> None:
+        """Do nothing: device memory is there once allocated."""
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._address and not self._context.lost:
+            with self._context.current():
+                self._context.call("cuMemFree", self._address)
+        self._address = 0
+
+
 def compare_copying(
     lengths: Sequence[int],
     elapsed_ns: Sequence[int],
+    buffer: CopiedBuffer | DeviceCopiedBuffer,
     *,
     stop: Callable[[], bool] = lambda: False,
 ) -> CopyResult:
@@ -74,6 +118,7 @@ def compare_copying(
     Args:
         lengths: Every length in turn.
         elapsed_ns: The time of each step in place.
+        buffer: What to grow; it is closed at the end.
         stop: Called between two steps.
     """
     steps = [
@@ -84,8 +129,6 @@ def compare_copying(
     copied_ns: list[int] = []
     spent_ns = 0
     stopped = None
-    buffer = CopiedBuffer()
-    stamps = Stamps(max(lengths))
     try:
         for before, length, _ in steps:
             if stop() or spent_ns > COPY_LIMIT_NS:
@@ -95,8 +138,7 @@ def compare_copying(
             buffer.grow_to(length, keep=before)
             copied_ns.append(perf_counter_ns() - start)
             spent_ns += copied_ns[-1]
-            with buffer.view() as view:
-                stamps.write(view, before)  # an untouched source would copy too fast
+            buffer.touch(before, length)
     except CallError as error:
         stopped = str(error)
     finally:
@@ -217,7 +259,12 @@ def run_growth(
     complete = done == len(plan.lengths) and not growth.checks.failed and error is None
     copying = None
     if plan.against_copying and complete and not interrupted:
-        copying = compare_copying(plan.lengths, elapsed, stop=stop)
+        copied = (
+            CopiedBuffer()
+            if backing.tier is Tier.HOST
+            else DeviceCopiedBuffer(cast("CudaBacking", backing).context)
+        )
+        copying = compare_copying(plan.lengths, elapsed, copied, stop=stop)
     steps = list(zip(growth.grows, elapsed, strict=False))
     result = GrowResult(
         machine=machine,

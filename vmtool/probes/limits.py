@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import CallError, UsageError
 from vmtool.machine import read_facts
 from vmtool.memory import describe_device, open_backing
+from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 from vmtool.memory.process import wine_version
 from vmtool.probes.child import Answer, ask
 from vmtool.units import GIB, align_down
@@ -53,6 +54,8 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
         try:
             reservation = backing.reserve(nbytes)
         except (CallError, UsageError) as error:
+            if isinstance(error, CudaError) and not isinstance(error, CudaOutOfMemoryError):
+                raise  # only "out of memory" says that the size was the reason
             errors[nbytes] = str(error)
             return False
         backing.unreserve(reservation)

@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vmtool.errors import UsageError
+from vmtool.machine.devices import DeviceUse
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
 from vmtool.units import KIB, MIB
@@ -229,7 +230,8 @@ class DeviceStamps:
     """One stamp at the start of each granule, written by copies.
 
     Only the first and the last 4 KiB of each new granule are compared with zero. What is unreleased
-    is what the driver counts in use on the whole device, which varies a little.
+    is what NVML counts for this process. Without it the driver's figure of the whole device is taken,
+    where a large difference may be somebody else's and proves nothing.
     """
 
     def __init__(
@@ -238,6 +240,7 @@ class DeviceStamps:
         self._buffer = buffer
         self._backing = backing
         self._capacity = capacity
+        self._use = DeviceUse(backing.context)
         self._used_before = self._used()
         self._copies = copies
         self._granule = buffer.backing.granularity
@@ -277,13 +280,20 @@ class DeviceStamps:
         if used is None or before is None or self._capacity < _MIN_DEVICE_BYTES:
             return None
         unreleased = used - before
+        if self._use.others_grew(unreleased, min(DEVICE_TOLERANCE_BYTES, self._capacity // 2)):
+            return None
         return unreleased if unreleased > min(DEVICE_TOLERANCE_BYTES, self._capacity // 2) else 0
 
     def _used(self) -> int | None:
         """Return the device memory in use without what the pool keeps unmapped."""
+        from vmtool.memory.cuda.driver import CudaError
         from vmtool.memory.cuda.pool import HandlePool
 
-        used, source = self._backing.context.used_bytes_if_available(), self._backing.source
+        source = self._backing.source
+        try:
+            used = None if self._backing.context.lost else self._use.read()
+        except CudaError:
+            used = None
         if used is None or not isinstance(source, HandlePool):
             return used
         pool = source.snapshot()

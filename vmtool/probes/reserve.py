@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
+from vmtool.machine.devices import DeviceUse
 from vmtool.memory.counters import read_process, read_range
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
@@ -40,19 +42,24 @@ def measured_reservation(
         CallError: If the platform refuses.
     """
     nbytes = align_up(asked, backing.granularity)
+    use = None
+    if backing.tier is Tier.DEVICE:
+        use = DeviceUse(cast("CudaBacking", backing).context)  # the only backing of this tier
     # The first reading and the first call allocate what later ones reuse.
-    _read(backing)
+    _read(use)
     backing.unreserve(backing.reserve(backing.granularity))
-    before = _read(backing)
+    before = _read(use)
     start = perf_counter_ns()
     reservation = backing.reserve(nbytes)
     elapsed = perf_counter_ns() - start
     try:
-        after = _read(backing)
+        after = _read(use)
         inside = {}
         if backing.tier is Tier.HOST:
             inside = _by_name(read_range(reservation.base, reservation.capacity))
-        checks = check_counters(reservation, before, after, inside)
+        checks = check_counters(
+            reservation, before, after, inside, shared=use is not None and not use.ours
+        )
         yield ReserveResult(
             machine=machine,
             backing=backing.name,
@@ -67,6 +74,8 @@ def measured_reservation(
         )
     finally:
         backing.unreserve(reservation)
+        if use is not None:
+            use.close()
 
 
 def check_counters(
@@ -74,6 +83,8 @@ def check_counters(
     before: Mapping[str, int | None],
     after: Mapping[str, int | None],
     in_range: Mapping[str, int | None],
+    *,
+    shared: bool = False,
 ) -> tuple[Check, ...]:
     """Compare the change of each counter with B2.
 
@@ -86,6 +97,8 @@ def check_counters(
         before: The counters of the whole, by name.
         after: The same, after.
         in_range: Those of the reserved range; empty where they are unknown.
+        shared: Whether the device's counter has other processes' memory in it. A change that is not
+            the size of the range is then theirs, and the check is not done.
     """
     space = reservation.address_space_bytes
     slack = PROCESS_TOLERANCE_BYTES
@@ -98,10 +111,20 @@ def check_counters(
         # Less than the capacity, so that a range committed as a whole does not pass.
         "device_memory": (0, 0, min(DEVICE_TOLERANCE_BYTES, reservation.capacity - 1)),
     }
-    return tuple(
+    checks = tuple(
         _check(name, before[name], after[name], in_range.get(name), expected[name])
         for name in before
     )
+    return tuple(map(_not_ours, checks, repeat(reservation.capacity))) if shared else checks
+
+
+def _not_ours(check: Check, capacity: int) -> Check:
+    change = check.values.get("change_bytes")
+    if not check.failed or not isinstance(change, int):
+        return check
+    if abs(change - capacity) <= DEVICE_TOLERANCE_BYTES:
+        return check
+    return Check(check.name, CheckOutcome.NOT_DONE, {**check.values, "reason": "device-shared"})
 
 
 def _check(
@@ -132,12 +155,9 @@ def _check(
     )
 
 
-def _read(backing: VirtualBacking) -> dict[str, int | None]:
+def _read(use: DeviceUse | None) -> dict[str, int | None]:
     """Return the counters of this process, or the memory in use on the device."""
-    if backing.tier is not Tier.DEVICE:
-        return _by_name(read_process())
-    context = cast("CudaBacking", backing).context  # the only backing with device memory
-    return {"device_memory": context.used_bytes()}
+    return _by_name(read_process()) if use is None else {"device_memory": use.read()}
 
 
 def _by_name(counters: Counters) -> dict[str, int | None]:

@@ -11,10 +11,9 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.memory import open_device
@@ -23,9 +22,7 @@ from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.devices import devices
 from vmtool.memory.cuda.driver import CudaError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 _PATTERN: Final = bytes(range(256)) * 16
 _ANSWER: Final = _PATTERN[::-1]
@@ -33,25 +30,6 @@ _ROUNDS: Final = 9
 _TIMEOUT_S: Final = 60
 #: Kinds of handle that can be exported, by the name that results use.
 HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
-
-
-@dataclass(frozen=True, slots=True)
-class HandleTrial:
-    """One handle of one kind, created and exported for a moment.
-
-    Attributes:
-        handle: ``none``, ``posix-fd`` or ``fabric``.
-        created: Whether ``cuMemCreate`` gave one.
-        exported: Whether it could be exported; ``None`` where that was not tried.
-        refusal: The symbol of the call that failed; ``None`` if none did.
-        cause: What that means, where it is known.
-    """
-
-    handle: str
-    created: bool
-    exported: bool | None
-    refusal: str | None = None
-    cause: str | None = None
 
 
 def try_handles(backing: CudaBacking) -> tuple[HandleTrial, ...]:
@@ -94,28 +72,6 @@ def _refused(context: DeviceContext, name: str, error: CudaError, *, created: bo
     if context.lost:
         raise error
     return HandleTrial(name, created, False if created else None, error.symbol, error.cause)
-
-
-@dataclass(frozen=True, slots=True)
-class SharingTrial:
-    """One piece of memory, exported by one process and used by another.
-
-    Attributes:
-        seen: Whether the importer read what the exporter had written.
-        written_back: Whether the exporter read what the importer had written.
-        outlives_exporter: Whether the importer still read it when the exporter was gone.
-        descriptors: File descriptors that one imported handle keeps open; ``None`` if not available.
-        steps_ns: What each step took: ``create`` and ``export`` on one side, ``import``, ``map``,
-            ``access``, ``unmap`` and ``release`` on the other.
-        error: What ended it; ``None`` if nothing did.
-    """
-
-    seen: bool | None = None
-    written_back: bool | None = None
-    outlives_exporter: bool | None = None
-    descriptors: int | None = None
-    steps_ns: Mapping[str, int] | None = None
-    error: str | None = None
 
 
 def share_between_processes(ordinal: int) -> SharingTrial:
@@ -267,31 +223,6 @@ def _export(channel: socket.socket, ordinal: int, nbytes: int) -> None:
     channel.recv(16)
     channel.sendall(b"seen" if _read(context, address) == _ANSWER else b"not seen")
     channel.recv(16)  # until this process is ended, with everything still mapped
-
-
-@dataclass(frozen=True, slots=True)
-class PeerTrial:
-    """Memory of one device made accessible to another.
-
-    Attributes:
-        owner: The device whose memory it is.
-        peer: The device that reads it.
-        offered: What ``cuDeviceCanAccessPeer`` answers.
-        granted: Whether ``cuMemSetAccess`` took both; ``None`` if it was not tried.
-        seen: Whether the peer read what was written; ``None`` if it had no access.
-        alone_ns: Median of ``cuMemSetAccess`` for the owner alone.
-        together_ns: The same for both; the difference is what a peer costs.
-        refusal: The symbol of the refusal.
-    """
-
-    owner: int
-    peer: int
-    offered: bool
-    granted: bool | None = None
-    seen: bool | None = None
-    alone_ns: int | None = None
-    together_ns: int | None = None
-    refusal: str | None = None
 
 
 def try_peers() -> tuple[PeerTrial, ...]:

@@ -10,7 +10,7 @@ from rich.text import Text
 from vmtool.memory.cuda.diagnosis import dotted
 from vmtool.report.machine import machine_rows
 from vmtool.report.table import plain_table, table
-from vmtool.units import KIB, MIB, format_size
+from vmtool.units import KIB, MIB, format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         AllocationGranularity,
         BackingGranularity,
         GranularityResult,
+        HandleTrial,
+        PeerTrial,
+        SharingTrial,
         TokensPerGranule,
     )
 
@@ -52,6 +55,56 @@ def print_device(backing: BackingGranularity, device: DeviceInfo, console: Conso
         for kind in backing.allocations:
             table.add_row(_name(kind), _WORDS[kind.supported], *_granularities(kind))
         console.print(table)
+    for trial in backing.handles:
+        console.print(_handle(trial, device))
+    if backing.sharing is not None:
+        console.print(_sharing(backing.sharing))
+    if backing.used_by:
+        users = ", ".join(f"{each.name or 'process'} ({each.pid})" for each in backing.used_by)
+        console.print(
+            f"no reservation was tried, as it is in use by {users}; --backing {backing.name} does"
+        )
+
+
+def _handle(trial: HandleTrial, device: DeviceInfo) -> str:
+    offered = {"posix-fd": "posix_fd", "fabric": "fabric"}.get(trial.handle, "vmm")
+    value = device.attributes[offered]
+    words = f"handle {trial.handle}: attribute {_WORDS[None if value is None else bool(value)]}, "
+    if not trial.created:
+        return (
+            words + f"creation refused ({trial.refusal}){f': {trial.cause}' if trial.cause else ''}"
+        )
+    if trial.exported is False:
+        return words + f"created, export refused ({trial.refusal})"
+    return words + ("created and exported" if trial.exported else "created")
+
+
+def _sharing(trial: SharingTrial) -> str:
+    if trial.error is not None:
+        return f"sharing between two processes failed: {trial.error}"
+    steps = ", ".join(
+        f"{name} {format_duration(ns)}" for name, ns in (trial.steps_ns or {}).items()
+    )
+    return (
+        f"sharing between two processes: contents {'seen' if trial.seen else 'NOT seen'} on the other "
+        f"side, written back {'seen' if trial.written_back else 'NOT seen'}, memory "
+        f"{'outlives' if trial.outlives_exporter else 'does not outlive'} its exporter ({steps})"
+    )
+
+
+def _print_peers(peers: tuple[PeerTrial, ...], console: Console) -> None:
+    console.print(Text("\npeers", style="bold"))
+    shown = plain_table("memory of", ("used by", "left"), ("access", "left"), "set access", "alone")
+    for each in peers:
+        if each.granted is None or not each.granted:
+            access = f"refused ({each.refusal})" if each.refusal else "not offered"
+        else:
+            access = "yes, contents seen" if each.seen else "yes, contents NOT seen"
+        times = [
+            _NONE if ns is None else format_duration(ns) for ns in (each.together_ns, each.alone_ns)
+        ]
+        shown.add_row(f"cuda:{each.owner}", f"cuda:{each.peer}", access, *times)
+    console.print(shown)
 
 
 def _facts(backing: BackingGranularity, device: DeviceInfo) -> list[tuple[str, str]]:
@@ -122,6 +175,8 @@ def to_text(result: GranularityResult, console: Console) -> None:
             console.print(f"\n{backing.name}: not available: {backing.absent}")
             if backing.hint:
                 console.print(f"  {backing.hint}")
+    if result.peers:
+        _print_peers(result.peers, console)
     if result.tokens_per_granule:
         _print_tokens(result, console)
     for backing in backings:

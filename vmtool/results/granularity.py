@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
 from vmtool.memory.cuda.devices import DeviceInfo  # noqa: TC001
 from vmtool.results.check import Check  # noqa: TC001
@@ -51,6 +52,72 @@ class LargestReservation:
 
 
 @dataclass(frozen=True, slots=True)
+class HandleTrial:
+    """One handle of one kind, created and exported for a moment.
+
+    Attributes:
+        handle: ``none``, ``posix-fd`` or ``fabric``.
+        created: Whether ``cuMemCreate`` gave one.
+        exported: Whether it could be exported; ``None`` where that was not tried.
+        refusal: The symbol of the call that failed; ``None`` if none did.
+        cause: What that means, where it is known.
+    """
+
+    handle: str
+    created: bool
+    exported: bool | None
+    refusal: str | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharingTrial:
+    """One piece of memory, exported by one process and used by another.
+
+    Attributes:
+        seen: Whether the importer read what the exporter had written.
+        written_back: Whether the exporter read what the importer had written.
+        outlives_exporter: Whether the importer still read it when the exporter was gone.
+        descriptors: File descriptors that one imported handle keeps open; ``None`` if not available.
+        steps_ns: What each step took: ``create`` and ``export`` on one side, ``import``, ``map``,
+            ``access``, ``unmap`` and ``release`` on the other.
+        error: What ended it; ``None`` if nothing did.
+    """
+
+    seen: bool | None = None
+    written_back: bool | None = None
+    outlives_exporter: bool | None = None
+    descriptors: int | None = None
+    steps_ns: dict[str, int] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTrial:
+    """Memory of one device made accessible to another.
+
+    Attributes:
+        owner: The device whose memory it is.
+        peer: The device that reads it.
+        offered: What ``cuDeviceCanAccessPeer`` answers.
+        granted: Whether ``cuMemSetAccess`` took both; ``None`` if it was not tried.
+        seen: Whether the peer read what was written; ``None`` if it had no access.
+        alone_ns: Median of ``cuMemSetAccess`` for the owner alone.
+        together_ns: The same for both; the difference is what a peer costs.
+        refusal: The symbol of the refusal.
+    """
+
+    owner: int
+    peer: int
+    offered: bool
+    granted: bool | None = None
+    seen: bool | None = None
+    alone_ns: int | None = None
+    together_ns: int | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BackingGranularity:
     """One backing.
 
@@ -67,6 +134,10 @@ class BackingGranularity:
             the host.
         free_bytes: The device's free memory, with this process's own context in place.
         allocations: The granularity of each kind of allocation on the device.
+        handles: What ``--prove`` found of each kind of handle, created and exported for a moment.
+        sharing: What ``--prove`` found of sharing memory between two processes.
+        used_by: Other processes with a context on the device, which vmtool then made none on: no
+            reservation was tried; ``None`` if not available.
     """
 
     name: str
@@ -79,6 +150,9 @@ class BackingGranularity:
     device: DeviceInfo | None = None
     free_bytes: int | None = None
     allocations: tuple[AllocationGranularity, ...] = ()
+    handles: tuple[HandleTrial, ...] = ()
+    sharing: SharingTrial | None = None
+    used_by: tuple[DeviceProcess, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +188,7 @@ class GranularityResult:
         backings: The host and every device.
         tokens_per_granule: For each KV tensor that was asked about and each granule: those of this
             machine, and those in common use.
+        peers: What ``--prove`` found of each pair of devices.
     """
 
     machine: MachineFacts
@@ -123,3 +198,4 @@ class GranularityResult:
     commit_headroom_bytes: int | None
     backings: tuple[BackingGranularity, ...]
     tokens_per_granule: tuple[TokensPerGranule, ...]
+    peers: tuple[PeerTrial, ...] = ()
