@@ -3,7 +3,7 @@
 import csv
 import re
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
@@ -11,34 +11,45 @@ from printed import printed
 from stored_runs import described
 
 from vmtool.cli import kv_replay as module
-from vmtool.cli.kv_replay import replay_rows
-from vmtool.cli.kv_replay_plan import read_rules
+from vmtool.cli.kv_replay import compare_cells, replay_cells
+from vmtool.cli.kv_replay_plan import ReplayOptions
 from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
 from vmtool.kv.sources import load
-from vmtool.kv.traces import Trace
 from vmtool.memory.process import wine_version
 from vmtool.replay.run import run_replay
-from vmtool.report.replay import to_text
-from vmtool.report.replay_page import compare_page
-from vmtool.report.replay_table import ComparedReplay, compare_document, compare_text
+from vmtool.report import replay as report
+from vmtool.report import replay_compare as compare_report
+from vmtool.results.replay import ComparedReplay, ReplayComparison
 from vmtool.units import format_size
 
 SMALL = ("synthetic:requests=40,rate=20", "--model", "qwen3-0.6b", "--budget", "1GiB")
 
 
+def small_options():
+    """Return the options of SMALL."""
+    given = module.command.make_context("kv-replay", [*SMALL]).params
+    names = {field.name for field in fields(ReplayOptions)}
+    chosen = {name: value for name, value in given.items() if name in names}
+    return ReplayOptions(**{**chosen, "trace": SMALL[0]})
+
+
 def replayed():
     """Return the result of SMALL."""
-    options = module.command.make_context("kv-replay", [*SMALL]).params
-    rules = read_rules(options, load("qwen3-0.6b"), Budget(1 << 30, "as given"), None)
-    return run_replay(Trace(SMALL[0]), rules.plan, rules.settings)
+    options = small_options()
+    rules = options.rules(load("qwen3-0.6b"), Budget(1 << 30, "as given"), None)
+    return run_replay(options.open_trace(), rules.plan, rules.settings)
+
+
+def compared(*rows, complete=True):
+    return ReplayComparison.of(rows, complete=complete)
 
 
 def test_the_text_says_what_happened(vmtool):
     ran = vmtool("kv-replay", *SMALL)
     assert ran.code == 0
     assert ran.stderr == ""
-    for words in ("live", "committed", "reserved", "wasted", "queue", "commits", "releases"):
+    for words in ("live", "committed", "reserved", "waste", "waiting", "commits", "releases"):
         assert words in ran.stdout
     assert "█" in ran.stdout
 
@@ -75,7 +86,7 @@ def test_bad_lines_are_told_by_number(vmtool, tmp_path):
     path.write_text('{"prompt_len": 5, "output_len": 5}\n{"prompt_len": -5, "output_len": 5}\n')
     ran = vmtool("kv-replay", str(path), *SMALL[1:])
     assert ran.code == 0
-    assert "1 line is no request: line 2 prompt_len -5 is not from 0" in " ".join(
+    assert "1 line is not a request: line 2 prompt_len -5 is not from 0" in " ".join(
         ran.stdout.split()
     )
     assert vmtool("kv-replay", str(path), *SMALL[1:], "--max-bad-lines", "0").code == 2
@@ -110,31 +121,31 @@ def test_a_real_run_has_the_bytes_of_the_simulation(vmtool):
     assert real == simulated
 
 
-def test_the_smallest_budget_that_refuses_nothing_is_told(vmtool):
+def test_the_smallest_budget_without_refusals_is_found(vmtool):
     small = (*SMALL[:-1], "400MiB")
-    assert "--find-budget tells" in vmtool("kv-replay", *small).stdout
+    assert "use --find-budget to find" in vmtool("kv-replay", *small).stdout
     assert vmtool("kv-replay", *small, "--json").document["enough_budget_bytes"] is None
     found = vmtool("kv-replay", *small, "--find-budget", "--json").document
     enough = found["enough_budget_bytes"]
     assert found["requests"]["refused_admissions"] > 0
     assert enough > found["usage"]["committed"]["peak_bytes"]
     ran = vmtool("kv-replay", *small[:-1], str(enough))
-    assert f"({enough:,} bytes) is the least that refuses nothing" in ran.stdout
+    assert f"({enough:,} bytes) is the smallest without refusals" in ran.stdout
     assert " 0 admissions, 0 steps" in ran.stdout
     less = vmtool("kv-replay", *small[:-1], str(enough - 1), "--json").document
     assert less["requests"]["refused_admissions"] + less["requests"]["refused_steps"] > 0
     axis = ("--compare", "policy=per-tensor,paged")
-    assert " enough " not in vmtool("kv-replay", *small, *axis).stdout
+    assert "budget without refusals" not in vmtool("kv-replay", *small, *axis).stdout
     assert format_size(enough) in vmtool("kv-replay", *small, *axis, "--find-budget").stdout
 
 
 @pytest.mark.parametrize("more", [(), ("--find-budget",)])
-def test_no_budget_is_told_where_all_requests_are_too_long(vmtool, more):
+def test_no_budget_is_enough_where_all_requests_are_too_long(vmtool, more):
     ran = vmtool("kv-replay", *SMALL, "--context", "1", *more)
     text = " ".join(ran.stdout.split())
     assert ran.code == 0
-    assert "budget no request can be admitted, whatever the budget: all are too long" in text
-    assert "at most 256 sequences of 1 token 40 requests" in text
+    assert "budget no budget is enough: every request is longer than --context" in text
+    assert "at most 256 sequences of 1 token " in text
 
 
 def test_prefixes_that_are_kept_are_not_prefilled_again(vmtool, tmp_path):
@@ -149,31 +160,31 @@ def test_prefixes_that_are_kept_are_not_prefilled_again(vmtool, tmp_path):
     assert ran.document["prefix_cache"]["saved_tokens"] == 512 + 1024 + 1024
     assert vmtool("kv-replay", *rules, "--json").document["prefix_cache"] is None
     text = " ".join(vmtool("kv-replay", *rules, "--prefix-cache").stdout.split())
-    assert "62.4% of the tokens to prefill were there (2,560)" in text
+    assert "hit rate 62.4% (2,560 tokens not prefilled)" in text
 
 
 def test_page_faults_are_a_phase_of_their_own_unless_left_out(vmtool):
     rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
     touched, bare = vmtool("kv-replay", *rules), vmtool("kv-replay", *rules, "--no-touch")
     assert re.search(r"^touch +[1-9]", touched.stdout, re.MULTILINE)
-    assert "with the page faults" in " ".join(touched.stdout.split())
+    assert "steps include the page faults" in " ".join(touched.stdout.split())
     assert not re.search(r"^touch ", bare.stdout, re.MULTILINE)
-    assert "page faults of the first writes come on top" in " ".join(bare.stdout.split())
+    assert "no time includes page faults, as --no-touch was given" in " ".join(bare.stdout.split())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux faults pages in at commit")
 @pytest.mark.parametrize("touch", ["--touch", "--no-touch"])
-def test_page_faults_of_a_commit_are_told_there(vmtool, touch):
+def test_page_faults_of_a_commit_are_in_its_time(vmtool, touch):
     rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
     text = " ".join(vmtool("kv-replay", *rules, "--prefault", touch).stdout.split())
-    assert "; the page faults are in the commits, which fault every page in" in text
+    assert "; commits include the page faults" in text
     assert "first writes" not in text
 
 
-def test_steps_that_committed_nothing_are_told_as_none(vmtool):
+def test_steps_that_committed_nothing_are_none(vmtool):
     rules = (*REAL, "--budget", "200MiB", "--granule", "64KiB", "--backing", "host")
     text = " ".join(vmtool("kv-replay", *rules, "--context", "1").stdout.split())
-    assert "No decode step committed memory" in text
+    assert "no decode step committed memory" in text
     assert "0 of 0" not in text
 
 
@@ -181,7 +192,7 @@ def test_one_is_no_plural():
     result = replayed()
     one = dict.fromkeys(("refused_admissions", "refused_steps", "preemptions"), 1)
     result = replace(result, requests=replace(result.requests, **one))
-    text = "\n".join(printed(partial(to_text, result), 100))
+    text = "\n".join(printed(partial(report.to_text, result), 100))
     assert "1 admission, 1 step; 1 preemption\n" in text
 
 
@@ -211,12 +222,12 @@ def test_a_plan_that_reserves_too_much_names_the_options_that_lower_that(vmtool_
         (("--compare", "policy="), "no values"),
         (("--compare", "policy=pagd"), "unknown policy"),
         (("--compare", "dtype=bf17"), "did you mean bf16"),
-        (("--compare", "on-refusal=panic"), "none of wait, reject and preempt"),
+        (("--compare", "on-refusal=panic"), "is not wait, reject or preempt"),
         (("--compare", "block=0"), "at least one token"),
         (("--method", "fixed"), "need --backing"),
         (("--no-touch",), "need --backing"),
-        (("--prefix-cache", "--no-share"), "keeps what is shared"),
-        (("--prefix-cache", "--find-budget"), "no budget is enough"),
+        (("--prefix-cache", "--no-share"), "keeps shared prefixes"),
+        (("--prefix-cache", "--find-budget"), "fills any budget"),
         (("--backing", "host", "--granule", "5000", "--budget", "64MiB"), "not a multiple"),
         (("--html", "/nowhere/x.html"), "cannot write"),
     ],
@@ -265,33 +276,71 @@ def test_one_row_that_is_refused_takes_no_other_with_it():
     result = replayed()
 
     def once(changed):
-        if changed["granule"] == 4096:
+        if changed.granule == 4096:
             raise RefusedError("too many memory areas")
         return result
 
-    rows, complete = replay_rows({}, {"granule": ["4KiB", "2MiB"]}, once)
-    assert complete
-    assert [row.result for row in rows] == [None, result]
-    assert rows[0].impossible == "too many memory areas"
+    cells = replay_cells(small_options(), {"granule": ["4KiB", "2MiB"]})
+    found = compare_cells(cells, once)
+    assert found.complete
+    assert [row.result for row in found.rows] == [None, result]
+    assert found.rows[0].impossible == "too many memory areas"
     with pytest.raises(RefusedError, match="memory areas"):
-        replay_rows({}, {"granule": ["4KiB"]}, once)
+        compare_cells(cells[:1], once)
 
 
 def test_an_interrupted_comparison_says_so():
-    rows = [ComparedReplay({"policy": "paged"}, replayed(), "")]
-    assert compare_document(rows, [], complete=False)["complete"] is False
-    assert compare_document(rows, [], complete=True)["complete"] is True
-    assert "interrupted" in compare_page(rows, command=[], complete=False)
-    assert "interrupted" not in compare_page(rows, command=[], complete=True)
-    assert printed(partial(compare_text, [])) == ["no combination was replayed to its end"]
-    compare_page([], command=[], complete=False)
+    row = ComparedReplay({"policy": "paged"}, replayed(), "")
+    assert "interrupted" in compare_report.to_html(compared(row, complete=False), [])
+    assert "interrupted" not in compare_report.to_html(compared(row), [])
+    nothing = compared(complete=False)
+    lines = printed(partial(compare_report.to_text, nothing))
+    assert lines == ["interrupted before the first combination was complete"]
+    compare_report.to_html(nothing, [])
+
+
+def test_combinations_replayed_at_once_are_those_of_one_after_the_other(vmtool):
+    axes = ("--compare", "policy=per-tensor,straddle-loses,paged", "granule=16KiB")
+    rules = ("kv-replay", *SMALL, "--seed", "5", "--on-refusal", "wait", *axes, "--json")
+    serial = vmtool(*rules).document
+    at_once = vmtool(*rules, "--jobs", "2").document
+    assert at_once.pop("command") != serial.pop("command")
+    assert at_once == serial
+    assert serial["rows"][1]["impossible"]
+
+
+def test_jobs_need_a_comparison_of_simulations(vmtool):
+    assert "--jobs" in vmtool("kv-replay", *SMALL, "--jobs", "2").stderr
+    axes = ("--compare", "granule=64KiB,2MiB")
+    ran = vmtool("kv-replay", *SMALL, *axes, "--jobs", "2", "--backing", "host")
+    assert (ran.code, ran.stdout) == (2, "")
+
+
+def test_the_report(golden):
+    result = replayed()
+    golden("kv-replay", partial(report.to_text, result))
+    rows = [
+        ComparedReplay({"policy": "per-tensor"}, result, ""),
+        ComparedReplay({"policy": "straddle-loses"}, None, "a block is more than a granule"),
+    ]
+    golden("kv-replay-compare", partial(compare_report.to_text, compared(*rows)))
+
+
+def test_late_requests_are_a_notice_that_names_sort(vmtool, tmp_path):
+    trace = tmp_path / "t.jsonl"
+    line = '{{"prompt_len": 5, "output_len": 5, "arrival_time": {}}}\n'
+    trace.write_text("".join(line.format(at if at != 50 else 1) for at in range(200)))
+    ran = vmtool("kv-replay", str(trace), *SMALL[1:])
+    assert ran.code == 0
+    assert "1 request is earlier than one before it; --sort sorts by time" in ran.stderr
+    assert vmtool("kv-replay", str(trace), *SMALL[1:], "--sort").stderr == ""
 
 
 @pytest.mark.parametrize("given", ["--commit-ahead=1048577", "--compare=commit-ahead=1048577"])
 def test_the_most_that_is_committed_ahead_holds_for_an_axis_too(vmtool, given):
     ran = vmtool("kv-replay", *SMALL, given)
     assert (ran.code, ran.stdout) == (2, "")
-    assert "1048576 at most" in ran.stderr
+    assert "must be at most 1048576" in ran.stderr
 
 
 def test_a_replay_that_committed_nothing_has_no_plot(vmtool):
@@ -330,14 +379,14 @@ def test_the_page_needs_nothing_but_itself_and_is_escaped(vmtool, tmp_path):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
     result = replayed()
-    lines = printed(partial(to_text, result), width)
+    lines = printed(partial(report.to_text, result), width)
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
     words = " ".join(lines).split()
     assert f"{result.requests.decode_steps:,}" in words
     assert f"{result.operations.commits:,}" in words
-    rows = [ComparedReplay({"policy": "per-tensor"}, result, "")]
-    assert max(map(len, printed(partial(compare_text, rows), width))) <= width
+    rows = compared(ComparedReplay({"policy": "per-tensor"}, result, ""))
+    assert max(map(len, printed(partial(compare_report.to_text, rows), width))) <= width
 
 
 def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
@@ -348,7 +397,7 @@ def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
         for policy, found in (("per-tensor", result), ("token-major", other), ("paged", result))
         for granule in ("64KiB", "2MiB")
     ]
-    lines = printed(partial(compare_text, rows))
+    lines = printed(partial(compare_report.to_text, compared(*rows)))
     start = next(i for i, line in enumerate(lines) if line.startswith("The same in every row: "))
     assert f"finished {result.requests.finished:,}" in " ".join(lines[start:])
     table = lines[lines.index("", start) + 1 :]

@@ -1,9 +1,10 @@
-"""The options of ``vmtool kv-replay``, in the groups that its help shows them in."""
+"""``vmtool kv-replay``: its options, its comparison, and the command."""
 
 from __future__ import annotations
 
 import itertools
-from functools import partial
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,6 +17,7 @@ from vmtool.cli.kv_estimate import (
     RESERVE,
 )
 from vmtool.cli.kv_question import read_granule
+from vmtool.cli.kv_replay_plan import ReplayOptions
 from vmtool.cli.options import (
     COUNT,
     SIZE,
@@ -38,10 +40,15 @@ from vmtool.errors import (
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.report.replay_table import ComparedReplay
-    from vmtool.results.replay import ReplayResult
+    from vmtool.kv.traces import Trace
+    from vmtool.memory.backing import VirtualBacking
+    from vmtool.replay.plan import Rules
+    from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
+
+    #: Labels and options of one combination.
+    Cell = tuple[dict[str, str], ReplayOptions]
 
 _TRACE: Final = (
     click.argument("trace", nargs=-1),
@@ -52,7 +59,13 @@ _TRACE: Final = (
         "--rate",
         type=float,
         metavar="N",
-        help="Requests in a second where the trace has no times (Poisson); all at once by default.",
+        help="Requests a second where the trace has no times (Poisson).  [default: all at once]",
+    ),
+    click.option(
+        "--sort",
+        is_flag=True,
+        help="Sort requests by time, in memory. Without it, more than 1 % earlier than one before "
+        "are refused.",
     ),
     click.option(
         "--max-bad-lines",
@@ -60,7 +73,7 @@ _TRACE: Final = (
         default=100,
         show_default=True,
         metavar="N",
-        help="Fail when more lines than N are no requests.",
+        help="Fail when more than N lines are not requests.",
     ),
     click.option(
         "--seed",
@@ -68,7 +81,7 @@ _TRACE: Final = (
         default=0,
         show_default=True,
         metavar="N",
-        help="Of what is drawn: a synthetic trace, arrivals at --rate.",
+        help="Seed of a synthetic trace and of arrivals at --rate.",
     ),
 )
 
@@ -87,8 +100,8 @@ _PACKING: Final = (
     click.option(
         "--find-budget",
         is_flag=True,
-        help="If something is refused, find the smallest budget that refuses nothing: the trace is "
-        "simulated once more, without a limit.",
+        help="After refusals, find the smallest budget without refusals: simulate the trace again "
+        "without a limit.",
     ),
     click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
     RESERVE,
@@ -96,7 +109,7 @@ _PACKING: Final = (
         "--context",
         type=COUNT,
         metavar="TOKENS",
-        help="The longest sequence; the model's own by default. Longer requests are rejected.",
+        help="The longest sequence; longer requests are rejected.  [default: the model's context]",
     ),
     IN_FLIGHT,
     POLICY,
@@ -113,26 +126,26 @@ _PACKING: Final = (
         default=0,
         show_default=True,
         metavar="TOKENS",
-        help="Commit for so many tokens before they are due.",
+        help="Commit memory for this many tokens before they are due.",
     ),
     click.option(
         "--retain",
         type=SIZE_OR_ZERO,
         default=0,
         metavar="SIZE",
-        help="Keep so much released memory in a pool for the next commit.",
+        help="Keep up to SIZE of released memory in a pool for the next commit.",
     ),
     click.option(
         "--share/--no-share",
         default=True,
         show_default=True,
-        help="Share the whole granules (or blocks) of equal prefixes, where the trace names them.",
+        help="Share full granules or blocks of equal prefixes, where the trace names them.",
     ),
     click.option(
         "--prefix-cache",
         is_flag=True,
-        help="Keep them when no sequence has them any more, until the memory is needed; what is "
-        "there is not prefilled again.",
+        help="Keep prefixes that no sequence uses until the memory is needed, and do not prefill "
+        "them again.",
     ),
 )
 
@@ -143,7 +156,7 @@ _CLOCK: Final = (
         default=30.0,
         show_default=True,
         metavar="N",
-        help="How fast each sequence decodes.",
+        help="Decode rate of each sequence.",
     ),
     click.option(
         "--prefill-rate",
@@ -151,7 +164,7 @@ _CLOCK: Final = (
         default=8000.0,
         show_default=True,
         metavar="N",
-        help="Prompt tokens of a sequence in a second.",
+        help="Prompt tokens that a sequence prefills a second.",
     ),
     click.option(
         "--max-sequences",
@@ -159,15 +172,15 @@ _CLOCK: Final = (
         default=256,
         show_default=True,
         metavar="N",
-        help="Sequences at once, at most.",
+        help="The most sequences at once.",
     ),
     click.option(
         "--on-refusal",
         type=click.Choice(("wait", "reject", "preempt")),
         default="preempt",
         show_default=True,
-        help="When memory is refused: wait for it, end the request, or take it from the youngest, "
-        "which begins anew. An admission waits, or with reject ends.",
+        help="When memory is refused to a step: wait, end the request, or preempt the youngest "
+        "sequence, which starts again. An admission waits, or ends with reject.",
     ),
 )
 
@@ -175,15 +188,15 @@ _REAL: Final = (
     click.option(
         "--backing",
         metavar="NAME",
-        help="Do it on real memory too: host, cuda or cuda:N.  [default: only simulate]",
+        help="Also use real memory: host, cuda or cuda:N.  [default: simulate only]",
     ),
     click.option("--method", metavar="NAME", help="How the host commits; see vmtool stress -h."),
     click.option(
         "--touch/--no-touch",
         default=True,
         show_default=True,
-        help="Write to each page after its commit, as an engine does that fills it; without, the "
-        "times of a host leave its page faults out.",
+        help="Write to each page after its commit, as an engine would. With --no-touch, no time "
+        "includes page faults.",
     ),
     click.option("--prefault", is_flag=True, help="Fault every page in at commit (host, Linux)."),
 )
@@ -196,12 +209,27 @@ _FILES: Final = (
         help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; more "
         "axes may follow.",
     ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Replay N combinations of --compare at once.",
+    ),
     html_option,
-    csv_option("the totals over time, or the table of --compare, as CSV"),
+    csv_option("the timeline, or the table of --compare, as CSV"),
 )
 
 #: Every option of the command but those that other commands share.
-replay_options: Final = option_group(*_TRACE, *_MODEL, *_PACKING, *_CLOCK, *_REAL, *_FILES)
+replay_options: Final = option_group(
+    option_group(*_TRACE, heading="Trace"),
+    option_group(*_MODEL, heading="Model"),
+    option_group(*_PACKING, heading="Memory"),
+    option_group(*_CLOCK, heading="Simulated engine"),
+    option_group(*_REAL, heading="Real memory"),
+    option_group(*_FILES, heading="Comparison and files"),
+)
 
 
 def _policy(text: str) -> str:
@@ -221,7 +249,7 @@ def _dtype(text: str) -> str:
 
 def _mode(text: str) -> str:
     if text not in ("wait", "reject", "preempt"):
-        raise ValueError(f"{text[:40]!r} is none of wait, reject and preempt")
+        raise ValueError(f"{text[:40]!r} is not wait, reject or preempt")
     return text
 
 
@@ -238,7 +266,7 @@ _MOST_ROWS: Final = 100
 
 
 def is_axis(text: str) -> bool:
-    """Tell whether *text* is an axis of a comparison, such as ``granule=64KiB,2MiB``."""
+    """Return whether *text* is an axis of a comparison, such as ``granule=64KiB,2MiB``."""
     return text.partition("=")[0] in _READERS and "=" in text
 
 
@@ -247,82 +275,67 @@ def replay_axes(texts: Sequence[str]) -> dict[str, list[str]]:
     return read_axes(texts, _READERS, _MOST_ROWS)
 
 
-def replay_rows(
-    options: Mapping[str, Any],
-    axes: Mapping[str, Sequence[str]],
-    replay: Callable[[Mapping[str, Any]], ReplayResult],
-) -> tuple[list[ComparedReplay], bool]:
-    """Replay every combination.
-
-    Args:
-        options: As click has them.
-        axes: The values on each axis.
-        replay: Replays the trace under changed options.
-
-    Returns:
-        The rows, and whether they are all there: an interrupted replay is no row.
+def replay_cells(options: ReplayOptions, axes: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """Return every combination; each value is read before the first replay.
 
     Raises:
-        UsageError: If a value on an axis is unknown, or no combination is possible.
-        RefusedError: If no combination is safe on this machine.
+        UsageError: If a value on an axis is unknown.
     """
-    from vmtool.report.replay_table import ComparedReplay
-
-    rows: list[ComparedReplay] = []
-    refusal: UsageError | RefusedError | None = None
-    for labels, changed in _combinations(options, axes):
-        try:
-            result = replay(changed)
-        except (UsageError, RefusedError) as error:
-            if isinstance(error, InputError):
-                raise  # the trace is bad, and so in every row
-            rows.append(ComparedReplay(labels, None, str(error)))
-            refusal = refusal or error
-            continue
-        if not result.complete:
-            return rows, False
-        rows.append(ComparedReplay(labels, result, ""))
-    if refusal is not None and all(row.result is None for row in rows):
-        raise refusal
-    return rows, True
-
-
-def answer_compare(
-    rows: Sequence[ComparedReplay], options: Mapping[str, Any], output: Output, *, complete: bool
-) -> int:
-    """Print one table of *rows*, and write the files that *options* ask for."""
-    from vmtool.report.replay_table import compare_csv, compare_document, compare_text
-
-    output.emit(
-        lambda: compare_document(rows, command_line(), complete=complete),
-        lambda console: compare_text(rows, console),
-    )
-
-    def page() -> str:
-        from vmtool.report.replay_page import compare_page
-
-        return compare_page(rows, command=command_line(), complete=complete)
-
-    output.save(options["html"], page)
-    output.save(options["csv"], lambda: compare_csv(rows))
-    if complete:
-        return ExitCode.DONE
-    output.notice(f"interrupted after {len(rows)} rows; everything is released")
-    return ExitCode.INTERRUPTED
-
-
-def _combinations(
-    options: Mapping[str, Any], axes: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-    """Yield the labels and the options of each row; every value is read before the first."""
     read = {axis: [_read(axis, value) for value in found] for axis, found in axes.items()}
+    cells = []
     for chosen in itertools.product(*(range(len(found)) for found in axes.values())):
         places = dict(zip(axes, chosen, strict=True))
         labels = {axis: axes[axis][at] for axis, at in places.items()}
         changed = {axis.replace("-", "_"): read[axis][at] for axis, at in places.items()}
         if "dtype" in changed:
             changed |= {"dtype_k": None, "dtype_v": None}
-        yield labels, {**options, **changed}
+        cells.append((labels, replace(options, **changed)))
+    return cells
+
+
+def compare_cells(
+    cells: Sequence[Cell], replay: Callable[[ReplayOptions], ReplayResult]
+) -> ReplayComparison:
+    """Replay every combination, one after the other; an interrupted replay is no row.
+
+    Raises:
+        UsageError: If no combination is possible.
+        RefusedError: If no combination is safe on this machine.
+    """
+    from vmtool.results.replay import ComparedReplay
+
+    def rows() -> Iterator[ComparedReplay | None]:
+        for labels, options in cells:
+            try:
+                result = replay(options)
+            except InputError:
+                raise  # the trace is bad, and so in every row
+            except (UsageError, RefusedError) as error:
+                refusals.append(error)
+                yield ComparedReplay(labels, None, str(error))
+            else:
+                yield ComparedReplay(labels, result, "") if result.complete else None
+
+    refusals: list[UsageError | RefusedError] = []
+    return _compared(rows(), refusals)
+
+
+def _compared(
+    found: Iterable[ComparedReplay | None], refusals: Sequence[UsageError | RefusedError]
+) -> ReplayComparison:
+    """Return the comparison of the rows before the first that is missing."""
+    from vmtool.results.replay import ReplayComparison
+
+    rows: list[ComparedReplay] = []
+    complete = True
+    for row in found:
+        if row is None:
+            complete = False
+            break
+        rows.append(row)
+    if refusals and complete and all(row.result is None for row in rows):
+        raise refusals[0]
+    return ReplayComparison.of(rows, complete=complete)
 
 
 def _read(axis: str, value: str) -> Any:
@@ -337,73 +350,190 @@ def _read(axis: str, value: str) -> Any:
     return found
 
 
-@click.command("kv-replay", cls=Command)
+@click.command(
+    "kv-replay",
+    cls=Command,
+    short_help="What a request trace does to KV memory, real or simulated.",
+)
 @replay_options
 @output_options
 def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Replay a trace of requests as sequences that grow token by token, and account every byte.
 
     \b
-    vmtool kv-replay synthetic:requests=500 --model llama-3.1-8b --budget 8GiB
-    vmtool kv-replay synthetic:requests=9 --model qwen3-0.6b --backing host
+    vmtool kv-replay synthetic:requests=500,rate=5 --model llama-3.1-8b --budget 8GiB
+    vmtool kv-replay synthetic:requests=9,output=64 --model qwen3-0.6b --backing host
 
     TRACE is a file: Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with
-    prompt_len and output_len; or synthetic:NAME=VALUE,... with requests, rate, prompt, output,
-    spread, longest, prefixes and prefix. A prompt is committed at admission, then each decode step
-    adds a token. Time is simulated; with --backing the memory is real.
+    prompt_len and output_len; - is stdin, and gzip is read too; or synthetic:NAME=VALUE,... with
+    requests, rate, prompt, output, spread, longest, prefixes and prefix. A prompt is committed at
+    admission, then each decode step adds a token. Time is simulated; with --backing the memory is
+    real.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.kv_question import load_model
-    from vmtool.cli.kv_replay_plan import (
-        choose_budget,
-        open_chosen,
-        open_safely,
-        read_rules,
-        read_trace,
-    )
-    from vmtool.cli.progress import progress_line
+    name, axes = _split(options.pop("trace"), options.pop("compare"))
+    files = options.pop("html"), options.pop("csv")
+    jobs = options.pop("jobs")
+    return _Run(
+        ReplayOptions(name, **options), axes, jobs, files, Output(as_json, path, quiet)
+    ).run()
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        options: ReplayOptions,
+        axes: Sequence[str],
+        jobs: int,
+        files: tuple[str | None, str | None],
+        output: Output,
+    ) -> None:
+        self._options = options
+        self._axes = axes
+        self._jobs = jobs
+        self._html, self._csv = files
+        self._output = output
+
+    def run(self) -> int:
+        from vmtool.cli.interrupt import watch_signals
+        from vmtool.cli.kv_replay_plan import choose_budget, load_options_model, open_chosen
+        from vmtool.cli.progress import progress_line
+
+        options = self._options
+        keep_inputs(options.trace, options.model)
+        trace = options.open_trace()
+        model = load_options_model(options)
+        backing = open_chosen(options)
+        if self._jobs > 1 and (backing is not None or not self._axes):
+            raise UsageError(
+                "--jobs replays combinations of a simulation",
+                hint="add --compare" if backing is None else "leave --jobs or --backing out",
+            )
+        budget = choose_budget(options, backing)
+        granule = None if backing is None else backing.granularity
+        cells = replay_cells(options, replay_axes(self._axes)) if self._axes else []
+
+        def rules_of(chosen: ReplayOptions) -> Rules:
+            return chosen.rules(model, budget, granule)
+
+        with (
+            watch_signals() as interruption,
+            progress_line(quiet=self._output.quiet) as show,
+        ):
+            shown = _progress(trace)
+
+            def stop() -> bool:
+                show(shown)
+                return interruption.requested
+
+            def once(chosen: ReplayOptions) -> ReplayResult:
+                return _replay(trace, chosen, rules_of(chosen), backing, stop)
+
+            if not cells:
+                result = once(options)
+            elif self._jobs == 1:
+                comparison = compare_cells(cells, once)
+            else:
+                comparison = self._compare_at_once(cells, rules_of, budget.kv_bytes, stop)
+        late = trace.reading.late
+        if late:
+            what = "request is earlier than one before it"
+            if late > 1:
+                what = "requests are earlier than one before them"
+            self._output.notice(f"{late:,} {what}; --sort sorts by time")
+        return self._answer_comparison(comparison) if cells else self._answer(result)
+
+    def _compare_at_once(
+        self,
+        cells: Sequence[Cell],
+        rules_of: Callable[[ReplayOptions], Rules],
+        budget: int,
+        stop: Callable[[], bool],
+    ) -> ReplayComparison:
+        """Replay the combinations in several processes."""
+        from vmtool.replay.remote import replay_remotely
+        from vmtool.results.replay import ComparedReplay
+        from vmtool.tasks import LocalExecutor
+
+        rows: list[ComparedReplay | None] = []
+        refusals: list[UsageError | RefusedError] = []
+        tasks = {}
+        for at, (labels, options) in enumerate(cells):
+            try:
+                settings = rules_of(options).settings
+            except (UsageError, RefusedError) as error:
+                refusals.append(error)
+                rows.append(ComparedReplay(labels, None, str(error)))
+            else:
+                rows.append(None)
+                tasks[at] = options.arguments(budget), settings
+        for at, result in replay_remotely(tasks, LocalExecutor(self._jobs), stop):
+            rows[at] = ComparedReplay(cells[at][0], result, "")
+        return _compared(rows, refusals)
+
+    def _answer(self, result: ReplayResult) -> int:
+        from vmtool.report.replay import to_csv, to_html, to_text
+
+        self._output.emit(result, lambda console: to_text(result, console))
+        self._output.save(self._html, lambda: to_html(result, command_line()))
+        self._output.save(self._csv, lambda: to_csv(result))
+        if result.complete:
+            return ExitCode.DONE
+        self._output.notice("interrupted; everything is released, the result is partial")
+        return ExitCode.INTERRUPTED
+
+    def _answer_comparison(self, result: ReplayComparison) -> int:
+        from vmtool.report.replay_compare import to_csv, to_html, to_text
+
+        self._output.emit(result, lambda console: to_text(result, console))
+        self._output.save(self._html, lambda: to_html(result, command_line()))
+        self._output.save(self._csv, lambda: to_csv(result))
+        if result.complete:
+            return ExitCode.DONE
+        self._output.notice(f"interrupted after {len(result.rows)} rows; everything is released")
+        return ExitCode.INTERRUPTED
+
+
+def _replay(
+    trace: Trace,
+    options: ReplayOptions,
+    rules: Rules,
+    backing: VirtualBacking | None,
+    stop: Callable[[], bool],
+) -> ReplayResult:
+    from vmtool.cli.kv_replay_plan import open_safely
     from vmtool.replay.run import run_replay
 
-    output = Output(as_json, path, quiet)
-    name, axes = _split(options["trace"], options["compare"])
-    keep_inputs(name, options["model"])
-    trace = read_trace(options, name)
-    model = load_model({**options, "compare": ()})
-    backing = open_chosen(options)
-    budget = choose_budget(options, backing)
-    granule = None if backing is None else backing.granularity
-    with watch_signals() as interruption, progress_line(quiet=quiet) as show:
+    plan, settings = rules.plan, rules.settings
+    if backing is None:
+        return run_replay(trace, plan, settings, find_budget=options.find_budget, stop=stop)
+    with open_safely(backing, plan, touch=options.touch) as memory:
+        return run_replay(
+            trace, plan, settings, memory=memory, find_budget=options.find_budget, stop=stop
+        )
 
-        def stop() -> bool:
-            show(lambda: f"{trace.reading.requests:,} requests")
-            return interruption.requested
 
-        def once(changed: Mapping[str, Any]) -> ReplayResult:
-            rules = read_rules(changed, model, budget, granule)
-            replay = partial(
-                run_replay,
-                trace,
-                rules.plan,
-                rules.settings,
-                find_budget=changed["find_budget"],
-                stop=stop,
-            )
-            if backing is None:
-                return replay()
-            with open_safely(backing, rules.plan, touch=changed["touch"]) as memory:
-                return replay(memory=memory)
+def _progress(trace: Trace) -> Callable[[], str]:
+    """Return a function that says how far the reading of *trace* is, and how long it will take."""
+    from vmtool.tasks import time_left
+    from vmtool.units import format_duration
 
-        if not axes:
-            result = once(options)
-        else:
-            rows, complete = replay_rows(options, replay_axes(axes), once)
-    if axes:
-        return answer_compare(rows, options, output, complete=complete)
-    return _answer(result, options, output)
+    started_s = time.monotonic()
+
+    def text() -> str:
+        found = f"{trace.reading.requests:,} requests"
+        fraction = trace.progress()
+        left = time_left(fraction, started_s)
+        if fraction is None or left is None:
+            return found
+        return f"{fraction:.0%}, {found}, {format_duration(round(left) * 10**9)} left"
+
+    return text
 
 
 def _split(arguments: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the trace and the axes of the comparison, of which some may stand as arguments."""
+    """Return the trace and the axes of the comparison, some of which may be arguments."""
     more = tuple(text for text in arguments if axes and is_axis(text))
     names = [text for text in arguments if text not in more]
     if len(names) != 1:
@@ -412,28 +542,3 @@ def _split(arguments: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, tupl
             hint="give a file, or synthetic:requests=1000,rate=5",
         )
     return names[0], axes + more
-
-
-def _answer(result: ReplayResult, options: dict[str, Any], output: Output) -> int:
-    from vmtool.report.replay import to_document, to_text
-
-    output.emit(
-        lambda: to_document(result, command_line()), lambda console: to_text(result, console)
-    )
-
-    def page() -> str:
-        from vmtool.report.replay_page import replay_page
-
-        return replay_page(result, command=command_line())
-
-    def table() -> str:
-        from vmtool.report.replay import timeline_csv
-
-        return timeline_csv(result)
-
-    output.save(options["html"], page)
-    output.save(options["csv"], table)
-    if result.complete:
-        return ExitCode.DONE
-    output.notice("interrupted; everything is released, the result is partial")
-    return ExitCode.INTERRUPTED

@@ -1,4 +1,4 @@
-"""What is replayed, and under which rules."""
+"""The rules of a replay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.traces.request import PREFIX_TOKENS
-from vmtool.results.replay import OnRefusal
+from vmtool.results.replay import OnRefusal, ReplaySettings
 
 if TYPE_CHECKING:
     from vmtool.kv.packing.ranges import Policy
@@ -53,6 +53,19 @@ class Plan:
         """Return the nanoseconds of a prompt of *tokens*, rounded up."""
         numerator, denominator = self.prefill_ns
         return -(-tokens * numerator // denominator)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of one replay, twice.
+
+    Attributes:
+        plan: For the simulation.
+        settings: For the result.
+    """
+
+    plan: Plan
+    settings: ReplaySettings
 
 
 def step_ns(rate: float) -> int:

@@ -6,7 +6,6 @@ import mmap
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Self
 
-from vmtool.documents import plain
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.memory.buffer import VirtualBuffer
@@ -167,7 +166,7 @@ class RealMemory:
             stall_ns=self._stall_ns,
             checks=self._checks,
             ledger_peak_bytes=self._governor.ledger(self._backing.tier).peak_bytes,
-            machine=plain(read_facts()),
+            machine=read_facts(),
         )
 
     def close(self) -> None:

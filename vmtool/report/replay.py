@@ -1,28 +1,34 @@
-"""The report of ``vmtool kv-replay`` about one replay, as text and JSON."""
+"""The report of ``vmtool kv-replay`` about one replay: text, page and CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 from dataclasses import astuple, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from vmtool import __version__
+from vmtool.documents import plain
 from vmtool.report.chart import (
     BUDGET,
     LIVE,
     REFUSED,
     ROUNDING,
+    Series,
     budget_in_reach,
+    histogram_chart,
     plot_lines,
+    timeline_chart,
 )
-from vmtool.report.document import document
-from vmtool.report.kv import count_of, percent
+from vmtool.report.page import Markup, figure, flat, grid, join, page, section, tag
+from vmtool.report.page import facts as fact_table
+from vmtool.report.page import table as page_table
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.results.replay import Point
-from vmtool.units import format_duration, format_size
+from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -30,13 +36,7 @@ if TYPE_CHECKING:
     from vmtool.stats import Summary
 
 #: The rule of the simulated clock, to be read with every time that comes from it.
-_RULE: Final = "each sequence at its own fixed rate however many there are"
-
-
-def to_document(result: ReplayResult, command: list[str]) -> dict[str, Any]:
-    """Return the JSON document of one replay."""
-    body = {field.name: getattr(result, field.name) for field in fields(result)}
-    return document("vmtool.kv-replay", 1, command=command, body=body)
+_RULE: Final = "each sequence decodes at its own fixed rate, however many there are"
 
 
 def to_text(result: ReplayResult, console: Console) -> None:
@@ -45,6 +45,7 @@ def to_text(result: ReplayResult, console: Console) -> None:
 
 
 def _parts(result: ReplayResult, width: int) -> Iterator[RenderableType]:
+    yield paragraph(answer_text(result), style="bold")
     yield paragraph(settings_text(result.settings))
     yield paragraph(trace_text(result))
     yield ""
@@ -70,6 +71,22 @@ def _key(result: ReplayResult) -> str:
     return text
 
 
+def percent(part: float) -> str:
+    """Return *part* of 1 as a percentage."""
+    return f"{100 * part:.1f}%"
+
+
+def answer_text(result: ReplayResult) -> str:
+    """Return the answer in a sentence."""
+    requests, usage = result.requests, result.usage
+    text = "" if result.complete else "interrupted: "
+    text += f"{requests.finished:,} of {count_of(requests.arrived, 'request')} finished; "
+    text += f"at most {format_size(usage.charged.peak_bytes)} of"
+    text += f" {format_size(result.settings.budget_bytes)} in use, "
+    refused = requests.refused_admissions + requests.refused_steps
+    return text + (f"{count_of(refused, 'refusal')}" if refused else "nothing refused")
+
+
 def settings_text(settings: ReplaySettings) -> str:
     """Return the rules in one sentence."""
     formats = settings.format_k
@@ -89,19 +106,20 @@ def settings_text(settings: ReplaySettings) -> str:
 def trace_text(result: ReplayResult) -> str:
     """Return what was replayed in a sentence or two."""
     trace = result.trace
-    state = "replayed" if result.complete else "replayed before the interruption"
     text = (
-        f"{count_of(result.requests.arrived, 'request')} of {trace.name} ({trace.format}) {state} in"
+        f"{trace.name} ({trace.format}): {count_of(result.requests.arrived, 'request')} in"
         f" {format_duration(result.duration_ns)} of simulated time."
     )
     if trace.late:
-        verbs = ("was", "counts") if trace.late == 1 else ("were", "count")
-        text += " {:,} {} out of order and {} as arriving with the one before.".format(
-            trace.late, *verbs
-        )
+        what = "request is" if trace.late == 1 else "requests are"
+        text += f" {trace.late:,} {what} earlier than one before, and arrives with it."
+        if trace.late > 1:
+            text = text.replace("and arrives with it", "and arrive with it")
     if trace.bad:
         listed = "; ".join(f"line {bad.line} {bad.problem}" for bad in trace.bad_lines)
-        what = "1 line is no request" if trace.bad == 1 else f"{trace.bad:,} lines are no requests"
+        what = (
+            "1 line is not a request" if trace.bad == 1 else f"{trace.bad:,} lines are not requests"
+        )
         more = trace.bad - len(trace.bad_lines)
         text += f" {what}: {listed}{f'; and {more:,} more' if more else ''}."
     return text
@@ -128,24 +146,27 @@ def levels(result: ReplayResult) -> list[list[str]]:
 def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
     """Yield what happened: names and sentences."""
     usage, done, requests = result.usage, result.operations, result.requests
-    what = "committed or pooled" if result.settings.retain_bytes else "committed"
-    yield "wasted", f"{percent(usage.waste)} of what is {what} holds no tokens, on average"
-    lost, worst = percent(usage.fragmentation), percent(usage.peak_fragmentation)
-    yield "fragmented", f"{lost} of it belongs to no sequence, on average; {worst} at worst"
+    memory = "committed and pooled memory" if result.settings.retain_bytes else "committed memory"
+    yield "waste", f"{percent(usage.waste)} of {memory} holds no tokens, on average"
+    mean, most = percent(usage.fragmentation), percent(usage.peak_fragmentation)
+    yield "fragmentation", f"{mean} of {memory} is unused by any sequence (peak {most})"
     yield "requests", ", ".join(_outcomes(result))
     yield "refused", _refusals(result)
     if usage.committed.peak_bytes:
         peak = format_size(usage.committed.peak_bytes)
         yield (
             "peak",
-            f"{peak} committed for the first time after {format_duration(usage.peak_at_ns)}",
+            f"{peak} committed, first reached after {format_duration(usage.peak_at_ns)}",
         )
     if result.prefix_cache is None:
         yield "budget", _budget_text(result)
-    yield "queue", _summary_text(result.waiting, "from arrival to admission")
-    yield "first token", _summary_text(result.first_token, "from arrival to the end of its step")
-    yield "all tokens", _summary_text(result.end_to_end, "from arrival to the last")
-    yield "throughput", f"{_rates(result)}; this and the times above are simulated, {_RULE}"
+    yield "waiting", _summary_text(result.waiting, "from arrival to admission")
+    yield (
+        "first token",
+        _summary_text(result.first_token, "from arrival to the end of the first decode step"),
+    )
+    yield "last token", _summary_text(result.end_to_end, "from arrival to the end")
+    yield "throughput", f"{_rates(result)}; all times are simulated: {_RULE}"
     yield (
         "tokens",
         f"{requests.decode_steps:,} generated, {requests.prompt_tokens:,} prefilled"
@@ -154,9 +175,9 @@ def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
     yield "commits", _spans_text(done.commits, done.commits_per_s, done.commit_bytes)
     yield "releases", _spans_text(done.releases, done.releases_per_s, done.release_bytes)
     if result.settings.retain_bytes:
-        yield "from the pool", f"{format_size(done.reused_bytes)} of what was committed"
+        yield "pool", f"{format_size(done.reused_bytes)} of what was committed came from the pool"
     if done.not_committed_bytes:
-        yield "sharing", f"{format_size(done.not_committed_bytes)} were not committed anew"
+        yield "sharing", f"saved committing {format_size(done.not_committed_bytes)}"
     if result.prefix_cache is not None:
         yield "prefix cache", _cache_text(result.prefix_cache)
 
@@ -186,7 +207,7 @@ def _refusals(result: ReplayResult) -> str:
     if requests.preemptions:
         text += f"; {count_of(requests.preemptions, 'preemption')}"
     if requests.deadlocks:
-        text += f", {requests.deadlocks:,} of them as all waited"
+        text += f", {requests.deadlocks:,} of them because all sequences waited"
     if requests.stalled_ns:
         text += f"; {format_duration(requests.stalled_ns)} stalled"
     return text
@@ -194,8 +215,8 @@ def _refusals(result: ReplayResult) -> str:
 
 def _cache_text(cache: PrefixCache) -> str:
     return (
-        f"{percent(cache.hit_rate)} of the tokens to prefill were there ({cache.saved_tokens:,});"
-        f" of what was kept {format_size(cache.reused_bytes)} were used again and"
+        f"hit rate {percent(cache.hit_rate)} ({cache.saved_tokens:,} tokens not prefilled);"
+        f" {format_size(cache.reused_bytes)} of kept memory used again,"
         f" {format_size(cache.evicted_bytes)} evicted"
     )
 
@@ -208,71 +229,252 @@ def _rates(result: ReplayResult) -> str:
 
 def _budget_text(result: ReplayResult) -> str:
     if result.requests.arrived and result.requests.too_long == result.requests.arrived:
-        return "no request can be admitted, whatever the budget: all are too long"
+        return "no budget is enough: every request is longer than --context"
     if result.enough_budget_bytes is not None:
         enough = result.enough_budget_bytes
-        return f"{format_size(enough)} ({enough:,} bytes) is the least that refuses nothing"
+        return f"{format_size(enough)} ({enough:,} bytes) is the smallest without refusals"
     if not result.complete:
-        return "how much refuses nothing is not known after an interruption"
-    return "--find-budget tells how much refuses nothing"
+        return "the smallest budget without refusals is unknown after an interruption"
+    return "use --find-budget to find the smallest budget without refusals"
 
 
 def _summary_text(summary: Summary, what: str) -> str:
     if not summary.samples:
-        return "no request got there"
+        return "none"
     values = {"median": summary.median_ns, "p99": summary.p99_ns, "max": summary.max_ns}
-    told = ", ".join(f"{name} {format_duration(ns or 0)}" for name, ns in values.items())
-    return f"{told} {what}"
+    text = ", ".join(f"{name} {format_duration(ns or 0)}" for name, ns in values.items())
+    return f"{text} {what}"
 
 
 def _spans_text(count: int, rate: float, nbytes: int) -> str:
-    return f"{count_of(count, 'span')}, {rate:,.1f} in a second, {format_size(nbytes)} together"
+    return f"{count_of(count, 'span')}, {rate:,.1f} a second, {format_size(nbytes)} in all"
 
 
 # ---- real memory ----------------------------------------------------------------------------
 
 
 def _real_parts(real: RealRun) -> Iterator[RenderableType]:
-    text = f"On {real.backing} ({real.method}), which commits multiples of"
-    text += f" {format_size(real.granule_bytes)}: every byte count as simulated,"
-    yield paragraph(f"{text} {count_of(real.checks, 'check')}")
-    headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "together")
+    yield paragraph(real_text(real))
+    headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "total")
     rows = [
         (timing.operation, *_timing(timing.summary, timing.total_ns)) for timing in real.timings
     ]
-    told = [at for at in range(len(headings)) if not at or any(row[at] for row in rows)]
-    cells = [[row[at] for at in told] for row in rows]
-    yield table([headings[at] for at in told], cells)
+    used = [at for at in range(len(headings)) if not at or any(row[at] for row in rows)]
+    cells = [[row[at] for at in used] for row in rows]
+    yield table([headings[at] for at in used], cells)
     yield paragraph(stall_text(real))
 
 
+def real_text(real: RealRun) -> str:
+    """Return what memory it was, and that it agreed."""
+    return (
+        f"On real memory: {real.backing} ({real.method}), granularity"
+        f" {format_size(real.granule_bytes)}; every byte count agreed with the simulation in"
+        f" {count_of(real.checks, 'check')}"
+    )
+
+
 def stall_text(real: RealRun) -> str:
-    """Return in a sentence how long steps waited for memory, and what of it was measured."""
-    text = "No decode step committed memory"
+    """Return how long steps waited for memory, and which page faults are in that."""
+    text = "no decode step committed memory"
     if real.stepping_commits:
         text = (
             f"{real.stalled_steps:,} of {real.stepping_commits:,} decode steps that committed"
-            f" memory stalled on it, for {format_duration(real.stall_ns)} together"
+            f" memory waited for it, {format_duration(real.stall_ns)} in all"
         )
     if real.backing != "host":
         return text
     if real.populated:
-        return f"{text}; the page faults are in the commits, which fault every page in"
+        return f"{text}; commits include the page faults"
     if real.touched:
-        return f"{text}; admissions and steps are with the page faults of the first writes (touch)"
-    return f"{text}; the page faults of the first writes come on top, as nothing was touched"
+        return f"{text}; admissions and steps include the page faults of the first writes (touch)"
+    return f"{text}; no time includes page faults, as --no-touch was given"
 
 
 def _timing(summary: Summary, total_ns: int) -> Sequence[str]:
     values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.p999_ns, summary.max_ns)
-    told = ["" if ns is None else format_duration(ns) for ns in values]
-    return [f"{summary.samples:,}", *told, format_duration(total_ns)]
+    texts = ["" if ns is None else format_duration(ns) for ns in values]
+    return [f"{summary.samples:,}", *texts, format_duration(total_ns)]
 
 
-def timeline_csv(result: ReplayResult) -> str:
+def to_csv(result: ReplayResult) -> str:
     """Return a row for each point of the timeline, in exact integers."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([field.name for field in fields(Point)])
     writer.writerows(astuple(point) for point in result.timeline)
     return file.getvalue()
+
+
+# ---- page -----------------------------------------------------------------------------------
+
+
+def to_html(result: ReplayResult, command: Sequence[str]) -> str:
+    """Return the page of one replay that *command* made."""
+    return replay_page(
+        command,
+        state(complete=result.complete),
+        tag("p", answer_text(result)),
+        tag("p", settings_text(result.settings)),
+        tag("p", trace_text(result)),
+        section(
+            "Memory over simulated time",
+            _charts(result),
+            page_table(("", "peak", "mean"), levels(result)),
+        ),
+        section("What happened", fact_table(facts(result))),
+        *([_real(result.real)] if result.real is not None else []),
+        *(
+            [section("Machine", fact_table(flat("", plain(result.real.machine))))]
+            if result.real
+            else []
+        ),
+        section("Rules", fact_table(_rules(result.settings))),
+    )
+
+
+def state(*, complete: bool) -> Markup:
+    """Return whether the replay was complete, as a paragraph."""
+    text = "complete" if complete else "interrupted: everything was released"
+    return tag("p", text, class_=f"state {'good' if complete else 'bad'}")
+
+
+def replay_page(command: Sequence[str], *body: str) -> str:
+    """Return a page of the command."""
+    return page(
+        "vmtool kv-replay",
+        tag("h1", "vmtool kv-replay"),
+        tag("p", tag("code", " ".join(command)), class_="soft"),
+        *body,
+        tag("p", f"made by vmtool {__version__}", class_="soft"),
+    )
+
+
+def _charts(result: ReplayResult) -> Markup:
+    points = result.timeline
+    sequences = timeline_chart(
+        "sequences",
+        [Series("first", _steps(points, lambda point: point.sequences_max))],
+        str,
+        _range(points, lambda point: (point.sequences_min, point.sequences_max)),
+    )
+    reserved = timeline_chart(
+        "reserved bytes",
+        [Series("first", _steps(points, lambda point: point.reserved_max_bytes))],
+        format_size,
+        _range(points, lambda point: (point.reserved_min_bytes, point.reserved_max_bytes)),
+    )
+    return join(
+        chart_key(),
+        grid(
+            [
+                figure("Live and committed", timeline(result)),
+                figure("Sequences", sequences),
+                figure("Reserved", reserved),
+            ]
+        ),
+    )
+
+
+def chart_key() -> Markup:
+    """Return what the colours of the charts mean."""
+    return tag(
+        "p",
+        tag("span", "live, at most", class_="key first"),
+        tag("span", "committed, at most", class_="key second"),
+        tag("span", "least to most", class_="key range"),
+        tag("span", "budget", class_="key limit"),
+        tag("span", "memory was refused", class_="key refused"),
+    )
+
+
+def timeline(result: ReplayResult) -> Markup:
+    """Return the chart of live and committed bytes."""
+    points, budget = result.timeline, result.settings.budget_bytes
+    lines = [
+        Series("second", _steps(points, lambda point: point.committed_max_bytes)),
+        Series("first", _steps(points, lambda point: point.live_max_bytes)),
+    ]
+    if points and budget_in_reach(points, budget):
+        lines.append(Series("limit", [(0, budget), (points[-1].at_ns, budget)]))
+        refused = _steps(points, lambda point: budget if point.refused else None)
+        lines.append(Series("refused", refused))
+    committed = _range(points, lambda point: (point.committed_min_bytes, point.committed_max_bytes))
+    return timeline_chart(
+        "live and committed bytes over simulated time", lines, format_size, committed
+    )
+
+
+def _steps(
+    points: Sequence[Point], value: Callable[[Point], int | None]
+) -> list[tuple[int, int | None]]:
+    """Return the corners of a line that has the value of each point from the one before to it."""
+    starts = (0, *(point.at_ns for point in points))
+    return [
+        corner
+        for start, point in zip(starts, points, strict=False)
+        for corner in ((start, value(point)), (point.at_ns, value(point)))
+    ]
+
+
+def _range(
+    points: Sequence[Point], edges: Callable[[Point], tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return the least and most of each point at the corners of its stretch."""
+    low = _steps(points, lambda point: edges(point)[0])
+    high = _steps(points, lambda point: edges(point)[1])
+    return [(at, least or 0, most or 0) for (at, least), (_, most) in zip(low, high, strict=True)]
+
+
+def _rules(settings: ReplaySettings) -> Iterator[tuple[str, str]]:
+    yield "model", settings.model
+    yield "format of K", settings.format_k
+    yield "format of V", settings.format_v
+    yield "ranks", f"tp {settings.tp}, pp {settings.pp}, dcp {settings.dcp}"
+    yield "packing policy", settings.policy
+    yield "granule", format_size(settings.granule_bytes)
+    yield "tokens of a block, where the policy has blocks", count_of(settings.block_tokens, "token")
+    yield "budget", f"{format_size(settings.budget_bytes)} ({settings.budget_origin})"
+    yield "longest sequence", count_of(settings.max_tokens, "token")
+    yield "most sequences at once", f"{settings.max_sequences:,}"
+    yield "prefill of a sequence", f"{settings.prefill_tokens_per_s:,.10g} tokens/s"
+    yield "decode step of a sequence", format_duration(settings.step_ns)
+    yield "when memory is refused", settings.on_refusal.value
+    yield "committed ahead", count_of(settings.commit_ahead_tokens, "token")
+    yield "released memory kept in the pool", format_size(settings.retain_bytes)
+    yield "equal prefixes", "shared" if settings.share_prefixes else "not shared"
+    yield "unused prefixes", "kept" if settings.prefix_cache else "released"
+    yield "seed", f"{settings.seed}"
+
+
+def _real(real: RealRun) -> Markup:
+    charts = [
+        figure(
+            timing.operation,
+            histogram_chart(
+                f"latency of {timing.operation}",
+                [("first", timing.histogram)],
+                [("median", timing.summary.median_ns or 0), ("p99", timing.summary.p99_ns or 0)],
+            ),
+        )
+        for timing in real.timings
+    ]
+    names = ("operation", "samples", "median", "p90", "p99", "max")
+    rows = [
+        [timing.operation, f"{timing.summary.samples:,}", *_durations(timing.summary)]
+        for timing in real.timings
+    ]
+    return section(
+        "On real memory",
+        tag(
+            "p",
+            f"{real_text(real)}; {stall_text(real)}.",
+        ),
+        page_table(names, rows),
+        grid(charts),
+    )
+
+
+def _durations(summary: Summary) -> list[str]:
+    values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.max_ns)
+    return [format_duration(ns or 0) for ns in values]

@@ -68,6 +68,20 @@ DOCUMENTS: Final = (
         "CompareResult",
     ),
     Document(
+        "vmtool.kv-replay",
+        1,
+        "A replay of a trace of requests by vmtool kv-replay",
+        "vmtool.results.replay",
+        "ReplayResult",
+    ),
+    Document(
+        "vmtool.kv-replay.compare",
+        1,
+        "Replays of a trace under several rules by vmtool kv-replay --compare",
+        "vmtool.results.replay",
+        "ReplayComparison",
+    ),
+    Document(
         "vmtool.inspect",
         1,
         "A look at a process by vmtool inspect",

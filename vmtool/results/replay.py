@@ -1,13 +1,13 @@
-"""The result of ``vmtool kv-replay``."""
+"""The results of ``vmtool kv-replay``: of one replay, and of a comparison."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping  # noqa: TC003 - the JSON Schema is made of the types
+from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
-from typing import Any
 
-from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
+from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
+from vmtool.stats import HistogramData, Summary  # noqa: TC001 - decoding reads the types
 
 
 class OnRefusal(enum.Enum):
@@ -319,7 +319,7 @@ class RealRun:
     stall_ns: int
     checks: int
     ledger_peak_bytes: int
-    machine: Mapping[str, Any]
+    machine: MachineFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,3 +371,47 @@ class ReplayResult:
     prefix_cache: PrefixCache | None
     timeline: tuple[Point, ...]
     real: RealRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedReplay:
+    """One row of a comparison.
+
+    Attributes:
+        labels: The value on each axis.
+        result: The replay, or null if the combination is not possible.
+        impossible: Why it is not; empty if it is.
+    """
+
+    labels: Mapping[str, str]
+    result: ReplayResult | None
+    impossible: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayComparison:
+    """Replays of one trace under several rules.
+
+    Attributes:
+        complete: Whether every combination was replayed; false after an interruption.
+        rows: One for each combination.
+        best: Which rows finished most requests and, of those, wasted least; from 0.
+    """
+
+    complete: bool
+    rows: tuple[ComparedReplay, ...]
+    best: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Iterable[ComparedReplay], *, complete: bool) -> ReplayComparison:
+        """Return the comparison of *rows*."""
+        found = tuple(rows)
+        ranks = [
+            (-1, 0.0)
+            if row.result is None
+            else (row.result.requests.finished, -row.result.usage.waste)
+            for row in found
+        ]
+        top = max(ranks, default=(-1, 0.0))
+        best = tuple(i for i, rank in enumerate(ranks) if rank == top and rank[0] >= 0)
+        return cls(complete, found, best)

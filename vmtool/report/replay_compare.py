@@ -1,92 +1,44 @@
-"""The table of ``vmtool kv-replay --compare``, as text, JSON and CSV."""
+"""The report of ``vmtool kv-replay --compare``: text, page and CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping  # noqa: TC003 - the JSON Schema is made of the types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vmtool.report.document import document
-from vmtool.report.kv import count_of, percent
+from vmtool.report.page import figure, grid, join, section, tag
+from vmtool.report.page import table as page_table
+from vmtool.report.replay import chart_key, percent, replay_page, state, timeline
 from vmtool.report.table import comparison, paragraph, show
-from vmtool.results.replay import ReplayResult  # noqa: TC001 - likewise
-from vmtool.units import format_duration, format_size
+from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
-
-@dataclass(frozen=True, slots=True)
-class ComparedReplay:
-    """One row of a comparison.
-
-    Attributes:
-        labels: What was chosen, by axis.
-        result: The replay, or null if the combination is not possible.
-        impossible: Why it is not; empty if it is.
-    """
-
-    labels: Mapping[str, str]
-    result: ReplayResult | None
-    impossible: str
+    from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayComparison:
-    """Replays of one trace under several rules.
-
-    Attributes:
-        complete: Whether every combination was replayed; false after an interruption.
-        rows: One for each combination.
-        best: Which rows finished most requests and, of those, wasted least; from 0.
-    """
-
-    complete: bool
-    rows: tuple[ComparedReplay, ...]
-    best: tuple[int, ...]
-
-
-def best_rows(rows: Sequence[ComparedReplay]) -> tuple[int, ...]:
-    """Return which rows finished most requests and, of those, wasted least."""
-    ranks = [
-        (-1, 0.0) if row.result is None else (row.result.requests.finished, -row.result.usage.waste)
-        for row in rows
-    ]
-    top = max(ranks, default=(-1, 0.0))
-    return tuple(i for i, rank in enumerate(ranks) if rank == top and rank[0] >= 0)
-
-
-def compare_document(
-    rows: Sequence[ComparedReplay], command: list[str], *, complete: bool
-) -> dict[str, Any]:
-    """Return the JSON document of a comparison."""
-    body = {"complete": complete, "rows": tuple(rows), "best": best_rows(rows)}
-    return document("vmtool.kv-replay.compare", 1, command=command, body=body)
-
-
-def compare_text(rows: Sequence[ComparedReplay], console: Console) -> None:
+def to_text(result: ReplayComparison, console: Console) -> None:
     """Print the comparison; the best rows are marked."""
-    show(console, _compare_parts(rows))
+    show(console, _parts(result))
 
 
-def _compare_parts(rows: Sequence[ComparedReplay]) -> Iterator[RenderableType]:
+def _parts(result: ReplayComparison) -> Iterator[RenderableType]:
+    rows, best = result.rows, result.best
     if not rows:
-        yield "no combination was replayed to its end"
+        yield "interrupted before the first combination was complete"
         return
+    yield paragraph(_answer(result), style="bold")
     first = next((row.result for row in rows if row.result is not None), None)
     if first is not None:
         trace = first.trace
         yield paragraph(
             f"{count_of(trace.requests, 'request')} of {trace.name} ({trace.format}),"
-            f" {first.settings.model}, {format_size(first.settings.budget_bytes)} of KV memory;"
-            " best: most requests finished, then least waste",
+            f" {first.settings.model}, {format_size(first.settings.budget_bytes)} of KV memory",
         )
         yield ""
-    best = best_rows(rows)
     axes, measured = list(rows[0].labels), headings(rows)
     cells = [
         [*row.labels.values(), *row_cells(row, measured), "best" if index in best else ""]
@@ -101,15 +53,26 @@ def _compare_parts(rows: Sequence[ComparedReplay]) -> Iterator[RenderableType]:
             yield paragraph(text, indent="  ")
 
 
+def _answer(result: ReplayComparison) -> str:
+    """Return the best combinations; best is most requests finished, then least waste."""
+    if not result.best:
+        return "no combination is possible"
+    names = [", ".join(f"{k} {v}" for k, v in result.rows[at].labels.items()) for at in result.best]
+    text = f"best of {len(result.rows)}: {names[0]}"
+    if len(names) > 1:
+        text += f" and {len(names) - 1} more"
+    return f"{text} (most requests finished, then least waste)"
+
+
 def headings(rows: Sequence[ComparedReplay]) -> list[str]:
     """Return the names of :func:`row_cells`."""
     names = [
-        *("finished", "peak committed", "mean committed", "wasted", "fragmented"),
-        *("sequences", "queue p99", "preempted", "commits/s"),
+        *("finished", "peak committed", "mean committed", "waste", "fragmentation"),
+        *("sequences", "waiting p99", "preemptions", "commits/s"),
     ]
     if _any_found(rows):
-        names.append("enough")
-    return [*names, "step p99", "stalled"] if _any_real(rows) else names
+        names.append("budget without refusals")
+    return [*names, "step p99", "steps that waited"] if _any_real(rows) else names
 
 
 def row_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
@@ -130,7 +93,7 @@ def row_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
         f"{result.requests.preemptions:,}",
         f"{result.operations.commits_per_s:,.1f}",
     ]
-    if "enough" in names:
+    if "budget without refusals" in names:
         enough = result.enough_budget_bytes
         cells.append("" if enough is None else format_size(enough))
     real = result.real
@@ -144,14 +107,14 @@ def row_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
     ]
 
 
-def compare_csv(rows: Sequence[ComparedReplay]) -> str:
+def to_csv(result: ReplayComparison) -> str:
     """Return the comparison as CSV, in exact integers."""
+    rows, best = result.rows, result.best
     axes = list(rows[0].labels) if rows else []
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     names = [name for name, _ in _figures(None)]
     writer.writerow([*axes, *names, "best", "impossible"])
-    best = best_rows(rows)
     for index, row in enumerate(rows):
         values = [value for _, value in _figures(row.result)]
         writer.writerow([*row.labels.values(), *values, int(index in best), row.impossible])
@@ -190,3 +153,38 @@ def _any_found(rows: Sequence[ComparedReplay]) -> bool:
 
 def _any_real(rows: Sequence[ComparedReplay]) -> bool:
     return any(row.result is not None and row.result.real is not None for row in rows)
+
+
+def to_html(result: ReplayComparison, command: Sequence[str]) -> str:
+    """Return the page of a comparison that *command* made."""
+    rows, best = result.rows, result.best
+    axes = list(rows[0].labels) if rows else []
+    names = headings(rows)
+    cells = [
+        [
+            join(", ".join(row.labels.values()), " (best)" if index in best else ""),
+            *row_cells(row, names),
+        ]
+        for index, row in enumerate(rows)
+    ]
+    charts = [
+        figure(", ".join(row.labels.values()), timeline(row.result))
+        for row in rows
+        if row.result is not None
+    ]
+    problems = [
+        tag("p", f"{', '.join(row.labels.values())}: {row.impossible}")
+        for row in rows
+        if row.impossible
+    ]
+    return replay_page(
+        command,
+        state(complete=result.complete),
+        section(
+            "Comparison",
+            tag("p", _answer(result)),
+            page_table([", ".join(axes), *names], cells),
+            *problems,
+        ),
+        section("Live and committed over simulated time", chart_key(), grid(charts)),
+    )

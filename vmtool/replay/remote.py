@@ -1,0 +1,47 @@
+"""Replays in other processes: commands out, results back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vmtool.documents import DocumentError, decode, parse
+from vmtool.errors import VmtoolError
+from vmtool.results.replay import ReplayResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from vmtool.results.replay import ReplaySettings
+    from vmtool.tasks import Executor, TaskResult
+
+
+def replay_remotely(
+    tasks: Mapping[int, tuple[Sequence[str], ReplaySettings]],
+    executor: Executor,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[int, ReplayResult]]:
+    """Run replays and yield the key and the result of each, as they end.
+
+    Args:
+        tasks: By key, the arguments of vmtool and the settings as they are known here.
+        executor: What runs them.
+        stop: Asked now and then; what is not done then is left out.
+
+    Raises:
+        VmtoolError: If a replay fails there.
+    """
+    keys = list(tasks)
+    for index, ended in executor.run([tasks[key][0] for key in keys], stop):
+        key = keys[index]
+        yield key, replace(_result(ended), settings=tasks[key][1])
+
+
+def _result(ended: TaskResult) -> ReplayResult:
+    if ended.code != 0:
+        lines = ended.stderr.strip().splitlines() or [f"it ended with code {ended.code}"]
+        raise VmtoolError(f"a replay in another process failed: {lines[-1]}")
+    try:
+        return decode(ReplayResult, parse("the result of a replay", ended.stdout.encode()))
+    except DocumentError as error:
+        raise VmtoolError(f"a replay in another process gave no result: {error}") from error
