@@ -1,20 +1,45 @@
 """``python -m vmtool`` and the ``vmtool`` program: the command line, guarded while it is loaded."""
 
+import os
 import sys
+from contextlib import suppress
 
 
 def entry() -> None:
-    """Run the command line; Ctrl-C ends it with its own code, also before it can say so."""
+    """Run the command line; Ctrl-C and a lack of memory end it with one line also while it loads."""
     try:
         from vmtool.cli.app import entry as enter  # noqa: PLC0415 - this is what is guarded
 
         enter()
     except KeyboardInterrupt:
         sys.exit(130)  # vmtool.errors.ExitCode.INTERRUPTED, which may not be loaded yet
+    except (ImportError, MemoryError, SystemError) as error:
+        # What was loaded is kept alive by the traceback, and the words need memory as well.
+        error.__traceback__ = error.__context__ = None
+        words = _explain(error)
+        if not words:
+            raise
+        os.write(2, words.encode("ascii", "replace"))
+        os._exit(1)  # an ordinary exit would try to run and to write more
     finally:
         # CPython ends by SIGINT, whatever the exit code, if an interruption left the last exec() of
         # a string; every dataclass is made with one.
-        exec("")  # noqa: S102 - it runs nothing
+        with suppress(MemoryError, SystemError):
+            exec("")  # noqa: S102 - it runs nothing
+
+
+def _explain(error: BaseException) -> str:
+    """Return lines for a lack of memory; empty for another error."""
+    first = "vmtool: error: not enough memory to load vmtool\n"
+    try:
+        from vmtool.errors import is_no_memory, why_no_memory  # noqa: PLC0415 - loaded if possible
+
+        if not is_no_memory(error):
+            return ""
+        cause, hint = why_no_memory()
+    except (ImportError, MemoryError, SystemError):
+        return f"{first}  hint: raise RLIMIT_AS and RLIMIT_DATA (ulimit -v, ulimit -d)\n"
+    return f"{first}  cause: {cause}\n  hint: {hint}\n" if cause else f"{first}  hint: {hint}\n"
 
 
 if __name__ == "__main__":

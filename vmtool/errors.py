@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+import os
+from typing import ClassVar, Final
 
 
 class ExitCode(enum.IntEnum):
@@ -106,6 +107,48 @@ class RefusedError(VmtoolError):
     """Work that the budget or the preflight refuses before anything is mapped."""
 
     exit_code = ExitCode.REFUSED
+
+
+#: Limits that make loading a library fail, by their names in ``/proc/self/limits``.
+_LOADING_LIMITS: Final = (("Max address space", "RLIMIT_AS"), ("Max data size", "RLIMIT_DATA"))
+
+
+def is_no_memory(error: BaseException) -> bool:
+    """Return whether *error* says that there was no memory, not even to load a module.
+
+    CPython then raises whatever it can: ``SystemError`` too, and ``ImportError`` where the dynamic
+    linker cannot map a library.
+    """
+    if isinstance(error, ImportError):
+        return "failed to map" in str(error) or "allocate memory" in str(error)
+    return isinstance(error, (MemoryError, SystemError))
+
+
+def why_no_memory() -> tuple[str | None, str]:
+    """Return the limit that may be why, and what to do; nothing is imported to find out."""
+    words = []
+    for line in _read("/proc/self/limits").splitlines():
+        for label, name in _LOADING_LIMITS:
+            soft = line[26:].split()[:1] if line.startswith(label) else []
+            if soft and soft[0].isdigit():
+                words.append(f"{name} is {int(soft[0]) >> 10} KiB")
+    areas = _read("/proc/sys/vm/max_map_count").strip()
+    if areas.isdigit() and int(areas) < 1024:
+        words.append(f"vm.max_map_count is {areas}")
+    if words:
+        return " and ".join(words), "raise that limit (ulimit -v, ulimit -d, sysctl), and run again"
+    return None, "free some memory, or raise the limit of the control group"
+
+
+def _read(path: str) -> str:
+    try:
+        file = os.open(path, os.O_RDONLY)  # open() would load a codec
+        try:
+            return os.read(file, 8192).decode("ascii", "replace")
+        finally:
+            os.close(file)
+    except OSError:
+        return ""
 
 
 def printable(text: str) -> str:

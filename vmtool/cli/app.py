@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.errors import ExitCode, VmtoolError
+from vmtool.errors import ExitCode, VmtoolError, is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +156,9 @@ def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
         with suppress(OSError):
             click.echo("vmtool: interrupted", err=True)
         return ExitCode.INTERRUPTED
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, ImportError, SystemError) as error:
+        if not isinstance(error, OSError) and not is_no_memory(error):
+            raise
         _tell(_unforeseen(error))
         return ExitCode.CALL_FAILED
     return code if isinstance(code, int) else ExitCode.DONE
@@ -179,16 +181,35 @@ def entry() -> NoReturn:
     sys.exit(code)
 
 
-def _unforeseen(error: OSError | MemoryError) -> VmtoolError:
+def _unforeseen(error: Exception) -> VmtoolError:
     """Return what is told of a failure that no command expects: a full disk, no memory at all."""
     if isinstance(error, OSError):
-        told = VmtoolError(str(error))
+        told = _refused(error) if error.errno in _REFUSALS else VmtoolError(str(error))
     else:
-        told = VmtoolError(
-            "this process cannot have more memory", hint="`vmtool doctor` shows its limits"
-        )
+        cause, hint = why_no_memory()
+        told = VmtoolError("this process cannot have more memory", cause=cause, hint=hint)
     told.__cause__ = error
     return told
+
+
+#: EPERM and ENOSYS, with which a sandbox answers calls that it does not allow.
+_REFUSALS: Final = {1, 38}
+
+
+def _refused(error: OSError) -> VmtoolError:
+    """Return an error that names the function which made the refused call, as Python does not."""
+    import errno
+
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = "" if frame is None else f" in {frame.tb_frame.f_code.co_name}()"
+    symbol = errno.errorcode.get(error.errno or 0, "UNKNOWN")
+    return VmtoolError(
+        f"a system call failed{where}: {symbol} ({error.errno}): {error.strerror}",
+        cause="a security policy does not allow it (seccomp, SELinux or a sandbox)",
+        hint="look at the seccomp profile of the container, or run outside of it",
+    )
 
 
 def _tell(error: VmtoolError) -> None:

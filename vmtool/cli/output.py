@@ -117,7 +117,7 @@ def command_line() -> list[str]:
 
 
 # What the reports use beyond ASCII: units, bars, pictures.
-_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\N{EN DASH}", "u###==--.+..~-")
+_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\u2013", "u###==--.+..~-")
 _ERRORS: Final = "vmtool.nearest"
 #: UTF-8 has no code for half a surrogate pair, which stands for a byte that is not text, such as
 #: one in the name of a file. As ``\\udcff`` it is legal in JSON and readable elsewhere.

@@ -447,4 +447,4 @@ def _range(start: int, end: int) -> str:
     low, high = format_duration(start), format_duration(end)
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]
-    return f"{low}\N{EN DASH}{high}"
+    return f"{low}\u2013{high}"

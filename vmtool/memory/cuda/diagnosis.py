@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from vmtool.errors import UnavailableError
+from vmtool.errors import UnavailableError, is_no_memory, why_no_memory
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.units import format_size
 
@@ -43,10 +43,23 @@ _INIT_CODES: Final[dict[int, tuple[str, str]]] = {
 }
 
 
-def no_bindings(exc: ImportError) -> UnavailableError:
+def no_bindings(exc: Exception) -> UnavailableError:
     """The ``cuda-bindings`` package is missing or does not import."""
     if sys.platform == "darwin":
         return UnavailableError("CUDA does not exist on macOS", hint="use --backing host")
+    if is_no_memory(exc):
+        cause, hint = why_no_memory()
+        return UnavailableError(
+            f"the CUDA bindings cannot be loaded: {exc}",
+            cause=cause or "there is not enough memory for them",
+            hint=hint,
+        )
+    if isinstance(exc, RuntimeError):
+        return UnavailableError(
+            f"the CUDA bindings cannot be loaded: {exc}",
+            cause="a library of the system that they need is missing",
+            hint="install the C library's packages, or use --backing host",
+        )
     return UnavailableError(
         f"the CUDA bindings cannot be imported: {exc}",
         hint="reinstall vmtool with its dependency: pip install 'cuda-python>=12.9,<14'",

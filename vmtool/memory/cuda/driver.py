@@ -400,7 +400,8 @@ def load() -> Driver:
     """
     try:
         from cuda.bindings import __version__, driver
-    except ImportError as exc:
+    # RuntimeError: the bindings look for libdl.so.2 while they are imported.
+    except (ImportError, RuntimeError, MemoryError) as exc:
         raise diagnosis.no_bindings(exc) from exc
     loaded = Driver(driver, __version__)
     loaded.initialise()

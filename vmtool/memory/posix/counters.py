@@ -16,13 +16,13 @@ assert sys.platform != "win32"  # before the imports, so that mypy skips them el
 
 import mmap
 import os
-import resource
 import struct
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.accounting import Counters, MemoryLimits, ProcessLimits
 from vmtool.memory.process import parse_kib
+from vmtool.memory.rlimits import read_resource_limit
 from vmtool.units import KIB
 
 if TYPE_CHECKING:
@@ -234,9 +234,9 @@ def read_limits() -> MemoryLimits:
 def read_process_limits() -> ProcessLimits:
     """Return what this process uses, and its limits."""
 
-    def limit(which: int) -> int | None:
-        soft = resource.getrlimit(which)[0]
-        return None if soft == resource.RLIM_INFINITY else soft
+    def soft(name: str) -> int | None:
+        limit = read_resource_limit(name)
+        return None if limit is None else limit.soft
 
     status = _read_kib("/proc/self/status")
     space = status.get("VmSize")
@@ -248,10 +248,10 @@ def read_process_limits() -> ProcessLimits:
         mappings=count_mappings(),
         max_mappings=_read_int("/proc/sys/vm/max_map_count"),
         address_space_bytes=space,
-        address_space_limit_bytes=limit(resource.RLIMIT_AS),
+        address_space_limit_bytes=soft("RLIMIT_AS"),
         data_bytes=status.get("VmData"),
-        data_limit_bytes=limit(resource.RLIMIT_DATA),
-        memlock_limit_bytes=limit(resource.RLIMIT_MEMLOCK),
+        data_limit_bytes=soft("RLIMIT_DATA"),
+        memlock_limit_bytes=soft("RLIMIT_MEMLOCK"),
     )
 
 

@@ -1,0 +1,73 @@
+"""No traceback below any limit or behind any filter: one line, the call or the limit, a way out."""
+
+import subprocess
+import sys
+
+import pytest
+from seccomp import refusing
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="these limits are Linux's")
+COMMANDS = (
+    ["doctor"],
+    ["granularity"],
+    ["stress", "--cycles", "20"],
+    ["kv-estimate", "gemma-3-1b"],
+)
+
+
+def under(limit, *arguments):
+    """Run vmtool in a shell that has set *limit*."""
+    return subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'ulimit {limit}; exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "vmtool",
+            *arguments,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@linux
+@pytest.mark.parametrize("limit", ["-v 16000", "-v 20000", "-v 24000", "-d 8000", "-d 10000"])
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
+def test_too_little_memory_to_load_is_one_error(limit, arguments):
+    ran = under(limit, *arguments)
+    if "Traceback" in ran.stderr and "vmtool/" not in ran.stderr:
+        pytest.skip("Python itself does not start under this limit")
+    assert "Traceback" not in ran.stderr
+    if ran.returncode:
+        assert "vmtool: error: " in ran.stderr
+        assert "hint: " in ran.stderr
+
+
+@linux
+@pytest.mark.parametrize(
+    ("calls", "code"),
+    [(["prlimit64", "getrlimit"], 1), (["sched_getaffinity"], 1), (["prlimit64"], 38)],
+)
+@pytest.mark.parametrize("command", ["doctor", "granularity"])
+def test_a_filter_that_hides_a_limit_leaves_it_unknown(vmtool_child, calls, code, command):
+    ran = vmtool_child(command, "--json", before=refusing(*calls, code=code))
+    assert ran.code == 0, ran.stderr
+    machine = ran.document["machine"]
+    if "prlimit64" in calls:
+        assert machine["limits"]["address_space"] is None
+    else:
+        assert machine["system"]["cpus_usable"] is None
+
+
+@linux
+def test_a_filter_that_refuses_an_unforeseen_call_is_named_with_the_function(vmtool_child):
+    ran = vmtool_child("stress", "--cycles", "20", before=refusing("wait4"))
+    assert ran.code == 1
+    assert "Traceback" not in ran.stderr
+    assert "EPERM (1)" in ran.stderr
+    assert "a security policy does not allow it (seccomp, SELinux or a sandbox)" in ran.stderr
