@@ -17,8 +17,13 @@ COMMANDS = {
 }
 #: Without these there is no device to use: not available here.
 ABSENT = ("cuInit",)
-#: What can be done without: an attribute that is not known, giving back at the end.
-TOLERATED = ("cuDevicePrimaryCtxRelease", "cuDeviceGetAttribute", "cuMemGetAccess")
+#: What can be done without: an attribute or a UUID that is not known, giving back at the end.
+TOLERATED = (
+    "cuDeviceGetAttribute",
+    "cuDeviceGetUuid",
+    "cuDevicePrimaryCtxRelease",
+    "cuMemGetAccess",
+)
 
 #: The largest reservation is found by refusals, and what a refusal cannot explain is left unexplained.
 UNNOTICED = {
