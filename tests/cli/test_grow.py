@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -313,3 +314,31 @@ def test_help_examples_work(vmtool, help_examples):
     assert len(examples) == 2
     for example in examples:
         assert vmtool(*example, "--against", "nothing").code == 0
+
+
+@pytest.mark.skipif(
+    not Path("/sys/devices/system/node/online").exists(), reason="this kernel has no NUMA"
+)
+def test_a_node_is_bound_and_checked(vmtool):
+    ran = vmtool("grow", "--to", "1MiB", "--node", "0", "--against", "nothing", "--json", "-q")
+    if "EPERM" in ran.stderr:
+        pytest.skip("a seccomp filter forbids mbind")
+    assert ran.code == 0, ran.stderr
+    document = ran.document
+    assert document["node"] == 0
+    assert {check["name"]: check["outcome"] for check in document["checks"]}["node"] == "passed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reserved huge pages are Linux's")
+def test_reserved_huge_pages_that_cannot_be_had_are_not_available(vmtool):
+    ran = vmtool("grow", "--to", "1GiB", "--huge", "16GiB", "--against", "nothing")
+    assert ran.code == 4
+    assert "no reserved huge page of 16 GiB can be had: mmap(NULL" in ran.stderr
+    assert "hint: " in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="transparent huge pages are Linux's")
+@pytest.mark.parametrize("huge", [["--huge", "--to", "4MiB"], ["--to", "4MiB", "--huge"]])
+def test_huge_alone_asks_for_transparent_ones(vmtool, huge):
+    ran = vmtool("grow", *huge, "--against", "nothing", "-q")
+    assert ran.code == 0 or "CONFIG_TRANSPARENT_HUGEPAGE" in ran.stderr

@@ -12,6 +12,9 @@ from vmtool.cli.options import (
     SIZE,
     Command,
     backing_options,
+    huge_arguments,
+    huge_option,
+    node_option,
     output_options,
 )
 from vmtool.cli.output import Output
@@ -43,7 +46,8 @@ class GrowOptions:
     backing: str
     chunk: int | None
     method: str | None
-    huge: bool
+    huge: int | None
+    node: int | None
 
 
 @click.command("grow", cls=Command)
@@ -82,7 +86,8 @@ class GrowOptions:
 )
 @backing_options
 @click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h.")
-@click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
+@huge_option
+@node_option
 @output_options
 def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Grow a buffer to a size and shrink it again, and check every step of it.
@@ -116,10 +121,11 @@ def _run(options: GrowOptions, output: Output) -> int:
     opened = open_backing(
         options.backing,
         method=options.method,
-        huge=options.huge,
         chunk=options.chunk,
+        node=options.node,
         label="vmtool grow",
         governor=governor,
+        **huge_arguments(options.huge),
     )
     granule = opened.granularity
     step = _step(options, granule)
@@ -129,6 +135,7 @@ def _run(options: GrowOptions, output: Output) -> int:
     plan = GrowPlan(
         lengths=tuple(lengths(options.pattern, options.to, step)),
         budget_bytes=safe if options.budget is None else options.budget,
+        node=options.node,
         against_copying=_copy_too(options, facts, free, output),
     )
     with watch_signals() as interruption, progress_line(quiet=output.quiet) as show:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_TRANSPARENT: Final = "transparent"
 #: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
 _RESULTS: Final = "vmtool.results.stress"
 
@@ -59,6 +60,15 @@ class _BackingName(click.ParamType[str]):
                 f"VMTOOL_DEVICE is {device!r}, which is not the number of a device", param, ctx
             )
         return f"cuda:{device}"
+
+
+class _HugePages(click.ParamType[int]):
+    """Bytes of reserved huge pages, or 0 for transparent ones, which have no size to choose."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return 0 if value == _TRANSPARENT else SIZE.convert(value, param, ctx)
 
 
 class _ResultFile(click.Path):
@@ -256,6 +266,31 @@ backing_options: Final = option_group(
         "driver recommends by default.",
     ),
 )
+
+
+#: ``--huge``: give its value to :func:`huge_arguments`.
+huge_option: Final = click.option(
+    "--huge",
+    type=_HugePages(),
+    is_flag=False,
+    flag_value=_TRANSPARENT,
+    metavar="[SIZE]",
+    help="Ask for transparent huge pages; with SIZE, 2MiB or 1GiB, use only reserved ones of that "
+    "size (Linux, method fixed).",
+)
+
+#: ``--node``: the NUMA node of what is committed.
+node_option: Final = click.option(
+    "--node",
+    type=click.IntRange(0, 1023),
+    metavar="N",
+    help="Commit on NUMA node N only, and check where the pages are (Linux).",
+)
+
+
+def huge_arguments(huge: int | None) -> dict[str, Any]:
+    """Return the arguments of ``open_backing`` for the value of ``--huge``."""
+    return {"huge": huge == 0, "huge_page_bytes": huge or None}
 
 
 def read_axes(

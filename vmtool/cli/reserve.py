@@ -6,7 +6,14 @@ import os
 
 import click
 
-from vmtool.cli.options import SIZE, Command, backing_options, output_options
+from vmtool.cli.options import (
+    SIZE,
+    Command,
+    backing_options,
+    huge_arguments,
+    huge_option,
+    output_options,
+)
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode
 
@@ -15,7 +22,7 @@ from vmtool.errors import CheckFailedError, ExitCode
 @click.argument("size", type=SIZE)
 @backing_options
 @click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h.")
-@click.option("--huge", is_flag=True, help="Align the base to 2 MiB and ask for huge pages.")
+@huge_option
 @click.option("--hold", is_flag=True, help="Keep the reservation until Enter or a signal.")
 @output_options
 def command(
@@ -23,7 +30,7 @@ def command(
     backing: str,
     chunk: int | None,
     method: str | None,
-    huge: bool,
+    huge: int | None,
     hold: bool,
     as_json: bool,
     path: str,
@@ -47,7 +54,9 @@ def command(
     output = Output(as_json, path, quiet)
     facts = read_facts()
     output.announce(backing)
-    opened = open_backing(backing, method=method, huge=huge, chunk=chunk, label="vmtool reserve")
+    opened = open_backing(
+        backing, method=method, chunk=chunk, label="vmtool reserve", **huge_arguments(huge)
+    )
     with measured_reservation(opened, size, facts) as result:
         output.emit(result, lambda console: to_text(result, console))
         if hold and not _hold(output, result.base):

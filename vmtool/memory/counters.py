@@ -32,11 +32,28 @@ __all__ = (
     "ProcessLimits",
     "count_mappings",
     "read_limits",
+    "read_node_bytes",
     "read_process",
     "read_process_limits",
     "read_range",
     "read_split",
 )
+
+
+def read_node_bytes(base: int, nbytes: int) -> dict[int, int] | None:
+    """Return how many bytes of a range are in RAM on each NUMA node, by the kernel's count.
+
+    ``None`` where the kernel does not say: outside Linux, or without CONFIG_NUMA.
+    """
+    if sys.platform == "linux":
+        from vmtool.memory.posix.numa import count_node_bytes
+
+        try:
+            return count_node_bytes(base, nbytes)
+        except OSError:
+            return None
+    else:
+        return None
 
 
 def read_range(base: int, nbytes: int) -> Counters:

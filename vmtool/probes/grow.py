@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.patterns import Stamps, stamps_for
 from vmtool.results.check import Check, CheckOutcome
@@ -178,11 +179,13 @@ class GrowPlan:
         lengths: Every length in turn; see :func:`vmtool.probes.patterns.lengths`.
         budget_bytes: The most that may be committed.
         against_copying: Whether to grow a copied buffer through the same lengths.
+        node: The NUMA node that the pages must be on; ``None`` for any.
     """
 
     lengths: tuple[int, ...]
     budget_bytes: int
     against_copying: bool
+    node: int | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -197,8 +200,8 @@ _CHECKS: Final = ("base", "committed", "contents", "zero", "released")
 class _Checks:
     """Counts the comparisons of each check and keeps what the first failure found."""
 
-    def __init__(self) -> None:
-        self._compared = dict.fromkeys(_CHECKS, 0)
+    def __init__(self, names: Sequence[str]) -> None:
+        self._compared = dict.fromkeys(names, 0)
         self._found: dict[str, dict[str, int]] = {}
 
     def record(self, name: str, compared: int, **found: int) -> None:
@@ -285,6 +288,7 @@ def run_growth(
         checks=growth.checks.results(),
         copying=copying,
         ended_by=None if error is None else _failure(growth, error),
+        node=plan.node,
     )
     return result, error
 
@@ -301,7 +305,7 @@ def _grow(
     growth: _Growth | None = None
     try:
         with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
-            growth = _Growth(buffer, capacity)
+            growth = _Growth(buffer, capacity, plan.node)
             for length in plan.lengths:
                 if stop() or growth.checks.failed:
                     break
@@ -340,8 +344,8 @@ def _failure(growth: _Growth, error: Exception) -> GrowFailure:
 class _Growth:
     """One buffer on its way through the lengths, and what was measured of it."""
 
-    def __init__(self, buffer: VirtualBuffer, capacity: int) -> None:
-        self.checks = _Checks()
+    def __init__(self, buffer: VirtualBuffer, capacity: int, node: int | None) -> None:
+        self.checks = _Checks(_CHECKS if node is None else (*_CHECKS, "node"))
         self.elapsed = array("Q")
         self.committed = array("Q")
         self.grows: list[bool] = []
@@ -352,6 +356,7 @@ class _Growth:
         self._granule = buffer.backing.granularity
         self._zeroes = buffer.backing.zeroes
         self._stamps = stamps_for(buffer, capacity)
+        self._node = node
 
     def step(self, length: int) -> None:
         buffer = self._buffer
@@ -402,6 +407,15 @@ class _Growth:
         at = self._stamps.find_wrong(length, everything=everything)
         compared = self._stamps.compared - compared
         self.checks.record("contents", compared, **_unless(at is None, offset=at or 0))
+        if everything and self._node is not None:
+            self._check_node(self._node)
+
+    def _check_node(self, node: int) -> None:
+        """Compare where the kernel says that the pages are with the node that was chosen."""
+        found = read_node_bytes(self.base, self._buffer.reservation.capacity)
+        if found is not None:
+            elsewhere = sum(nbytes for number, nbytes in found.items() if number != node)
+            self.checks.record("node", 1, **_unless(not elsewhere, elsewhere_bytes=elsewhere))
 
 
 def _unless(passed: bool, **found: int) -> dict[str, int]:

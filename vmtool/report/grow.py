@@ -27,6 +27,7 @@ _CHECKS: Final = {
     "contents": "contents survive",
     "zero": "new memory is zero",
     "released": "all is released",
+    "node": "pages are on the node",
 }
 _LENGTH, _ROUNDING, _RESERVED = "█", "▒", "·"
 
@@ -35,6 +36,8 @@ def to_text(result: GrowResult, console: Console) -> None:
     """Print the result."""
     console.print(_answer(result))
     where = f"{backing_label(result.backing, result.device)}, {result.method}"
+    if result.node is not None:
+        where += f", NUMA node {result.node}"
     console.print(
         f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
         f"({where}{running_on(result.machine)}), granules of {format_size(result.granule_bytes)}"
@@ -72,6 +75,8 @@ def describe_failure(check: Check) -> str:
         return f"it moved to {values['base']:#x}"
     if check.name == "committed":
         return f"{values['committed_bytes']} bytes are committed for {values['length_bytes']} bytes"
+    if check.name == "node":
+        return f"{values['elsewhere_bytes']} bytes are on another node"
     if check.name == "contents":
         return f"the bytes written at offset {values['offset']} have changed"
     if check.name == "zero":

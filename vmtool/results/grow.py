@@ -95,10 +95,12 @@ class GrowResult:
         steps: The steps that were done.
         growing: Latency of the steps that grow.
         shrinking: Latency of the steps that shrink.
-        checks: ``base``, ``committed``, ``contents``, ``zero`` and ``released``: each with the number
-            of comparisons (``compared``) and, if it failed, what was found.
+        checks: ``base``, ``committed``, ``contents``, ``zero`` and ``released``, and ``node`` where
+            one was chosen: each with the number of comparisons (``compared``) and, if it failed,
+            what was found.
         copying: The comparison with copying, or ``None`` if it was not made.
         ended_by: What ended it, other than the plan, the user or a check.
+        node: The NUMA node that was chosen.
     """
 
     machine: MachineFacts
@@ -119,3 +121,4 @@ class GrowResult:
     checks: tuple[Check, ...]
     copying: CopyResult | None
     ended_by: GrowFailure | None
+    node: int | None = None

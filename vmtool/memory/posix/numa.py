@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 MPOL_BIND: Final = 2  # include/uapi/linux/mempolicy.h: no page from any other node
 #: The number of mbind differs, and no C library has a function for it (libnuma does).
@@ -86,8 +86,3 @@ def parse_node_bytes(lines: Iterable[bytes], base: int, end: int) -> dict[int, i
         for node, pages in _PAGES.findall(line):
             found[int(node)] = found.get(int(node), 0) + int(pages) * (int(size[1]) << 10)
     return found
-
-
-def outside_node(node: int, found: Mapping[int, int]) -> int:
-    """Return how many of the counted bytes are on another node than *node*."""
-    return sum(nbytes for number, nbytes in found.items() if number != node)
