@@ -18,11 +18,15 @@ _NUMBERS = {
 }
 _PROGRAM = """
 import ctypes, struct
-def refuse(numbers, code):
+def refuse(numbers, code, arguments=()):
     # BPF of include/uapi/linux/filter.h: load the call's number, compare, return.
     rows = [(0x20, 0, 0, 0)]
     for number in numbers:
         rows += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | code)]
+    for number, index, value in arguments:
+        # The low half of an argument: offsetof(struct seccomp_data, args) is 16.
+        rows += [(0x15, 0, 4, number), (0x20, 0, 0, 16 + 8 * index), (0x15, 0, 1, value)]
+        rows += [(0x06, 0, 0, 0x00050000 | code), (0x20, 0, 0, 0)]
     rows += [(0x06, 0, 0, 0x7FFF0000)]
     program = b"".join(struct.pack("HBBI", *row) for row in rows)
     kept = ctypes.create_string_buffer(program)
@@ -33,8 +37,13 @@ def refuse(numbers, code):
 """
 
 
-def refusing(*calls, code=1):
-    """Return Python code that makes the kernel answer *calls* with errno *code* from then on."""
+def refusing(*calls, code=1, arguments=()):
+    """Return Python code that makes the kernel answer *calls* with errno *code* from then on.
+
+    Each of *arguments* is a call, the index of an argument, and the value with which it is refused.
+    """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("the filter is made for x86-64 Linux")
-    return f"{_PROGRAM}\nrefuse({[_NUMBERS[call] for call in calls]!r}, {code})\n"
+    numbers = [_NUMBERS[call] for call in calls]
+    conditions = [(_NUMBERS[call], index, value) for call, index, value in arguments]
+    return f"{_PROGRAM}\nrefuse({numbers!r}, {code}, {conditions!r})\n"

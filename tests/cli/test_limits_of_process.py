@@ -71,3 +71,13 @@ def test_a_filter_that_refuses_an_unforeseen_call_is_named_with_the_function(vmt
     assert "Traceback" not in ran.stderr
     assert "EPERM (1)" in ran.stderr
     assert "a security policy does not allow it (seccomp, SELinux or a sandbox)" in ran.stderr
+
+
+@linux
+def test_a_sandbox_that_refuses_reservations_is_not_a_lack_of_addresses(vmtool_child):
+    no_reservations = refusing(code=12, arguments=[("mmap", 2, 0)])  # prot is PROT_NONE
+    ran = vmtool_child("reserve", "1GiB", before=no_reservations)
+    assert ran.code == 1
+    assert "not even one page can be reserved, and no limit is reached" in ran.stderr
+    assert "the seccomp filter of this process refuses it" in ran.stderr
+    assert "no free range" not in ran.stderr

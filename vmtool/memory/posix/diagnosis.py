@@ -45,7 +45,7 @@ def diagnose_host(call: str, nbytes: int, limits: MemoryLimits) -> Diagnosis:
         if diagnosis is not None:
             return diagnosis
     if call in _RESERVES:
-        return no_address_range(nbytes)
+        return no_address_range(nbytes) if _can_map(call) else _refused_by_policy()
     available = limits.available_bytes
     return Diagnosis(
         "unknown",
@@ -53,6 +53,38 @@ def diagnose_host(call: str, nbytes: int, limits: MemoryLimits) -> Diagnosis:
         + ("" if available is None else f" ({format_size(available)} available)"),
         "`vmtool doctor` checks every limit on this machine",
     )
+
+
+def _can_map(call: str) -> bool:
+    """Return whether one page can be mapped as a reservation is: its size is then the reason."""
+    prot = mmap.PROT_WRITE | mmap.PROT_READ if call == "reserve writable" else 0
+    try:
+        mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot).close()
+    except (OSError, MemoryError):
+        return False
+    return True
+
+
+def _refused_by_policy() -> Diagnosis:
+    return Diagnosis(
+        "refused-by-policy",
+        f"not even one page can be reserved, and no limit is reached: {_sandbox()} refuses it",
+        "look at the profile of the container, or run outside of the sandbox",
+    )
+
+
+def _sandbox() -> str:
+    """Return what may have refused a call, by what shows in ``/proc`` (``man 5 proc``)."""
+    try:
+        with open("/proc/version", "rb") as version:
+            if b"gvisor" in version.read().lower():
+                return "gVisor"
+        with open("/proc/self/status", "rb") as status:
+            if b"\nSeccomp:\t2" in status.read():
+                return "the seccomp filter of this process"
+    except OSError:
+        pass
+    return "a policy of the system (a sandbox, SELinux or AppArmor)"
 
 
 def lift_address_space_limit(*, linux: bool) -> str:
