@@ -234,7 +234,7 @@ class Situation:
 
 
 #: Fewer mappings than this are never the reason: 523,404 were counted on one H100, and the driver
-#: documents no limit (docs/platform-facts.md#cuda).
+#: documents no limit (docs/platform-facts.md#cuda-oom).
 _MANY_MAPPINGS: Final = 10_000
 
 

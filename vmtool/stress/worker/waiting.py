@@ -1,6 +1,6 @@
 """Whether cuMemUnmap and cuMemRelease wait for work that is running elsewhere on the device.
 
-Sources contradict each other (docs/platform-facts.md#cuda), so it is measured: a range is filled over and
+Sources contradict each other (docs/platform-facts.md#cuda-unmap), so it is measured: a range is filled over and
 over on a stream; meanwhile a handle that the work does not touch is unmapped, or released. A call has
 waited if it took most of what was left of the work when it was made.
 """
