@@ -290,3 +290,27 @@ def test_growing_is_compared_with_allocating_and_copying_on_the_device(run_with_
     assert copying["steps"] == copying["planned_steps"] > 0
     assert ran.reports[0]["calls"]["cuMemcpyDtoD"]["calls"] == copying["steps"] - 1
     ran.assert_clean()
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+
+def test_a_replay_with_the_pooled_method_uses_a_pool(run_with_fakecuda):
+    arguments = ["kv-replay", "synthetic:requests=8,rate=0.05", "--model", "gpt2", "--json"]
+    budget = ["--backing", "cuda", "--budget", "512MiB"]
+    for method in ("pooled", "cold"):
+        ran = run_with_fakecuda([*arguments, *budget, "--method", method])
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout)["real"]["method"] == method
+        created = ran.reports[0]["calls"]["cuMemCreate"]["calls"]
+        mapped = ran.reports[0]["calls"]["cuMemMap"]["calls"]
+        assert (created < mapped) == (method == "pooled")
+        ran.assert_clean()
+
+
+def test_a_comparison_that_fails_leaves_the_growth_and_says_why(run_with_fakecuda):
+    for call in ("cuMemAlloc:2", "cuMemcpyDtoD:1", "cuMemFree:1+"):
+        arguments = ["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda", "--json"]
+        ran = run_with_fakecuda(arguments, fail=f"{call}=999")
+        assert ran.returncode == 0, ran.stderr
+        assert call.partition(":")[0] in json.loads(ran.stdout)["copying"]["stopped"]

@@ -7,10 +7,13 @@ import pytest
 COMMANDS = {
     "granularity": ["granularity", "--backing", "cuda:0"],
     "reserve": ["reserve", "1GiB", "--backing", "cuda:0"],
-    "grow-cold": ["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda:0"],
+    "grow-cold": [
+        *["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda:0"],
+        *["--against", "nothing"],
+    ],
     "grow-pooled": [
         *["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda:0"],
-        *["--method", "pooled"],
+        *["--method", "pooled", "--against", "nothing"],
     ],
     "kv-estimate": ["kv-estimate", "gpt2", "--budget", "cuda:0"],
     "doctor": ["doctor", "--backing", "cuda:0"],

@@ -127,7 +127,8 @@ class ReplayOptions:
             step_ns=step_ns(self.tokens_per_second),
             on_refusal=OnRefusal(self.on_refusal),
             commit_ahead=self.commit_ahead,
-            retain_bytes=self.retain,
+            # A pool that keeps nothing would be no pool: without --retain it keeps what there is.
+            retain_bytes=self.retain or (budget.kv_bytes if self.method == "pooled" else 0),
             share=self.share,
             prefix_cache=self.prefix_cache,
         )

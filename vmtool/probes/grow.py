@@ -143,7 +143,10 @@ def compare_copying(
     except CallError as error:
         stopped = str(error)
     finally:
-        buffer.close()
+        try:
+            buffer.close()
+        except CallError as error:
+            stopped = stopped or str(error)
     in_place_ns = [ns for _, _, ns in steps[: len(copied_ns)]]
     return CopyResult(
         steps=len(copied_ns),
