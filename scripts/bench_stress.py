@@ -25,14 +25,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it
 
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods, open_backing
+from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.run import run_stress
-from vmtool.stress.plan import Request, make_settings
+from vmtool.stress.plan import Room, settle
 from vmtool.stress.worker.journal import Journal
-from vmtool.stress.worker.session import Session, close_session
+from vmtool.stress.worker.session import Session
 
 if TYPE_CHECKING:
-    from vmtool.results.stress import MethodResult, StressSettings
+    from vmtool.results.stress import MethodResult
 
 ROUNDS = 7
 HANG_NS = 60 * 10**9
@@ -40,10 +41,10 @@ HANG_NS = 60 * 10**9
 
 def settings_for(seconds: float, **options: object) -> StressSettings:
     """Return the default run of *seconds*, but for *options*."""
-    facts = read_facts()
-    request = Request(methods=host_methods()[:1], safe_bytes=facts.safe_bytes, seed=1)
-    request = replace(request, duration_ns=round(seconds * 1e9), **options)  # type: ignore[arg-type]
-    return make_settings(request, open_backing())
+    methods = host_methods()[:1]
+    settings = StressSettings(methods=methods, seed=1, duration_ns=round(seconds * 1e9), runs=1)
+    settings = replace(settings, **options)  # type: ignore[arg-type]
+    return settle(settings, open_backing(), Room(read_facts().safe_bytes))
 
 
 def in_worker(settings: StressSettings) -> tuple[MethodResult, float]:
@@ -61,8 +62,8 @@ def in_process(settings: StressSettings) -> MethodResult:
         session = Session(plan, journal, lambda _session: None, lambda _checkpoint: None)
         session.prepare()
         session.run()
-        method = close_session(session, journal).methods[0]
-        session.seats.clear()
+        method = session.close().methods[0]
+        session.buffers.clear()
         return method
 
 

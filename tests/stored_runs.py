@@ -9,7 +9,9 @@ import jsonschema
 
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
+from vmtool.machine.conditions import Conditions
 from vmtool.results import DOCUMENTS, document_of
+from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import (
     Accident,
     Advice,
@@ -26,7 +28,6 @@ from vmtool.results.stress import (
     StressResult,
     StressSettings,
     UnmapResult,
-    Verdict,
 )
 from vmtool.stats import Histogram, summarize
 
@@ -75,7 +76,7 @@ def method(name="fixed", *, rate=1000.0, **samples):
     )
 
 
-def run(*methods, machine=None, verdicts=None, settings=None, **fields):
+def run(*methods, machine=None, checks=None, settings=None, **fields):
     """One whole result with something in every list."""
     names = tuple(m.method for m in methods)
     base = {
@@ -106,24 +107,39 @@ def run(*methods, machine=None, verdicts=None, settings=None, **fields):
         "resident_before_bytes": 38 << 20,
         "resident_after_bytes": 39 << 20,
         "methods": methods,
-        "recommendation": Recommendation(names[0], "fewest system calls") if names else None,
+        "recommendation": Recommendation(names[0], "fastest", dict.fromkeys(names, 9000), names[0])
+        if names
+        else None,
         "scaling": (Scaling("fixed", 2, 1, 1000.0, 1900.0, 1.9),),
         "checkpoints": tuple(checkpoint(i) for i in range(20)),
         "checkpoint_share": 0.01,
-        "slopes": (CounterSlope("resident", 0, 0.5, -1.0, 2.0, 0.99, 20, 10, 4096, leaks=False),),
-        "verdicts": verdicts
-        if verdicts is not None
-        else (Verdict("contents", True, "all as written"), Verdict("zero", None, "not asked for")),
+        "slopes": (
+            CounterSlope("resident", 0, 0.5, -1.0, 2.0, 0.99, 20, 10, 4096, 4.3, leaks=False),
+        ),
+        "checks": checks
+        if checks is not None
+        else (
+            Check("contents", CheckOutcome.PASSED, {"verify": "sample", "spans": 1000}),
+            Check("zero", CheckOutcome.NOT_DONE, {"reason": "not requested"}),
+        ),
         "accidents": (),
         "failures": (),
-        "warnings": (Advice("noise", "the standard deviation is high", "close other programs"),),
+        "warnings": (
+            Advice("resident", None, {"before_bytes": 38 << 20, "after_bytes": 99 << 20}),
+        ),
         "machine": MACHINE if machine is None else machine,
+        "peak_committed_bytes": 512 << 20,
+        "peak_resident_bytes": 560 << 20,
+        "budget_reached": True,
+        "conditions": Conditions(
+            "2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93, "performance"
+        ),
     }
     return StressResult(**(base | fields))
 
 
 def checkpoint(index, *, observed=None):
-    """One checkpoint whose four ledgers rise and fall."""
+    """One checkpoint whose four counters rise and fall."""
     held = (index % 10) * (1 << 20)
     readings = [("address_space", 1 << 30), ("charge", held), ("resident", held), ("mappings", 3)]
     return Checkpoint(
@@ -156,7 +172,20 @@ def eventful(**fields):
         outcome=Outcome.CRASHED,
         accidents=(accident,),
         failures=(failure,),
-        verdicts=(Verdict("ledger.resident", False, "4096 bytes too many", "look for a leak"),),
+        checks=(
+            Check(
+                "counters.resident",
+                CheckOutcome.FAILED,
+                {
+                    "method": "fixed",
+                    "cycle": 17,
+                    "observed": 8192,
+                    "expected": 4096,
+                    "low": 4096,
+                    "high": 4096,
+                },
+            ),
+        ),
         **fields,
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist, median
@@ -24,8 +26,6 @@ _MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
 P999_SAMPLES: Final = 10_000
 #: Theil and Sen look at every pair: more points than this are thinned evenly first.
 _SLOPE_POINTS: Final = 400
-#: With fewer than six points not even growth at every step is significant at 99 %.
-_SLOPE_MINIMUM: Final = 6
 
 
 class Histogram:
@@ -268,30 +268,51 @@ def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) ->
     which least squares would call growth. The interval (Sen 1968) comes from the distribution of
     Kendall's S, corrected for ties, and assumes no shape of the noise.
     """
-    step = -(-len(points) // _SLOPE_POINTS)
-    points = points[::step] if step else points
-    n = len(points)
-    if n < _SLOPE_MINIMUM:
+    return pooled_slope([points], confidence=confidence)
+
+
+def pooled_slope(
+    series: Sequence[Sequence[tuple[float, float]]], *, confidence: float = 0.99
+) -> Slope | None:
+    """Return the Theil-Sen slope that several *series* share, each with a level of its own.
+
+    Only pairs within a series have a slope; Kendall's S and its variance add up over the series
+    (van Belle and Hughes, Water Resources Research 20, 1984).
+
+    Args:
+        series: Such as the runs of one plan.
+        confidence: Of the interval.
+
+    Returns:
+        The slope, or ``None`` where there are too few points for an interval of that confidence.
+    """
+    most = max(_SLOPE_POINTS // max(len(series), 1), 2)
+    thinned = [points[:: -(-len(points) // most) or 1] for points in series]
+    slopes = sorted(itertools.chain.from_iterable(map(_pair_slopes, thinned)))
+    quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
+    untied = sum(n * (n - 1) * (2 * n + 5) for n in map(len, thinned)) / 18
+    if not slopes or quantile * math.sqrt(untied) >= len(slopes):
         return None
-    slopes = _pair_slopes(points)
-    if not slopes:
-        return None
-    ties: dict[float, int] = {}
-    for _, y in points:
-        ties[y] = ties.get(y, 0) + 1
     variance = (
-        n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties.values())
-    ) / 18
-    reach = NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(variance)
+        untied
+        - sum(
+            t * (t - 1) * (2 * t + 5)
+            for points in thinned
+            for t in Counter(y for _, y in points).values()
+        )
+        / 18
+    )
+    reach = quantile * math.sqrt(max(variance, 0.0))
     last = len(slopes) - 1
     low = slopes[max(math.floor((len(slopes) - reach) / 2), 0)]
     high = slopes[min(math.ceil((len(slopes) + reach) / 2), last)]
-    return Slope(median(slopes), low, high, n, confidence)
+    return Slope(median(slopes), low, high, sum(map(len, thinned)), confidence)
 
 
-def median_slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the Theil-Sen slope of any number of *points* alone; 0 where they have none."""
-    return median(_pair_slopes(points) or [0.0])
+def median_slope(series: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return the Theil-Sen slope of any number of points in *series* alone; 0 where it has none."""
+    slopes = itertools.chain.from_iterable(map(_pair_slopes, series))
+    return median(list(slopes) or [0.0])
 
 
 def _pair_slopes(points: Sequence[tuple[float, float]]) -> list[float]:

@@ -15,8 +15,9 @@ from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.report.compare_page import to_html
-from vmtool.report.stress_page import stress_page
-from vmtool.results.stress import Outcome, Verdict
+from vmtool.report.stress_page import to_html as stress_page
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.stress import Outcome
 
 pytestmark = pytest.mark.browser
 
@@ -146,7 +147,7 @@ def latencies(seed, *, slower=1.0):
 @pytest.fixture(scope="module")
 def run_page():
     result = run(method("fixed", **latencies(1)), method("protect", **latencies(4)))
-    return stress_page(result, command=["vmtool", "stress"], version="1.0")
+    return to_html(result, command=["vmtool", "stress"], version="1.0")
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +183,19 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(browse, request, page
     assert needed <= offered
 
 
-def test_the_page_of_a_run_shows_verdicts_histograms_and_all_four_ledgers(browse, run_page):
+def test_the_page_of_a_run_shows_checks_histograms_and_all_four_counters(browse, run_page):
     dom = Dom(browse(run_page))
     assert dom.count("svg") == 6 + 4 + 4
     assert dom.count("polyline", "second") == 4
     assert dom.count("rect", "first") > 6 * 10
-    for text in ("complete, all checks passed", "contents", "Address space", "Commit charge"):
+    for text in (
+        "complete; checks: 1 passed, 1 not done: zero",
+        "contents",
+        "Address space",
+        "Commit charge",
+    ):
         assert text in dom.text
-    for text in ("Resident", "Mappings", "thp_mode", "close other programs", "median 180 µs"):
+    for text in ("Resident", "Mappings", "thp_mode", "resident memory went from", "median 180 µs"):
         assert text in dom.text
 
 
@@ -213,7 +219,7 @@ def test_a_hostile_result_stays_text(browse):
     result = replace(
         result,
         outcome=Outcome.COMPLETE,
-        verdicts=(Verdict(_HOSTILE, False, _HOSTILE, _HOSTILE),),
+        checks=(Check(_HOSTILE, CheckOutcome.FAILED, {"reason": _HOSTILE}),),
         methods=tuple(replace(m, method=_HOSTILE) for m in result.methods),
         failures=tuple(replace(f, call=_HOSTILE, message=_HOSTILE) for f in result.failures),
         accidents=tuple(replace(a, signal=_HOSTILE, cause=_HOSTILE) for a in result.accidents),

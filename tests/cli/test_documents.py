@@ -26,8 +26,8 @@ COMMANDS = {
     "sweep": (*MODEL, "--sweep", "context=1k..8k"),
     "vllm": (*MODEL, "--as", "vllm"),
     "llama.cpp": (*MODEL, "--as", "llama.cpp"),
-    "ceiling": ("stress", "--find-ceiling", "reserve"),
-    "guards": ("stress", "--prove-faults"),
+    "limits": ("limits", "reserve"),
+    "guards": ("guards",),
 }
 
 

@@ -1,6 +1,5 @@
 """``vmtool stress``: what it prints, what it refuses, and the exit code that says how it went."""
 
-import io
 import json
 import os
 import re
@@ -12,23 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from stored_runs import described, method, run
+from printed import printed
+from stored_runs import described, gaussian, method, run
 
 from vmtool.cli.stress import command
 from vmtool.cli.stress_options import PATTERNS as OFFERED
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
 from vmtool.report.stress import to_text
-from vmtool.stress.worker.workloads import PATTERNS
+from vmtool.stress.workloads import PATTERNS
 
 SMALL = ("--capacity", "4MiB", "--granule", "64KiB")
-FEW = (*SMALL, "--cycles", "40")
+FEW = (*SMALL, "--cycles", "40", "--runs", "1")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="the faults name POSIX calls")
 
 
 def test_a_run_prints_latencies_histograms_and_checks(vmtool):
-    ran = vmtool("stress", *FEW, "--seed", "5")
+    ran = vmtool("stress", *FEW, "--seed", "5", "--explain")
     assert ran.code == 0
     for word in (
         "median",
@@ -55,13 +54,14 @@ def test_json_is_one_document_that_its_schema_accepts(vmtool):
     document = ran.document
     described(document)
     assert document["outcome"] == "complete"
-    assert [m["method"] for m in document["methods"]] == list(host_methods())
+    names = [m["method"] for m in document["methods"]]
+    assert [name for name in names if not name.endswith("+huge")] == list(host_methods())
     assert all(m["cycles"] == 40 for m in document["methods"])
-    assert document["recommendation"]["method"] in host_methods()
+    assert document["recommendation"]["method"] in names
     assert document["command"][:2] == ["vmtool", "stress"]
     assert document["machine"]["system"]["python"]
-    assert not [v for v in document["verdicts"] if v["passed"] is False]
-    assert {v["check"] for v in document["verdicts"]} >= {"contents", "zero", "released", "budget"}
+    assert not [c for c in document["checks"] if c["outcome"] == "failed"]
+    assert {c["name"] for c in document["checks"]} >= {"contents", "zero", "released", "budget"}
 
 
 def test_a_run_can_be_repeated_from_its_document(vmtool):
@@ -90,7 +90,9 @@ def test_every_pattern_runs_with_every_method(vmtool, pattern):
         (["--cycles", "many"], 2),
         (["--duration", "0s"], 2),
         (["--duration", "5 parsecs"], 2),
-        (["--cycles", "5", "--duration", "5s"], 2),
+        (["--runs", "0"], 2),
+        (["--runs", "101"], 2),
+        (["--require", "luck"], 2),
         (["--soak", "5s", "--duration", "5s"], 2),
         (["--granule", "1000"], 2),
         (["--granule", "0"], 2),
@@ -109,12 +111,7 @@ def test_every_pattern_runs_with_every_method(vmtool, pattern):
         (["--inject", "mmap"], 2),
         (["--inject", "nosuchcall:1"], 2),
         (["--assert", "nonsense"], 2),
-        (["--matrix", "--prove-faults"], 2),
-        (["--find-ceiling", "everything"], 2),
-        (["--matrix", "--assert", "commit.p99<5ms"], 2),
-        (["--matrix", "--csv", "x.csv"], 2),
-        (["--find-ceiling", "commit", "--budget", "1GiB"], 2),
-        (["--prove-faults", "--inject", "mmap:3"], 2),
+        (["--method", ""], 2),
         (["--budget", "1MiB"], 5),
         (["--capacity", "8MiB", "--granule", "64KiB", "--budget", "64KiB", "--threads", "2"], 5),
     ],
@@ -128,6 +125,56 @@ def test_bad_input_is_refused_before_anything_starts(vmtool, monkeypatch, argume
     assert ran.code == code
     assert ran.stdout == ""
     assert ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--matrix"], "vmtool matrix"),
+        (["--find-ceiling", "commit"], "vmtool limits"),
+        (["--prove-faults"], "vmtool guards"),
+    ],
+)
+def test_an_option_that_became_a_command_names_it(vmtool, arguments, name):
+    ran = vmtool("stress", *arguments)
+    assert ran.code == 2
+    assert f"use {name}" in ran.stderr
+    assert arguments[0] not in vmtool("stress", "-h").stdout
+
+
+def test_what_came_first_ends_a_run_with_cycles_and_a_duration(vmtool):
+    few = vmtool("stress", *FEW, "--duration", "10m", "--json").document
+    assert few["methods"][0]["cycles"] == 40
+    many = vmtool(
+        "stress", *SMALL, "--runs", "1", "--cycles", "900m", "--duration", "200ms", "--json"
+    )
+    assert many.code == 0
+    assert 0 < many.document["methods"][0]["cycles"] < 10**8
+
+
+def test_several_runs_are_kept_in_the_document_with_label_and_host(vmtool):
+    arguments = (*SMALL, "--cycles", "40", "--runs", "2", "--label", "before-upgrade", "--json")
+    document = vmtool("stress", *arguments).document
+    described(document)
+    assert [run["index"] for run in document["runs"]] == [0, 1]
+    assert [run["methods"][0]["cycles"] for run in document["runs"]] == [20, 20]
+    assert document["methods"][0]["cycles"] == 40
+    assert document["settings"]["label"] == "before-upgrade"
+    assert document["conditions"]["host"]
+    assert vmtool("stress", *FEW, "--json", "--no-host").document["conditions"]["host"] is None
+
+
+def test_required_checks_that_were_not_done_fail_the_run(vmtool):
+    assert vmtool("stress", *FEW, "--require", "contents").code == 0
+    ran = vmtool("stress", *FEW, "--verify", "off", "--require", "contents")
+    assert ran.code == 3
+    assert "require.contents failed: not done: contents" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms lack some counters")
+def test_one_cycle_is_too_few_for_leaks_and_a_short_default_run_is_not(vmtool):
+    assert vmtool("stress", *SMALL, "--cycles", "1", "--require", "leaks").code == 3
+    assert vmtool("stress", *SMALL, "--duration", "1s", "--require", "leaks").code == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on areas is a Linux one")
@@ -155,7 +202,7 @@ def test_a_failed_call_is_exit_1_with_every_invariant_intact(vmtool):
     described(document)
     assert document["outcome"] == "call-failed"
     assert document["failures"][0]["injected"]
-    assert not [v for v in document["verdicts"] if v["passed"] is False]
+    assert not [c for c in document["checks"] if c["outcome"] == "failed"]
     assert "ENOMEM" in ran.stderr
 
 
@@ -243,46 +290,27 @@ def test_a_signal_ends_it_with_130_and_a_valid_partial_result(name):
     assert document["schema"] == "vmtool.stress"
     assert code == 130
     assert document["outcome"] == "interrupted"
-    assert not [v for v in document["verdicts"] if v["passed"] is False]
+    assert not [c for c in document["checks"] if c["outcome"] == "failed"]
     assert "interrupted" in stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("mode", [("--find-ceiling", "reserve"), ("--prove-faults",)])
-def test_a_signal_leaves_a_partial_result_of_other_modes_as_well(name, mode):
-    code, document, stderr = _signalled(name, "stress", *mode)
+@pytest.mark.parametrize("arguments", [("limits", "reserve"), ("guards",)])
+def test_a_signal_leaves_a_partial_result_of_probes_as_well(name, arguments):
+    code, document, stderr = _signalled(name, *arguments)
     assert code == 130
     assert not document["complete"]
     assert "interrupted" in stderr
 
 
-def _text(show, report):
-    out = io.StringIO()
-    show(report, Console(file=out, width=80, highlight=False, legacy_windows=False))
-    return out.getvalue()
-
-
-def test_the_text_of_what_was_interrupted_says_so():
-    from vmtool.probes.guards.children import GuardReport
-    from vmtool.probes.limits import CeilingReport, MethodCeiling
-    from vmtool.report.stress_modes import ceiling_text, guards_text
-
-    found = MethodCeiling("fixed", 1 << 40, None, 11, None, complete=False)
-    text = _text(ceiling_text, CeilingReport("reserve", (found,), complete=False))
-    assert "nothing was refused so far" in text
-    assert "within the bounds" not in text
-    assert "interrupted" in text
-    assert "interrupted" in _text(guards_text, GuardReport((), complete=False))
-    assert "interrupted" not in _text(guards_text, GuardReport(()))
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the host's guards are tried as signals")
 def test_guards_are_proved_in_children(vmtool):
-    ran = vmtool("stress", "--prove-faults", "--json")
+    ran = vmtool("guards", "--json")
     assert ran.code == 0
     described(ran.document)
-    found = {(p["method"], p["case"]): p["faulted"] for p in ran.document["proofs"]}
+    values = [check["values"] for check in ran.document["checks"]]
+    found = {(each["method"], each["case"]): each["faulted"] for each in values}
     for name in ("fixed", "protect"):
         assert found[name, "never"]
         assert found[name, "released"]
@@ -291,31 +319,47 @@ def test_guards_are_proved_in_children(vmtool):
 
 
 def test_the_matrix_covers_every_pattern_method_and_granule(vmtool):
-    ran = vmtool("stress", "--matrix", "--duration", "1s", "--json", "--capacity", "4MiB")
+    ran = vmtool("matrix", "--duration", "1s", "--json", "--capacity", "4MiB")
     assert ran.code == 0
     described(ran.document)
     cells = {(c["pattern"], c["method"], c["granule_bytes"]) for c in ran.document["cells"]}
     granules = {cell[2] for cell in cells}
     assert len(granules) >= 2
-    assert cells == {(p, m, g) for p in PATTERNS for m in host_methods() for g in granules}
+    plain = {cell for cell in cells if not cell[1].endswith("+huge")}
+    assert plain == {(p, m, g) for p in PATTERNS for m in host_methods() for g in granules}
+    assert ran.document["best"]["granule_bytes"] in granules
     assert all(cell["cycles"] > 0 and not cell["failed"] for cell in ran.document["cells"])
 
 
+def test_the_matrix_shows_the_waste_of_a_model_for_the_granules_asked_for(vmtool):
+    granules = ("--granule", "64KiB,2MiB", "--model", "llama-3.1-8b", "--context", "1k")
+    ran = vmtool(
+        "matrix", "--duration", "1s", "--capacity", "4MiB", "--method", host_methods()[0], *granules
+    )
+    assert ran.code == 0
+    first = ran.stdout.splitlines()[0]
+    assert "use granules of" in first
+    assert "wasted by llama-3.1-8b at 1,024 tokens" in first
+    assert "per used GiB" in ran.stdout
+    assert vmtool("matrix", "--context", "1k").code == 2
+    assert vmtool("matrix", "--granule", "64KiB,").code == 2
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on areas is a Linux one")
-def test_the_ceiling_of_mappings_is_the_limit_of_the_kernel(vmtool):
+def test_the_limit_of_mappings_is_the_limit_of_the_kernel(vmtool):
     limit = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
     if limit > 1 << 17:
         pytest.skip(f"vm.max_map_count is {limit}: reaching it takes too long")
-    ran = vmtool("stress", "--find-ceiling", "mappings", "--method", "fixed", "--json")
+    ran = vmtool("limits", "mappings", "--method", "fixed", "--json")
     described(ran.document)
-    (found,) = ran.document["methods"]
+    (found,) = ran.document["kinds"][0]["methods"]
     assert abs(found["reached"] - limit) <= 4
     assert "ENOMEM" in found["error"]
 
 
-def test_the_ceiling_of_reservations_is_found_in_bounded_tries(vmtool):
-    ran = vmtool("stress", "--find-ceiling", "reserve", "--method", host_methods()[0], "--json")
-    (found,) = ran.document["methods"]
+def test_the_limit_of_reservations_is_found_in_bounded_tries(vmtool):
+    ran = vmtool("limits", "reserve", "--method", host_methods()[0], "--json")
+    (found,) = ran.document["kinds"][0]["methods"]
     assert found["tries"] <= 28
     assert found["reached"] > 1 << 30
     assert found["refused"] is None or found["refused"] > found["reached"]
@@ -326,14 +370,24 @@ def test_no_digit_is_cut_at_any_width(width):
     samples = [1_234_567 + 1001 * n for n in range(12_000)] + [9_876_543_210]
     phases = dict.fromkeys(("commit", "touch", "verify", "release"), samples)
     result = run(method("fixed", **phases))
-    out = io.StringIO()
-    to_text(result, Console(file=out, width=width, highlight=False, legacy_windows=False))
-    text = out.getvalue()
+    lines = printed(lambda console: to_text(result, console, explain=True), width)
+    text = "\n".join(lines)
     assert "…" not in text
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert max(map(len, lines)) <= width
     assert "p99.9" in text
     assert text.count("9.88 s") >= 4
     assert text.count("█") > 4
+
+
+def test_the_report_of_a_run(golden):
+    samples = {
+        name: gaussian(seed, mean, 12_000)
+        for seed, (name, mean) in enumerate(
+            [("commit", 9_000), ("touch", 220_000), ("verify", 30_000), ("release", 40_000)]
+        )
+    }
+    result = run(method("fixed", **samples), recommendation=None)
+    golden("stress", lambda console: to_text(result, console))
 
 
 def test_no_colour_codes_without_a_terminal(vmtool):

@@ -24,10 +24,13 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "granularity": "Units of reserving and committing, and the largest reservation.",
         "doctor": "Every limit that virtual memory can meet here, and how to raise it.",
         "reserve": "Reserve addresses and show that this takes no memory.",
+        "limits": "How far reserving, committing and mapping go, and what stops them.",
+        "guards": "Show that memory which is not committed faults.",
     },
     "How fast and how faithfully does it commit and release?": {
         "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
         "stress": "Commit and release real memory, measured and checked.",
+        "matrix": "Which granule and method cost least here.",
         "allocators": "Compare a device's own allocators with virtual memory management.",
         "compare": "Say what got faster or slower between two sets of runs.",
     },

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
+from dataclasses import fields
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -198,6 +200,34 @@ def option_group(*options: Callable[[Any], Any], heading: str | None = None) -> 
     return add
 
 
+def into_dataclass(
+    name: str, load: Callable[[], type[Any]], **renamed: str
+) -> Callable[[_F], Callable[..., Any]]:
+    """Return a decorator that hands a command the parameters of a dataclass as one argument.
+
+    Args:
+        name: Of the argument.
+        load: Returns the dataclass; its fields are named as the parameters are.
+        renamed: Fields that are not, with the parameter.
+    """
+
+    def add(function: _F) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(**parameters: Any) -> Any:
+            kind = load()
+            names = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+            taken = {
+                field: parameters.pop(parameter)
+                for field, parameter in names.items()
+                if parameter in parameters
+            }
+            return function(**{name: kind(**taken)}, **parameters)
+
+        return wrapper
+
+    return add
+
+
 #: ``-o``: pass it to :class:`vmtool.cli.output.Output`.
 output_file_option: Final = click.option(
     "-o",
@@ -246,18 +276,20 @@ all_backings_option: Final = click.option(
     help="all, host, cuda, cuda:N or cuda:all.",
 )
 
+#: ``--backing``: which memory to use.
+backing_option: Final = click.option(
+    "--backing",
+    type=BACKING,
+    default="host",
+    show_default=True,
+    envvar="VMTOOL_BACKING",
+    show_envvar=True,
+    metavar="NAME",
+    help="host, cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
+)
 #: ``--backing`` and ``--chunk``: which memory to use, and in what pieces.
 backing_options: Final = option_group(
-    click.option(
-        "--backing",
-        type=BACKING,
-        default="host",
-        show_default=True,
-        envvar="VMTOOL_BACKING",
-        show_envvar=True,
-        metavar="NAME",
-        help="host, cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
-    ),
+    backing_option,
     click.option(
         "--chunk",
         type=SIZE,

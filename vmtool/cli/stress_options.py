@@ -1,8 +1,10 @@
-"""The options of ``vmtool stress``, in the groups that its help shows them in."""
+"""The options of ``vmtool stress``, and those that ``matrix``, ``limits`` and ``guards`` share."""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,139 +15,304 @@ from vmtool.cli.options import (
     SIZE_OR_ZERO,
     csv_option,
     html_option,
+    into_dataclass,
     option_group,
 )
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import VirtualBacking
+    from vmtool.results.stress import StressSettings
+    from vmtool.stress.plan import Room
 
 PATTERNS: Final = ("tail", "random", "hole-punch", "sawtooth", "block-grow-partial-shrink")
+#: Checks that ``--require`` can name.
+REQUIRED: Final = ("leaks", "counters", "contents")
 
 
-_MEMORY: Final = (
+@dataclass(frozen=True, slots=True)
+class StressControl:
+    """What is asked of a run besides the work itself.
+
+    Attributes:
+        soak_ns: Run for so long, in one run; ``None``: *settings* say how long.
+        assertions: Conditions that the result must meet.
+        require: Checks that must have been done.
+        hang_ns: A worker that does not move for this long is killed.
+        force: Run although the preflight says that it is not safe.
+        name_host: Whether the machine's name goes into the result.
+        explain: Show distributions, each check, and the machine.
+        html: A file for a page.
+        csv: A file for the numbers.
+    """
+
+    soak_ns: int | None = None
+    assertions: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+    hang_ns: int = 30 * 10**9
+    force: bool = False
+    name_host: bool = True
+    explain: bool = False
+    html: str | None = None
+    csv: str | None = None
+
+
+def _one_name(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    if value == "":
+        raise click.BadParameter("a method's name is empty")
+    return () if value is None else (value,)
+
+
+def _or_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int:
+    return value or 0
+
+
+def _or_empty(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    return value or ""
+
+
+def _draw(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int:
+    return int.from_bytes(os.urandom(4), "big") if value is None else value
+
+
+_CAPACITY: Final = click.option(
+    "--capacity",
+    "capacity_bytes",
+    type=SIZE,
+    default=0,
+    metavar="SIZE",
+    help="Reserve SIZE for each thread.  [default: 256MiB]",
+)
+_BUDGET: Final = click.option(
+    "--budget",
+    "budget_bytes",
+    type=SIZE,
+    default=0,
+    metavar="SIZE",
+    help="Commit at most SIZE in all.  [default: what is reserved, if half of it is safe]",
+)
+_GRANULE: Final = click.option(
+    "--granule",
+    "granule_bytes",
+    type=SIZE,
+    default=0,
+    metavar="SIZE",
+    help="The unit of commits.  [default: 2MiB]",
+)
+#: ``--method``: one commit method, or all of them.
+method_option: Final = click.option(
+    "--method",
+    "methods",
+    callback=_one_name,
+    metavar="NAME",
+    help="How to commit: fixed, protect or advise (view, private or decommit on Windows), or all, "
+    "which alternates between them and recommends one; on a device cold (each handle is created "
+    "and released) or pooled (handles are kept).  [default: the first]",
+)
+_RETAIN: Final = click.option(
+    "--retain",
+    "retain_bytes",
+    type=SIZE_OR_ZERO,
+    metavar="SIZE",
+    help="What a pool keeps unmapped at most.  [default: everything]",
+)
+_HUGE: Final = click.option("--huge", is_flag=True, help="Ask for transparent huge pages.")
+_PREFAULT: Final = click.option("--prefault", is_flag=True, help="Fault every page in at commit.")
+_PATTERN: Final = click.option(
+    "--pattern",
+    type=click.Choice(PATTERNS),
+    default="tail",
+    show_default=True,
+    help="The order of commits and releases.",
+)
+_THREADS: Final = click.option(
+    "--threads",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads in each worker.",
+)
+_WORKERS: Final = click.option(
+    "--workers", type=int, default=1, show_default=True, metavar="N", help="Processes."
+)
+_TOUCH: Final = click.option(
+    "--touch",
+    type=click.Choice(("none", "first", "full")),
+    default="full",
+    show_default=True,
+    help="Write nothing, a few bytes of each 4 KiB, or everything.",
+)
+_HOLD: Final = click.option(
+    "--hold", is_flag=True, help="Commit and touch the whole budget once, and check it."
+)
+_SEED: Final = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    callback=_draw,
+    metavar="N",
+    help="Repeat the run with this seed.  [default: drawn, and printed]",
+)
+_CYCLES: Final = click.option(
+    "--cycles", type=COUNT, metavar="N", help="Commits per method and thread, in all runs together."
+)
+_RUNS: Final = click.option(
+    "--runs",
+    type=click.IntRange(1, 100),
+    callback=_or_zero,
+    metavar="N",
+    help="Repeat the plan in N fresh processes, which share the cycles and the time.  [default: 5, "
+    "or 1 with --soak or --inject]",
+)
+_SOAK: Final = click.option(
+    "--soak",
+    "soak_ns",
+    type=DURATION,
+    metavar="TIME",
+    help="Make one run of TIME, such as 1h, to find leaks; memory use stays the same.",
+)
+_LABEL: Final = click.option(
+    "--label", metavar="TEXT", help="Words to find this result by, such as before-upgrade."
+)
+_VERIFY: Final = click.option(
+    "--verify",
+    type=click.Choice(("off", "sample", "full")),
+    callback=_or_empty,
+    help="Check two pieces of each granule, or every byte.  [default: sample, if touched]",
+)
+_INJECT: Final = click.option(
+    "--inject",
+    multiple=True,
+    metavar="CALL:N[=WHAT]",
+    help="Make the Nth call fail with an errno, do nothing (SKIP), get a signal or HANG; "
+    "N+ means from there on. Can be given several times.",
+)
+_ASSERT: Final = click.option(
+    "--assert",
+    "assertions",
+    multiple=True,
+    metavar="CONDITION",
+    help="Exit 3 unless it holds, such as commit.p99<5ms. Can be given several times.",
+)
+_REQUIRE: Final = click.option(
+    "--require",
+    type=click.Choice(REQUIRED),
+    multiple=True,
+    help="Exit 3 unless these checks were done. Can be given several times.",
+)
+hang_option: Final = click.option(
+    "--hang-timeout",
+    "hang_ns",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="Kill a worker that does not move for TIME.",
+)
+_FORCE: Final = click.option(
+    "--force", is_flag=True, help="Run although the preflight says it is not safe."
+)
+host_option: Final = option_group(
     click.option(
-        "--capacity",
-        type=SIZE,
-        metavar="SIZE",
-        help="Reserve SIZE for each thread.  [default: 256MiB]",
+        "--no-host",
+        "name_host",
+        flag_value=False,
+        default=True,
+        help="Leave the machine's name out of the result.",
     ),
-    click.option(
-        "--budget",
-        type=SIZE,
-        metavar="SIZE",
-        help="Commit at most SIZE in all.  [default: what is reserved, if half of it is safe]",
-    ),
-    click.option(
-        "--granule", type=SIZE, metavar="SIZE", help="The unit of commits.  [default: 2MiB]"
-    ),
-    click.option(
-        "--method",
-        metavar="NAME",
-        help="How to commit: fixed, protect or advise (view, private or decommit on Windows), or "
-        "all, which alternates between them and recommends one; on a device cold (each handle is "
-        "created and released) or pooled (handles are kept).  [default: the first]",
-    ),
-    click.option(
-        "--retain",
-        type=SIZE_OR_ZERO,
-        metavar="SIZE",
-        help="What a pool keeps unmapped at most.  [default: everything]",
-    ),
-    click.option("--huge", is_flag=True, help="Ask for transparent huge pages."),
-    click.option("--prefault", is_flag=True, help="Fault every page in at commit."),
+    heading="Output",
+)
+_EXPLAIN: Final = click.option(
+    "--explain", is_flag=True, help="Also print distributions, each check and the warnings."
 )
 
-_WORK: Final = (
-    click.option(
-        "--pattern",
-        type=click.Choice(PATTERNS),
-        default="tail",
-        show_default=True,
-        help="The order of commits and releases.",
-    ),
-    click.option("--cycles", type=COUNT, metavar="N", help="Commits per method and thread."),
-    click.option("--duration", type=DURATION, metavar="TIME", help="Run for TIME.  [default: 3s]"),
-    click.option(
-        "--soak",
+
+def duration_option(default: str) -> Any:
+    """Return ``--duration`` with the command's own *default* in its help."""
+    return click.option(
+        "--duration",
+        "duration_ns",
         type=DURATION,
         metavar="TIME",
-        help="Run for TIME, such as 1h, to find leaks; memory use stays the same.",
-    ),
-    click.option(
-        "--threads",
-        type=int,
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Threads in each worker.",
-    ),
-    click.option(
-        "--workers", type=int, default=1, show_default=True, metavar="N", help="Processes."
-    ),
-    click.option(
-        "--touch",
-        type=click.Choice(("none", "first", "full")),
-        default="full",
-        show_default=True,
-        help="Write nothing, a few bytes of each 4 KiB, or everything.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**63 - 1),
-        metavar="N",
-        help="Repeat the run with this seed.  [default: drawn, and printed]",
-    ),
-)
+        help=f"Run for TIME in all.  [default: {default}]",
+    )
 
-_CHECKS: Final = (
-    click.option(
-        "--verify",
-        type=click.Choice(("off", "sample", "full")),
-        help="Check two pieces of each granule, or every byte.  [default: sample, if touched]",
-    ),
-    click.option(
-        "--assert",
-        "assertions",
-        multiple=True,
-        metavar="CONDITION",
-        help="Exit 3 unless it holds, such as commit.p99<5ms. Can be given several times.",
-    ),
-    click.option(
-        "--inject",
-        multiple=True,
-        metavar="CALL:N[=WHAT]",
-        help="Make the Nth call fail with an errno, do nothing (SKIP), get a signal or HANG; "
-        "N+ means from there on. Can be given several times.",
-    ),
-    click.option(
-        "--hang-timeout",
-        type=DURATION,
-        default="30s",
-        show_default=True,
-        metavar="TIME",
-        help="Kill a worker that does not move for TIME.",
-    ),
-    click.option("--force", is_flag=True, help="Run although the preflight says it is not safe."),
-)
 
-_FILES: Final = (
+def _settings_type() -> type[StressSettings]:
+    from vmtool.results.stress import StressSettings
+
+    return StressSettings
+
+
+_MEMORY: Final = "What to measure"
+_TIME: Final = "How long"
+_CHECKS: Final = "Checks"
+_OUTPUT: Final = "Output"
+#: Options of the memory and the work: the command gets them as ``settings``.
+stress_settings: Final = option_group(
+    option_group(
+        *(method_option, _GRANULE, _PATTERN, _CAPACITY, _BUDGET, _TOUCH, _HUGE, _PREFAULT),
+        *(_THREADS, _WORKERS, _RETAIN, _SEED),
+        heading=_MEMORY,
+    ),
+    option_group(_RUNS, duration_option("3s"), _CYCLES, heading=_TIME),
+    option_group(_VERIFY, _HOLD, _INJECT, heading=_CHECKS),
+    option_group(_LABEL, heading=_OUTPUT),
+)
+#: Those that a matrix shares.
+matrix_settings: Final = option_group(
+    option_group(
+        *(method_option, _CAPACITY, _TOUCH, _HUGE, _PREFAULT, _THREADS, _WORKERS, _RETAIN, _SEED),
+        heading=_MEMORY,
+    ),
+    option_group(duration_option("15s"), heading=_TIME),
+    option_group(_VERIFY, _INJECT, hang_option, heading=_CHECKS),
+    option_group(_LABEL, heading=_OUTPUT),
+)
+#: The rest of ``stress``: the command gets it as ``control``.
+stress_control: Final = option_group(
+    option_group(_SOAK, heading=_TIME),
+    option_group(_ASSERT, _REQUIRE, hang_option, _FORCE, heading=_CHECKS),
+    option_group(_EXPLAIN, host_option, heading=_OUTPUT),
     html_option,
-    csv_option("percentiles, histograms and the ledgers over time as a table"),
+    csv_option("percentiles, histograms and the counters over time as a table"),
 )
+#: Gathers what is left of click's parameters into ``settings`` and ``control``.
+into_settings: Final = into_dataclass("settings", _settings_type, chunk_bytes="chunk")
+into_control: Final = into_dataclass("control", lambda: StressControl)
 
-_MODES: Final = (
-    click.option(
-        "--matrix", is_flag=True, help="Run every pattern with every method and granule, briefly."
-    ),
-    click.option(
-        "--find-ceiling",
-        "ceiling",
-        type=click.Choice(("reserve", "commit", "mappings")),
-        help="Search how far that can go, with a new process for each try.",
-    ),
-    click.option(
-        "--prove-faults",
-        is_flag=True,
-        help="Show in child processes that memory which is not committed faults.",
-    ),
-)
 
-#: Every option of the command but those that other commands share.
-stress_options: Final = option_group(*_MEMORY, *_WORK, *_CHECKS, *_FILES, *_MODES)
+def open_backings(settings: StressSettings) -> list[VirtualBacking]:
+    """Open what the workers will open, so that what cannot work is said before they start."""
+    from vmtool.memory import open_backing
+    from vmtool.memory.faults import FaultyCalls
+    from vmtool.memory.inject import parse_fault
+    from vmtool.results.stress import base_method
+
+    if settings.retain_bytes is not None and "pooled" not in settings.methods:
+        raise UsageError("only a pool retains memory", hint="use --method pooled or all")
+    faults = FaultyCalls([parse_fault(text) for text in settings.inject])
+    return [
+        open_backing(
+            settings.backing,
+            method=base_method(method),
+            prefault=settings.prefault,
+            huge=settings.uses_huge(method),
+            chunk=settings.chunk_bytes,
+            faults=faults if settings.inject else None,
+        )
+        for method in settings.methods
+    ]
+
+
+def measure_room(backing: VirtualBacking, facts: MachineFacts, *, workers: int) -> Room:
+    """Return what the machine, or the device of *backing*, has room for beside *workers*."""
+    from vmtool.cli.options import device_free
+    from vmtool.machine.preflight import describe_safe, safe_device_part
+    from vmtool.stress.plan import Room
+
+    free = device_free(backing, contexts=workers)
+    bound, how_to_raise = describe_safe(facts, free)
+    safe = facts.safe_bytes if free is None else safe_device_part(free)
+    return Room(safe, free, bound, how_to_raise)

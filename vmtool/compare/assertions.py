@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.compare.shift import RUNS_NEEDED, shift
 from vmtool.errors import UsageError
 from vmtool.results.check import Check, CheckOutcome
-from vmtool.results.stress import PHASES, Verdict
+from vmtool.results.stress import PHASES
 from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
 
@@ -59,6 +59,13 @@ class Metric:
 
     def __str__(self) -> str:
         return ".".join(part for part in (self.method, self.phase, self.statistic) if part)
+
+    @property
+    def unit(self) -> str:
+        """``ns``, ``bytes/s`` or ``cycles/s``."""
+        if self.phase is not None:
+            return "ns"
+        return "bytes/s" if self.statistic == "bytes_per_s" else "cycles/s"
 
     def show(self, value: Fraction | float) -> str:
         """Return *value* with the metric's unit."""
@@ -129,22 +136,23 @@ def parse_change(text: str) -> Condition:
     return Condition(text, metric, operator, sign * Fraction(match[2]) / 100)
 
 
-def evaluate(condition: Condition, result: StressResult) -> Verdict:
-    """Return whether *result* meets *condition*; what cannot be told has not been met.
+def evaluate(condition: Condition, result: StressResult) -> Check:
+    """Return whether *result* meets *condition*; what was not measured has not been met.
 
     A gate that passes because there was nothing to measure would pass for ever.
     """
     methods = [m for m in result.methods if condition.metric.method in (None, m.method)]
+    values: dict[str, Value] = {"condition": condition.text, "unit": condition.metric.unit}
+    passed = bool(methods)
+    for method in methods:
+        value = measured(condition.metric, method)
+        known = isinstance(value, Fraction)
+        passed &= known and condition.holds(value)  # type: ignore[arg-type]
+        values[method.method] = float(value) if known else None
     if not methods:
-        ran = ", ".join(m.method for m in result.methods) or "none"
-        return _verdict(condition, passed=False, detail=f"the method did not run; methods: {ran}")
-    values = [(m.method, measured(condition.metric, m)) for m in methods]
-    details = [
-        f"{name}: {condition.metric.show(value)}" if isinstance(value, Fraction) else value
-        for name, value in values
-    ]
-    passed = all(isinstance(v, Fraction) and condition.holds(v) for _, v in values)
-    return _verdict(condition, passed=passed, detail="; ".join(details))
+        values["reason"] = "method did not run"
+    name = f"assert.{''.join(condition.text.split())}"
+    return Check(name, CheckOutcome.of(passed), values)
 
 
 def judge_change(
@@ -223,17 +231,6 @@ def measured(metric: Metric, method: MethodResult) -> Fraction | str:
             f"{metric.statistic}, which needs {P999_SAMPLES:,}"
         )
     return Fraction(value)
-
-
-def _verdict(condition: Condition, *, passed: bool, detail: str) -> Verdict:
-    return Verdict(
-        check=f"assert.{''.join(condition.text.split())}",
-        passed=passed,
-        detail=detail,
-        hint=None
-        if passed
-        else "look at the warnings first: a noisy machine or few cycles move percentiles",
-    )
 
 
 def _split(text: str, example: str) -> tuple[Metric, str, str]:

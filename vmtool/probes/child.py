@@ -28,6 +28,7 @@ from vmtool.memory import open_backing
 from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.governor import Tier
 from vmtool.memory.process import prefer_for_oom_kill, start_child, window
+from vmtool.results.limits import ADDS_NONE
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")
 GUARDED: Final = ("never", "released")
-#: Why no number of commits would reach the limit of memory areas.
-ADDS_NONE: Final = "its commits add no memory areas"
+#: After so many commits it is clear whether they add memory areas.
+_SAMPLE: Final = 256
+#: Commits in one reservation.
+_PART: Final = 4096
 _TIMEOUT_S: Final = 60
 _TURN_S: Final = 0.1
 _HEADROOM: Final = 64
@@ -131,27 +134,41 @@ def main(arguments: list[str]) -> int:
 
 
 def _count_mappings(kind: str, method: str, most: int) -> Answer:
+    """Commit every second granule until that is refused, in reservations of a moderate size.
+
+    One reservation for all of them would run into RLIMIT_AS long before the areas end.
+    """
     backing = open_backing(kind, method=method)
+    on_device = backing.tier is Tier.DEVICE
     granule = backing.granularity
-    steps = max((most - (count_mappings() or 0)) // 2, 1)
-    reservation = backing.reserve((2 * steps + 1) * granule)
+    before = 0 if on_device else count_mappings()
+    if before is None:
+        return Answer(None, 0, "the memory areas of a process cannot be counted here")
     done, refusal, cause = 0, None, None
+    reservations = []
     try:
-        while done < steps:
-            backing.commit(reservation, 2 * done * granule, granule)
+        while before + 2 * done < most:
+            part = done % _PART
+            if part == 0:
+                reservations.append(backing.reserve((2 * _PART + 1) * granule))
+            backing.commit(reservations[-1], 2 * part * granule, granule)
             done += 1
+            if done == _SAMPLE and not on_device:
+                now = count_mappings() or 0
+                if now - before < _SAMPLE // 2:
+                    return Answer(works=True, reached=now, cause=ADDS_NONE)
     except VmtoolError as error:
         refusal, cause = str(error), error.cause
+    if on_device:  # its driver has a limit of its own, and does not say what it counts
+        return Answer(works=refusal is None, reached=done, error=refusal, cause=cause)
     # Counting takes memory of its own, for which there is no area left: give some back first.
     returned = min(done - 1, _HEADROOM)
     for step in range(done - returned, done):
-        backing.release(reservation, 2 * step * granule, granule)
-    # A device's driver has a limit of its own, and does not tell what it counts.
-    counted = None if backing.tier is Tier.DEVICE else count_mappings()
-    if counted is not None and counted < done:  # whatever was refused, it was not an area
-        return Answer(works=True, reached=counted, cause=ADDS_NONE)
-    areas = done if backing.tier is Tier.DEVICE else (counted or 0) + 2 * returned
-    return Answer(works=refusal is None, reached=areas, error=refusal, cause=cause)
+        backing.release(reservations[step // _PART], 2 * (step % _PART) * granule, granule)
+    counted = count_mappings()
+    if counted is None:
+        return Answer(None, 0, "the memory areas of a process cannot be counted here")
+    return Answer(refusal is None, counted + 2 * max(returned, 0), refusal, cause=cause)
 
 
 def _write(kind: str, method: str, question: str) -> Answer:

@@ -1,17 +1,19 @@
-"""How large one reservation can be: a bounded search that commits nothing."""
+"""How far reserving, committing and mapping go: bounded searches, a new process for each try."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import CallError, UsageError
+from vmtool.errors import CallError, RefusedError, UsageError
 from vmtool.machine import read_facts
+from vmtool.machine.preflight import describe_safe
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 from vmtool.memory.process import wine_version
 from vmtool.probes.child import Answer, ask
-from vmtool.units import GIB, align_down
+from vmtool.results.limits import KindLimits, MethodLimit
+from vmtool.units import GIB, align_down, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,117 +113,80 @@ def search_ceiling(
     return good, bad, used
 
 
-CEILING_SCHEMA: Final = "vmtool.stress-ceiling"
-CEILING_VERSION: Final = 1
-KINDS: Final = ("reserve", "commit", "mappings")
 #: 17 tries double from 1 GiB to 128 TiB; the rest halve the interval to less than 0.1 %.
 _TRIES: Final = 28
 #: An area takes the kernel some 200 bytes, so that even this many are harmless.
 _MOST_MAPPINGS: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class MethodCeiling:
-    """How far one method got.
-
-    Attributes:
-        method: The commit method.
-        reached: The most that worked: bytes, or memory areas of the process for ``mappings``.
-        refused: The least that was refused; ``None`` if nothing was, within the bounds.
-        tries: How many processes it took.
-        error: What the platform said to the least refused.
-        complete: Whether the search came to its end; else it goes on between *reached* and
-            *refused*.
-        cause: Why that was refused, as far as the counters of that moment tell; without a refusal,
-            why there can be none.
-        most: The most that the search would have tried.
-    """
-
-    method: str
-    reached: int
-    refused: int | None
-    tries: int
-    error: str | None
-    complete: bool = True
-    cause: str | None = None
-    most: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CeilingReport:
-    """How far each method got with one kind of resource.
-
-    Attributes:
-        methods: Those that were tried at all.
-        device: The driver's own name of the device; ``None`` for the host.
-        complete: Whether every search came to its end; an interrupt leaves the rest out.
-    """
-
-    kind: str
-    methods: tuple[MethodCeiling, ...]
-    device: str | None = None
-    complete: bool = True
-
-
-def find_ceiling(
+def find_limits(
     kind: str,
     backing: str,
     methods: Sequence[str],
     progress: Callable[[int], None],
     *,
     stopping: Callable[[], bool] = lambda: False,
-) -> CeilingReport:
-    """Search the ceiling of *kind* for each method.
+) -> KindLimits:
+    """Search how far *kind* goes with each method.
 
-    Nothing is touched, but that ``advise`` has no other way to commit: it goes no further than half
-    of what is safe on this machine.
+    Nothing is touched, but ``advise`` has no other way to commit: it goes no further than half of
+    what is safe on this machine.
 
     Args:
-        kind: One of :data:`KINDS`.
+        kind: One of :data:`vmtool.results.limits.KINDS`.
         backing: Which memory.
         methods: Which commit methods.
         progress: Called with the number of tries so far.
         stopping: Asked about ten times a second whether to end early.
 
     Raises:
+        RefusedError: If nothing is safe to commit, so that ``advise`` could try nothing.
         VmtoolError: If *backing* is not available.
     """
     tries = 0
 
-    def asked(method: str, number: int) -> Answer | None:
+    def ask_once(method: str, number: int) -> Answer | None:
         nonlocal tries
         tries += 1
         progress(tries)
         return ask(kind, backing, method, number, stopping=stopping)
 
-    info = describe_device(backing)
-    facts = None if kind != "commit" or info is not None else read_facts()
+    on_host = describe_device(backing) is None
+    facts = read_facts() if kind == "commit" and on_host else None
 
-    def search(method: str) -> MethodCeiling | None:
+    def search(method: str) -> MethodLimit | None:
         if kind == "mappings":
-            return _count(method, asked)
+            return _count(method, ask_once)
         unit = open_backing(backing, method=method).granularity
         most = most_worth_trying()
         likely = None if facts is None else facts.most_at_once_bytes
         if facts is not None and method == "advise":
             most = likely = align_down(facts.safe_bytes // 2, unit)
-        return _bisect(method, asked, unit, most, likely)
+            if not most:
+                bound, how_to_raise = describe_safe(facts)
+                raise RefusedError(
+                    f"{method} commits by faulting memory in, and {format_size(facts.safe_bytes)} "
+                    "is safe to commit here",
+                    cause=bound,
+                    hint=f"{how_to_raise}, or use another --method",
+                )
+        return _bisect(method, ask_once, unit, most, likely)
 
-    found = tuple(ceiling for method in methods if (ceiling := search(method)) is not None)
-    complete = len(found) == len(methods) and all(ceiling.complete for ceiling in found)
-    return CeilingReport(kind, found, None if info is None else info.name, complete)
+    found = (search(method) for method in methods)
+    return KindLimits(kind, tuple(limit for limit in found if limit is not None))
 
 
-def _count(method: str, asked: Callable[[str, int], Answer | None]) -> MethodCeiling | None:
+def _count(method: str, ask_once: Callable[[str, int], Answer | None]) -> MethodLimit | None:
     """Take areas until the platform refuses: one process finds the exact number."""
-    answer = asked(method, _MOST_MAPPINGS)
+    answer = ask_once(method, _MOST_MAPPINGS)
     if answer is None:
         return None
-    # A process that died of it counted nothing.
+    died = answer.works is None  # a process that died of it counted nothing
     refused = answer.reached + 1 if answer.works is False else None
-    return MethodCeiling(
+    return MethodLimit(
         method=method,
-        reached=answer.reached,
+        outcome="not found" if died else "none" if refused is None else "found",
+        reached=None if died else answer.reached,
         refused=refused,
         tries=1,
         error=answer.error,
@@ -232,43 +197,49 @@ def _count(method: str, asked: Callable[[str, int], Answer | None]) -> MethodCei
 
 def _bisect(
     method: str,
-    asked: Callable[[str, int], Answer | None],
+    ask_once: Callable[[str, int], Answer | None],
     unit: int,
     most: int,
     likely: int | None,
-) -> MethodCeiling | None:
-    """Search up to *most*; where the ceiling is the *likely* one, two tries tell."""
+) -> MethodLimit | None:
+    """Search up to *most*; where the limit is the *likely* one, two tries find it."""
     answers: dict[int, Answer] = {}
     complete = True
 
     def works(number: int) -> bool | None:
         nonlocal complete
-        answer = asked(method, number)
+        answer = ask_once(method, number)
         if answer is None:
             complete = False
             return None
         answers[number] = answer
         return bool(answer.works)
 
-    found = (
+    settled = (
         likely is not None
         and works(likely)
         and (likely + unit > most or works(likely + unit) is False)
     )
-    if complete and not found:
+    if complete and not settled:
         search_ceiling(works, unit=unit, tries=_TRIES - len(answers), most=most)
     if not answers:
         return None
-    reached = max((number for number, answer in answers.items() if answer.works), default=0)
+    reached = max((number for number, answer in answers.items() if answer.works), default=None)
     refused = min((number for number, answer in answers.items() if not answer.works), default=None)
     last = None if refused is None else answers[refused]
-    return MethodCeiling(
+    if not complete:
+        outcome = "partial"
+    elif reached is None and all(answer.works is None for answer in answers.values()):
+        outcome = "not found"  # every process died before it could answer
+    else:
+        outcome = "none" if refused is None else "found"
+    return MethodLimit(
         method=method,
+        outcome=outcome,
         reached=reached,
         refused=refused,
         tries=len(answers),
         error=None if last is None else last.error,
-        complete=complete,
         cause=None if last is None else last.cause,
         most=most,
     )

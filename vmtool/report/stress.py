@@ -1,16 +1,27 @@
-"""The driver calls of a stress run on a device, each apart, and what running work does to them."""
+"""A stress result as text and as a table of numbers."""
 
 from __future__ import annotations
 
 import csv
 import io
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
 from vmtool.report.chart import histogram_rows
-from vmtool.report.table import backing_label, plain_table
+from vmtool.report.checks import (
+    WORDS,
+    advice_text,
+    amount,
+    describe,
+    hint,
+    huge_text,
+    recommendation_text,
+    summarize,
+)
+from vmtool.report.table import backing_label, table
+from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,
@@ -24,8 +35,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from vmtool.machine.conditions import Conditions
     from vmtool.report.table import ReportTable
-    from vmtool.results.stress import Checkpoint, MethodResult, StressResult, UnmapResult, Verdict
+    from vmtool.results.check import Check
+    from vmtool.results.stress import Checkpoint, MethodResult, StressResult, UnmapResult
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
 
@@ -51,7 +64,7 @@ def unmapping_words(found: UnmapResult) -> str:
     words = {
         True: "cuMemUnmap waited for work that ran on another range",
         False: "cuMemUnmap did not wait for work that ran on another range",
-        None: "whether cuMemUnmap waits for running work could not be told: the work was too short",
+        None: "whether cuMemUnmap waits for running work is unknown: the work was too short",
     }
     return (
         f"{words[found.waited]}: {idle} idle, {busy} beside {work} of work "
@@ -64,10 +77,9 @@ def _duration(ns: int | None) -> str:
     return "-" if ns is None else format_duration(ns)
 
 
-# Below this width the statistics become rows, so that four phases still fit beside each other.
-_NARROW: Final = 72
 _COLUMNS: Final = {
     "median": "median_ns",
+    "mean": "mean_ns",
     "p90": "p90_ns",
     "p99": "p99_ns",
     "p99.9": "p999_ns",
@@ -83,90 +95,155 @@ _OUTCOMES: Final = {
 _INVARIANTS: Final = ("contents", "zero", "base", "budget", "leases", "released")
 
 
-def to_text(result: StressResult, console: Console) -> None:
-    """Print *result*."""
+def to_text(result: StressResult, console: Console, *, explain: bool = False) -> None:
+    """Print *result*: the answer first.
+
+    Args:
+        result: What was found.
+        console: Where to print it.
+        explain: Whether to show the distributions, the checks with their numbers, and the machine.
+    """
+    console.print(Text(answer(result), style="bold"))
     for line in _head(result):
         console.print(line)
     for method in result.methods:
         console.print()
-        console.print(_method_line(method))
-        console.print(_latencies(method, console.width))
-        console.print()
-        console.print(histogram_rows(method, console.width))
+        console.print(_method_line(method, result))
+        console.print(_latencies(method))
+        if explain:
+            console.print()
+            console.print(histogram_rows(method, console.width))
         if method.calls:
             console.print()
             console.print(_calls(method))
     console.print()
-    for block in _tail(result):
+    for block in _tail(result, explain=explain):
         console.print(block)
+
+
+def answer(result: StressResult) -> str:
+    """Return the whole result in one line."""
+    if result.outcome is not Outcome.COMPLETE:
+        return f"{_OUTCOMES[result.outcome]}; checks: {summarize(result.checks)}"
+    checks = f"checks: {summarize(result.checks)}"
+    system = result.machine.get("system", {}).get("os", "")
+    if result.recommendation is not None:
+        return f"{recommendation_text(result.recommendation, system)}; {checks}"
+    costs = [(m.method, cost) for m in result.methods if (cost := _cycle_ns(m)) is not None]
+    if not costs:
+        return checks
+    granule = format_size(result.settings.granule_bytes)
+    spread = _spread(result, costs[0][0])
+    return (
+        f"{costs[0][0]}: committing, touching and releasing {granule} takes "
+        f"{format_duration(costs[0][1])}{spread}; {checks}"
+    )
+
+
+def _cycle_ns(method: MethodResult) -> int | None:
+    found = [
+        phase.summary.median_ns
+        for phase in method.phases
+        if phase.phase != "verify" and phase.summary.median_ns is not None
+    ]
+    return sum(found) if found else None
+
+
+def _spread(result: StressResult, name: str) -> str:
+    """Return the lowest and highest cycle over the runs of the method called *name*."""
+    costs = [
+        cost
+        for run in result.runs
+        if (method := run.method(name)) is not None and (cost := _cycle_ns(method)) is not None
+    ]
+    if len(costs) < 2:
+        return ""
+    low, high = format_duration(min(costs)), format_duration(max(costs))
+    return f" ({low} to {high} in {len(costs)} runs)"
 
 
 def _head(result: StressResult) -> Iterator[RenderableType]:
     settings = result.settings
     place = backing_label(settings.backing, result.device)
-    granule, capacity, budget = (
-        format_size(nbytes)
-        for nbytes in (settings.granule_bytes, settings.capacity_bytes, settings.budget_bytes)
-    )
-    parts = [
-        f"{place}, {settings.pattern} pattern, granules of {granule}",
-        f"{capacity} reserved for each buffer, at most {budget} committed",
-    ]
-    if settings.workers * settings.threads > 1:
-        parts.append(f"workers: {settings.workers}, threads in each: {settings.threads}")
     options = [f"touch {settings.touch}", f"verify {settings.verify}"]
     options += [name for name in ("huge", "prefault") if getattr(settings, name)]
-    parts.append(f"{', '.join(options)}, seed {settings.seed}")
-    system = result.machine.get("system", {})
-    if system.get("os") == "Wine":
-        parts.append(f"on Wine {system['kernel']}, not Windows")
+    yield Text(
+        f"{place}, {settings.pattern} pattern, granules of {format_size(settings.granule_bytes)}, "
+        f"{', '.join(options)}, seed {settings.seed}"
+    )
+    parts = []
+    if settings.workers * settings.threads > 1:
+        parts.append(f"workers: {settings.workers}, threads in each: {settings.threads}")
+    parts.append(f"{format_size(settings.capacity_bytes)} reserved for each buffer")
+    peak = f"at most {format_size(result.peak_committed_bytes)} committed"
+    if result.peak_resident_bytes is not None:
+        peak += f" and {format_size(result.peak_resident_bytes)} resident"
+    parts += [peak, f"budget {format_size(settings.budget_bytes)}"]
+    yield Text(", ".join(parts))
+    if result.hold is not None:
+        yield Text(
+            f"the whole budget was held once: {format_size(result.hold.bytes)} of "
+            f"{format_size(result.hold.budget_bytes)} committed and touched in "
+            f"{format_duration(result.hold.wall_ns)}"
+        )
     if settings.inject:
-        parts.append(f"injected faults: {', '.join(settings.inject)}")
-    for part in parts:
-        yield Text(part)
-    if result.outcome is not Outcome.COMPLETE:
-        yield Text(_OUTCOMES[result.outcome], style="bold yellow")
+        yield Text(f"injected faults: {', '.join(settings.inject)}")
+    if result.conditions is not None:
+        yield Text(conditions_line(result.conditions, settings.label, result.machine))
 
 
-def _method_line(method: MethodResult) -> Text:
+def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> str:
+    """Return when and where a result was measured, and what else went on, in one line."""
+    system = machine.get("system", {})
+    parts = [conditions.started]
+    if conditions.host:
+        parts.append(conditions.host)
+    if system:
+        parts.append(f"{system.get('os')} {system.get('kernel')}")
+    if conditions.load_average is not None:
+        parts.append(f"load {conditions.load_average[0]:.1f}")
+    if conditions.idle_share is not None:
+        parts.append(f"{conditions.idle_share:.0%} idle")
+    if conditions.cpu_governor is not None:
+        parts.append(f"governor {conditions.cpu_governor}")
+    text = ", ".join(parts)
+    return f"{label}: {text}" if label else text
+
+
+def _method_line(method: MethodResult, result: StressResult) -> Text:
+    cost = _cycle_ns(method)
+    each = (
+        "" if cost is None else f"{format_duration(cost)} a cycle{_spread(result, method.method)}, "
+    )
     return Text.assemble(
         (method.method, "bold"),
-        f": {method.cycles:,} cycles in {format_duration(method.wall_ns)}, "
+        f": {each}{method.cycles:,} cycles in {format_duration(method.wall_ns)}, "
         f"{method.cycles_per_s:,.0f} cycles/s, {format_size(round(method.bytes_per_s))}/s",
     )
 
 
-def _latencies(method: MethodResult, width: int) -> ReportTable:
-    cells = {
-        heading: [_duration(getattr(phase.summary, name)) for phase in method.phases]
+def _latencies(method: MethodResult) -> ReportTable:
+    columns = [
+        (heading, name)
         for heading, name in _COLUMNS.items()
         if any(getattr(phase.summary, name) is not None for phase in method.phases)
-    }
-    names = [phase.phase for phase in method.phases]
-    if width >= _NARROW:
-        table = plain_table("", *cells, "bytes/s")
-        for index, phase in enumerate(method.phases):
-            rate = phase.total_bytes * 10**9 // max(phase.histogram.sum_ns, 1)
-            row = [column[index] for column in cells.values()]
-            table.add_row(phase.phase, *row, f"{format_size(rate)}/s")
-        return table
-    table = plain_table("", *names)
-    for name, row in cells.items():
-        table.add_row(name, *row)
-    return table
+    ]
+    rows = [
+        [phase.phase, *(_duration(getattr(phase.summary, name)) for _, name in columns)]
+        for phase in method.phases
+    ]
+    return table(["", *(heading for heading, _ in columns)], rows)
 
 
 def _calls(method: MethodResult) -> ReportTable:
-    table = plain_table(*HEADINGS)
-    for row in call_rows(method):
-        table.add_row(*row)
-    return table
+    return table(HEADINGS, call_rows(method))
 
 
-def _tail(result: StressResult) -> Iterator[RenderableType]:
-    yield Text(f"harness overhead: {format_duration(result.overhead_ns)} in each sample")
+def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
+    if explain:
+        yield Text(f"harness overhead: {format_duration(result.overhead_ns)} in each sample")
     before, after = result.resident_before_bytes, result.resident_after_bytes
-    if before is not None and after is not None:
+    if explain and before is not None and after is not None:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
     if result.unmapping is not None:
         yield Text(unmapping_words(result.unmapping))
@@ -179,9 +256,9 @@ def _tail(result: StressResult) -> Iterator[RenderableType]:
             f"scaling of {scaling.method}: {scaling.speedup:.2f} times one "
             f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s)"
         )
-    if result.recommendation is not None:
-        yield Text(f"use {result.recommendation.method}: {result.recommendation.reason}")
-    yield from _checks(result)
+    if result.recommendation is not None and (huge := huge_text(result.recommendation)):
+        yield Text(huge)
+    yield from _checks(result, explain=explain)
     for failure in result.failures:
         why = "injected" if failure.injected else "not injected"
         yield _problem(
@@ -200,111 +277,134 @@ def _tail(result: StressResult) -> Iterator[RenderableType]:
             accident.cause,
             accident.hint,
         )
+    if explain:
+        for advice in result.warnings:
+            message, remedy = advice_text(advice)
+            yield Text(f"warning: {message}; {remedy}")
 
 
-def _checks(result: StressResult) -> Iterator[RenderableType]:
-    verdicts = {verdict.check: verdict for verdict in result.verdicts}
-    if not verdicts:
+def _checks(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
+    checks = {check.name: check for check in result.checks}
+    if not checks:
         yield Text("checks: none could be made, as no worker ended by itself")
         return
-    ledgers = (*DEVICE_COUNTERS, *COUNTERS)
+    counters = (*DEVICE_COUNTERS, *COUNTERS)
     groups = (
         ("checks", {name: name for name in _INVARIANTS}),
-        ("ledgers", {f"ledger.{name}": name.replace("_", " ") for name in ledgers}),
-        ("leaks", {f"leak.{name}": name.replace("_", " ") for name in ledgers}),
+        ("counters", {f"counters.{name}": name.replace("_", " ") for name in counters}),
+        ("leaks", {f"leak.{name}": name.replace("_", " ") for name in counters}),
     )
     for title, members in groups:
-        found = {verdicts[check]: name for check, name in members.items() if check in verdicts}
-        yield Text(f"{title}: {_summary(found)}")
-    skipped = {v.hint: v.detail for v in result.verdicts if v.passed is None and v.hint}
-    for hint, detail in skipped.items():
-        yield Text(f"  {detail}; {hint}")
-    rest = set(verdicts) - {check for _, members in groups for check in members}
-    for check in sorted(rest):
-        yield Text(f"{check}: {_word(verdicts[check])} ({verdicts[check].detail})")
-    for verdict in result.verdicts:
-        if verdict.passed is False:
-            yield _problem(f"{verdict.check} FAILED: {verdict.detail}", None, verdict.hint)
+        found = [(name, checks[check]) for check, name in members.items() if check in checks]
+        if not found:
+            continue
+        yield Text(f"{title}: {_outcomes(found)}")
+        if title == "leaks" and (seen := _leak_bounds(found)):
+            yield Text(f"  {seen}")
+    skipped = {remedy: describe(c) for c in result.checks if not c.failed and (remedy := hint(c))}
+    for remedy, detail in skipped.items():
+        yield Text(f"  {detail}; {remedy}")
+    rest = set(checks) - {check for _, members in groups for check in members}
+    for name in sorted(rest):
+        yield Text(f"{name}: {WORDS[checks[name].outcome]} ({describe(checks[name])})")
+    if explain:
+        for check in result.checks:
+            if check.outcome is CheckOutcome.PASSED and check.name not in rest:
+                yield Text(f"  {check.name}: {describe(check)}")
+    for check in result.checks:
+        if check.failed:
+            yield _problem(f"{check.name} FAILED: {describe(check)}", None, hint(check))
 
 
-def _summary(found: dict[Verdict, str]) -> str:
+def _leak_bounds(found: list[tuple[str, Check]]) -> str:
+    """Return the slope, its interval and what could have been seen, for the resident memory."""
+    for counter in ("resident", "device memory", "address space"):
+        check = next((check for name, check in found if name == counter), None)
+        if check is None or "per_cycle" not in check.values:
+            continue
+        values: dict[str, Any] = dict(check.values)
+        low, high, seen = (
+            amount(counter, values[name]) for name in ("low", "high", "detectable_per_cycle")
+        )
+        return f"{counter}: {low} to {high} a cycle; a leak of {seen} a cycle would have been seen"
+    return ""
+
+
+def _outcomes(found: list[tuple[str, Check]]) -> str:
     """Return names by outcome, such as ``contents, zero ok; base FAILED``."""
     parts = []
-    for word in ("ok", "FAILED", "not checked"):
-        names = [name for verdict, name in found.items() if _word(verdict) == word]
+    for outcome, word in WORDS.items():
+        names = [name for name, check in found if check.outcome is outcome]
         if names:
             parts.append(f"{', '.join(names)} {word}")
     return "; ".join(parts)
 
 
-def _word(verdict: Verdict) -> str:
-    if verdict.passed is None:
-        return "not checked"
-    return "ok" if verdict.passed else "FAILED"
-
-
-def _problem(message: str, cause: str | None, hint: str | None) -> RenderableType:
+def _problem(message: str, cause: str | None, remedy: str | None) -> RenderableType:
     text = Text(message, style="bold red")
-    for label, more in (("cause", cause), ("hint", hint)):
+    for label, more in (("cause", cause), ("hint", remedy)):
         if more:
             text.append(f"\n{label}: {more}", style="not bold default")
     return text
 
 
 #: One row is one number. ``record`` is ``rate``, ``latency``, ``histogram``, ``driver_call``,
-#: ``ledger`` or ``process``; ``subject`` is a phase, a driver call or a ledger. A histogram's row
-#: counts the samples from ``from_ns`` to below ``to_ns``; a ledger's row was read at ``from_ns``
-#: after the first cycle.
+#: ``counter`` or ``process``; ``run`` is empty for all runs together; ``subject`` is a phase, a
+#: driver call or a counter. A histogram's row counts the samples from ``from_ns`` to below
+#: ``to_ns``; a counter's row was read at ``from_ns`` after the first cycle.
 COLUMNS: Final = (
-    *("record", "method", "worker", "subject", "statistic"),
+    *("record", "run", "method", "worker", "subject", "statistic"),
     *("cycle", "from_ns", "to_ns", "value"),
 )
 
 _Row = tuple[object, ...]
 
 
-def stress_csv(result: StressResult) -> str:
-    """Return the table of one run; what was not told is left out."""
+def to_csv(result: StressResult) -> str:
+    """Return the numbers of *result*, one a row; what is not available is left out."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for method in result.methods:
-        writer.writerows(_method_rows(method))
+        writer.writerows(_method_rows("", method))
+    for run in result.runs if len(result.runs) > 1 else ():
+        for method in run.methods:
+            writer.writerows(_method_rows(run.index, method))
     for point in result.checkpoints:
         writer.writerows(_checkpoint_rows(point))
     return file.getvalue()
 
 
-def _method_rows(method: MethodResult) -> Iterator[_Row]:
+def _method_rows(run: object, method: MethodResult) -> Iterator[_Row]:
     name = method.method
     for rate in ("cycles_per_s", "bytes_per_s"):
-        yield "rate", name, "", "", rate, "", "", "", getattr(method, rate)
+        yield "rate", run, name, "", "", rate, "", "", "", getattr(method, rate)
     for phase in method.phases:
         for item in fields(phase.summary):
             value = getattr(phase.summary, item.name)
             if value is not None:
-                yield "latency", name, "", phase.phase, item.name, "", "", "", value
+                yield "latency", run, name, "", phase.phase, item.name, "", "", "", value
         for index, count in phase.histogram.buckets:
             edges = bucket_start(index), bucket_start(index + 1)
-            yield "histogram", name, "", phase.phase, "count", "", *edges, count
+            yield "histogram", run, name, "", phase.phase, "count", "", *edges, count
     for call in method.calls:
         for item in fields(call.summary):
             value = getattr(call.summary, item.name)
             if value is not None:
-                yield "driver_call", name, "", call.call, item.name, "", "", "", value
+                yield "driver_call", run, name, "", call.call, item.name, "", "", "", value
 
 
 def _checkpoint_rows(point: Checkpoint) -> Iterator[_Row]:
     for reading in point.buffers:
-        for statistic in ("believed", "observed", "low", "high"):
+        for statistic in ("expected", "observed", "low", "high"):
             value = getattr(reading, statistic)
             if value is not None:
-                yield _ledger_row("ledger", point, reading.ledger, statistic, value)
-    for ledger, value in point.process.items():
+                yield _counter_row("counter", point, reading.counter, statistic, value)
+    for counter, value in point.process.items():
         if value is not None:
-            yield _ledger_row("process", point, ledger, "beyond_belief", value)
+            yield _counter_row("process", point, counter, "beyond_expected", value)
 
 
-def _ledger_row(record: str, point: Checkpoint, ledger: str, statistic: str, value: int) -> _Row:
-    place = record, point.method, point.worker, ledger, statistic
+def _counter_row(record: str, point: Checkpoint, counter: str, statistic: str, value: int) -> _Row:
+    place = record, point.run, point.method, point.worker, counter, statistic
     return *place, point.cycle, point.at_ns, "", value

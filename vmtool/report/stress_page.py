@@ -1,4 +1,4 @@
-"""The HTML page of one run of stress: verdicts, latencies, the ledgers over time, the machine."""
+"""The HTML page of a stress result: checks, latencies, the counters over time, the machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.chart import Series, histogram_chart, timeline_chart
+from vmtool.report.checks import (
+    advice_text,
+    describe,
+    hint,
+    huge_text,
+    recommendation_text,
+    summarize,
+)
 from vmtool.report.page import (
     Markup,
     check,
@@ -20,8 +28,9 @@ from vmtool.report.page import (
     table,
     tag,
 )
-from vmtool.report.stress import HEADINGS, call_rows, unmapping_words
+from vmtool.report.stress import HEADINGS, call_rows, conditions_line, unmapping_words
 from vmtool.report.table import backing_label
+from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 
@@ -41,11 +50,11 @@ _TITLES: Final = {"charge": "Commit charge"}
 _MOST_WORKERS: Final = 8
 
 
-def stress_page(result: StressResult, *, command: Sequence[str], version: str) -> str:
-    """Return the page of one run.
+def to_html(result: StressResult, *, command: Sequence[str], version: str) -> str:
+    """Return the page of *result*.
 
     Args:
-        result: The run.
+        result: What was found.
         command: The command line that made it.
         version: The version of vmtool that made it.
     """
@@ -54,9 +63,9 @@ def stress_page(result: StressResult, *, command: Sequence[str], version: str) -
         tag("h1", "vmtool stress"),
         tag("p", tag("code", " ".join(command)), class_="soft"),
         _state(result),
-        section("Verdicts", _accidents(result), _verdicts(result), _warnings(result)),
+        section("Checks", _accidents(result), _checks(result), _warnings(result)),
         section("Latency", *(_method(method) for method in result.methods), _unmapping(result)),
-        section("Counters over time", *_ledgers(result.checkpoints)),
+        section("Counters over time", *_counters(result.checkpoints)),
         section("Growth per cycle", _slopes(result)),
         section("Scaling", _scaling(result)),
         section("Settings", facts(_settings(result))),
@@ -65,28 +74,33 @@ def stress_page(result: StressResult, *, command: Sequence[str], version: str) -
     )
 
 
-def show_ledger(ledger: str) -> Callable[[int], str]:
-    """Return what writes a value of *ledger* with its unit."""
-    return (lambda count: f"{count:,}") if ledger.endswith("mappings") else format_size
+def show_counter(counter: str) -> Callable[[int], str]:
+    """Return what writes a value of *counter* with its unit."""
+    return (lambda count: f"{count:,}") if counter.endswith("mappings") else format_size
 
 
-def ledger_title(ledger: str) -> str:
-    """Return the name of *ledger* as a heading."""
-    return _TITLES.get(ledger, ledger.replace("_", " ").capitalize())
+def counter_title(counter: str) -> str:
+    """Return the name of *counter* as a heading."""
+    return _TITLES.get(counter, counter.replace("_", " ").capitalize())
 
 
 def _state(result: StressResult) -> Markup:
     good = result.passed and result.outcome is Outcome.COMPLETE
-    passed = "all checks passed" if result.passed else "a check failed"
+    system = result.machine.get("system", {}).get("os", "")
     best = result.recommendation
+    conditions = result.conditions
     return join(
         tag("p", f"on {backing_label(result.settings.backing, result.device)}"),
+        tag("p", conditions_line(conditions, result.settings.label, result.machine))
+        if conditions
+        else "",
         tag(
             "p",
-            f"{result.outcome.value}, {passed}",
+            f"{result.outcome.value}; checks: {summarize(result.checks)}",
             class_=f"state {'good' if good else 'bad'}",
         ),
-        tag("p", f"{best.method} is recommended here: {best.reason}") if best else "",
+        tag("p", recommendation_text(best, system)) if best else "",
+        tag("p", huge) if best and (huge := huge_text(best)) else "",
     )
 
 
@@ -114,12 +128,14 @@ def _accidents(result: StressResult) -> Markup:
     return checks(items)
 
 
-def _verdicts(result: StressResult) -> Markup:
-    order = {False: 0, None: 2, True: 1}
+def _checks(result: StressResult) -> Markup:
+    order = list(CheckOutcome)
+    order.insert(0, order.pop(order.index(CheckOutcome.FAILED)))
+    passed = {CheckOutcome.PASSED: True, CheckOutcome.FAILED: False, CheckOutcome.NOT_DONE: None}
     return checks(
         [
-            check(v.passed, v.check, v.detail, v.hint)
-            for v in sorted(result.verdicts, key=lambda v: order[v.passed])
+            check(passed[c.outcome], c.name, describe(c), hint(c))
+            for c in sorted(result.checks, key=lambda c: order.index(c.outcome))
         ]
     )
 
@@ -130,9 +146,9 @@ def _warnings(result: StressResult) -> Markup:
             "li",
             tag("strong", w.kind),
             ": ",
-            w.message,
+            advice_text(w)[0],
             tag("br"),
-            tag("span", w.hint, class_="soft"),
+            tag("span", advice_text(w)[1], class_="soft"),
         )
         for w in result.warnings
     ]
@@ -177,7 +193,7 @@ def _duration(ns: int | None) -> str:
     return "-" if ns is None else format_duration(ns)
 
 
-def _ledgers(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
+def _counters(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
     """Return a chart of each ledger for each method, one line a worker, and for the processes."""
     kept = [point for point in checkpoints if point.worker < _MOST_WORKERS]
     if not kept:
@@ -185,64 +201,64 @@ def _ledgers(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
     parts = [
         tag(
             "p",
-            tag("span", "by the kernel", class_="key first"),
-            tag("span", "by vmtool's belief", class_="key second"),
-            tag("span", "where they agree", class_="key range"),
+            tag("span", "counted by the kernel", class_="key first"),
+            tag("span", "expected by vmtool", class_="key second"),
+            tag("span", "allowed range", class_="key range"),
         )
     ]
     for method in dict.fromkeys(point.method for point in kept):
         lanes = _by_worker(point for point in kept if point.method == method)
         parts.append(tag("h3", f"The reserved ranges, {method}"))
-        names = dict.fromkeys(r.ledger for lane in lanes for point in lane for r in point.buffers)
-        parts.append(grid([figure(ledger_title(name), _believed(name, lanes)) for name in names]))
+        names = dict.fromkeys(r.counter for lane in lanes for point in lane for r in point.buffers)
+        parts.append(grid([figure(counter_title(name), _expected(name, lanes)) for name in names]))
     lanes = _by_worker(kept)
-    parts.append(tag("h3", "The process beyond vmtool's belief"))
+    parts.append(tag("h3", "The process beyond what vmtool expects"))
     names = dict.fromkeys(name for point in kept for name in point.process)
-    parts.append(grid([figure(ledger_title(name), _beyond(name, lanes)) for name in names]))
+    parts.append(grid([figure(counter_title(name), _beyond(name, lanes)) for name in names]))
     return parts
 
 
 def _by_worker(checkpoints: Iterable[Checkpoint]) -> list[list[Checkpoint]]:
-    lanes: dict[int, list[Checkpoint]] = {}
+    lanes: dict[tuple[int, int], list[Checkpoint]] = {}
     for point in checkpoints:
-        lanes.setdefault(point.worker, []).append(point)
+        lanes.setdefault((point.run, point.worker), []).append(point)
     return [sorted(lane, key=lambda point: point.at_ns) for lane in lanes.values()]
 
 
-def _believed(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
+def _expected(counter: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
     series, band = [], []
     for lane in lanes:
-        found = [(p.at_ns, r) for p in lane for r in p.buffers if r.ledger == ledger]
+        found = [(p.at_ns, r) for p in lane for r in p.buffers if r.counter == counter]
         series.append(Series("first", [(at, reading.observed) for at, reading in found]))
-        series.append(Series("second", [(at, reading.believed) for at, reading in found]))
+        series.append(Series("second", [(at, reading.expected) for at, reading in found]))
         band = [(at, reading.low, reading.high) for at, reading in found]
     # With several lines the bands would lie over each other and tell nothing.
     return timeline_chart(
-        f"{ledger_title(ledger)} of the reserved ranges over time",
+        f"{counter_title(counter)} of the reserved ranges over time",
         [line for line in series if line.points],
-        show_ledger(ledger),
+        show_counter(counter),
         band if len(lanes) == 1 else (),
     )
 
 
-def _beyond(ledger: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
-    series = [Series("first", [(p.at_ns, p.process.get(ledger)) for p in lane]) for lane in lanes]
+def _beyond(counter: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
+    series = [Series("first", [(p.at_ns, p.process.get(counter)) for p in lane]) for lane in lanes]
     return timeline_chart(
-        f"{ledger_title(ledger)} of the process beyond what vmtool believes, over time",
+        f"{counter_title(counter)} of the process beyond what vmtool expects, over time",
         series,
-        show_ledger(ledger),
+        show_counter(counter),
     )
 
 
 def _slopes(result: StressResult) -> Markup:
-    def growth(value: float, ledger: str) -> str:
-        return f"{round(value, 2) + 0.0:+,.2f}{'' if ledger.endswith('mappings') else ' B'}"
+    def growth(value: float, counter: str) -> str:
+        return f"{round(value, 2) + 0.0:+,.2f}{'' if counter.endswith('mappings') else ' B'}"
 
     rows = [
         (
-            f"{ledger_title(s.ledger)}, worker {s.worker}",
-            growth(s.per_cycle, s.ledger),
-            f"{growth(s.low, s.ledger)} to {growth(s.high, s.ledger)}",
+            f"{counter_title(s.counter)}, worker {s.worker}",
+            growth(s.per_cycle, s.counter),
+            f"{growth(s.low, s.counter)} to {growth(s.high, s.counter)}",
             f"{s.confidence:.0%}",
             f"{s.points:,}",
             "leak" if s.leaks else "none",

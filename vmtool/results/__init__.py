@@ -59,7 +59,6 @@ DOCUMENTS: Final = (
     Document("vmtool.doctor", 2, "What the doctor found", "vmtool.results.doctor", "DoctorResult"),
     Document("vmtool.reserve", 2, "A reservation", "vmtool.results.reserve", "ReserveResult"),
     Document("vmtool.grow", 2, "A growth in place", "vmtool.results.grow", "GrowResult"),
-    Document("vmtool.stress", 1, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
     Document(
         "vmtool.compare",
         2,
@@ -95,6 +94,12 @@ DOCUMENTS: Final = (
         "vmtool.results.allocators",
         "AllocatorsResult",
     ),
+    Document("vmtool.stress", 2, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
+    Document(
+        "vmtool.matrix", 2, "Every pattern by granule", "vmtool.results.matrix", "MatrixResult"
+    ),
+    Document("vmtool.limits", 2, "How far memory goes", "vmtool.results.limits", "LimitsResult"),
+    Document("vmtool.guards", 2, "Whether memory faults", "vmtool.results.guards", "GuardsResult"),
 )
 
 

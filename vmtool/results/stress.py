@@ -7,18 +7,20 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from vmtool.machine.conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.results.check import Check, Value, all_passed
 from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
 
 #: The phases in the order of a cycle; ``verify`` is the harness's own and is not a platform cost.
 PHASES: Final = ("commit", "touch", "verify", "release")
-#: The ledgers that are held against the kernel's.
+#: The counters that are compared with the kernel's.
 COUNTERS: Final = ("address_space", "charge", "resident", "mappings")
-#: The ledgers of a device, which are held against its driver's.
+#: The counters of a device, which are compared with its driver's.
 DEVICE_COUNTERS: Final = ("device_memory", "device_mappings")
 
 
 class Outcome(enum.Enum):
-    """How a run ended; whether its checks passed is told by the verdicts."""
+    """How a run ended; whether its checks passed is another question."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -27,41 +29,66 @@ class Outcome(enum.Enum):
     HUNG = "hung"
 
 
+#: At the end of a method's name: the same method, asking for huge pages.
+HUGE: Final = "+huge"
+
+
+def base_method(name: str) -> str:
+    """Return the commit method behind *name*, which may end in ``+huge``."""
+    return name.removesuffix(HUGE)
+
+
 @dataclass(frozen=True, slots=True)
 class StressSettings:
-    """What was asked for, with the defaults filled in.
+    """What a run does: the user's options, and after planning with the defaults filled in.
+
+    Zero, empty or ``None`` is "not given" until :func:`vmtool.stress.plan.settle` has filled it in.
 
     Attributes:
+        methods: Names of commit methods, default first; one that ends in ``+huge`` asks for huge
+            pages.
         capacity_bytes: Reserved for each buffer; every thread has one buffer.
         budget_bytes: What the whole run may have committed at once.
-        cycles: Commits per method and thread; ``None`` when *duration_ns* decides.
-        duration_ns: How long to run; ``None`` when *cycles* decides.
+        cycles: Commits per method and thread; ``None`` when only *duration_ns* decides.
+        duration_ns: How long to run; with *cycles*, whichever comes first.
         touch: ``none``, ``first`` (a few bytes of each 4 KiB) or ``full``.
         verify: ``off``, ``sample`` (two 4 KiB pieces of each granule) or ``full``.
+        huge: Whether every method asks for huge pages.
         inject: Faults that were asked for, such as ``mmap:3=ENOMEM``.
         chunk_bytes: Of one physical handle of a device; ``None`` for the host, or what the driver
             recommends.
         retain_bytes: What a pool keeps unmapped at most; ``None``: everything.
+        runs: In how many fresh sets of worker processes the plan is repeated; *cycles* and
+            *duration_ns* are totals of all of them.
+        hold: Whether the whole budget is committed and touched once, and checked.
+        label: The user's own words for this run.
     """
 
-    backing: str
-    methods: tuple[str, ...]
-    pattern: str
-    capacity_bytes: int
-    budget_bytes: int
-    granule_bytes: int
-    cycles: int | None
-    duration_ns: int | None
-    touch: str
-    verify: str
-    huge: bool
-    prefault: bool
-    threads: int
-    workers: int
-    seed: int
+    backing: str = "host"
+    methods: tuple[str, ...] = ()
+    pattern: str = "tail"
+    capacity_bytes: int = 0
+    budget_bytes: int = 0
+    granule_bytes: int = 0
+    cycles: int | None = None
+    duration_ns: int | None = None
+    touch: str = "full"
+    verify: str = ""
+    huge: bool = False
+    prefault: bool = False
+    threads: int = 1
+    workers: int = 1
+    seed: int = 0
     inject: tuple[str, ...] = ()
     chunk_bytes: int | None = None
     retain_bytes: int | None = None
+    runs: int = 0
+    hold: bool = False
+    label: str | None = None
+
+    def uses_huge(self, method: str) -> bool:
+        """Return whether *method* asks for huge pages in this run."""
+        return self.huge or method.endswith(HUGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,34 +158,37 @@ class MethodResult:
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """One ledger at a checkpoint: bytes, or a count for ``mappings``; ``None`` is not told here.
+    """One counter at a checkpoint: bytes, or a count for ``mappings``.
 
     Attributes:
-        low: The least the kernel's count may be if vmtool's belief is true.
+        expected: What vmtool's own books say.
+        observed: What the kernel or driver counts; ``None`` where that is not available.
+        low: The least that *observed* may be if *expected* is right.
         high: The most it may be; both include the stated tolerance.
     """
 
-    ledger: str
-    believed: int
+    counter: str
+    expected: int
     observed: int | None
     low: int
     high: int
 
     @property
     def agrees(self) -> bool:
-        """Whether the kernel's count is what vmtool believes; an unknown one cannot differ."""
+        """Whether the kernel's count is what vmtool expects; an unknown one cannot differ."""
         return self.observed is None or self.low <= self.observed <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The four ledgers of one worker at one moment.
+    """The counters of one worker at one moment.
 
     Attributes:
         at_ns: Since the worker's first cycle.
         cycle: Cycles done by then.
-        buffers: The reserved ranges: exact counts, held against vmtool's belief.
-        process: The whole process beyond what vmtool believes, by ledger: what leak slopes use.
+        run: Which run the worker belongs to.
+        buffers: The reserved ranges: exact counts, compared with what vmtool expects.
+        process: The whole process beyond what vmtool expects, by counter: what leak slopes use.
     """
 
     at_ns: int
@@ -167,25 +197,28 @@ class Checkpoint:
     method: str
     buffers: tuple[CounterReading, ...]
     process: Mapping[str, int | None]
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSlope:
-    """The growth of one ledger of one worker beyond vmtool's belief, per cycle.
+    """The growth of one counter of one worker beyond what vmtool expects, per cycle.
 
     Attributes:
+        worker: Which worker; its processes in all runs together.
         per_cycle: Theil-Sen slope; bytes, or mappings, per cycle.
         low: Lower end of the confidence interval.
         high: Upper end.
         confidence: Such as 0.99.
         points: Checkpoints it rests on.
-        grown: The slope times the cycles that the points span.
-        floor: Growth below this is never called a leak.
+        grown: The slope times the cycles that the points of one run span.
+        floor: Growth of one process below this is never called a leak.
+        detectable_per_cycle: The smallest leak that these checkpoints could have shown.
         leaks: Whether the interval is above zero and the growth, also at the pace of the later half,
             above the floor.
     """
 
-    ledger: str
+    counter: str
     worker: int
     per_cycle: float
     low: float
@@ -194,25 +227,8 @@ class CounterSlope:
     points: int
     grown: int
     floor: int
+    detectable_per_cycle: float
     leaks: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One check.
-
-    Attributes:
-        check: A stable name: ``contents``, ``zero``, ``base``, ``ledger.resident``,
-            ``leak.charge``, ``released`` ...
-        passed: ``None`` when it could not be made here or was not asked for.
-        detail: What was compared, with the numbers.
-        hint: What to do when it failed.
-    """
-
-    check: str
-    passed: bool | None
-    detail: str
-    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,37 +323,105 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Which method to use on this machine."""
+    """Which method to use on this machine.
+
+    Attributes:
+        method: Its name; ``+huge`` at the end asks for huge pages.
+        reason: ``fastest``, or ``promises-more``: *fastest* is at most 5 % faster and keeps less.
+        cycle_ns: The medians of commit, touch and release together, by method.
+        fastest: The method with the cheapest cycle.
+        without_huge: The same method without huge pages, where both were measured.
+        huge_factor: How many times cheaper a cycle of that method is with huge pages.
+    """
 
     method: str
     reason: str
+    cycle_ns: Mapping[str, int]
+    fastest: str
+    without_huge: str | None = None
+    huge_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A warning about how far to trust the numbers, and something to try."""
+    """A warning about how far to trust the numbers.
+
+    Attributes:
+        kind: A stable name, such as ``few-samples`` or ``drift``.
+        method: Which method it is about; ``None``: the whole run.
+        values: The numbers; the report writes the sentence and something to try.
+    """
 
     kind: str
-    message: str
-    hint: str
+    method: str | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldResult:
+    """The whole budget committed and touched at once.
+
+    Attributes:
+        bytes: What was committed and touched.
+        budget_bytes: What was to be.
+        wall_ns: How long committing and touching took.
+        resident_bytes: Of the worker's process meanwhile; ``None`` where not available.
+    """
+
+    bytes: int
+    budget_bytes: int
+    wall_ns: int
+    resident_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One of several runs of the same plan, in worker processes of its own.
+
+    Attributes:
+        index: From 0, in the order they ran.
+        outcome: How it ended.
+        wall_ns: From its first worker's start to the last one's end.
+        order: The methods in the order in which this run took turns.
+        methods: In the order asked for.
+    """
+
+    index: int
+    outcome: Outcome
+    wall_ns: int
+    order: tuple[str, ...]
+    methods: tuple[MethodResult, ...]
+
+    def method(self, name: str) -> MethodResult | None:
+        """Return the result of the method called *name*."""
+        return next((method for method in self.methods if method.method == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """One run of ``vmtool stress``.
+    """The result of ``vmtool stress``.
 
     Attributes:
         settings: What was asked for.
         outcome: How it ended.
         wall_ns: From the first worker's start to the last one's end.
         overhead_ns: What the harness adds to one sample: the median of an empty phase.
-        base_addresses: The base of each buffer, by worker and thread; none ever moved.
-        resident_before_bytes: Of the first worker, before its first cycle; ``None`` if not told.
+        base_addresses: The base of each buffer, by run, worker and thread; none ever moved.
+        resident_before_bytes: Of the first worker, before its first cycle; ``None`` where that is
+            not available.
         resident_after_bytes: After its last, everything released.
-        methods: In the order asked for.
+        peak_committed_bytes: The most that was committed at once, all workers together.
+        peak_resident_bytes: The most that the workers of one run had resident, each at its own
+            peak, added up; ``None`` where not available.
+        budget_reached: Whether *peak_committed_bytes* came within one granule a thread of the
+            budget.
+        hold: The whole budget committed at once, where that was asked for.
+        methods: All runs together, in the order asked for.
+        runs: Each run apart, in the order they ran.
         checkpoints: Bounded: long runs keep evenly spaced ones.
         checkpoint_share: The part of the workers' time that checkpoints took.
-        machine: Facts about the machine, as ``vmtool doctor`` tells them.
+        conditions: When, where and beside what it ran.
+        machine: Facts about the machine, as ``vmtool doctor`` shows them.
         device: The driver's own name of the device; ``None`` for the host.
         unmapping: What running work does to unmapping; ``None`` for the host, or if it was not
             measured.
@@ -356,18 +440,24 @@ class StressResult:
     checkpoints: tuple[Checkpoint, ...]
     checkpoint_share: float
     slopes: tuple[CounterSlope, ...]
-    verdicts: tuple[Verdict, ...]
+    checks: tuple[Check, ...]
     accidents: tuple[Accident, ...]
     failures: tuple[CallFailure, ...]
     warnings: tuple[Advice, ...]
     machine: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
     unmapping: UnmapResult | None = None
+    runs: tuple[RunResult, ...] = ()
+    conditions: Conditions | None = None
+    peak_committed_bytes: int = 0
+    peak_resident_bytes: int | None = None
+    budget_reached: bool = False
+    hold: HoldResult | None = None
 
     @property
     def passed(self) -> bool:
         """Whether no check failed."""
-        return all(verdict.passed is not False for verdict in self.verdicts)
+        return all_passed(self.checks)
 
     def method(self, name: str) -> MethodResult | None:
         """Return the result of the method called *name*."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results.stress import Advice, Recommendation
+from vmtool.results.stress import HUGE, Advice, Outcome, Recommendation, base_method
 from vmtool.stats import bucket_start
-from vmtool.units import MIB, format_duration, format_size
+from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vmtool.machine.facts import MachineFacts
+    from vmtool.results.check import Value
     from vmtool.results.stress import MethodResult, PhaseResult, StressResult
 
 _FEW_SAMPLES: Final = 100
@@ -24,45 +24,35 @@ _CHECKPOINT_PART: Final = 0.02
 _RESIDENT_SLACK: Final = 8 * MIB
 # A method must be this much faster to be worth giving up what another one promises.
 _WORTH_IT: Final = 1.05
-#: Why one might take another method than the fastest, by what is lost with it.
-_COSTS: Final = {
-    "protect": "it keeps the commit charge after a release",
-    "advise": "released memory does not fault, and nothing is charged before it is touched",
-    "pooled": "what it keeps is missing on the device until it is trimmed",
-}
-_KEPT_ON_MACOS: Final = "macOS keeps its pages until memory is short, and they are not zero"
-_COSTS_ON_MACOS: Final = {
-    "protect": _KEPT_ON_MACOS,
-    "advise": f"released memory does not fault, {_KEPT_ON_MACOS}",
-}
+#: Those that promise more first: a guard on what is released, memory given back at once.
 _PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 
 
-def recommend(methods: Sequence[MethodResult], system: str) -> Recommendation | None:
+def recommend(methods: Sequence[MethodResult]) -> Recommendation | None:
     """Return the method to use here, if several were measured.
 
     The cheapest cycle (the medians of commit, touch and release) wins; a difference below 5 % goes
     to the method that promises more.
-
-    Args:
-        methods: What was measured.
-        system: Where, as ``SystemFacts.os`` names it.
     """
-    costs = {m.method: cost for m in methods if (cost := _cycle_ns(m)) is not None}
+    costs = {m.method: cost for m in methods if (cost := cycle_ns(m)) is not None}
     if len(costs) < 2:
         return None
     fastest = min(costs, key=lambda name: costs[name])
-    order: list[str] = [name for name in _PREFERENCE if name in costs]
-    near = [name for name in order if costs[name] <= costs[fastest] * _WORTH_IT]
-    best = near[0] if near else fastest
-    others = ", ".join(
-        f"{name} {format_duration(cost)}" for name, cost in costs.items() if name != best
+    near = [name for name in costs if costs[name] <= costs[fastest] * _WORTH_IT]
+    best = min(near, key=lambda name: (_rank(base_method(name)), costs[name]))
+    other = base_method(best) if best.endswith(HUGE) else best + HUGE
+    factor = without = None
+    if other in costs:
+        without = base_method(best)
+        factor = costs[without] / max(costs[without + HUGE], 1)
+    return Recommendation(
+        method=best,
+        reason="fastest" if best == fastest else "promises-more",
+        cycle_ns=costs,
+        fastest=fastest,
+        without_huge=without,
+        huge_factor=factor,
     )
-    reason = f"one cycle costs {format_duration(costs[best])} ({others})"
-    lost = (_COSTS_ON_MACOS if system == "Darwin" else _COSTS).get(best)
-    if lost is not None:
-        reason += f"; but {lost}"
-    return Recommendation(best, reason)
 
 
 def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
@@ -74,11 +64,13 @@ def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
         found += _drift(method)
         found += _overhead(method, result.overhead_ns)
     found += _harness(result)
+    found += _budget(result)
     found += _mappings(result, facts)
     return tuple(found)
 
 
-def _cycle_ns(method: MethodResult) -> int | None:
+def cycle_ns(method: MethodResult) -> int | None:
+    """Return the medians of commit, touch and release together, if two of them were measured."""
     medians = [
         phase.summary.median_ns
         for name in ("commit", "touch", "release")
@@ -86,6 +78,10 @@ def _cycle_ns(method: MethodResult) -> int | None:
     ]
     known = [median for median in medians if median is not None]
     return sum(known) if len(known) >= 2 else None
+
+
+def _rank(method: str) -> int:
+    return _PREFERENCE.index(method) if method in _PREFERENCE else len(_PREFERENCE)
 
 
 def _platform_phases(method: MethodResult) -> Iterator[PhaseResult]:
@@ -96,11 +92,7 @@ def _samples(method: MethodResult) -> Iterator[Advice]:
     commit = method.phase("commit")
     samples = commit.summary.samples if commit else 0
     if samples < _FEW_SAMPLES:
-        yield Advice(
-            "few-samples",
-            f"{method.method}: {samples} commits are too few for percentiles",
-            "raise --cycles or --duration",
-        )
+        yield Advice("few-samples", method.method, {"commits": samples})
 
 
 def _outliers(method: MethodResult) -> Iterator[Advice]:
@@ -114,12 +106,16 @@ def _outliers(method: MethodResult) -> Iterator[Advice]:
     phase = worst[1]
     limit = _OUTLIER * (phase.summary.median_ns or 0)
     count = sum(n for index, n in phase.histogram.buckets if bucket_start(index) >= limit)
-    plural = "" if count <= 1 else "es" if phase.phase == "touch" else "s"
     yield Advice(
         "outliers",
-        f"{method.method}: {max(count, 1)} {phase.phase}{plural} took over {_OUTLIER} times the "
-        f"median (up to {format_duration(phase.summary.max_ns or 0)})",
-        "run again on a quieter machine, or raise --cycles",
+        method.method,
+        {
+            "phase": phase.phase,
+            "count": max(count, 1),
+            "samples": phase.summary.samples,
+            "times_median": _OUTLIER,
+            "max_ns": phase.summary.max_ns,
+        },
     )
 
 
@@ -130,13 +126,8 @@ def _drift(method: MethodResult) -> Iterator[Advice]:
             continue
         low, high = medians[len(medians) // 4], medians[-1 - len(medians) // 4]
         if high - low > _DRIFT * medians[len(medians) // 2]:
-            yield Advice(
-                "drift",
-                f"{method.method}: the median {phase.phase} moved between rounds, from "
-                f"{format_duration(low)} to {format_duration(high)}",
-                "stop other work on this machine"
-                + (", or pin vmtool to a core (taskset -c 0)" if sys.platform == "linux" else ""),
-            )
+            values: dict[str, Value] = {"phase": phase.phase, "low_ns": low, "high_ns": high}
+            yield Advice("drift", method.method, values)
             return
 
 
@@ -144,12 +135,8 @@ def _overhead(method: MethodResult, overhead_ns: int) -> Iterator[Advice]:
     for phase in _platform_phases(method):
         median = phase.summary.median_ns
         if median and overhead_ns > _OVERHEAD_PART * median:
-            yield Advice(
-                "overhead",
-                f"{method.method}: of the median {phase.phase} of {format_duration(median)}, the "
-                f"harness is {format_duration(overhead_ns)}",
-                "use a larger --granule, or compare runs with each other only",
-            )
+            values: dict[str, Value] = {"phase": phase.phase, "median_ns": median}
+            yield Advice("overhead", method.method, {**values, "overhead_ns": overhead_ns})
             return
 
 
@@ -157,23 +144,24 @@ def _harness(result: StressResult) -> Iterator[Advice]:
     """Yield what the harness itself did to the figures, or found in itself."""
     before, after = result.resident_before_bytes, result.resident_after_bytes
     if before is not None and after is not None and after - before > _RESIDENT_SLACK:
-        yield Advice(
-            "resident",
-            f"resident memory went from {format_size(before)} to {format_size(after)}",
-            "run with --soak 10m: its slope tells a leak from a warm-up",
-        )
+        yield Advice("resident", None, {"before_bytes": before, "after_bytes": after})
     if result.checkpoint_share > _CHECKPOINT_PART:
-        yield Advice(
-            "checkpoints",
-            f"checkpoints took {result.checkpoint_share:.1%} of the run",
-            "run for longer, or with fewer mappings (a larger --granule)",
-        )
+        yield Advice("checkpoints", None, {"share": result.checkpoint_share})
     if result.settings.threads > 1:
+        yield Advice("interpreter-lock")
+
+
+def _budget(result: StressResult) -> Iterator[Advice]:
+    """Yield that the budget was never needed: a run that passes shows nothing about the rest."""
+    done = result.outcome is Outcome.COMPLETE
+    if done and not result.budget_reached and result.hold is None:
         yield Advice(
-            "interpreter-lock",
-            "threads wait for Python's lock after each call, and with full verification also in "
-            "touch; that is part of their samples",
-            "use --workers to measure contention in the kernel alone",
+            "budget-not-reached",
+            None,
+            {
+                "peak_bytes": result.peak_committed_bytes,
+                "budget_bytes": result.settings.budget_bytes,
+            },
         )
 
 
@@ -181,24 +169,13 @@ def _mappings(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:
     """Yield what huge pages and the limit on memory areas did, or did not do."""
     settings = result.settings
     if settings.huge and facts.huge_pages.thp_mode == "never":
-        yield Advice(
-            "huge-pages",
-            "transparent huge pages are switched off, so that --huge changes nothing",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
-        )
-    pmd = facts.huge_pages.pmd_bytes
-    if settings.huge and pmd and settings.granule_bytes % pmd and result.method("advise"):
-        yield Advice(
-            "huge-granule",
-            f"advise: a granule of {format_size(settings.granule_bytes)} is not whole huge pages, "
-            "the rest of which stays resident when it is released",
-            f"use --granule {format_size(pmd).replace(' ', '')}",
-        )
+        yield Advice("huge-pages")
+    pmd, granule = facts.huge_pages.pmd_bytes, settings.granule_bytes
+    for method in result.methods:
+        huge = settings.uses_huge(method.method) and base_method(method.method) == "advise"
+        if pmd and granule % pmd and huge:
+            values: dict[str, Value] = {"granule_bytes": granule, "huge_page_bytes": pmd}
+            yield Advice("huge-granule", method.method, values)
     degraded = sum(method.degraded_bytes for method in result.methods)
     if degraded:
-        yield Advice(
-            "degraded",
-            f"{format_size(degraded)} could be released only in part: the process has too many "
-            "memory areas",
-            "raise vm.max_map_count, or use a larger --granule",
-        )
+        yield Advice("degraded", None, {"bytes": degraded})

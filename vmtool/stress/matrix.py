@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING, Final
 from vmtool.compare.intervals import median_interval
 from vmtool.compare.runs import DEFAULT_THRESHOLD
 from vmtool.errors import RefusedError
+from vmtool.kv.packing.ranges import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
-from vmtool.results.stress import Outcome, StressSettings
-from vmtool.stats import Summary  # noqa: TC001 - the schema is made from the types
+from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
+from vmtool.results.stress import HUGE, Outcome, base_method
+from vmtool.stress.advice import cycle_ns
 from vmtool.stress.parent.run import run_stress
-from vmtool.stress.plan import Request, demand, make_settings
-from vmtool.stress.worker.workloads import PATTERNS
-from vmtool.units import KIB, MIB, align_up
+from vmtool.stress.plan import demand, settle, with_huge
+from vmtool.stress.workloads import PATTERNS
+from vmtool.units import GIB, KIB, MIB, align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from vmtool.compare.intervals import Interval
+    from vmtool.kv.cost import SequenceCost
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.stress import PhaseResult, StressResult
+    from vmtool.results.stress import PhaseResult, StressResult, StressSettings
+    from vmtool.stress.plan import Room
 
-MATRIX_SCHEMA: Final = "vmtool.stress-matrix"
-MATRIX_VERSION: Final = 1
 GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
 #: A cell commits at most this many granules at once, so that areas stay few.
 _GRANULES_IN_CELL: Final = 4096
@@ -34,110 +36,105 @@ _DEFAULT_NS: Final = 15 * 10**9
 #: (Payton, Greenstone and Schenker, Journal of Insect Science 3:34, 2003), and four rounds are
 #: enough for one.
 _CONFIDENCE: Final = 0.84
+#: A granule must be this much cheaper to be worth its waste.
+_WORTH_IT: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixCell:
-    """One pattern with one granule and one method.
+class SequenceLength:
+    """Whose waste is shown beside the cost of each granule.
 
     Attributes:
-        cycles: Commits.
-        cycle_ns: The medians of commit, touch and release together; ``None`` without samples.
-        commit: Summary of the phase, likewise *touch* and *release*.
-        failed: Checks that failed.
-        refused: Why the preflight refused it, or ``None``.
-        cycle_low_ns: What *cycle_ns* is at least, by the medians of the rounds, with a confidence
-            of 84 %; ``None`` where the rounds are too few to tell.
-        cycle_high_ns: What it is at most, likewise.
+        name: Of the model.
+        cost: What a sequence of it takes.
+        tokens: The length of the sequence.
     """
 
-    pattern: str
-    granule_bytes: int
-    method: str
-    cycles: int
-    cycle_ns: int | None
-    commit: Summary | None
-    touch: Summary | None
-    release: Summary | None
-    outcome: Outcome | None
-    failed: tuple[str, ...]
-    refused: str | None
-    cycle_low_ns: int | None = None
-    cycle_high_ns: int | None = None
+    name: str
+    cost: SequenceCost
+    tokens: int
 
-
-@dataclass(frozen=True, slots=True)
-class MatrixReport:
-    """Every cell that was run.
-
-    Attributes:
-        complete: Whether all were; an interrupt leaves the rest out.
-        device: The driver's own name of the device; ``None`` for the host.
-    """
-
-    cells: tuple[MatrixCell, ...]
-    seed: int
-    complete: bool
-    device: str | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether every cell that ran did so to its end, without a failed check."""
-        return not any(
-            cell.failed or cell.outcome not in {None, Outcome.COMPLETE, Outcome.INTERRUPTED}
-            for cell in self.cells
-        )
+    def waste_share(self, granule: int) -> float:
+        """Return the part of what is committed that the sequence does not use."""
+        committed = PerTensor(self.cost, granule).committed_bytes(self.tokens)
+        used = self.cost.bytes_for(self.tokens)
+        return 1 - used / committed if committed else 0.0
 
 
 def run_matrix(
-    request: Request,
+    settings: StressSettings,
+    room: Room,
     facts: MachineFacts,
     *,
+    granules: Sequence[int] = (),
+    sequence: SequenceLength | None = None,
     hang_ns: int,
-    stopping: Callable[[], bool],
-    progress: Callable[[int, int], None],
-) -> MatrixReport:
-    """Run *request* with every pattern and granule; its duration is that of the whole matrix.
+    stopping: Callable[[], bool] = lambda: False,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> MatrixResult:
+    """Run *settings* with every pattern and granule; its duration is that of the whole matrix.
 
     Args:
-        request: What all cells share; its pattern, granule and cycles are not used.
+        settings: What all cells share; its pattern, granule and cycles are not used.
+        room: What may be committed.
         facts: About this machine.
+        granules: Which granules; empty for 4 KiB, 64 KiB and 2 MiB.
+        sequence: Whose waste to show.
         hang_ns: A worker that does not move for this long is killed.
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
     """
-    opened = open_backing(request.backing, method=request.methods[0], chunk=request.chunk_bytes)
+    chunk = settings.chunk_bytes
+    opened = open_backing(settings.backing, method=settings.methods[0], chunk=chunk)
     granularity, device = opened.granularity, opened.device_name
     del opened  # a device's context takes memory
-    granules = sorted({align_up(granule, granularity) for granule in GRANULES})
-    runs = [(pattern, granule) for granule in granules for pattern in PATTERNS]
-    each_ns = max((request.duration_ns or _DEFAULT_NS) // len(runs), 1)
+    sizes = sorted({align_up(granule, granularity) for granule in granules or GRANULES})
+    plans = [(pattern, granule) for granule in sizes for pattern in PATTERNS]
+    each_ns = max((settings.duration_ns or _DEFAULT_NS) // len(plans), 1)
     cells: list[MatrixCell] = []
-    for done, (pattern, granule) in enumerate(runs):
-        progress(done, len(runs))
+    last: StressResult | None = None
+    complete = True
+    for done, (pattern, granule) in enumerate(plans):
+        progress(done, len(plans))
+        methods = _methods(settings, facts, granule)
         one = replace(
-            request,
+            settings,
+            methods=methods,
             pattern=pattern,
             granule_bytes=granule,
-            capacity_bytes=_capacity(request, granule),
-            budget_bytes=None,
+            capacity_bytes=_capacity(settings, granule),
+            budget_bytes=0,
             cycles=None,
             duration_ns=each_ns,
+            runs=1,
         )
         try:
-            backing = open_backing(
-                request.backing, method=one.methods[0], chunk=request.chunk_bytes
-            )
-            settings = make_settings(one, backing)
-            refuse_unsafe(check(demand(settings, request.device_free_bytes), facts))
+            first = base_method(methods[0])
+            settled = settle(one, open_backing(settings.backing, method=first, chunk=chunk), room)
+            refuse_unsafe(check(demand(settled, room.device_free_bytes), facts))
         except RefusedError as error:
-            cells += [_refused(pattern, granule, method, str(error)) for method in one.methods]
+            cells += [_refused(pattern, granule, method, str(error)) for method in methods]
             continue
-        result = run_stress(settings, facts, hang_ns=hang_ns, stopping=stopping)
-        cells += [_cell(settings, result, method) for method in settings.methods]
-        if result.outcome is Outcome.INTERRUPTED:
-            return MatrixReport(tuple(cells), request.seed, complete=False, device=device)
-    return MatrixReport(tuple(cells), request.seed, complete=True, device=device)
+        last = run_stress(settled, facts, hang_ns=hang_ns, stopping=stopping)
+        cells += [_cell(settled, last, method) for method in methods]
+        if last.outcome is Outcome.INTERRUPTED:
+            complete = False
+            break
+    choices = choose_granules(cells, sequence)
+    return MatrixResult(
+        settings=settings,
+        cells=tuple(cells),
+        complete=complete,
+        passed=not any(_is_bad(cell) for cell in cells),
+        rows=_rows(cells),
+        granules=choices,
+        best=best_granule(choices),
+        model=None if sequence is None else sequence.name,
+        context_tokens=None if sequence is None else sequence.tokens,
+        device=device,
+        conditions=None if last is None else last.conditions,
+        machine={} if last is None else last.machine,
+    )
 
 
 def fastest(cells: Iterable[MatrixCell]) -> str | None:
@@ -158,9 +155,75 @@ def fastest(cells: Iterable[MatrixCell]) -> str | None:
     return first.method if clear else None
 
 
-def _capacity(request: Request, granule: int) -> int:
+def choose_granules(
+    cells: Iterable[MatrixCell], sequence: SequenceLength | None
+) -> tuple[GranuleChoice, ...]:
+    """Return the best method of each granule: the cheapest over the patterns that all methods ran."""
+    costs: dict[int, dict[str, dict[str, int]]] = {}
+    for cell in cells:
+        if cell.per_gib_ns is not None and not cell.failed:
+            of_granule = costs.setdefault(cell.granule_bytes, {})
+            of_granule.setdefault(cell.method, {})[cell.pattern] = cell.per_gib_ns
+    found = []
+    for granule, by_method in costs.items():
+        shared = set.intersection(*(set(of_method) for of_method in by_method.values()))
+        if not shared:
+            continue
+        means = {
+            method: sum(of_method[pattern] for pattern in shared) // len(shared)
+            for method, of_method in by_method.items()
+        }
+        method = min(means, key=means.__getitem__)
+        waste = None if sequence is None else sequence.waste_share(granule)
+        found.append(
+            GranuleChoice(
+                granule_bytes=granule,
+                method=method,
+                per_gib_ns=means[method],
+                without_huge_ns=means.get(base_method(method)) if method.endswith(HUGE) else None,
+                waste_share=waste,
+                per_used_gib_ns=None if waste is None else round(means[method] / (1 - waste)),
+            )
+        )
+    return tuple(found)
+
+
+def best_granule(choices: Sequence[GranuleChoice]) -> GranuleChoice | None:
+    """Return the cheapest of *choices*; of those within 5 % of it, that of the smallest granule."""
+
+    def price(choice: GranuleChoice) -> int:
+        return choice.per_gib_ns if choice.per_used_gib_ns is None else choice.per_used_gib_ns
+
+    if not choices:
+        return None
+    least = min(map(price, choices))
+    near = [choice for choice in choices if price(choice) <= least * _WORTH_IT]
+    return min(near, key=lambda choice: choice.granule_bytes)
+
+
+def _methods(settings: StressSettings, facts: MachineFacts, granule: int) -> tuple[str, ...]:
+    """Return the methods of a cell: with huge pages too, where the granule is a whole number of them."""
+    pmd = facts.huge_pages.pmd_bytes
+    if not pmd or granule % pmd:
+        return settings.methods
+    return with_huge(settings.methods, settings, facts.huge_pages.thp_mode)
+
+
+def _rows(cells: Iterable[MatrixCell]) -> tuple[MatrixRow, ...]:
+    rows: dict[tuple[str, int], list[MatrixCell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.pattern, cell.granule_bytes), []).append(cell)
+    return tuple(MatrixRow(*key, fastest(found)) for key, found in rows.items())
+
+
+def _is_bad(cell: MatrixCell) -> bool:
+    good = {None, Outcome.COMPLETE, Outcome.INTERRUPTED}
+    return bool(cell.failed) or cell.outcome not in good
+
+
+def _capacity(settings: StressSettings, granule: int) -> int:
     most = granule * _GRANULES_IN_CELL
-    wanted = request.capacity_bytes or 128 * MIB
+    wanted = settings.capacity_bytes or 128 * MIB
     return max(min(most, wanted) // granule, 1) * granule
 
 
@@ -176,22 +239,26 @@ def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCe
         if phase.phase != "verify" and phase.summary.median_ns is not None
     }
     summaries = {name: phase.summary for name, phase in found.items()}
-    medians = [summary.median_ns or 0 for summary in summaries.values()]
     interval = _cycle_interval(tuple(found.values()))
+    cost = None if method is None else cycle_ns(method)
+    commit = found.get("commit")
+    # One commit of the last pattern takes several granules.
+    each = commit.total_bytes / commit.summary.samples if commit else settings.granule_bytes
     return MatrixCell(
         pattern=settings.pattern,
         granule_bytes=settings.granule_bytes,
         method=name,
         cycles=method.cycles if method else 0,
-        cycle_ns=sum(medians) if len(medians) > 1 else None,
+        cycle_ns=cost,
         commit=summaries.get("commit"),
         touch=summaries.get("touch"),
         release=summaries.get("release"),
         outcome=result.outcome,
-        failed=tuple(v.check for v in result.verdicts if v.passed is False),
+        failed=tuple(check.name for check in result.checks if check.failed),
         refused=None,
         cycle_low_ns=None if interval is None else interval.low,
         cycle_high_ns=None if interval is None else interval.high,
+        per_gib_ns=None if cost is None else round(cost * GIB / each),
     )
 
 

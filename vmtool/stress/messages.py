@@ -1,4 +1,4 @@
-"""What a worker and its parent tell each other: one JSON object a line."""
+"""The messages between a worker and its parent: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from vmtool.documents import plain
-from vmtool.results.stress import (  # noqa: TC001 - decoded at run time
+from vmtool.results.check import Check  # noqa: TC001 - decoded at run time
+from vmtool.results.stress import (  # noqa: TC001 - likewise
     CallFailure,
     Checkpoint,
-    CounterSlope,
+    HoldResult,
     MethodResult,
     PhaseResult,
     StressSettings,
     UnmapResult,
-    Verdict,
 )
 
 
@@ -26,12 +26,14 @@ class WorkerPlan:
     Attributes:
         settings: Of the whole run; :func:`vmtool.stress.plan.worker_budget` is this worker's share.
         worker: Which worker it is.
-        checks: Whether to take checkpoints of the ledgers.
+        checks: Whether to take checkpoints of the counters.
+        run: Which of several runs it belongs to.
     """
 
     settings: StressSettings
     worker: int
     checks: bool = True
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,14 @@ class WorkerReport:
 
     Attributes:
         complete: Whether it ended by itself with everything asked for.
-        interrupted: Whether it was told to stop before.
-        checkpoints: Kept by the parent, to whom each is told when it is taken.
-        methods: In a report of a worker that goes on without their phases, which are told apart.
+        interrupted: Whether it was asked to stop before.
+        checkpoints: Kept by the parent, to whom each is sent when it is taken.
+        methods: In a report of a worker that goes on without their phases, which are sent apart.
         checkpoint_ns: Time in checkpoints.
         busy_ns: Time in rounds, checkpoints included.
-        verdicts: Checks that only the worker can make.
+        checks: Those that only the worker can make.
+        peak_committed_bytes: The most that it had committed at once.
+        peak_resident_bytes: The most that its process had resident; ``None`` if not available.
         device: The driver's own name of the device; ``None`` for the host.
         unmapping: What running work does to unmapping, if this worker measured it.
     """
@@ -80,11 +84,13 @@ class WorkerReport:
     checkpoints: tuple[Checkpoint, ...]
     checkpoint_ns: int
     busy_ns: int
-    slopes: tuple[CounterSlope, ...]
-    verdicts: tuple[Verdict, ...]
+    checks: tuple[Check, ...]
     failures: tuple[CallFailure, ...]
     device: str | None = None
     unmapping: UnmapResult | None = None
+    peak_committed_bytes: int = 0
+    peak_resident_bytes: int | None = None
+    hold: HoldResult | None = None
 
 
 def encode(message: str, value: Any = None) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import Demand, SizeOption
 from vmtool.memory import device_ordinal, methods_of
 from vmtool.memory.backing import MisalignedError
-from vmtool.results.stress import StressSettings
-from vmtool.stress.worker.workloads import (
+from vmtool.results.stress import HUGE, StressSettings, base_method
+from vmtool.stress.workloads import (
     PATTERNS,
     largest_commit,
     live_granules,
@@ -27,44 +28,29 @@ VERIFIES: Final = ("off", "sample", "full")
 _DEFAULT_CAPACITY: Final = 256 * MIB
 _DEFAULT_GRANULE: Final = 2 * MIB
 _DEFAULT_DURATION_NS: Final = 3 * 10**9
+#: Below four runs a side no comparison proves anything; five leave one to spare.
+_DEFAULT_RUNS: Final = 5
+#: More runs than this would make a document of hundreds of megabytes.
+MAX_RUNS: Final = 100
 #: More threads than this would only measure the scheduler.
 MAX_PARALLEL: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What the user asked for; ``None`` is up to us.
+class Room:
+    """What the machine, or the device, has room for.
 
     Attributes:
-        methods: Names of commit methods; all must belong to the backing.
-        safe_bytes: What may be committed on this machine, or on the device.
-        device_free_bytes: What the device has free, where it is one.
+        safe_bytes: What may be committed.
+        device_free_bytes: What the device has free; ``None`` for the host.
         bound: What *safe_bytes* comes from, in words.
-        widen: What would make it more.
+        how_to_raise: What would make it more.
     """
 
-    methods: tuple[str, ...]
     safe_bytes: int
-    backing: str = "host"
-    pattern: str = "tail"
-    capacity_bytes: int | None = None
-    budget_bytes: int | None = None
-    granule_bytes: int | None = None
-    cycles: int | None = None
-    duration_ns: int | None = None
-    touch: str = "full"
-    verify: str = "sample"
-    huge: bool = False
-    prefault: bool = False
-    threads: int = 1
-    workers: int = 1
-    seed: int = 0
-    inject: tuple[str, ...] = ()
-    chunk_bytes: int | None = None
-    retain_bytes: int | None = None
     device_free_bytes: int | None = None
     bound: str | None = None
-    widen: str | None = None
+    how_to_raise: str | None = None
 
 
 def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
@@ -78,25 +64,42 @@ def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
         return known[:1]
     if wanted == "all":
         return known
-    if wanted not in known:
+    if wanted not in known and not (
+        wanted.endswith(HUGE) and base_method(wanted) in known and device_ordinal(kind) is None
+    ):
         raise UsageError(
             f"unknown method {wanted!r} of {kind}", hint=f"use one of {', '.join(known)}, or all"
         )
     return (wanted,)
 
 
-def make_settings(request: Request, backing: VirtualBacking) -> StressSettings:
-    """Return *request* with its gaps filled for *backing*; nothing is reserved.
+def with_huge(
+    methods: tuple[str, ...], settings: StressSettings, thp: str | None
+) -> tuple[str, ...]:
+    """Return *methods*, each followed by itself with huge pages where they are there on request.
+
+    Args:
+        methods: Those of the backing.
+        settings: What was asked for.
+        thp: The mode of transparent huge pages; only ``madvise`` gives them on request.
+    """
+    if thp != "madvise" or settings.huge or device_ordinal(settings.backing) is not None:
+        return methods
+    return tuple(name for method in methods for name in (method, method + HUGE))
+
+
+def settle(settings: StressSettings, backing: VirtualBacking, room: Room) -> StressSettings:
+    """Return *settings* with its gaps filled for *backing*; nothing is reserved.
 
     Raises:
         UsageError: If values are misaligned or contradict each other.
         RefusedError: If the budget does not hold one granule for each thread.
     """
-    _check_names(request)
-    granule = request.granule_bytes or align_up(_DEFAULT_GRANULE, backing.granularity)
+    _check_values(settings)
+    granule = settings.granule_bytes or align_up(_DEFAULT_GRANULE, backing.granularity)
     if granule % backing.granularity:
         raise MisalignedError("granule", granule, backing.granularity)
-    capacity = request.capacity_bytes or max(align_down(_DEFAULT_CAPACITY, granule), granule)
+    capacity = settings.capacity_bytes or max(align_down(_DEFAULT_CAPACITY, granule), granule)
     if capacity < granule:
         raise UsageError(
             f"the capacity {capacity} is less than one granule of {granule} bytes",
@@ -104,30 +107,41 @@ def make_settings(request: Request, backing: VirtualBacking) -> StressSettings:
         )
     if capacity % granule:
         raise MisalignedError("capacity", capacity, granule)
-    cycles, duration = request.cycles, request.duration_ns
+    cycles, duration = settings.cycles, settings.duration_ns
     if cycles is None and duration is None:
         duration = _DEFAULT_DURATION_NS
-    return StressSettings(
-        backing=request.backing,
-        methods=request.methods,
-        pattern=request.pattern,
+    return replace(
+        settings,
         capacity_bytes=capacity,
-        budget_bytes=_budget(request, capacity, granule),
+        budget_bytes=_budget(settings, capacity, granule, room),
         granule_bytes=granule,
-        cycles=cycles,
         duration_ns=duration,
-        touch=request.touch,
         # Without a touch there is nothing to verify.
-        verify="off" if request.touch == "none" else request.verify,
-        huge=request.huge,
-        prefault=request.prefault,
-        threads=request.threads,
-        workers=request.workers,
-        seed=request.seed,
-        inject=request.inject,
-        chunk_bytes=request.chunk_bytes,
-        retain_bytes=request.retain_bytes,
+        verify="off" if settings.touch == "none" else settings.verify or "sample",
+        runs=_runs(settings),
     )
+
+
+def run_settings(settings: StressSettings, run: int) -> StressSettings:
+    """Return what run number *run* of *settings* does: its share, its methods in another order."""
+    order = list(settings.methods)
+    if settings.runs > 1:
+        Random(f"{settings.seed}/order/{run}").shuffle(order)
+    cycles, duration = settings.cycles, settings.duration_ns
+    return replace(
+        settings,
+        methods=tuple(order),
+        cycles=None if cycles is None else (cycles + run) // settings.runs,
+        duration_ns=None if duration is None else max(duration // settings.runs, 1),
+        hold=settings.hold and run == 0,
+        runs=1,
+    )
+
+
+def _runs(settings: StressSettings) -> int:
+    """Return how many runs to make; a fault is counted within one process, so there is one then."""
+    runs = settings.runs or (1 if settings.inject else _DEFAULT_RUNS)
+    return runs if settings.cycles is None else max(min(runs, settings.cycles), 1)
 
 
 def worker_budget(settings: StressSettings) -> int:
@@ -156,6 +170,10 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
     if settings.cycles is not None:
         ever = min(ever, settings.cycles * block)
     live = min(limit, ever)
+    if settings.hold:
+        share = worker_budget(settings) // settings.threads
+        live = max(live, min(share, settings.capacity_bytes) // granule)
+        ever = max(ever, live)
     threads = settings.threads
     budget = SizeOption("--budget", granule * threads * settings.workers)
     if device_ordinal(settings.backing) is not None:
@@ -167,10 +185,11 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
             processes=settings.workers,
             commit_option=budget,
         )
-    areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in settings.methods)
+    methods = [base_method(name) for name in settings.methods]
+    areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in methods)
     commit = live * granule * threads
     reserve = settings.capacity_bytes * threads
-    advised = settings.methods.count("advise")  # its reservations are writable
+    advised = methods.count("advise")  # its reservations are writable
     mixed = advised < len(settings.methods)
     # Of the other methods only what is committed is writable, which is no more than the capacity.
     writable = (
@@ -199,57 +218,53 @@ def alone(settings: StressSettings) -> StressSettings:
     )
 
 
-def _check_names(request: Request) -> None:
-    if request.pattern not in PATTERNS:
+def _check_values(settings: StressSettings) -> None:
+    if settings.pattern not in PATTERNS:
         raise UsageError(
-            f"unknown pattern {request.pattern!r}", hint=f"use one of {', '.join(PATTERNS)}"
+            f"unknown pattern {settings.pattern!r}", hint=f"use one of {', '.join(PATTERNS)}"
         )
-    if request.cycles is not None and request.duration_ns is not None:
-        raise UsageError(
-            "cycles and a duration contradict each other", hint="give --cycles or --duration"
-        )
-    for name, value in (("cycles", request.cycles), ("duration", request.duration_ns)):
+    for name, value in (("cycles", settings.cycles), ("duration", settings.duration_ns)):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be positive, not {value}", hint="use 1 or more")
-    for name, value in (("threads", request.threads), ("workers", request.workers)):
-        if not 1 <= value <= MAX_PARALLEL:
-            raise UsageError(f"{name} must be 1 to {MAX_PARALLEL}, not {value}")
-    if request.touch == "none" and request.verify == "full":
+    for name, count in (("threads", settings.threads), ("workers", settings.workers)):
+        if not 1 <= count <= MAX_PARALLEL:
+            raise UsageError(f"{name} must be 1 to {MAX_PARALLEL}, not {count}")
+    if not 0 <= settings.runs <= MAX_RUNS:
+        raise UsageError(f"runs must be 1 to {MAX_RUNS}, not {settings.runs}")
+    if settings.touch == "none" and settings.verify not in {"", "off", "sample"}:
         raise UsageError(
             "nothing can be verified when nothing is touched",
             hint="use --touch first or full, or --verify off",
         )
 
 
-def _budget(request: Request, capacity: int, granule: int) -> int:
-    parts = request.threads * request.workers
+def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -> int:
+    parts = settings.threads * settings.workers
     total = capacity * parts
-    budget = request.budget_bytes
-    if budget is None:
-        budget = min(total, request.safe_bytes // 2)
-    elif budget > total:
+    given = settings.budget_bytes
+    budget = given or min(total, room.safe_bytes // 2)
+    if budget > total:
         raise UsageError(
             f"the budget {budget} is more than the capacity {total} of all buffers together",
             hint="raise --capacity, or leave --budget out",
         )
-    if budget // parts < granule:
-        safe = request.safe_bytes
-        if request.budget_bytes is None and safe < granule * parts:
-            raise RefusedError(
-                f"{format_size(safe)} is safe to commit here, which does not hold one granule of "
-                f"{format_size(granule)} for each thread ({parts})"
-                if safe
-                else "nothing is safe to commit here",
-                cause=request.bound,
-                hint=f"use a smaller granule, or {request.widen}" if safe else request.widen,
-            )
-        given = request.budget_bytes is not None
-        owner = "a budget of" if given else "half of what is safe to commit here,"
+    if budget // parts >= granule:
+        return budget
+    safe = room.safe_bytes
+    if not given and safe < granule * parts:
         raise RefusedError(
-            f"{owner} {format_size(budget)}{'' if given else ','} does not hold one granule of "
-            f"{format_size(granule)} for each thread ({parts})",
-            cause=None if given else "`vmtool doctor` tells what limits this machine",
-            hint=f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
-            "more, or a smaller granule",
+            f"{format_size(safe)} is safe to commit here, which does not hold one granule of "
+            f"{format_size(granule)} for each thread ({parts})"
+            if safe
+            else "nothing is safe to commit here",
+            cause=room.bound,
+            hint=f"use a smaller granule, or {room.how_to_raise}" if safe else room.how_to_raise,
         )
-    return budget
+    owner = "a budget of" if given else "half of what is safe to commit here,"
+    raise RefusedError(
+        f"{owner} {format_size(budget)}{'' if given else ','} does not hold one granule of "
+        f"{format_size(granule)} for each thread ({parts})",
+        cause=None if given else "`vmtool doctor` shows what limits this machine",
+        hint=f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
+        "more, or a smaller granule",
+    )

@@ -16,6 +16,8 @@ from vmtool.compare.assertions import (
     parse_change,
 )
 from vmtool.errors import UsageError
+from vmtool.report.checks import describe, hint
+from vmtool.results.check import CheckOutcome
 
 
 @pytest.mark.parametrize(
@@ -88,30 +90,35 @@ def test_any_text_is_a_condition_or_a_usage_error(text):
 
 def test_an_assertion_holds_for_every_method_of_the_run():
     result = run(method("fixed", commit=[100] * 10), method("protect", commit=[300] * 10))
-    assert evaluate(parse_assertion("commit.max<=300ns"), result).passed is True
-    verdict = evaluate(parse_assertion("commit.max<300ns"), result)
-    assert verdict.passed is False
-    assert verdict.check == "assert.commit.max<300ns"
-    assert verdict.detail == "fixed: 100 ns; protect: 300 ns"
-    assert evaluate(parse_assertion("fixed.commit.max<300ns"), result).passed is True
+    assert evaluate(parse_assertion("commit.max<=300ns"), result).outcome is CheckOutcome.PASSED
+    check = evaluate(parse_assertion("commit.max<300ns"), result)
+    assert check.outcome is CheckOutcome.FAILED
+    assert check.name == "assert.commit.max<300ns"
+    assert describe(check) == "fixed: 100 ns; protect: 300 ns"
+    assert (
+        evaluate(parse_assertion("fixed.commit.max<300ns"), result).outcome is CheckOutcome.PASSED
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["touch.p50<1s", "protect.commit.p50<1s", "commit.p99.9<1s", "commit.p50<1ns"]
 )
 def test_what_cannot_be_told_has_not_been_met(text):
-    verdict = evaluate(parse_assertion(text), run(method(commit=gaussian(1, 500, 100))))
-    assert verdict.passed is False
-    assert verdict.hint
+    check = evaluate(parse_assertion(text), run(method(commit=gaussian(1, 500, 100))))
+    assert check.outcome is CheckOutcome.FAILED
+    assert hint(check)
 
 
 def test_a_run_without_methods_meets_nothing():
-    assert evaluate(parse_assertion("commit.p50<1s"), replace(run(), methods=())).passed is False
+    assert (
+        evaluate(parse_assertion("commit.p50<1s"), replace(run(), methods=())).outcome
+        is CheckOutcome.FAILED
+    )
 
 
 def test_rates_are_asserted_with_their_unit():
     result = run(method(commit=[1], rate=2000.0))
-    assert evaluate(parse_assertion("cycles_per_s>=2000"), result).passed is True
-    verdict = evaluate(parse_assertion("bytes_per_s>1GiB"), result)
-    assert verdict.passed is False
-    assert "125 MiB/s" in verdict.detail
+    assert evaluate(parse_assertion("cycles_per_s>=2000"), result).outcome is CheckOutcome.PASSED
+    check = evaluate(parse_assertion("bytes_per_s>1GiB"), result)
+    assert check.outcome is CheckOutcome.FAILED
+    assert "125 MiB/s" in describe(check)

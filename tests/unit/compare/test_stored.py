@@ -21,8 +21,8 @@ from vmtool.documents import encode
 from vmtool.errors import InputError
 from vmtool.report.compare import to_text, warnings_of
 from vmtool.report.compare_page import to_html
-from vmtool.report.stress import stress_csv
-from vmtool.report.stress_page import stress_page
+from vmtool.report.stress import to_csv
+from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.stress import Outcome
 
 DOCUMENT = as_document(eventful())
@@ -73,8 +73,8 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
         ('{"schema": "vmtool.grow"}', "'vmtool.grow', not 'vmtool.stress'"),
         ('{"schema": 5}', "not a document of vmtool"),
         (
-            '{"schema": "vmtool.stress", "version": 2}',
-            "version: has version 2; this vmtool knows 1",
+            '{"schema": "vmtool.stress", "version": 3}',
+            "version: has version 3; this vmtool knows 2",
         ),
         ('{"schema": "vmtool.stress", "version": 1}', "command: is missing"),
         ('{"schema": "vmtool.stress", "version": 1, "command": []}', "vmtool: is missing"),
@@ -211,7 +211,7 @@ def show_everything(stored):
     for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
         evaluate(parse_assertion(text), stored.result)
     stress_page(stored.result, command=stored.command, version=stored.vmtool).encode()
-    stress_csv(stored.result).encode()
+    to_csv(stored.result).encode()
 
 
 def alike(value):

@@ -1,4 +1,4 @@
-"""Proofs of the guards that end early."""
+"""Guards are tried in children; what ends early leaves what was tried."""
 
 import sys
 
@@ -6,6 +6,9 @@ import pytest
 
 from vmtool.probes.child import Answer
 from vmtool.probes.guards.children import prove_guards
+from vmtool.report.guards import to_text
+from vmtool.results.check import Check, CheckOutcome, all_passed
+from vmtool.results.guards import GuardsResult
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")
@@ -19,9 +22,39 @@ def test_interrupted_proofs_are_those_that_were_made(monkeypatch):
         return Answer(None, 0, signal_number=11) if case != "committed" else Answer(True, 1)
 
     monkeypatch.setattr("vmtool.probes.guards.children.ask", ask)
-    report = prove_guards("host", ["fixed", "protect"], stopping=lambda: len(asked) == 4)
-    assert [(proof.method, proof.case) for proof in report.proofs] == asked
+    checks = prove_guards("host", ["fixed", "protect"], stopping=lambda: len(asked) == 4)
+    assert [(check.values["method"], check.values["case"]) for check in checks] == asked
     assert len(asked) == 4
-    assert report.passed
-    assert not report.complete
-    assert prove_guards("host", ["fixed"], stopping=lambda: False).complete
+    assert all_passed(checks)
+    assert len(prove_guards("host", ["fixed"], stopping=lambda: False)) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")
+def test_a_child_that_only_died_of_something_else_proves_no_guard(monkeypatch):
+    monkeypatch.setattr(
+        "vmtool.probes.guards.children.ask",
+        lambda *_arguments, **_options: Answer(None, 0, "killed", signal_number=9),
+    )
+    assert all(check.failed for check in prove_guards("host", ["fixed"]))
+
+
+def test_the_report_of_guards(golden):
+    checks = [
+        Check(
+            f"guard.{method}.{case}",
+            CheckOutcome.PASSED,
+            {
+                "method": method,
+                "case": case,
+                "must_fault": method == "fixed" and case != "committed",
+                "faulted": method == "fixed" and case != "committed",
+                "written": method != "fixed" or case == "committed",
+                "signal": "SIGSEGV" if method == "fixed" and case != "committed" else None,
+                "error": None,
+            },
+        )
+        for method in ("fixed", "advise")
+        for case in ("committed", "never", "released")
+    ]
+    result = GuardsResult("host", tuple(checks), complete=True, passed=True)
+    golden("guards", lambda console: to_text(result, console))

@@ -1,6 +1,5 @@
-"""The search for a ceiling is bounded in memory where each try takes memory."""
+"""The search for a limit is bounded in memory where each try takes memory."""
 
-import io
 import json
 import mmap
 import subprocess
@@ -8,12 +7,15 @@ import sys
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from printed import printed
 
+from vmtool.errors import RefusedError
 from vmtool.machine import read_facts
+from vmtool.memory import host_methods
 from vmtool.probes.child import Answer, ask
-from vmtool.probes.limits import CeilingReport, MethodCeiling, find_ceiling
-from vmtool.report.stress_modes import ceiling_text
+from vmtool.probes.limits import find_limits
+from vmtool.report.limits import to_text
+from vmtool.results.limits import KindLimits, LimitsResult, MethodLimit
 from vmtool.units import GIB
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
@@ -38,44 +40,42 @@ def tried(monkeypatch):
 @posix
 def test_what_a_commit_faults_in_stays_within_what_is_safe(tried):
     safe = read_facts().safe_bytes
-    (found,) = find_ceiling("commit", "host", ["advise"], lambda _tries: None).methods
+    (found,) = find_limits("commit", "host", ["advise"], lambda _tries: None).methods
     assert found.refused is None
     assert found.reached == max(tried) <= safe
 
 
 @posix
 def test_what_takes_no_memory_is_tried_further_than_any_address_space(tried):
-    find_ceiling("reserve", "host", ["advise"], lambda _tries: None)
+    find_limits("reserve", "host", ["advise"], lambda _tries: None)
     assert max(tried) > 1 << 50
 
 
 @posix
 def test_an_interrupted_search_keeps_what_it_found(tried):
     methods = ["advise", "fixed"]
-    report = find_ceiling(
+    report = find_limits(
         *("reserve", "host", methods, lambda _: None), stopping=lambda: len(tried) == 3
     )
     assert tried == [GIB, 2 * GIB, 4 * GIB]
-    assert not report.complete
     (found,) = report.methods  # the other was not begun
-    assert (found.method, found.complete) == ("advise", False)
+    assert (found.method, found.outcome) == ("advise", "partial")
     assert (found.reached, found.refused, found.tries) == (4 * GIB, None, 3)
 
 
 @posix
 def test_an_interrupt_between_two_methods_leaves_the_second_out(tried):
-    report = find_ceiling(
+    report = find_limits(
         *("mappings", "host", ["fixed", "advise"], lambda _: None),
         stopping=lambda: len(tried) == 1,
     )
-    assert [(found.method, found.complete) for found in report.methods] == [("fixed", True)]
-    assert not report.complete
+    assert [(found.method, found.outcome) for found in report.methods] == [("fixed", "none")]
 
 
 @posix
 def test_a_search_that_never_began_is_left_out(tried):
-    report = find_ceiling("reserve", "host", ["fixed"], lambda _: None, stopping=lambda: True)
-    assert (report.methods, report.complete, tried) == ((), False, [])
+    report = find_limits("reserve", "host", ["fixed"], lambda _: None, stopping=lambda: True)
+    assert (report.methods, tried) == ((), [])
 
 
 def test_a_probe_that_takes_long_is_ended_when_the_user_stops(monkeypatch):
@@ -100,7 +100,7 @@ def test_where_the_heuristic_refuses_is_found_in_two_tries_and_said(monkeypatch)
         return Answer(works, number, None if works else "ENOMEM", cause=None if works else "why")
 
     monkeypatch.setattr("vmtool.probes.limits.ask", ask)
-    (found,) = find_ceiling("commit", "host", ["fixed"], lambda _tries: None).methods
+    (found,) = find_limits("commit", "host", ["fixed"], lambda _tries: None).methods
     assert (found.reached, found.refused, found.tries) == (total, total + mmap.PAGESIZE, 2)
     assert (found.error, found.cause) == ("ENOMEM", "why")
 
@@ -115,7 +115,7 @@ def test_a_ceiling_that_is_not_the_likely_one_is_searched_for(monkeypatch, offse
         return Answer(works=number <= limit, reached=number)
 
     monkeypatch.setattr("vmtool.probes.limits.ask", ask)
-    (found,) = find_ceiling("commit", "host", ["fixed"], lambda _tries: None).methods
+    (found,) = find_limits("commit", "host", ["fixed"], lambda _tries: None).methods
     assert found.reached <= limit < found.refused
     assert found.refused - found.reached <= limit // 1000
     assert found.tries <= 28
@@ -136,19 +136,68 @@ main(["commit", "host", "fixed", str(512 << 20)])
     assert "RLIMIT_DATA is 256 MiB" in answer["cause"]
 
 
-def test_the_text_names_cause_and_bounds():
-    found = (
-        MethodCeiling("fixed", GIB, GIB + 4096, 2, "ENOMEM", cause="too much", most=1 << 62),
-        MethodCeiling("advise", GIB, None, 1, None, most=GIB),
+def result(kind, *methods, **fields):
+    whole = {"complete": True, "found": True, **fields}
+    return LimitsResult("host", (KindLimits(kind, methods),), **whole)
+
+
+def text_of(made):
+    return " ".join(" ".join(printed(lambda console: to_text(made, console), 80)).split())
+
+
+def test_the_report_names_cause_and_bounds(golden):
+    made = result(
+        "commit",
+        MethodLimit("fixed", "found", GIB, GIB + 4096, 2, "ENOMEM", "too much", 1 << 62),
+        MethodLimit("advise", "none", GIB, None, 1, None, None, GIB),
     )
-    out = io.StringIO()
-    console = Console(file=out, width=80, highlight=False, legacy_windows=False)
-    ceiling_text(CeilingReport("commit", found), console)
-    text = " ".join(out.getvalue().split())
-    assert "fixed: 1 GiB (1,073,741,824 bytes) works (2 tries, 4 EiB at most)" in text
-    assert "cause: too much" in text
-    assert "(1 try, 1 GiB at most) nothing was refused within the bounds" in text
-    assert "half of what is safe" in text
+    golden("limits", lambda console: to_text(made, console))
+
+
+def test_the_report_of_an_interrupted_search_says_so():
+    made = result(
+        "reserve", MethodLimit("fixed", "partial", 1 << 40, None, 11, None), complete=False
+    )
+    text = text_of(made)
+    assert "nothing was refused so far" in text
+    assert "within the bounds" not in text
+    assert "interrupted" in text
+
+
+def test_a_probe_that_died_is_not_a_number(monkeypatch):
+    monkeypatch.setattr(
+        "vmtool.probes.limits.ask",
+        lambda *_arguments, **_options: Answer(None, 0, "killed by SIGKILL"),
+    )
+    (found,) = find_limits("mappings", "host", host_methods()[:1], lambda _tries: None).methods
+    assert (found.outcome, found.reached) == ("not found", None)
+    (found,) = find_limits("reserve", "host", host_methods()[:1], lambda _tries: None).methods
+    assert (found.outcome, found.reached) == ("not found", None)
+    text = text_of(result("mappings", found, found=False))
+    assert "not found, as the process that tried ended: killed by SIGKILL" in text
+
+
+@posix
+def test_where_nothing_is_safe_a_commit_that_faults_in_is_refused(monkeypatch):
+    facts = read_facts()
+    none = replace(facts, memory=replace(facts.memory, available_bytes=1 << 20))
+    monkeypatch.setattr("vmtool.probes.limits.read_facts", lambda: none)
+    with pytest.raises(RefusedError, match="advise commits by faulting memory in"):
+        find_limits("commit", "host", ["advise"], lambda _tries: None)
+
+
+@linux
+def test_a_limit_of_addresses_does_not_keep_areas_from_being_counted():
+    program = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from vmtool.probes.child import main
+main(["mappings", "host", "fixed", "20000"])
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    answer = json.loads(ran.stdout)
+    assert answer["works"]
+    assert answer["reached"] > 19_900
 
 
 @linux
@@ -163,12 +212,9 @@ def test_a_method_whose_commits_add_no_areas_has_no_ceiling_of_them():
     assert other.reached > 9_900
 
 
-def test_the_text_calls_no_number_a_ceiling_where_commits_add_no_areas():
+def test_the_report_calls_no_number_a_limit_where_commits_add_no_areas():
     cause = "its commits add no memory areas"
-    found = (MethodCeiling("advise", 117, None, 1, None, cause=cause, most=1 << 20),)
-    out = io.StringIO()
-    console = Console(file=out, width=80, highlight=False, legacy_windows=False)
-    ceiling_text(CeilingReport("mappings", found), console)
-    text = " ".join(out.getvalue().split())
-    assert f"advise: no ceiling: {cause} (the process has 117)" in text
+    found = MethodLimit("advise", "none", 117, None, 1, None, cause, 1 << 20)
+    text = text_of(result("mappings", found))
+    assert f"advise: no limit: {cause} (the process has 117)" in text
     assert "works" not in text

@@ -5,11 +5,11 @@ import io
 
 from stored_runs import eventful, gaussian, method, run
 
-from vmtool.report.stress import COLUMNS, stress_csv
+from vmtool.report.stress import COLUMNS, to_csv
 
 
 def rows(result):
-    table = list(csv.DictReader(io.StringIO(stress_csv(result))))
+    table = list(csv.DictReader(io.StringIO(to_csv(result))))
     assert all(set(row) == set(COLUMNS) and row["value"] for row in table)
     return table
 
@@ -34,13 +34,13 @@ def test_percentiles_are_the_summarys_and_missing_ones_are_left_out():
 
 def test_the_timeline_has_belief_and_count_of_each_ledger_at_each_checkpoint():
     result = eventful()
-    table = [r for r in rows(result) if r["record"] == "ledger"]
+    table = [r for r in rows(result) if r["record"] == "counter"]
     assert len(table) == len(result.checkpoints) * 4 * 4
     point, reading = result.checkpoints[3], result.checkpoints[3].buffers[1]
     row = next(
         r
         for r in table
-        if (r["subject"], r["statistic"], r["cycle"]) == (reading.ledger, "observed", "150")
+        if (r["subject"], r["statistic"], r["cycle"]) == (reading.counter, "observed", "150")
     )
     assert (int(row["from_ns"]), int(row["value"])) == (point.at_ns, reading.observed)
     beyond = {r["subject"]: r["value"] for r in rows(result) if r["record"] == "process"}

@@ -21,7 +21,7 @@ from vmtool.report.chart import (
 )
 from vmtool.report.compare_page import to_html
 from vmtool.report.page import Markup, join, tag
-from vmtool.report.stress_page import stress_page
+from vmtool.report.stress_page import to_html as stress_page
 from vmtool.stats import Histogram
 from vmtool.units import format_size
 

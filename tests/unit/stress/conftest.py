@@ -3,10 +3,13 @@
 import pytest
 
 from vmtool.memory import host_methods, open_backing
+from vmtool.report.checks import describe
+from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
-from vmtool.stress.plan import Request, make_settings
+from vmtool.stress.parent.growth import leak_checks, worker_slopes
+from vmtool.stress.plan import Room, live_limit, settle
 from vmtool.stress.worker.journal import Journal
-from vmtool.stress.worker.session import Session, close_session
+from vmtool.stress.worker.session import Session
 from vmtool.units import GIB, KIB, MIB
 
 
@@ -17,15 +20,15 @@ def make():
     def settings(**options):
         values = {
             "methods": host_methods()[:1],
-            "safe_bytes": GIB,
             "granule_bytes": 64 * KIB,
             "capacity_bytes": 2 * MIB,
             "seed": 7,
+            "runs": 1,
             **options,
         }
         if "duration_ns" not in values:
             values.setdefault("cycles", 60)
-        return make_settings(Request(**values), open_backing())
+        return settle(StressSettings(**values), open_backing(), Room(GIB))
 
     return settings
 
@@ -35,21 +38,22 @@ def session(make, tmp_path):
     """Return a function that makes a session; what it reserves is given back."""
     made = []
 
-    def start(snapshot=lambda _session: None, **options):
+    def start(snapshot=lambda _session: None, checkpoints=None, **options):
         settings = make(**options)
         journal = Journal(tmp_path / f"journal-{len(made)}", settings.threads)
         notes = []
-        begun = Session(WorkerPlan(settings, 0), journal, snapshot, notes.append)
+        begun = Session(
+            WorkerPlan(settings, 0), journal, snapshot, notes.append, **(checkpoints or {})
+        )
         begun.notes = notes
-        made.append((begun, journal))
-        begun.journal = journal
+        made.append(begun)
         return begun
 
     yield start
-    for begun, _ in made:
-        for seats in begun.seats:
-            for seat in seats:
-                seat.buffer.close()
+    for begun in made:
+        for of_thread in begun.buffers:
+            for item in of_thread:
+                item.buffer.close()
 
 
 @pytest.fixture
@@ -60,12 +64,29 @@ def run(session):
         begun = session(**options)
         begun.prepare()
         begun.run()
-        return close_session(begun, begun.journal)
+        return begun.close()
 
     return whole
 
 
 @pytest.fixture
+def leaks():
+    """Return a function that makes the leak checks of a session from its checkpoints."""
+
+    def check(begun):
+        slopes = worker_slopes(begun.notes, live_limit(begun.settings))
+        return slopes, {check.name: check for check in leak_checks(slopes, begun.notes)}
+
+    return check
+
+
+@pytest.fixture
 def failed():
     """Return a function that lists the checks of a report that failed."""
-    return lambda report: {v.check: v.detail for v in report.verdicts if v.passed is False}
+    return lambda report: {check.name: describe(check) for check in report.checks if check.failed}
+
+
+@pytest.fixture
+def always():
+    """The options of a session that takes a checkpoint after every operation."""
+    return {"spacing": 0, "first_ns": 0}

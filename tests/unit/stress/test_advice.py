@@ -6,6 +6,7 @@ import pytest
 from stored_runs import gaussian, method, run
 
 from vmtool.machine import read_facts
+from vmtool.report.checks import advice_text, huge_text, recommendation_text
 from vmtool.stress.advice import recommend, warn
 from vmtool.units import MIB
 
@@ -14,7 +15,7 @@ QUIET = gaussian(1, 20_000, 2000, spread=0.02)
 
 def _kinds(result, facts=None):
     found = warn(result, facts or read_facts())
-    assert all(advice.message and advice.hint for advice in found)
+    assert all(all(advice_text(advice)) for advice in found)
     return {advice.kind for advice in found}
 
 
@@ -33,12 +34,12 @@ def test_few_samples_are_told():
 def test_outliers_are_counted_and_their_phase_is_named():
     result = run(_method(release=[*QUIET, 10**6, 2 * 10**6]))
     (advice,) = [a for a in warn(result, read_facts()) if a.kind == "outliers"]
-    assert "2 releases took over 10 times the median (up to 2.00 ms)" in advice.message
+    assert "2 releases took over 10 times the median (up to 2.00 ms)" in advice_text(advice)[0]
 
 
 def test_one_outlier_is_singular():
     result = run(_method(touch=[*QUIET, 10**6]))
-    assert any("1 touch took" in advice.message for advice in warn(result, read_facts()))
+    assert any("1 touch took" in advice_text(advice)[0] for advice in warn(result, read_facts()))
 
 
 def test_a_machine_that_changes_its_pace_is_told():
@@ -77,32 +78,60 @@ def test_releases_without_a_guard_are_told():
     assert "degraded" in _kinds(run(replace(_method(), degraded_bytes=4096)))
 
 
+def test_a_budget_that_was_never_needed_is_told():
+    result = run(_method(), peak_committed_bytes=MIB, budget_reached=False)
+    assert "budget-not-reached" in _kinds(result)
+    assert "budget-not-reached" not in _kinds(replace(result, budget_reached=True))
+
+
 def test_one_method_is_no_choice():
-    assert recommend([_method()], "Linux") is None
+    assert recommend([_method()]) is None
 
 
 def test_the_cheapest_cycle_wins():
     slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
-    found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)], "Linux")
-    assert found.method == "protect"
-    assert "fixed" in found.reason
-    assert "keeps the commit charge" in found.reason
+    found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)])
+    assert (found.method, found.reason) == ("protect", "fastest")
+    text = recommendation_text(found, "Linux")
+    assert "fixed" in text
+    assert "keeps the commit charge" in text
 
 
 @pytest.mark.parametrize("name", ["protect", "advise"])
 def test_on_macos_the_price_of_advice_is_told(name):
     slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
-    found = recommend([_method("fixed", touch=slow), _method(name, touch=fast)], "Darwin")
+    found = recommend([_method("fixed", touch=slow), _method(name, touch=fast)])
     assert found.method == name
-    assert "keeps its pages until memory is short, and they are not zero" in found.reason
-    assert "charge" not in found.reason
+    text = recommendation_text(found, "Darwin")
+    assert "keeps its pages until memory is short, and they are not zero" in text
+    assert "charge" not in text
 
 
-def test_a_tie_goes_to_the_method_that_promises_more():
+def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
     barely = [value - 200 for value in QUIET]
-    found = recommend([_method("fixed"), _method("advise", touch=barely)], "Linux")
+    found = recommend([_method("fixed"), _method("advise", touch=barely)])
+    assert (found.method, found.reason, found.fastest) == ("fixed", "promises-more", "advise")
+    assert "advise is not clearly faster" in recommendation_text(found, "Linux")
+
+
+def test_huge_pages_are_recommended_with_their_factor():
+    slow, fast = gaussian(2, 80_000, 500), gaussian(3, 20_000, 500)
+    found = recommend([_method("fixed", touch=slow), _method("fixed+huge", touch=fast)])
+    assert (found.method, found.without_huge) == ("fixed+huge", "fixed")
+    assert found.huge_factor == pytest.approx(
+        found.cycle_ns["fixed"] / found.cycle_ns["fixed+huge"]
+    )
+    assert "use fixed with --huge" in recommendation_text(found, "Linux")
+    assert "times faster" in huge_text(found)
+
+
+def test_huge_pages_that_cost_more_are_not_recommended():
+    slow, fast = gaussian(2, 80_000, 500), gaussian(3, 20_000, 500)
+    found = recommend([_method("fixed", touch=fast), _method("fixed+huge", touch=slow)])
     assert found.method == "fixed"
+    assert found.huge_factor < 1
+    assert "times slower" in huge_text(found)
 
 
 def test_a_method_without_samples_is_not_recommended():
-    assert recommend([_method(), method("protect")], "Linux") is None
+    assert recommend([_method(), method("protect")]) is None

@@ -1,18 +1,20 @@
-"""The matrix of stress: a cell's interval, and which method of a row is clearly the fastest."""
+"""The matrix: a cell's interval, which method of a row is clearly the fastest, which granule."""
 
-import io
 import math
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from printed import printed
 from stored_runs import method, run
 
 from vmtool.compare.intervals import median_interval
-from vmtool.report.stress_modes import matrix_text
+from vmtool.report.matrix import to_text
+from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
+from vmtool.results.stress import StressSettings
 from vmtool.stress import matrix
-from vmtool.stress.matrix import MatrixCell, MatrixReport, fastest
+from vmtool.stress.matrix import best_granule, choose_granules, fastest
 from vmtool.stress.worker.recorder import MAX_ROUNDS
+from vmtool.units import GIB
 
 CELL = MatrixCell("tail", 4096, "fixed", 9, 100, None, None, None, None, (), None, 90, 110)
 
@@ -74,40 +76,61 @@ def test_chance_parts_two_equal_methods_in_fewer_than_5_percent_of_rows(rounds):
     assert 2 * ways / math.comb(2 * rounds, rounds) < 0.05
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_matrix_is_a_table_of_patterns_and_methods(width):
-    rows = [
-        replace(found, pattern=pattern)
+def result(cells, **fields):
+    rows = {}
+    for each in cells:
+        rows.setdefault((each.pattern, each.granule_bytes), []).append(each)
+    choices = choose_granules(cells, None)
+    return MatrixResult(
+        settings=StressSettings(methods=("fixed", "advise"), seed=7),
+        cells=tuple(cells),
+        complete=True,
+        passed=True,
+        rows=tuple(MatrixRow(*key, fastest(found)) for key, found in rows.items()),
+        granules=choices,
+        best=best_granule(choices),
+        **fields,
+    )
+
+
+def some_cells():
+    cells = [
+        replace(
+            found,
+            pattern=pattern,
+            granule_bytes=granule,
+            per_gib_ns=found.cycle_ns * GIB // granule,
+        )
+        for granule in (4096, 65536)
         for pattern in ("tail", "block-grow-partial-shrink")
         for found in (cell("fixed", 190, 200, 210), cell("advise", 90, 100, 110))
     ]
-    rows[-1] = replace(rows[-1], cycle_low_ns=None, cycle_high_ns=None)
-    file = io.StringIO()
-    console = Console(file=file, width=width, markup=False)
-    matrix_text(MatrixReport(tuple(rows), seed=7, complete=True), console)
-    lines = file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    if width >= 80:
-        table = lines[lines.index("") + 1 :]
-        assert [line.split() for line in table[:3]] == [
-            ["granule", "pattern", "fixed", "advise", "fastest"],
-            ["4", "KiB", "tail", "200", "ns", "100", "ns", "advise"],
-            [
-                "4",
-                "KiB",
-                "block-grow-partial-shrink",
-                "200",
-                "ns",
-                "100",
-                "ns",
-                "no",
-                "clear",
-                "winner",
-            ],
-        ]
+    cells[-1] = replace(cells[-1], cycle_low_ns=None, cycle_high_ns=None)
+    return cells
+
+
+def test_the_report_of_a_matrix(golden):
+    golden("matrix", lambda console: to_text(result(some_cells()), console))
 
 
 def test_the_matrix_of_one_method_names_no_winner():
-    file = io.StringIO()
-    matrix_text(MatrixReport((CELL,), seed=7, complete=True), Console(file=file, width=80))
-    assert "fastest" not in file.getvalue()
+    assert "fastest" not in "\n".join(printed(lambda c: to_text(result([CELL]), c), 80))
+
+
+def test_the_best_granule_is_the_cheapest_and_the_smallest_of_equals():
+    choices = choose_granules(some_cells(), None)
+    assert [(c.granule_bytes, c.method) for c in choices] == [(4096, "advise"), (65536, "advise")]
+    assert best_granule(choices).granule_bytes == 65536
+    alike = [replace(choices[0], per_gib_ns=choices[1].per_gib_ns * 104 // 100), choices[1]]
+    assert best_granule(alike).granule_bytes == 4096
+    assert best_granule([]) is None
+
+
+def test_waste_can_make_a_larger_granule_the_dearer_one():
+    class Model:
+        def waste_share(self, granule):
+            return 0.99 if granule == 65536 else 0.0
+
+    choices = choose_granules(some_cells(), Model())
+    assert choices[1].per_used_gib_ns > choices[0].per_used_gib_ns
+    assert best_granule(choices).granule_bytes == 4096

@@ -13,20 +13,24 @@ from vmtool.machine.preflight import check
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.backing import MisalignedError
 from vmtool.memory.counters import ProcessLimits
+from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import (
-    Request,
+    Room,
     alone,
     demand,
     live_limit,
-    make_settings,
     method_names,
+    run_settings,
+    settle,
+    with_huge,
 )
 from vmtool.units import GIB, KIB, MIB, TIB
 
 
-def _settings(**options):
-    values = {"methods": host_methods()[:1], "safe_bytes": 8 * GIB, **options}
-    return make_settings(Request(**values), open_backing())
+def _settings(safe_bytes=8 * GIB, bound=None, how_to_raise=None, **options):
+    settings = StressSettings(**{"methods": host_methods()[:1], **options})
+    room = Room(safe_bytes, bound=bound, how_to_raise=how_to_raise)
+    return settle(settings, open_backing(), room)
 
 
 def test_the_default_run_is_short_and_small():
@@ -57,7 +61,7 @@ def test_the_budget_is_shared_by_workers_and_threads():
         {"cycles": 0},
         {"cycles": -1},
         {"duration_ns": 0},
-        {"cycles": 5, "duration_ns": 5},
+        {"runs": 101},
         {"threads": 0},
         {"workers": 0},
         {"threads": 10**6},
@@ -128,6 +132,45 @@ def test_few_cycles_demand_little():
     assert few.commit_bytes <= 10 * granule
 
 
+@pytest.mark.parametrize(("runs", "cycles"), [(5, 23), (3, 3), (1, 7), (4, 1000)])
+def test_runs_share_the_cycles_to_the_last_one(runs, cycles):
+    settings = _settings(runs=runs, cycles=cycles)
+    shares = [run_settings(settings, run).cycles for run in range(settings.runs)]
+    assert sum(shares) == cycles
+    assert max(shares) - min(shares) <= 1
+
+
+def test_runs_share_the_time_and_shuffle_the_methods():
+    settings = _settings(methods=host_methods(), runs=20)
+    shares = [run_settings(settings, run) for run in range(20)]
+    assert sum(share.duration_ns for share in shares) <= settings.duration_ns
+    assert {share.runs for share in shares} == {1}
+    assert len({share.methods for share in shares}) > 1
+    assert all(set(share.methods) == set(host_methods()) for share in shares)
+    assert shares == [run_settings(settings, run) for run in range(20)]  # by the seed alone
+
+
+def test_the_default_is_five_runs_but_one_with_faults_and_never_more_than_cycles():
+    assert _settings().runs == 5
+    assert _settings(inject=("mmap:3",)).runs == 1
+    assert _settings(cycles=2).runs == 2
+
+
+def test_only_the_first_run_holds_the_whole_budget():
+    settings = _settings(hold=True, runs=3)
+    assert [run_settings(settings, run).hold for run in range(3)] == [True, False, False]
+    few = demand(_settings(hold=True, cycles=1, pattern="random"))
+    assert few.commit_bytes == 256 * MIB
+
+
+def test_huge_pages_are_measured_beside_where_they_are_there_on_request():
+    settings = _settings()
+    both = with_huge(("fixed", "advise"), settings, "madvise")
+    assert both == ("fixed", "fixed+huge", "advise", "advise+huge")
+    assert with_huge(("fixed",), settings, "always") == ("fixed",)
+    assert with_huge(("fixed",), replace(settings, huge=True), "madvise") == ("fixed",)
+
+
 def test_methods_are_one_all_or_an_error_that_names_them():
     known = host_methods()
     assert method_names("host", None) == known[:1]
@@ -185,7 +228,7 @@ def test_a_hint_that_is_followed_leads_past_that_limit(kind, methods, granules, 
 
 
 def test_where_nothing_is_safe_no_budget_is_advised_but_the_limit_named():
-    limits = {"bound": "RLIMIT_DATA is 48 MiB", "widen": "ulimit -d unlimited"}
+    limits = {"bound": "RLIMIT_DATA is 48 MiB", "how_to_raise": "ulimit -d unlimited"}
     with pytest.raises(RefusedError, match="nothing is safe") as caught:
         _settings(safe_bytes=0, **limits)
     assert (caught.value.cause, caught.value.hint) == tuple(limits.values())

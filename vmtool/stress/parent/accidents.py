@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CAUSES: Final = {
     "SIGSEGV": (
         "an address that is not committed was used, or a commit that was reported did not happen",
-        "run again with the same --seed; `vmtool stress --prove-faults` tests the guards alone",
+        "run again with the same --seed; `vmtool guards` tests the guards alone",
     ),
     "SIGBUS": (
         "memory behind a committed address could not be had: no huge page left, or bad hardware",
@@ -87,7 +87,7 @@ def describe_accident(
     effect = "=HANG" if hung else f"={sent}"
     asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
     if asked:
-        cause, hint = f"the fault {asked[0]} was asked for", "leave out --inject"
+        cause, hint = f"--inject {asked[0]} ended it", "leave out --inject"
     methods = plan.settings.methods
     return Accident(
         kind=kind,
@@ -118,4 +118,4 @@ def _by_exit(code: int, stderr: str) -> _End:
     if exception in _EXCEPTIONS:
         return "signal", *_EXCEPTIONS[exception]
     last = (stderr.strip().splitlines()[-1:] or ["it said nothing"])[0]
-    return "exit", None, last, "please report this: a worker must not end like that"
+    return "exit", None, last, "unexpected worker exit; please report this"

@@ -1,4 +1,4 @@
-"""Where the journals of a run's workers are: in memory if there is room, and never left behind."""
+"""One worker as its parent sees it: its process, its journal, its messages, and how it ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vmtool.memory.process import start_child
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.accidents import describe_accident
-from vmtool.stress.worker.checkpoint import Timeline
+from vmtool.stress.parent.growth import MOST, Timeline
 from vmtool.stress.worker.journal import Journal
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class JournalFolder:
 
     Args:
         threads: Of each worker.
+        places: Where to try to make it, in order; ``None`` is the usual folder for such files.
 
     Attributes:
         paths: For the workers to open.
@@ -49,9 +50,11 @@ class JournalFolder:
         VmtoolError: If there is no place for them.
     """
 
-    def __init__(self, threads: Sequence[int]) -> None:
+    def __init__(
+        self, threads: Sequence[int], places: Sequence[str | None] = (_SHARED, None)
+    ) -> None:
         refusal: OSError | None = None
-        for place in (_SHARED, None):  # a container's /dev/shm is small, and may be full
+        for place in places:  # a container's /dev/shm is small, and may be full
             try:
                 self._make(place, threads)
             except OSError as error:
@@ -74,7 +77,7 @@ class JournalFolder:
             self.close()
             raise
 
-    def hide(self) -> None:
+    def remove_names(self) -> None:
         """Remove the names, once every worker has its journal open.
 
         Nothing is then left even when this process is killed. On Windows open files cannot be
@@ -86,7 +89,7 @@ class JournalFolder:
         """Close the journals and remove them."""
         for journal in self.journals:
             journal.close()
-        self.hide()
+        self.remove_names()
 
 
 #: The last bytes of a worker's stderr are kept for the error message.
@@ -107,10 +110,23 @@ class Ending:
 
 
 class RunningWorker:
-    """One child process and its three channels."""
+    """One child process and its three channels.
+
+    Args:
+        plan: What it does.
+        path: Of its journal.
+        journal: The same, open here.
+        inbox: Where its messages go.
+        most: Checkpoints of it that are kept.
+    """
 
     def __init__(
-        self, plan: WorkerPlan, path: Path, journal: Journal, inbox: queue.SimpleQueue[Any]
+        self,
+        plan: WorkerPlan,
+        path: Path,
+        journal: Journal,
+        inbox: queue.SimpleQueue[Any],
+        most: int = MOST,
     ) -> None:
         self.plan = plan
         self.index = plan.worker
@@ -124,9 +140,9 @@ class RunningWorker:
         self._streams = (stdin, stdout, stderr)
         self.report: WorkerReport | None = None
         self.final = False
-        self.timeline = Timeline()
+        self.timeline = Timeline(most)
         self.phases: dict[tuple[int, str], PhaseSoFar] = {}
-        self.arriving: dict[tuple[int, str], PhaseSoFar] = {}
+        self.incoming: dict[tuple[int, str], PhaseSoFar] = {}
         self.hung = False
         self.stderr = ""
         self.moved_ns = monotonic_ns()
@@ -137,9 +153,9 @@ class RunningWorker:
         ]
         for reader in self._readers:
             reader.start()
-        self.tell(encode("plan", plan))
+        self.send(encode("plan", plan))
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Write one line to the worker; one that is dead is noticed elsewhere."""
         try:
             self._stdin.write(line)
@@ -183,7 +199,7 @@ class RunningWorker:
         return Ending(self._whole_report(), accident)
 
     def _whole_report(self) -> WorkerReport | None:
-        """Return the last report with everything that was told apart from it."""
+        """Return the last report with everything that was sent apart from it."""
         report = self.report
         if report is None:
             return None
@@ -196,8 +212,8 @@ class RunningWorker:
         return replace(report, methods=methods, checkpoints=self.timeline.kept())
 
     def _phases_of(self, index: int) -> tuple[PhaseResult, ...]:
-        told = (self.phases.get((index, phase)) for phase in PHASES)
-        return tuple(t.phase for t in told if t is not None and t.phase.summary.samples)
+        parts = (self.phases.get((index, phase)) for phase in PHASES)
+        return tuple(p.phase for p in parts if p is not None and p.phase.summary.samples)
 
     def close(self) -> None:
         """Kill what is left of it and close every channel."""

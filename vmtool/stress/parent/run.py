@@ -1,4 +1,4 @@
-"""All workers of a run: started together, followed, and ended when they hang or the user stops."""
+"""All runs of a plan: their workers started together, followed, ended when they hang, joined."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import decode, plain
 from vmtool.errors import ExitCode, VmtoolError
+from vmtool.machine.conditions import ConditionsWatch
 from vmtool.memory import describe_device
 from vmtool.results.stress import (
     PHASES,
     Checkpoint,
     MethodResult,
     Outcome,
+    RunResult,
     Scaling,
     StressResult,
     StressSettings,
-    Verdict,
 )
 from vmtool.stress.advice import recommend, warn
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.child import Ending, JournalFolder, RunningWorker
-from vmtool.stress.plan import alone
+from vmtool.stress.parent.growth import MOST, leak_checks, worker_slopes
+from vmtool.stress.plan import alone, live_limit, run_settings
 from vmtool.stress.worker.recorder import join_calls, join_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.machine.facts import MachineFacts
+    from vmtool.results.check import Check
+    from vmtool.results.stress import HoldResult
 
 _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
@@ -55,10 +59,11 @@ def run_workers(
     hang_ns: int,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _cycles: None,
+    most: int = MOST,
 ) -> tuple[list[Ending], bool]:
     """Run one process for each plan, all started together; return how each ended.
 
-    A ``KeyboardInterrupt`` kills them; what they told before is kept.
+    A ``KeyboardInterrupt`` kills them; what they sent before is kept.
 
     Args:
         plans: What each worker does.
@@ -66,6 +71,7 @@ def run_workers(
         stopping: Asked about ten times a second; once it is true the workers stop early, give
             everything back and report what they have.
         progress: Called about ten times a second with the cycles done by all of them.
+        most: Checkpoints of each worker that are kept.
 
     Returns:
         The endings, and whether the run was interrupted.
@@ -79,8 +85,8 @@ def run_workers(
     with contextlib.closing(made) as folder:
         try:
             for plan, path, journal in zip(plans, folder.paths, folder.journals, strict=True):
-                workers.append(RunningWorker(plan, path, journal, inbox))
-            watch = _Watch(workers, inbox, hang_ns, stopping, progress, begun=folder.hide)
+                workers.append(RunningWorker(plan, path, journal, inbox, most))
+            watch = _Watch(workers, inbox, hang_ns, stopping, progress, begun=folder.remove_names)
             interrupted = watch.run()
             return [worker.end() for worker in workers], interrupted
         finally:
@@ -137,7 +143,7 @@ class _Watch:
         if self._interrupted_ns is None and self._stopping():
             self._interrupted_ns = monotonic_ns()
             for worker in self._workers:
-                worker.tell("stop\n")
+                worker.send("stop\n")
         with contextlib.suppress(queue.Empty):
             self._take(*self._inbox.get(timeout=_POLL_S))
         # Messages may come faster than that, and must not keep the watch from its work.
@@ -164,13 +170,13 @@ class _Watch:
             self._waiting.discard(worker.index)
         elif kind == "phase":
             part = decode(PhaseSoFar, message["value"])
-            worker.arriving[part.method_index, part.phase.phase] = part
+            worker.incoming[part.method_index, part.phase.phase] = part
         elif kind == "checkpoint":
             worker.timeline.add(decode(Checkpoint, message["value"]))
         elif kind in {"snapshot", "report"}:
             worker.report = decode(WorkerReport, message["value"])
             # Only now, so that what is kept of a killed worker is of one moment.
-            worker.phases = dict(worker.arriving)
+            worker.phases = dict(worker.incoming)
             worker.final = kind == "report"
         elif kind == "end":
             self._running.discard(worker.index)
@@ -183,7 +189,7 @@ class _Watch:
             # All begin together; one that died before it was ready does not hold up the others.
             for other in self._workers:
                 if not other.final:
-                    other.tell("go\n")
+                    other.send("go\n")
 
 
 #: The run with one worker and one thread, for scaling, takes a quarter of the time, 2 s at most.
@@ -210,6 +216,7 @@ def run_stress(
     *,
     hang_ns: int,
     checks: bool = True,
+    name_host: bool = True,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> StressResult:
@@ -219,7 +226,8 @@ def run_stress(
         settings: What to do.
         facts: About this machine, for the result.
         hang_ns: A worker that does not move for this long is killed.
-        checks: Whether to take checkpoints of the ledgers.
+        checks: Whether to take checkpoints of the counters.
+        name_host: Whether the machine's name goes into the result.
         stopping: Asked about ten times a second whether to end early.
         progress: Called about ten times a second.
 
@@ -227,86 +235,171 @@ def run_stress(
         VmtoolError: If a worker cannot start with its plan.
     """
     began = perf_counter_ns()
+    watch = ConditionsWatch(name_host=name_host)
+    done = 0
 
-    def tell(cycles: int) -> None:
-        progress(Progress(cycles, perf_counter_ns() - began))
+    def show(cycles: int) -> None:
+        progress(Progress(done + cycles, perf_counter_ns() - began))
 
     single: list[Ending] = []
     interrupted = False
     if settings.workers * settings.threads > 1:
         plan = WorkerPlan(_shorter(alone(settings)), 0, checks=False)
-        single, interrupted = run_workers([plan], hang_ns=hang_ns, stopping=stopping, progress=tell)
-    plans = [WorkerPlan(settings, worker, checks) for worker in range(settings.workers)]
-    endings: list[Ending] = []
-    if not interrupted:
-        endings, interrupted = run_workers(plans, hang_ns=hang_ns, stopping=stopping, progress=tell)
+        single, interrupted = run_workers([plan], hang_ns=hang_ns, stopping=stopping, progress=show)
+    runs: list[_Run] = []
+    while not interrupted and len(runs) < settings.runs:
+        run = len(runs)
+        share = run_settings(settings, run)
+        plans = [WorkerPlan(share, worker, checks, run) for worker in range(settings.workers)]
+        run_began = perf_counter_ns()
+        endings, interrupted = run_workers(
+            plans,
+            hang_ns=hang_ns,
+            stopping=stopping,
+            progress=show,
+            most=max(MOST // settings.runs, 16),
+        )
+        took_ns = perf_counter_ns() - run_began
+        runs.append(_Run(run, share.methods, endings, took_ns, interrupted=interrupted))
+        done += sum(method.cycles for method in runs[-1].methods(settings.methods))
+        if runs[-1].outcome is not Outcome.COMPLETE:
+            break
+    if not runs:
+        runs.append(_Run(0, settings.methods, [], 0, interrupted=interrupted))
     wall_ns = perf_counter_ns() - began
-    return _assemble(settings, facts, single, endings, wall_ns, interrupted=interrupted)
+    return _assemble(settings, facts, single, runs, wall_ns, watch)
 
 
-def with_verdicts(result: StressResult, verdicts: Sequence[Verdict]) -> StressResult:
-    """Return *result* with more verdicts, such as those of assertions."""
-    return replace(result, verdicts=(*result.verdicts, *verdicts))
+def with_checks(result: StressResult, checks: Sequence[Check]) -> StressResult:
+    """Return *result* with more checks, such as those of assertions."""
+    return replace(result, checks=(*result.checks, *checks))
 
 
 def _shorter(settings: StressSettings) -> StressSettings:
     if settings.duration_ns is not None:
         part = min(settings.duration_ns // _SINGLE_PART, _SINGLE_NS)
-        return replace(settings, duration_ns=max(part, 1))
-    return replace(settings, cycles=max((settings.cycles or 1) // _SINGLE_PART, 1))
+        settings = replace(settings, duration_ns=max(part, 1))
+    if settings.cycles is not None:
+        settings = replace(settings, cycles=max(settings.cycles // _SINGLE_PART, 1))
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run as its workers ended it."""
+
+    index: int
+    order: tuple[str, ...]
+    endings: Sequence[Ending]
+    wall_ns: int
+    interrupted: bool
+
+    @property
+    def reports(self) -> list[WorkerReport]:
+        return [ending.report for ending in self.endings if ending.report is not None]
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.interrupted:
+            return Outcome.INTERRUPTED
+        accidents = [ending.accident for ending in self.endings if ending.accident is not None]
+        if accidents:
+            hung = any(accident.kind == "hang" for accident in accidents)
+            return Outcome.HUNG if hung else Outcome.CRASHED
+        failed = any(report.failures for report in self.reports)
+        return Outcome.CALL_FAILED if failed else Outcome.COMPLETE
+
+    def methods(self, names: Sequence[str]) -> tuple[MethodResult, ...]:
+        """Return the results of its workers together, in the order of *names*."""
+        parts = [{m.method: m for m in report.methods} for report in self.reports]
+        if not parts:
+            return ()
+        return tuple(_join_workers([found[name] for found in parts]) for name in names)
 
 
 def _assemble(
     settings: StressSettings,
     facts: MachineFacts,
     single: Sequence[Ending],
-    endings: Sequence[Ending],
+    runs: Sequence[_Run],
     wall_ns: int,
-    *,
-    interrupted: bool,
+    watch: ConditionsWatch,
 ) -> StressResult:
-    reports = [ending.report for ending in endings if ending.report is not None]
-    accidents = tuple(ending.accident for ending in endings if ending.accident is not None)
-    failures = tuple(failure for report in reports for failure in report.failures)
+    reports = [report for run in runs for report in run.reports]
+    results = tuple(
+        RunResult(run.index, run.outcome, run.wall_ns, run.order, run.methods(settings.methods))
+        for run in runs
+    )
     methods = tuple(
-        _join_methods([report.methods[index] for report in reports])
-        for index in range(len(settings.methods))
+        _join_runs([found for run in results if (found := run.method(name)) is not None])
+        for name in settings.methods
         if reports
     )
-    if interrupted:
-        outcome = Outcome.INTERRUPTED
-    elif accidents:
-        hung = any(accident.kind == "hang" for accident in accidents)
-        outcome = Outcome.HUNG if hung else Outcome.CRASHED
-    elif failures:
-        outcome = Outcome.CALL_FAILED
-    else:
-        outcome = Outcome.COMPLETE
     busy = sum(report.busy_ns for report in reports)
     first = reports[0] if reports else None
+    checkpoints = tuple(c for report in reports for c in report.checkpoints)
+    live = live_limit(settings) * settings.threads * len(settings.methods)
+    slopes = worker_slopes(checkpoints, live)
+    checks = _join_checks(reports)
+    if checks:
+        checks += leak_checks(slopes, checkpoints)
+    peak = max((sum(r.peak_committed_bytes for r in run.reports) for run in runs), default=0)
+    slack = settings.granule_bytes * settings.threads * settings.workers
     result = StressResult(
         settings=settings,
-        outcome=outcome,
+        outcome=runs[-1].outcome,
         wall_ns=wall_ns,
         overhead_ns=max((report.overhead_ns for report in reports), default=0),
         base_addresses=tuple(base for report in reports for base in report.base_addresses),
         resident_before_bytes=first.resident_before_bytes if first else None,
         resident_after_bytes=first.resident_after_bytes if first else None,
         methods=methods,
-        recommendation=recommend(methods, facts.system.os),
+        recommendation=recommend(methods),
         scaling=_scaling(settings, single, methods),
-        checkpoints=tuple(c for report in reports for c in report.checkpoints),
+        checkpoints=checkpoints,
         checkpoint_share=sum(r.checkpoint_ns for r in reports) / busy if busy else 0.0,
-        slopes=tuple(slope for report in reports for slope in report.slopes),
-        verdicts=_join_verdicts(reports),
-        accidents=accidents,
-        failures=failures,
+        slopes=slopes,
+        checks=checks,
+        accidents=tuple(
+            ending.accident for run in runs for ending in run.endings if ending.accident is not None
+        ),
+        failures=tuple(failure for report in reports for failure in report.failures),
         warnings=(),
         machine=_machine(facts, settings.backing),
         device=first.device if first else None,
         unmapping=first.unmapping if first else None,
+        runs=results,
+        conditions=watch.finish(),
+        peak_committed_bytes=peak,
+        peak_resident_bytes=_peak_resident(runs),
+        budget_reached=peak > settings.budget_bytes - slack,
+        hold=_hold(runs[0].reports),
     )
     return replace(result, warnings=warn(result, facts))
+
+
+def _peak_resident(runs: Sequence[_Run]) -> int | None:
+    peaks = []
+    for run in runs:
+        known = [r.peak_resident_bytes for r in run.reports if r.peak_resident_bytes is not None]
+        if known and len(known) == len(run.reports):
+            peaks.append(sum(known))
+    return max(peaks, default=None)
+
+
+def _hold(reports: Sequence[WorkerReport]) -> HoldResult | None:
+    """Return what all workers held together."""
+    parts = [report.hold for report in reports if report.hold is not None]
+    if not parts:
+        return None
+    resident = [part.resident_bytes for part in parts if part.resident_bytes is not None]
+    return replace(
+        parts[0],
+        bytes=sum(part.bytes for part in parts),
+        budget_bytes=sum(part.budget_bytes for part in parts),
+        wall_ns=max(part.wall_ns for part in parts),
+        resident_bytes=sum(resident) if len(resident) == len(parts) else None,
+    )
 
 
 def _machine(facts: MachineFacts, backing: str) -> dict[str, Any]:
@@ -319,8 +412,28 @@ def _machine(facts: MachineFacts, backing: str) -> dict[str, Any]:
     return recorded
 
 
-def _join_methods(parts: Sequence[MethodResult]) -> MethodResult:
-    """Return one method's results in several workers as one; rates add up."""
+def _join_workers(parts: Sequence[MethodResult]) -> MethodResult:
+    """Return one method's results in workers that ran side by side; rates add up."""
+    joined = _join(parts, wall_ns=max(part.wall_ns for part in parts))
+    return replace(
+        joined,
+        cycles_per_s=sum(part.cycles_per_s for part in parts),
+        bytes_per_s=sum(part.bytes_per_s for part in parts),
+    )
+
+
+def _join_runs(parts: Sequence[MethodResult]) -> MethodResult:
+    """Return one method's results in runs that came one after the other; times add up."""
+    wall_ns = sum(part.wall_ns for part in parts)
+    joined = _join(parts, wall_ns=wall_ns)
+    return replace(
+        joined,
+        cycles_per_s=sum(part.cycles_per_s * part.wall_ns for part in parts) / max(wall_ns, 1),
+        bytes_per_s=sum(part.bytes_per_s * part.wall_ns for part in parts) / max(wall_ns, 1),
+    )
+
+
+def _join(parts: Sequence[MethodResult], *, wall_ns: int) -> MethodResult:
     phases = []
     for name in PHASES:
         found = [phase for part in parts if (phase := part.phase(name)) is not None]
@@ -329,9 +442,9 @@ def _join_methods(parts: Sequence[MethodResult]) -> MethodResult:
     return MethodResult(
         method=parts[0].method,
         cycles=sum(part.cycles for part in parts),
-        wall_ns=max(part.wall_ns for part in parts),
-        cycles_per_s=sum(part.cycles_per_s for part in parts),
-        bytes_per_s=sum(part.bytes_per_s for part in parts),
+        wall_ns=wall_ns,
+        cycles_per_s=0.0,
+        bytes_per_s=0.0,
         degraded_bytes=sum(part.degraded_bytes for part in parts),
         quarantined_bytes=sum(part.quarantined_bytes for part in parts),
         phases=tuple(phases),
@@ -339,14 +452,14 @@ def _join_methods(parts: Sequence[MethodResult]) -> MethodResult:
     )
 
 
-def _join_verdicts(reports: Sequence[WorkerReport]) -> tuple[Verdict, ...]:
+def _join_checks(reports: Sequence[WorkerReport]) -> tuple[Check, ...]:
     """Return each check once: failed if it failed in any worker, naming the first."""
-    joined: dict[str, Verdict] = {}
+    joined: dict[str, Check] = {}
     for report in reports:
-        for verdict in report.verdicts:
-            other = joined.get(verdict.check)
-            if other is None or (verdict.passed is False and other.passed is not False):
-                joined[verdict.check] = verdict
+        for check in report.checks:
+            other = joined.get(check.name)
+            if other is None or (check.failed and not other.failed):
+                joined[check.name] = check
     return tuple(joined.values())
 
 

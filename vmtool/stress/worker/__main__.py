@@ -1,4 +1,4 @@
-"""The sacrificial process: it takes a plan from stdin and tells its results on stdout.
+"""The process that may die: it takes a plan from stdin and writes its results to stdout.
 
 ``python -m vmtool.stress.worker JOURNAL``; the plan is the first line of stdin, ``go`` the second.
 """
@@ -18,7 +18,7 @@ from vmtool.errors import VmtoolError
 from vmtool.memory.process import prefer_for_oom_kill
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.worker.journal import Journal
-from vmtool.stress.worker.session import Session, close_session, snapshot
+from vmtool.stress.worker.session import Session
 
 
 def main(arguments: list[str]) -> int:
@@ -32,8 +32,8 @@ def main(arguments: list[str]) -> int:
         session = Session(
             plan,
             journal,
-            snapshot=lambda current: _tell_so_far(current, journal),
-            note=lambda checkpoint: _send("checkpoint", checkpoint),
+            snapshot=_send_so_far,
+            record=lambda checkpoint: _send("checkpoint", checkpoint),
         )
         try:
             session.prepare()
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
             session.stop()
         threading.Thread(target=_listen, args=(session,), daemon=True).start()
         session.run()
-        _send("report", close_session(session, journal))
+        _send("report", session.close())
     return 0
 
 
@@ -64,8 +64,8 @@ def _listen(session: Session) -> None:
     os._exit(1)
 
 
-def _tell_so_far(session: Session, journal: Journal) -> None:
-    for part in snapshot(session, journal):
+def _send_so_far(session: Session) -> None:
+    for part in session.parts_so_far():
         _send("phase" if isinstance(part, PhaseSoFar) else "snapshot", part)
     # Between rounds, where it costs no phase anything: a collection also empties the free lists
     # of tuples, which fill up to 2,000 of each size and would look like a leak.

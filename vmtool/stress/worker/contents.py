@@ -23,6 +23,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from vmtool.memory.backing import Reservation
     from vmtool.memory.cuda.copies import DeviceCopies
+    from vmtool.results.check import Value
 
 #: The smallest page of any platform: every stretch of this size carries its own stamp.
 STRIDE: Final = 4096
@@ -43,14 +44,38 @@ class Corruption:
     Attributes:
         check: ``zero`` (fresh memory), ``survival`` (what was written) or ``isolation`` (another
             granule's bytes).
+        generation: The cycle that wrote it.
         offset: Of the first wrong byte, in the buffer.
+        owner: Buffer, granule and cycle whose bytes are there instead, if they are some granule's.
     """
 
     check: str
     granule: int
     generation: int
     offset: int
-    detail: str
+    owner: tuple[int, int, int] | None = None
+
+    def values(self) -> dict[str, Value]:
+        """Return it as the values of a check."""
+        found: dict[str, Value] = {
+            "found": self.check,
+            "granule": self.granule,
+            "cycle": self.generation,
+            "offset": self.offset,
+        }
+        if self.owner is not None:
+            names = ("owner_buffer", "owner_granule", "owner_cycle")
+            found.update(zip(names, self.owner, strict=True))
+        return found
+
+    def __str__(self) -> str:
+        what = (
+            "fresh memory is not zero" if self.check == "zero" else "what was written is not there"
+        )
+        text = f"granule {self.granule} (offset {self.offset}): {what}"
+        if self.owner is not None:
+            text += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*self.owner)
+        return text
 
 
 class CorruptionError(CheckFailedError):
@@ -62,7 +87,7 @@ class CorruptionError(CheckFailedError):
 
     def __init__(self, corruption: Corruption) -> None:
         super().__init__(
-            f"granule {corruption.granule} (offset {corruption.offset}): {corruption.detail}",
+            str(corruption),
             hint="run again with --verify full and another --method; test the RAM if both fail",
         )
         self.corruption = corruption
@@ -229,7 +254,7 @@ class HostContents:
     def _check_zero(self, at: int, nbytes: int, granule: int, generation: int) -> None:
         if differs(self._base + at, self._zeros.address, nbytes):
             wrong = self._first_difference(at, nbytes, 0, zero=True)
-            self._fail("zero", wrong, granule, generation, "fresh memory is not zero")
+            self._fail("zero", wrong, granule, generation)
 
     def _check_piece(self, at: int, granule: int, generation: int) -> None:
         source = self._expect(at, granule, generation)
@@ -237,7 +262,7 @@ class HostContents:
             self._check_heads(at, source, granule, generation)
         elif differs(self._base + at, self._block.address + source, self._piece):
             wrong = self._first_difference(at, self._piece, source)
-            self._fail("survival", wrong, granule, generation, "what was written is not there")
+            self._fail("survival", wrong, granule, generation)
 
     def _check_stride(self, at: int, granule: int, generation: int) -> None:
         piece = at - (at - granule * self._granule) % self._piece
@@ -245,7 +270,7 @@ class HostContents:
         length = 24 if self._first_only else STRIDE
         if differs(self._base + at, self._block.address + source, length):
             wrong = self._first_difference(at, length, source)
-            self._fail("survival", wrong, granule, generation, "what was written is not there")
+            self._fail("survival", wrong, granule, generation)
 
     def _check_heads(self, at: int, source: int, granule: int, generation: int) -> None:
         to, end = at // 8, (at + self._piece) // 8
@@ -264,7 +289,6 @@ class HostContents:
                     at + index * STRIDE,
                     granule,
                     generation,
-                    "what was written is not there",
                 )
 
     def _first_difference(self, at: int, nbytes: int, source: int, *, zero: bool = False) -> int:
@@ -272,14 +296,15 @@ class HostContents:
         wanted = bytes(nbytes) if zero else bytes(self._block.view[source : source + nbytes])
         return at + next(i for i in range(nbytes) if found[i] != wanted[i])
 
-    def _fail(self, check: str, at: int, granule: int, generation: int, detail: str) -> None:
+    def _fail(self, check: str, at: int, granule: int, generation: int) -> None:
         """Raise, naming whose bytes are found there, if they are those of some granule."""
         owner = self._owner(at)
         mine = (self._buffer_id, granule, generation)
-        if owner is not None and owner != mine:
-            check = check if owner[:2] == mine[:2] else "isolation"
-            detail += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*owner)
-        raise CorruptionError(Corruption(check, granule, generation, at, detail))
+        if owner == mine:
+            owner = None
+        if owner is not None and owner[:2] != mine[:2]:
+            check = "isolation"
+        raise CorruptionError(Corruption(check, granule, generation, at, owner))
 
     def _owner(self, at: int) -> tuple[int, int, int] | None:
         """Return buffer, granule and cycle of the stretch around *at*, if all of it is theirs."""
@@ -308,7 +333,7 @@ _WORD: Final = 0xFFFFFFFF
 
 
 class DeviceContents:
-    """Fills and checks one buffer's granules; implements :class:`vmtool.stress.worker.target.Contents`.
+    """Fills and checks one buffer's granules on a device.
 
     Each piece begins with a stamp and is filled with one word of 32 bits, which differs between
     buffers, granules, generations and pieces.
@@ -348,7 +373,6 @@ class DeviceContents:
         self._live: dict[int, tuple[int, int]] = {}
 
     def write_and_time(self, first: int, count: int, generation: int) -> int:
-        """Fill *count* freshly committed granules; return the nanoseconds that took."""
         touch_ns = 0
         for granule in range(first, first + count):
             began = perf_counter_ns()
@@ -366,7 +390,6 @@ class DeviceContents:
         return touch_ns
 
     def check(self, first: int, count: int) -> int:
-        """Check that granules about to be released hold what was written; how long that took."""
         earlier_ns = 0
         began = perf_counter_ns()
         for granule in range(first, first + count):
@@ -420,11 +443,10 @@ class DeviceContents:
     def _fail(
         self, check: str, wrong: int, granule: int, generation: int, back: memoryview
     ) -> None:
-        """Raise, naming whose bytes stand there, if they begin with a stamp."""
-        words = {"zero": "fresh memory is not zero", "survival": "what was written is not there"}
-        detail = words[check]
-        mark, *owner = _STAMP.unpack_from(back)
-        if mark == _MARK and owner != [self._buffer_id, granule, generation]:
-            check = check if owner[:2] == [self._buffer_id, granule] else "isolation"
-            detail += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*owner)
-        raise CorruptionError(Corruption(check, granule, generation, wrong, detail))
+        """Raise, naming whose bytes are there, if they begin with a stamp."""
+        mark, *stamp = _STAMP.unpack_from(back)
+        owner = None
+        if mark == _MARK and stamp != [self._buffer_id, granule, generation]:
+            check = check if stamp[:2] == [self._buffer_id, granule] else "isolation"
+            owner = (stamp[0], stamp[1], stamp[2])
+        raise CorruptionError(Corruption(check, granule, generation, wrong, owner))

@@ -13,28 +13,36 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.memory import device_ordinal, open_device
+from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.calls import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING, CudaError
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
-from vmtool.results.stress import CallResult, UnmapResult
+from vmtool.results.stress import (
+    COUNTERS,
+    DEVICE_COUNTERS,
+    CallResult,
+    CounterReading,
+    UnmapResult,
+)
 from vmtool.stats import Histogram, summarize
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.contents import DeviceContents
-from vmtool.stress.worker.expected import DeviceObserver
 from vmtool.units import MIB, align_down
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from vmtool.memory.backing import Reservation
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.cuda.backing import CudaBacking, CudaReservation
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
     from vmtool.results.stress import StressSettings
-    from vmtool.stress.worker.checkpoint import CheckedBuffer
+    from vmtool.stress.worker.target import CheckedBuffer
 
 _ROUNDS: Final = 9
 #: The range that is filled; smaller where the budget is.
@@ -163,7 +171,7 @@ class _Probe:
 
 
 class DeviceTarget:
-    """Implements :class:`vmtool.stress.worker.target.Target`."""
+    """A CUDA device under a session: written by copies, counted by the driver."""
 
     def __init__(
         self, settings: StressSettings, governor: Governor, faults: FaultyCalls | None
@@ -190,7 +198,6 @@ class DeviceTarget:
         ]
 
     def contents(self, buffer: VirtualBuffer, buffer_id: int) -> DeviceContents:
-        """Return what fills *buffer* on the device and reads it back."""
         settings = self._settings
         return DeviceContents(
             DeviceCopies(self._context),
@@ -202,22 +209,18 @@ class DeviceTarget:
             zeroes=buffer.backing.zeroes,
         )
 
-    def observer(self, subjects: Sequence[CheckedBuffer]) -> DeviceObserver:
-        """Return what asks the driver about *subjects*."""
+    def observer(self, buffers: Sequence[CheckedBuffer]) -> DeviceObserver:
         settings = self._settings
         return DeviceObserver(
             self._context,
-            subjects,
+            buffers,
             self.pooled_bytes,
             alone=settings.workers == 1,
             threads=settings.threads,
         )
 
     def turn(self, last: int | None, coming: int | None, *, warm_up: bool) -> None:
-        """Keep the calls of a round, empty its pool, and fill that of the next.
-
-        A pool is measured as it works in the long run: filled, by calls that are not timed.
-        """
+        # A pool is measured as it works in the long run: filled, by calls that are not timed.
         if last is not None:
             self._keep(last, drop=warm_up)
         if last != coming and last is not None and (pool := self._pool(last)) is not None:
@@ -229,24 +232,21 @@ class DeviceTarget:
             self._keep(coming, drop=True)
 
     def calls(self, method_index: int, /) -> tuple[CallResult, ...]:
-        """Return the latencies of each driver call of a method so far."""
         found = {name: kept.data() for name, kept in self._calls[method_index].items()}
         return tuple(
             CallResult(name, summarize(data), data) for name, data in found.items() if data.count
         )
 
     def pooled_bytes(self) -> int:
-        """Return what is charged to pools, whether it is mapped or not."""
         pools = (self._pool(index) for index in range(len(self.backings)))
         return sum(pool.snapshot().charged_bytes for pool in pools if pool is not None)
 
     def measure_unmapping(self) -> UnmapResult:
-        """Tell whether unmapping waits for running work, within what the budget has left."""
         for index in range(len(self.backings)):
             if (pool := self._pool(index)) is not None:
                 pool.trim()
-        ledger = self._governor.ledger(Tier.DEVICE)
-        free = worker_budget(self._settings) - ledger.used_bytes
+        used = self._governor.ledger(Tier.DEVICE).used_bytes
+        free = worker_budget(self._settings) - used
         found = measure_unmapping(
             self._settings.backing, chunk=self._settings.chunk_bytes, budget_bytes=free
         )
@@ -271,3 +271,108 @@ class DeviceTarget:
 
 def _median(samples: Sequence[int]) -> int:
     return sorted(samples)[len(samples) // 2] if samples else 0
+
+
+#: Asking costs a microsecond for each handle; larger buffers are not counted.
+_MOST_CHUNKS: Final = 1 << 16
+
+
+class DeviceObserver:
+    """Compares buffers with what the driver counts.
+
+    Args:
+        context: The device.
+        buffers: The buffers; nothing is committed in them yet.
+        pooled_bytes: What is charged to pools now, mapped or not.
+        alone: Whether no other worker uses the device.
+        threads: Of this worker.
+    """
+
+    counters = DEVICE_COUNTERS
+
+    def __init__(
+        self,
+        context: DeviceContext,
+        buffers: Sequence[CheckedBuffer],
+        pooled_bytes: Callable[[], int],
+        *,
+        alone: bool,
+        threads: int,
+    ) -> None:
+        self._context = context
+        self._buffers = buffers
+        self._pooled_bytes = pooled_bytes
+        self._alone = alone
+        self._threads = threads
+        # The location is a part of the description and dangles without it.
+        self._access = context.driver.access(context.info.ordinal)
+        self._used_before = self._used() or 0
+
+    def compare(
+        self,
+        chosen: Sequence[CheckedBuffer],
+        *,
+        settled: bool,  # noqa: ARG002 - device memory is there from the commit on
+    ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
+        everything = len(chosen) == len(self._buffers) or self._threads == 1
+        expected, used = self._expected(), self._used() if everything else None
+        grown = None if used is None else used - self._used_before
+        memory = CounterReading(
+            "device_memory",
+            expected,
+            None if grown is None else max(grown, 0),
+            max(expected - DEVICE_TOLERANCE_BYTES, 0),
+            expected + DEVICE_TOLERANCE_BYTES,
+        )
+        process = read_process()
+        beyond: dict[str, int | None] = {
+            name: getattr(process, name if name == "mappings" else f"{name}_bytes")
+            for name in COUNTERS
+        }
+        beyond["device_memory"] = None if grown is None else grown - expected
+        return (memory, self._mappings(chosen)), beyond
+
+    def count_mapped(self) -> int:
+        used = self._used()
+        if (
+            used is not None
+            and used - self._used_before - self._pooled_bytes() > DEVICE_TOLERANCE_BYTES
+        ):
+            return len(self._buffers)
+        return sum(not buffer.reservation.closed for buffer in self._buffers)
+
+    def _expected(self) -> int:
+        """Return what is committed or lost in buffers that no pool is charged for, and pooled."""
+        return self._pooled_bytes() + sum(
+            buffer.reservation.blocks.total + buffer.reservation.quarantined.total
+            for buffer in self._buffers
+            if buffer.method != "pooled"
+        )
+
+    def _mappings(self, chosen: Sequence[CheckedBuffer]) -> CounterReading:
+        expected = 0
+        observed: int | None = 0
+        for buffer in chosen:
+            reservation = buffer.reservation
+            chunk = reservation.granularity
+            expected += reservation.blocks.total // chunk
+            if reservation.blocks.total // chunk > _MOST_CHUNKS or self._context.lost:
+                observed = None
+            elif observed is not None:
+                for start, end in list(reservation.blocks):
+                    observed += sum(
+                        self._mapped(reservation, at) for at in range(start, end, chunk)
+                    )
+        return CounterReading("device_mappings", expected, observed, expected, expected)
+
+    def _mapped(self, reservation: Reservation, offset: int) -> bool:
+        try:
+            access = self._context.call(
+                "cuMemGetAccess", self._access.location, reservation.base + offset
+            )
+        except CudaError:
+            return False
+        return bool(access)
+
+    def _used(self) -> int | None:
+        return self._context.used_bytes_if_available() if self._alone else None

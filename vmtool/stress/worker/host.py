@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from vmtool.machine import read_facts
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_split
-from vmtool.results.stress import COUNTERS
+from vmtool.results.stress import COUNTERS, base_method
 from vmtool.stress.worker.contents import FillData, HostContents
 from vmtool.stress.worker.expected import (
-    assume,
-    believe,
-    make_rules,
-    observe,
-    outside,
+    compare,
+    counting_rules,
+    expect,
+    expect_on_macos,
+    process_rest,
 )
 
 if TYPE_CHECKING:
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.faults import FaultyCalls
     from vmtool.results.stress import CounterReading, StressSettings
-    from vmtool.stress.worker.checkpoint import CheckedBuffer
     from vmtool.stress.worker.expected import CountingRules
+    from vmtool.stress.worker.target import CheckedBuffer
 
 
 class HostTarget:
-    """Implements :class:`vmtool.stress.worker.target.Target`."""
+    """The host's memory under a session."""
 
     device = None
 
@@ -37,9 +36,9 @@ class HostTarget:
         self.backings = [
             open_backing(
                 settings.backing,
-                method=method,
+                method=base_method(method),
                 prefault=settings.prefault,
-                huge=settings.huge,
+                huge=settings.uses_huge(method),
                 faults=faults,
             )
             for method in settings.methods
@@ -65,61 +64,65 @@ class HostTarget:
             zeroes=buffer.backing.zeroes,
         )
 
-    def observer(self, subjects: Sequence[CheckedBuffer]) -> HostObserver:
-        """Return what asks the kernel about *subjects*."""
+    def observer(self, buffers: Sequence[CheckedBuffer]) -> HostObserver:
         facts = read_facts()
         rules = {
-            method: make_rules(method, self._settings, facts) for method in self._settings.methods
+            method: counting_rules(method, self._settings, facts)
+            for method in self._settings.methods
         }
-        return HostObserver(subjects, rules, self._settings.granule_bytes)
+        return HostObserver(buffers, rules, self._settings.granule_bytes)
 
     def turn(self, last: int | None, coming: int | None, *, warm_up: bool) -> None:
-        """Nothing is kept between rounds."""
+        del last, coming, warm_up  # nothing is kept between rounds
 
     def calls(self, _method_index: int, /) -> tuple[()]:
-        """System calls are not timed apart: the phases are made of one or two of them."""
-        return ()
+        return ()  # system calls are not timed apart: a phase is one or two of them
 
     def pooled_bytes(self) -> int:
-        """There is no pool."""
         return 0
 
     def measure_unmapping(self) -> None:
-        """No work runs on memory behind the CPU's back."""
-        return
+        return  # no work runs on memory behind the CPU's back
 
 
 class HostObserver:
-    """The four ledgers that the kernel keeps of a process and of a range of addresses."""
+    """The counters that the kernel keeps of a process and of a range of addresses."""
 
-    ledgers = COUNTERS
+    counters = COUNTERS
 
     def __init__(
-        self, subjects: Sequence[CheckedBuffer], rules: Mapping[str, CountingRules], granule: int
+        self, buffers: Sequence[CheckedBuffer], rules: Mapping[str, CountingRules], granule: int
     ) -> None:
-        self._subjects = subjects
+        self._buffers = buffers
         self._rules = rules
         self._granule = granule
         self._ranges = [
-            (s.reservation.base, s.reservation.base + s.reservation.capacity) for s in subjects
+            (b.reservation.base, b.reservation.base + b.reservation.capacity) for b in buffers
         ]
 
-    def look(
+    def compare(
         self, chosen: Sequence[CheckedBuffer], *, settled: bool
     ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
-        """Hold the belief about *chosen* against the kernel's counts."""
         process, parts = read_split(self._ranges)
-        counts = [parts[self._subjects.index(subject)] for subject in chosen]
-        beliefs = [
-            believe(s.reservation, s.ever, self._granule, self._rules[s.method], settled=settled)
-            for s in chosen
+        counts = [parts[self._buffers.index(buffer)] for buffer in chosen]
+        expectations = [
+            expect(
+                b.reservation,
+                b.ever_committed,
+                self._granule,
+                self._rules[b.method],
+                settled=settled,
+            )
+            for b in chosen
         ]
-        if sys.platform == "darwin":  # then the process must do without the ranges
-            parts = tuple(assume(s.reservation, self._rules[s.method]) for s in self._subjects)
-        return observe(beliefs, counts), outside(process, parts)
+        if not any(part.address_space_bytes for part in parts):
+            # macOS counts nothing by range: the ranges' part of the process is what is expected.
+            parts = tuple(
+                expect_on_macos(b.reservation, self._rules[b.method]) for b in self._buffers
+            )
+        return compare(expectations, counts), process_rest(process, parts)
 
     def count_mapped(self) -> int | None:
-        """Return how many whole ranges are still mapped; ``None`` if that is not told."""
         _, parts = read_split(self._ranges)
         if any(part.address_space_bytes is None for part in parts):
             return None

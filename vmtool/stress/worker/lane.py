@@ -19,13 +19,13 @@ from vmtool.stress.worker.journal import (
     VERIFY,
 )
 from vmtool.stress.worker.recorder import BATCH, PhaseRecorder
-from vmtool.stress.worker.workloads import Kind
+from vmtool.stress.workloads import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from vmtool.stress.worker.target import Contents
-    from vmtool.stress.worker.workloads import Operation
+    from vmtool.stress.workloads import Operation
 
 
 class Spans(Protocol):
@@ -42,9 +42,11 @@ class Lane:
     """Runs operations on one buffer.
 
     Attributes:
+        spans: What is committed and released.
+        contents: What writes to it and checks it, if it is touched.
         recorders: By phase.
         cycles: Commits that succeeded, warm-up left out.
-        ever: Every span that was ever committed, which bounds what the kernel may still hold
+        ever_committed: Every span that was ever committed, which bounds what the kernel may still hold
             against it.
     """
 
@@ -59,11 +61,11 @@ class Lane:
     ) -> None:
         self.recorders = {phase: PhaseRecorder() for phase in PHASES}
         self.cycles = 0
-        self.ever = BlockMap()
-        self._spans = spans
+        self.ever_committed = BlockMap()
+        self.spans = spans
         self._granule = granule_bytes
         self._slot = slot
-        self._contents = contents
+        self.contents = contents
         self._verified = verified and contents is not None
         self._generation = 0
 
@@ -84,7 +86,7 @@ class Lane:
             else:
                 self._slot[OPERATION] = IDLE
         finally:
-            # On failure the slot keeps saying what was going on; it is read from there.
+            # On failure the slot keeps what was going on; it is read from there.
             for recorder in recorders:
                 recorder.fold()
 
@@ -93,10 +95,10 @@ class Lane:
         for recorder in self.recorders.values():
             recorder.end_round()
 
-    def forget(self) -> None:
+    def drop_samples(self) -> None:
         """Drop all samples: what came so far was warm-up."""
         for recorder in self.recorders.values():
-            recorder.forget()
+            recorder.clear()
         self.cycles = 0
 
     def _commit(self, first: int, count: int) -> None:
@@ -106,16 +108,16 @@ class Lane:
         slot[GRANULE] = first
         slot[OPERATION] = COMMIT
         # Before the commit: one that fails after mprotect is taken back, but its charge may stay.
-        self._remember(offset, offset + nbytes)
+        self.remember(offset, offset + nbytes)
         began = perf_counter_ns()
-        self._spans.commit(offset, nbytes)
+        self.spans.commit(offset, nbytes)
         took = perf_counter_ns() - began
         recorder = recorders["commit"]
         recorder.samples.append(took)
         recorder.total_bytes += nbytes
-        if self._contents is not None:
+        if self.contents is not None:
             slot[OPERATION] = TOUCH
-            touch_ns = self._contents.write_and_time(first, count, self._generation)
+            touch_ns = self.contents.write_and_time(first, count, self._generation)
             recorder = recorders["touch"]
             recorder.samples.append(touch_ns)
             recorder.total_bytes += nbytes
@@ -129,18 +131,19 @@ class Lane:
         if self._verified:
             slot[OPERATION] = VERIFY
             recorder = recorders["verify"]
-            recorder.samples.append(self._contents.check(first, count))  # type: ignore[union-attr]
+            recorder.samples.append(self.contents.check(first, count))  # type: ignore[union-attr]
             recorder.total_bytes += nbytes
         slot[OPERATION] = RELEASE
         began = perf_counter_ns()
-        self._spans.release(offset, nbytes)
+        self.spans.release(offset, nbytes)
         took = perf_counter_ns() - began
         recorder = recorders["release"]
         recorder.samples.append(took)
         recorder.total_bytes += nbytes
 
-    def _remember(self, start: int, end: int) -> None:
-        ever = self.ever
+    def remember(self, start: int, end: int) -> None:
+        """Note a span that is about to be committed."""
+        ever = self.ever_committed
         if not ever.covers(start, end):
             for gap in list(ever.gaps(start, end)):
                 ever.add(*gap)

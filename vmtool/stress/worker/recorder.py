@@ -38,6 +38,11 @@ class PhaseRecorder:
 
     def __init__(self) -> None:
         self.samples: list[int] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything recorded so far."""
+        self.samples.clear()
         self.total_bytes = 0
         self._round = Histogram()
         self._earlier = Histogram()
@@ -68,10 +73,6 @@ class PhaseRecorder:
             pairs = zip(self._medians[::2], self._medians[1::2], strict=False)
             self._medians = [(a + b) // 2 for a, b in pairs]
             self._per_median *= 2
-
-    def forget(self) -> None:
-        """Drop everything: what came so far was warm-up."""
-        self.__init__()  # type: ignore[misc]
 
     def result(self, phase: str) -> PhaseResult:
         """Return what was recorded so far, the round in progress included."""

@@ -69,9 +69,15 @@ class Schedule:
         self._turn += 1
         if self._lap < 0:
             return Round(index, self._warm_up, _WARM_UP_NS, warm_up=True)
-        if self._cycles is not None:
-            left = self._cycles - self._lap * self._per_round
-            return Round(index, min(left, self._per_round), _ENDLESS) if left > 0 else None
-        if self._turn == 1 and perf_counter_ns() >= self._deadline:
-            return None  # only between laps: every method has had as many rounds
-        return Round(index, _ENDLESS, self._round_ns)
+        # Only between laps: every method has had as many rounds.
+        late = self._duration is not None and perf_counter_ns() >= self._deadline
+        if self._turn == 1 and late:
+            return None
+        if self._cycles is None:
+            return Round(index, _ENDLESS, self._round_ns)
+        left = self._cycles - self._lap * self._per_round
+        # With both, whichever comes first.
+        length_ns = _ENDLESS
+        if self._duration is not None:
+            length_ns = max(self._deadline - perf_counter_ns(), 1)
+        return Round(index, min(left, self._per_round), length_ns) if left > 0 else None

@@ -1,4 +1,4 @@
-"""The cycles of one worker: its threads, its buffers, round by round until it is done or told."""
+"""The cycles of one worker: its threads and buffers, round by round, and what is checked at the end."""
 
 from __future__ import annotations
 
@@ -9,51 +9,57 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
+from vmtool.machine.conditions import peak_resident_bytes
+from vmtool.memory import device_ordinal
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
 from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.inject import parse_fault
-from vmtool.results.stress import (
-    COUNTERS,
-    DEVICE_COUNTERS,
-    PHASES,
-    CallFailure,
-    MethodResult,
-    Verdict,
-)
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.stress import PHASES, CallFailure, HoldResult, MethodResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
-from vmtool.stress.worker.checkpoint import CheckedBuffer, Checkpoints
+from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.journal import (
     CHECKPOINT,
+    COMMIT,
+    GRANULE,
+    IDLE,
     METHOD,
     OPERATION,
+    RELEASE,
     RESERVE,
+    TOUCH,
     UNRESERVE,
+    VERIFY,
 )
 from vmtool.stress.worker.lane import Lane, measure_overhead
 from vmtool.stress.worker.recorder import join_phases
 from vmtool.stress.worker.schedule import Schedule
-from vmtool.stress.worker.target import open_target
-from vmtool.stress.worker.workloads import PATTERNS, Quota
-from vmtool.units import format_size
+from vmtool.stress.worker.target import CheckedBuffer
+from vmtool.stress.workloads import PATTERNS, Quota
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.results.stress import Checkpoint, CounterSlope, PhaseResult, UnmapResult
+    from vmtool.results.check import Value
+    from vmtool.results.stress import Checkpoint, PhaseResult, StressSettings, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
     from vmtool.stress.worker.schedule import Round
-    from vmtool.stress.worker.target import CounterObserver, Target
+    from vmtool.stress.worker.target import Contents, CounterObserver, Target
 
 #: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
 #: little more scattered; the number of them grows with the logarithm of time.
 _SNAPSHOT_NS: Final = 10**9
 _SNAPSHOT_PART: Final = 20
+#: A short run still takes about this many checkpoints, between rounds, so that leaks are seen.
+_LEAST_CHECKPOINTS: Final = 8
+#: One retry separates a refusal that passes from one that stays.
+_CLOSE_TRIES: Final = 2
 
 
 @dataclass(slots=True)
@@ -62,7 +68,8 @@ class ThreadBuffer:
 
     buffer: VirtualBuffer
     lane: Lane
-    subject: CheckedBuffer
+    contents: Contents | None
+    checked: CheckedBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,30 @@ class Problem:
 
     thread: int
     error: VmtoolError
-    seat: ThreadBuffer | None
+
+
+def open_target(
+    settings: StressSettings, seed: int, governor: Governor, faults: FaultyCalls
+) -> Target:
+    """Open the memory that *settings* name.
+
+    Args:
+        settings: What the worker will do.
+        seed: Decides what is written.
+        governor: Whose ledger is charged.
+        faults: Calls that shall fail.
+
+    Raises:
+        VmtoolError: If this machine has no such memory, or a fault names a call that is not made.
+    """
+    injected = faults if settings.inject else None
+    if device_ordinal(settings.backing) is None:
+        from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - the other is not loaded
+
+        return HostTarget(settings, seed, injected)
+    from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
+
+    return DeviceTarget(settings, governor, injected)
 
 
 class Session:
@@ -81,10 +111,12 @@ class Session:
         plan: What to do.
         journal: Where to note what is being done.
         snapshot: Called between rounds, once a second and later more seldom.
-        note: Called with each checkpoint, by the thread that took it.
+        record: Called with each checkpoint, by the thread that took it.
+        spacing: Of the checkpoints, see :class:`Checkpoints`.
+        first_ns: What the first checkpoint is expected to take.
 
     Attributes:
-        seats: By thread and method.
+        buffers: By thread and method.
         problems: What ended threads early.
         interrupted: Whether :meth:`stop` ended the run.
         wall_ns: Time in rounds, by method, checkpoints left out.
@@ -98,11 +130,14 @@ class Session:
         plan: WorkerPlan,
         journal: Journal,
         snapshot: Callable[[Session], None],
-        note: Callable[[Checkpoint], None],
+        record: Callable[[Checkpoint], None],
+        *,
+        spacing: int = SPACING,
+        first_ns: int = FIRST_NS,
     ) -> None:
         self.plan = plan
         self.settings = plan.settings
-        self.seats: list[list[ThreadBuffer]] = []
+        self.buffers: list[list[ThreadBuffer]] = []
         self.problems: list[Problem] = []
         self.interrupted = False
         self.overhead_ns = measure_overhead()
@@ -110,14 +145,17 @@ class Session:
         self.busy_ns = 0
         self.base_addresses: tuple[int, ...] = ()
         self.resident_before: int | None = None
+        self.hold: HoldResult | None = None
         self.governor = Governor(
             dict.fromkeys((Tier.HOST, Tier.DEVICE), worker_budget(self.settings))
         )
         self.target: Target
         self.observer: CounterObserver
-        self._journal = journal
+        self.journal = journal
         self._snapshot = snapshot
-        self._note = note
+        self._record = record
+        self._spacing = spacing
+        self._first_ns = first_ns
         self._stop = threading.Event()
         self._schedule = Schedule(self.settings)
         self._round: Round | None = None
@@ -131,6 +169,8 @@ class Session:
         self._barrier = threading.Barrier(threads, self._advance) if threads > 1 else None
         self.faults = FaultyCalls([parse_fault(text) for text in self.settings.inject])
         self.checkpoints: Checkpoints | None = None
+
+    # ---- The cycles -----------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Make the run end after the operation in flight; may be called from any thread."""
@@ -147,47 +187,59 @@ class Session:
         self.target = target = open_target(settings, seed, self.governor, self.faults)
         try:
             for thread in range(settings.threads):
-                self.seats.append([])
+                self.buffers.append([])
                 for index in range(len(target.backings)):
-                    self.seats[thread].append(self._reserve(thread, index))
+                    self.buffers[thread].append(self._reserve(thread, index))
         except VmtoolError:
-            for seats in self.seats:
-                for seat in seats:
-                    seat.buffer.close()
+            for item in self._all():
+                item.buffer.close()
             raise
-        everything = [seat for seats in self.seats for seat in seats]
-        self.base_addresses = tuple(seat.buffer.base for seat in everything)
-        subjects = [seat.subject for seat in everything]
-        self.observer = target.observer(subjects)
+        self.base_addresses = tuple(item.buffer.base for item in self._all())
+        checked = [item.checked for item in self._all()]
+        self.observer = target.observer(checked)
         if self.plan.checks:
-            # Each buffer keeps the tables of the most that it ever had committed.
-            live = live_limit(settings) * len(subjects)
             self.checkpoints = Checkpoints(
-                self.plan.worker, subjects, self.observer, settings.threads, live, self._note
+                self.plan.worker,
+                checked,
+                self.observer,
+                settings.threads,
+                self._record,
+                run=self.plan.run,
+                spacing=self._spacing,
+                first_ns=self._first_ns,
             )
 
     def _reserve(self, thread: int, index: int) -> ThreadBuffer:
         settings, backing = self.settings, self.target.backings[index]
-        slot = self._journal.slot(thread)
+        method = settings.methods[index]
+        slot = self.journal.slot(thread)
         slot[OPERATION] = RESERVE
         buffer = VirtualBuffer(
             backing,
             settings.capacity_bytes,
             governor=self.governor,
-            holder=f"{backing.method}-{thread}",
+            holder=f"{method}-{thread}",
         )
         contents = None
         if settings.touch != "none":
             contents = self.target.contents(buffer, thread * len(settings.methods) + index)
         verified = settings.verify != "off"
         lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
-        return ThreadBuffer(
-            buffer, lane, CheckedBuffer(buffer.reservation, lane.ever, backing.method)
-        )
+        checked = CheckedBuffer(buffer.reservation, lane.ever_committed, method)
+        return ThreadBuffer(buffer, lane, contents, checked)
+
+    def _all(self) -> list[ThreadBuffer]:
+        return [item for of_thread in self.buffers for item in of_thread]
 
     def run(self) -> None:
         """Run rounds on every thread until the schedule ends, a thread fails, or :meth:`stop`."""
         self.resident_before = read_process().resident_bytes
+        if self.settings.hold:
+            try:
+                self._hold_budget()
+            except VmtoolError as error:
+                self.problems.append(Problem(0, error))
+                return
         threads = [
             threading.Thread(target=self._work, args=(index,), name=f"stress-{index}")
             for index in range(1, self.settings.threads)
@@ -202,22 +254,59 @@ class Session:
 
     def cycles(self) -> int:
         """Return the cycles of all threads and methods, warm-up left out."""
-        return sum(seat.lane.cycles for seats in self.seats for seat in seats)
+        return sum(item.lane.cycles for item in self._all())
+
+    def _hold_budget(self) -> None:
+        """Commit and touch the whole budget once, compare the counters, check it and release it.
+
+        The patterns may stay far below their budget; this shows whether it is there at all.
+        """
+        settings = self.settings
+        granule, slot = settings.granule_bytes, self.journal.slot(0)
+        share = worker_budget(settings) // settings.threads
+        count = min(share, settings.capacity_bytes) // granule
+        began = perf_counter_ns()
+        self.target.turn(None, 0, warm_up=True)
+        firsts = [of_thread[0] for of_thread in self.buffers]
+        for item in firsts:
+            for at in range(count):
+                slot[OPERATION] = COMMIT
+                item.lane.remember(at * granule, (at + 1) * granule)
+                item.buffer.commit(at * granule, granule)
+                if item.contents is not None:
+                    slot[OPERATION] = TOUCH
+                    item.contents.write_and_time(at, 1, 0)
+                slot[GRANULE] = at
+        wall_ns = perf_counter_ns() - began
+        if self.checkpoints is not None:
+            slot[OPERATION] = CHECKPOINT
+            self.checkpoints.start()
+            self.checkpoints.take_all(0, settled=True)
+        held = sum(item.buffer.committed for item in firsts)
+        resident = read_process().resident_bytes
+        self.hold = HoldResult(held, worker_budget(settings), wall_ns, resident)
+        for item in firsts:
+            for at in range(count):
+                slot[GRANULE] = at
+                if item.contents is not None and settings.verify != "off":
+                    slot[OPERATION] = VERIFY
+                    item.contents.check(at, 1)
+                slot[OPERATION] = RELEASE
+                item.buffer.release(at * granule, granule)
+        slot[OPERATION] = IDLE
 
     def _work(self, thread: int) -> None:
-        random = Random(f"{self.settings.seed}/{self.plan.worker}/{thread}")
-        seat = None
+        random = Random(f"{self.settings.seed}/{self.plan.run}/{self.plan.worker}/{thread}")
         try:
             while True:
                 self._meet()
                 turn = self._round
                 if turn is None:
                     return
-                seat = self.seats[thread][turn.method_index]
-                self._journal.slot(thread)[METHOD] = turn.method_index
-                self._run_round(thread, seat, turn, random)
+                self.journal.slot(thread)[METHOD] = turn.method_index
+                self._run_round(thread, self.buffers[thread][turn.method_index], turn, random)
         except VmtoolError as error:
-            self.problems.append(Problem(thread, error, seat))
+            self.problems.append(Problem(thread, error))
             if self._barrier is not None:
                 self._barrier.abort()
             self._abandon = True
@@ -242,8 +331,8 @@ class Session:
         if last is not None:
             took = now - self._round_began
             if last.warm_up:
-                for seats in self.seats:
-                    seats[last.method_index].lane.forget()
+                for of_thread in self.buffers:
+                    of_thread[last.method_index].lane.drop_samples()
             else:
                 self.wall_ns[last.method_index] += (
                     took - self._round_paused // self.settings.threads
@@ -253,6 +342,8 @@ class Session:
             self.interrupted = True
             self._round = None
             return
+        if last is not None and not last.warm_up:
+            self._checkpoint_between_rounds(now)
         coming = self._round = self._schedule.next()
         self.target.turn(
             last.method_index if last else None,
@@ -272,11 +363,26 @@ class Session:
         self._round_paused = 0
         self._round_began = perf_counter_ns()
 
-    def _run_round(self, thread: int, seat: ThreadBuffer, turn: Round, random: Random) -> None:
+    def _checkpoint_between_rounds(self, now: int) -> None:
+        """Take a checkpoint where a short run would end with too few to show a leak."""
+        checkpoints, settings = self.checkpoints, self.settings
+        if checkpoints is None:
+            return
+        if settings.duration_ns is None:
+            wanted = checkpoints.count < _LEAST_CHECKPOINTS
+        else:
+            wanted = now - checkpoints.last_ns >= settings.duration_ns // _LEAST_CHECKPOINTS
+        if wanted:
+            slot = self.journal.slot(0)
+            slot[OPERATION] = CHECKPOINT
+            checkpoints.take_all(self.cycles(), settled=True)
+            slot[OPERATION] = IDLE
+
+    def _run_round(self, thread: int, item: ThreadBuffer, turn: Round, random: Random) -> None:
         settings = self.settings
         quota = Quota(turn.commits)
         deadline = perf_counter_ns() + turn.length_ns
-        slot = self._journal.slot(thread)
+        slot = self.journal.slot(thread)
         checkpoints = None if turn.warm_up else self.checkpoints
 
         def between() -> bool:
@@ -286,7 +392,7 @@ class Session:
                 quota.left = 0  # the pattern releases what it has, and ends
             if checkpoints is not None and checkpoints.due(thread, now):
                 slot[OPERATION] = CHECKPOINT
-                paused = checkpoints.take(thread, seat.subject, self.cycles())
+                paused = checkpoints.take(thread, item.checked, self.cycles())
                 self._round_paused += paused
                 deadline += paused
             return not (self._stop.is_set() or self._abandon)
@@ -297,312 +403,255 @@ class Session:
             quota,
             random,
         )
-        seat.lane.run(operations, between)
-        seat.lane.end_round()
+        item.lane.run(operations, between)
+        item.lane.end_round()
 
+    # ---- Reports so far -------------------------------------------------------------------------
 
-def snapshot(session: Session, journal: Journal) -> Iterator[PhaseSoFar | WorkerReport]:
-    """Yield what *session* found so far: phase by phase, and then the rest.
+    def parts_so_far(self) -> Iterator[PhaseSoFar | WorkerReport]:
+        """Yield what was found so far: phase by phase, and then the rest.
 
-    One large message would make the heap grow a little with each new bucket, which a soak would
-    find, rightly, and call a leak.
-    """
-    for index in range(len(session.settings.methods)):
-        for phase in PHASES:
-            yield PhaseSoFar(index, _phase(session, index, phase))
-    yield report_of(session, journal, phases=False)
+        One large message would make the heap grow a little with each new bucket, which a soak
+        would find, rightly, and call a leak.
+        """
+        for index in range(len(self.settings.methods)):
+            for phase in PHASES:
+                yield PhaseSoFar(index, self._phase(index, phase))
+        yield self.report(phases=False)
 
+    def report(self, *, phases: bool = True, complete: bool = False) -> WorkerReport:
+        """Return what was found so far, without checks; no thread may be at work.
 
-def report_of(
-    session: Session, journal: Journal, *, phases: bool = True, complete: bool = False
-) -> WorkerReport:
-    """Return what *session* found so far, without verdicts.
+        Args:
+            phases: Whether latencies are in it.
+            complete: Whether the session did all that was planned.
+        """
+        checkpoints = self.checkpoints
+        return WorkerReport(
+            worker=self.plan.worker,
+            complete=complete,
+            interrupted=self.interrupted,
+            overhead_ns=self.overhead_ns,
+            base_addresses=self.base_addresses,
+            resident_before_bytes=self.resident_before,
+            resident_after_bytes=None,
+            methods=tuple(
+                self._method(index, PHASES if phases else ())
+                for index in range(len(self.settings.methods))
+            ),
+            checkpoints=(),
+            checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
+            busy_ns=self.busy_ns * self.settings.threads,
+            checks=(),
+            device=self.target.device,
+            failures=tuple(
+                self._failure(problem)
+                for problem in self.problems
+                if not isinstance(problem.error, CorruptionError)
+            ),
+            peak_committed_bytes=self._peak_bytes(),
+            peak_resident_bytes=peak_resident_bytes(),
+            hold=self.hold,
+        )
 
-    Args:
-        session: No thread of it may be at work.
-        journal: What each thread was doing when it failed.
-        phases: Whether latencies and slopes are in it.
-        complete: Whether the session did all that was planned.
-    """
-    checkpoints = session.checkpoints
-    return WorkerReport(
-        worker=session.plan.worker,
-        complete=complete,
-        interrupted=session.interrupted,
-        overhead_ns=session.overhead_ns,
-        base_addresses=session.base_addresses,
-        resident_before_bytes=session.resident_before,
-        resident_after_bytes=None,
-        methods=tuple(
-            _method(session, index, PHASES if phases else ())
-            for index in range(len(session.settings.methods))
-        ),
-        checkpoints=(),
-        checkpoint_ns=checkpoints.spent_ns if checkpoints else 0,
-        busy_ns=session.busy_ns * session.settings.threads,
-        slopes=checkpoints.slopes() if checkpoints and phases else (),
-        verdicts=(),
-        device=session.target.device,
-        failures=tuple(
-            _failure(session, problem, journal)
-            for problem in session.problems
-            if not isinstance(problem.error, CorruptionError)
-        ),
-    )
+    def _phase(self, index: int, phase: str) -> PhaseResult:
+        items = (of_thread[index] for of_thread in self.buffers)
+        return join_phases(phase, [item.lane.recorders[phase].result(phase) for item in items])
 
+    def _method(self, index: int, phases: Sequence[str]) -> MethodResult:
+        items = [of_thread[index] for of_thread in self.buffers]
+        found = [self._phase(index, phase) for phase in phases]
+        cycles = sum(item.lane.cycles for item in items)
+        wall_ns = self.wall_ns[index]
+        per_second = 10**9 / wall_ns if wall_ns else 0.0
+        committed = sum(item.lane.recorders["commit"].total_bytes for item in items)
+        return MethodResult(
+            method=self.settings.methods[index],
+            cycles=cycles,
+            wall_ns=wall_ns,
+            cycles_per_s=cycles * per_second,
+            bytes_per_s=committed * per_second,
+            degraded_bytes=sum(item.checked.reservation.degraded.total for item in items),
+            quarantined_bytes=sum(item.checked.reservation.quarantined.total for item in items),
+            phases=tuple(phase for phase in found if phase.summary.samples),
+            calls=self.target.calls(index),
+        )
 
-def _phase(session: Session, index: int, phase: str) -> PhaseResult:
-    seats = (seats[index] for seats in session.seats)
-    return join_phases(phase, [seat.lane.recorders[phase].result(phase) for seat in seats])
-
-
-def _method(session: Session, index: int, phases: Sequence[str]) -> MethodResult:
-    seats = [seats[index] for seats in session.seats]
-    found = [_phase(session, index, phase) for phase in phases]
-    cycles = sum(seat.lane.cycles for seat in seats)
-    wall_ns = session.wall_ns[index]
-    per_second = 10**9 / wall_ns if wall_ns else 0.0
-    committed = sum(seat.lane.recorders["commit"].total_bytes for seat in seats)
-    return MethodResult(
-        method=session.settings.methods[index],
-        cycles=cycles,
-        wall_ns=wall_ns,
-        cycles_per_s=cycles * per_second,
-        bytes_per_s=committed * per_second,
-        degraded_bytes=sum(seat.subject.reservation.degraded.total for seat in seats),
-        quarantined_bytes=sum(seat.subject.reservation.quarantined.total for seat in seats),
-        phases=tuple(phase for phase in found if phase.summary.samples),
-        calls=session.target.calls(index),
-    )
-
-
-def _failure(session: Session, problem: Problem, journal: Journal) -> CallFailure:
-    error = problem.error
-    call = failed_call(error)
-    entry = journal.read(problem.thread)
-    struck = {(fault.call, fault.effect) for fault in session.faults.applied}
-    injected = call is not None and (call.call, call.symbol) in struck
-    return CallFailure(
-        call=call.call if call else "",
-        symbol=call.symbol if call else type(error).__name__,
-        message=str(error),
-        operation=entry.operation,
-        granule=entry.granule,
-        cycle=entry.cycle,
-        worker=session.plan.worker,
-        injected=injected,
-        # What the machine had to do with it was nothing.
-        cause="it was asked for" if injected else error.cause,
-        hint="leave out --inject" if injected else error.hint,
-    )
-
-
-# One retry tells a refusal that passes from one that stays.
-_CLOSE_TRIES: Final = 2
-
-
-def close_session(session: Session, journal: Journal) -> WorkerReport:
-    """Check everything once more, give everything back, and return the final report."""
-    if session.checkpoints is not None:
-        session.checkpoints.take_all(session.cycles(), settled=not session.problems)
-    # Made before anything is closed: a closed buffer no longer tells what it held.
-    report = report_of(session, journal, complete=not session.problems and not session.interrupted)
-    verdicts = [_contents(session), _zero(session), _base(session), _leases(session)]
-    verdicts.append(_budget(session))
-    for thread in range(session.settings.threads):
-        journal.slot(thread)[OPERATION] = UNRESERVE
-    refusals = _close_all(session)
-    verdicts.append(_released(session, refusals))
-    verdicts += _ledgers(session) + _leaks(session, report.slopes)
-    if session.settings.inject:
-        verdicts.append(_injected(session))
-    return replace(
-        report,
-        verdicts=tuple(verdicts),
-        unmapping=_unmapping(session, complete=report.complete),
-        resident_after_bytes=read_process().resident_bytes,
-    )
-
-
-def _unmapping(session: Session, *, complete: bool) -> UnmapResult | None:
-    """Measure it once a run, after everything else, where memory and time allow it."""
-    if not complete or not session.plan.checks or session.plan.worker:
-        return None
-    try:
-        return session.target.measure_unmapping()
-    except VmtoolError:
-        return None  # a device that is full, or has failed: the run itself was complete
-
-
-def _injected(session: Session) -> Verdict:
-    """A fault that never happened proves nothing, and the user must know."""
-    missing = [fault for fault in session.faults.faults if fault not in session.faults.applied]
-    if not missing:
-        return Verdict("inject", passed=True, detail="every fault that was asked for happened")
-    fault = missing[0]
-    made = session.faults.counts.get(fault.call, 0)
-    return Verdict(
-        "inject",
-        passed=None,
-        detail=f"{fault} did not happen: {fault.call} was called {made} times",
-        hint="use a smaller N, more cycles, or another --method",
-    )
-
-
-def _seats(session: Session) -> list[ThreadBuffer]:
-    return [seat for seats in session.seats for seat in seats]
-
-
-def _contents(session: Session) -> Verdict:
-    if session.settings.verify == "off":
-        return Verdict("contents", None, "not asked for")
-    for problem in session.problems:
+    def _failure(self, problem: Problem) -> CallFailure:
         error = problem.error
-        if isinstance(error, CorruptionError) and error.corruption.check != "zero":
-            return Verdict("contents", passed=False, detail=str(error), hint=error.hint)
-    checked = sum(
-        seat.lane.recorders["verify"].result("verify").summary.samples for seat in _seats(session)
-    )
-    how = "every byte" if session.settings.verify == "full" else "two pieces of 4 KiB"
-    return Verdict(
-        "contents",
-        passed=True,
-        detail=f"{how} of each released span held what was written ({checked:,} spans)",
-    )
+        call = failed_call(error)
+        entry = self.journal.read(problem.thread)
+        struck = {(fault.call, fault.effect) for fault in self.faults.applied}
+        injected = call is not None and (call.call, call.symbol) in struck
+        return CallFailure(
+            call=call.call if call else "",
+            symbol=call.symbol if call else type(error).__name__,
+            message=str(error),
+            operation=entry.operation,
+            granule=entry.granule,
+            cycle=entry.cycle,
+            worker=self.plan.worker,
+            injected=injected,
+            # The machine had nothing to do with it.
+            cause="--inject made this call fail" if injected else error.cause,
+            hint="leave out --inject" if injected else error.hint,
+        )
 
+    def _peak_bytes(self) -> int:
+        return max(self.governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
 
-def _zero(session: Session) -> Verdict:
-    if session.settings.verify == "off":
-        return Verdict("zero", None, "not asked for")
-    if not any(seat.buffer.backing.zeroes for seat in _seats(session)):
-        return Verdict("zero", None, "this memory does not promise to be zero when fresh")
-    for problem in session.problems:
-        error = problem.error
-        if isinstance(error, CorruptionError) and error.corruption.check == "zero":
-            return Verdict("zero", passed=False, detail=str(error), hint=error.hint)
-    promising = {
-        seat.buffer.backing.method for seat in _seats(session) if seat.buffer.backing.zeroes
-    }
-    methods = ", ".join(name for name in session.settings.methods if name in promising)
-    return Verdict("zero", passed=True, detail=f"freshly committed memory read as zero ({methods})")
+    # ---- Closing --------------------------------------------------------------------------------
 
+    def close(self) -> WorkerReport:
+        """Check everything once more, give everything back, and return the final report."""
+        if self.checkpoints is not None:
+            self.checkpoints.take_all(self.cycles(), settled=not self.problems)
+        # Made before anything is closed: a closed buffer no longer says what it held.
+        report = self.report(complete=not self.problems and not self.interrupted)
+        checks = [self._check_contents(), self._check_zero(), self._check_base()]
+        checks += [self._check_leases(), self._check_budget()]
+        for thread in range(self.settings.threads):
+            self.journal.slot(thread)[OPERATION] = UNRESERVE
+        checks.append(self._check_released(self._close_buffers()))
+        checks += self._check_counters()
+        if self.settings.inject:
+            checks.append(self._check_injected())
+        return replace(
+            report,
+            checks=tuple(checks),
+            unmapping=self._unmapping(complete=report.complete),
+            resident_after_bytes=read_process().resident_bytes,
+            peak_resident_bytes=peak_resident_bytes(),
+        )
 
-def _base(session: Session) -> Verdict:
-    now = tuple(seat.buffer.base for seat in _seats(session))
-    moved = sum(a != b for a, b in zip(now, session.base_addresses, strict=True))
-    return Verdict("base", passed=not moved, detail=f"{moved} of {len(now)} buffers moved")
-
-
-def _leases(session: Session) -> Verdict:
-    """The governor's ledger and the buffers' maps tell of the same bytes (V2, B8)."""
-    held = session.target.pooled_bytes() + sum(
-        seat.buffer.committed + seat.subject.reservation.quarantined.total
-        for seat in _seats(session)
-        if seat.buffer.backing.accounting.authority is None
-    )
-    leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
-    return Verdict(
-        "leases",
-        passed=held == leased,
-        detail=f"{leased} bytes leased, {held} committed, pooled or quarantined",
-    )
-
-
-def _budget(session: Session) -> Verdict:
-    """The governor let nobody over the limit, and refuses the first byte beyond it (V2)."""
-    governor, limit = session.governor, worker_budget(session.settings)
-    peak = max(governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
-    refused = 0
-    for tier in (Tier.HOST, Tier.DEVICE):
-        used = governor.ledger(tier).used_bytes
+    def _unmapping(self, *, complete: bool) -> UnmapResult | None:
+        """Measure it once a run, after everything else, where memory and time allow it."""
+        if not complete or not self.plan.checks or self.plan.worker or self.plan.run:
+            return None
         try:
-            governor.lease(tier, limit - used + 1).release()
-        except BudgetError:
-            refused += governor.ledger(tier).used_bytes == used
-    return Verdict(
-        "budget",
-        passed=peak <= limit and refused == 2,
-        detail=f"at most {format_size(peak)} of {format_size(limit)} were committed at once, and "
-        f"one byte more was {'refused' if refused == 2 else 'not refused'}",
-    )
+            return self.target.measure_unmapping()
+        except VmtoolError:
+            return None  # a device that is full, or has failed: the run itself was complete
 
+    def _check_injected(self) -> Check:
+        """A fault that never happened proves nothing, and the user must know."""
+        missing = [fault for fault in self.faults.faults if fault not in self.faults.applied]
+        if not missing:
+            return Check("inject", CheckOutcome.PASSED, {"faults": len(self.faults.faults)})
+        fault = missing[0]
+        made = self.faults.counts.get(fault.call, 0)
+        values: dict[str, Value] = {"reason": "did not happen", "fault": str(fault)}
+        return Check("inject", CheckOutcome.NOT_DONE, {**values, "call": fault.call, "calls": made})
 
-def _close_all(session: Session) -> list[VmtoolError]:
-    """Close every buffer; return the refusals that stayed."""
-    refusals: list[VmtoolError] = []
-    for seat in _seats(session):
-        for attempt in range(_CLOSE_TRIES):
+    def _check_contents(self) -> Check:
+        verify = self.settings.verify
+        if verify == "off":
+            return _not_done("contents", "not requested")
+        for problem in self.problems:
+            error = problem.error
+            if isinstance(error, CorruptionError) and error.corruption.check != "zero":
+                return Check("contents", CheckOutcome.FAILED, error.corruption.values())
+        spans = sum(
+            item.lane.recorders["verify"].result("verify").summary.samples for item in self._all()
+        )
+        return Check("contents", CheckOutcome.PASSED, {"verify": verify, "spans": spans})
+
+    def _check_zero(self) -> Check:
+        if self.settings.verify == "off":
+            return _not_done("zero", "not requested")
+        promising = {item.checked.method for item in self._all() if item.buffer.backing.zeroes}
+        if not promising:
+            return _not_done("zero", "not promised")
+        for problem in self.problems:
+            error = problem.error
+            if isinstance(error, CorruptionError) and error.corruption.check == "zero":
+                return Check("zero", CheckOutcome.FAILED, error.corruption.values())
+        methods = ", ".join(name for name in self.settings.methods if name in promising)
+        return Check("zero", CheckOutcome.PASSED, {"methods": methods})
+
+    def _check_base(self) -> Check:
+        now = tuple(item.buffer.base for item in self._all())
+        moved = sum(a != b for a, b in zip(now, self.base_addresses, strict=True))
+        return Check("base", CheckOutcome.of(not moved), {"moved": moved, "buffers": len(now)})
+
+    def _check_leases(self) -> Check:
+        """The governor's ledger and the buffers' maps agree on the bytes (V2, B8)."""
+        held = self.target.pooled_bytes() + sum(
+            item.buffer.committed + item.checked.reservation.quarantined.total
+            for item in self._all()
+            if item.buffer.backing.accounting.authority is None
+        )
+        leased = self._leased()
+        values: dict[str, Value] = {"leased_bytes": leased, "committed_bytes": held}
+        return Check("leases", CheckOutcome.of(held == leased), values)
+
+    def _leased(self) -> int:
+        return sum(self.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
+
+    def _check_budget(self) -> Check:
+        """The governor let nobody over the limit, and refuses the first byte beyond it (V2)."""
+        governor, limit = self.governor, worker_budget(self.settings)
+        peak = self._peak_bytes()
+        refused = 0
+        for tier in (Tier.HOST, Tier.DEVICE):
+            used = governor.ledger(tier).used_bytes
             try:
-                seat.buffer.close()
-                break
-            except VmtoolError as error:
-                if attempt == _CLOSE_TRIES - 1:
-                    refusals.append(error)
-    return refusals
-
-
-def _released(session: Session, refusals: list[VmtoolError]) -> Verdict:
-    if refusals:
-        return Verdict("released", passed=False, detail=str(refusals[0]), hint=refusals[0].hint)
-    leased = sum(session.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
-    leased -= session.target.pooled_bytes()
-    left, buffers = session.observer.count_mapped(), len(session.base_addresses)
-    mapped = (
-        f"whether any of {buffers} buffers is still mapped is not told here"
-        if left is None
-        else f"{left} of {buffers} buffers are still mapped"
-    )
-    return Verdict(
-        "released", passed=not left and not leased, detail=f"{mapped}, {leased} bytes leased"
-    )
-
-
-def _ledgers(session: Session) -> list[Verdict]:
-    checkpoints = session.checkpoints
-    if checkpoints is None:
-        names = session.observer.ledgers
-        return [Verdict(f"ledger.{name}", None, "no checkpoints were taken") for name in names]
-    verdicts = []
-    for name in session.observer.ledgers:
-        differing = checkpoints.differing.get(name)
-        if name not in checkpoints.told:
-            verdicts.append(Verdict(f"ledger.{name}", None, "this platform does not tell it"))
-        elif differing is None:
-            detail = f"agreed at {checkpoints.compared} checkpoints"
-            verdicts.append(Verdict(f"ledger.{name}", passed=True, detail=detail))
-        else:
-            reading = next(r for r in differing.buffers if r.ledger == name)
-            unit = "" if name.endswith("mappings") else " bytes"
-            who = "the driver" if name in DEVICE_COUNTERS else "the kernel"
-            detail = (
-                f"{differing.method}, cycle {differing.cycle}: {who} counts "
-                f"{reading.observed}{unit}, vmtool believes {reading.believed} "
-                f"(allowed {reading.low} to {reading.high})"
-            )
-            hint = "another --method shows whether the method or the kernel is at fault"
-            verdicts.append(Verdict(f"ledger.{name}", passed=False, detail=detail, hint=hint))
-    return verdicts
-
-
-def _leaks(session: Session, slopes: tuple[CounterSlope, ...]) -> list[Verdict]:
-    verdicts, checkpoints = [], session.checkpoints
-    names = dict.fromkeys((*COUNTERS, *(slope.ledger for slope in slopes)))
-    for name in names:
-        slope = next((slope for slope in slopes if slope.ledger == name), None)
-        if slope is None and checkpoints is not None and name not in checkpoints.counted:
-            verdicts.append(Verdict(f"leak.{name}", None, "this platform does not tell it"))
-            continue
-        if slope is None:
-            detail = "too few checkpoints for a slope"
-            verdicts.append(Verdict(f"leak.{name}", None, detail, "run for longer: --duration 10s"))
-            continue
-        unit = "mappings" if name == "mappings" else "bytes"
-        detail = (
-            f"{slope.per_cycle:.3g} {unit} a cycle ({slope.low:.3g} to {slope.high:.3g} with "
-            f"{slope.confidence:.0%} confidence), {slope.grown} in all"
+                governor.lease(tier, limit - used + 1).release()
+            except BudgetError:
+                refused += governor.ledger(tier).used_bytes == used
+        return Check(
+            "budget",
+            CheckOutcome.of(peak <= limit and refused == 2),
+            {"peak_bytes": peak, "limit_bytes": limit, "next_byte_refused": refused == 2},
         )
-        hint = "confirm with --soak 10m; --method all shows which method leaks"
-        verdicts.append(
-            Verdict(f"leak.{name}", not slope.leaks, detail, hint if slope.leaks else None)
+
+    def _close_buffers(self) -> list[VmtoolError]:
+        """Close every buffer; return the refusals that stayed."""
+        refusals: list[VmtoolError] = []
+        for item in self._all():
+            for attempt in range(_CLOSE_TRIES):
+                try:
+                    item.buffer.close()
+                    break
+                except VmtoolError as error:
+                    if attempt == _CLOSE_TRIES - 1:
+                        refusals.append(error)
+        return refusals
+
+    def _check_released(self, refusals: list[VmtoolError]) -> Check:
+        if refusals:
+            return Check("released", CheckOutcome.FAILED, {"error": str(refusals[0])})
+        leased = self._leased() - self.target.pooled_bytes()
+        mapped, buffers = self.observer.count_mapped(), len(self.base_addresses)
+        return Check(
+            "released",
+            CheckOutcome.of(not mapped and not leased),
+            {"mapped": mapped, "buffers": buffers, "leased_bytes": leased},
         )
-    return verdicts
+
+    def _check_counters(self) -> list[Check]:
+        checkpoints, checks = self.checkpoints, []
+        for name in self.observer.counters:
+            check = f"counters.{name}"
+            if checkpoints is None:
+                checks.append(_not_done(check, "no checkpoints"))
+            elif name not in checkpoints.compared:
+                checks.append(_not_done(check, "not available"))
+            elif (differing := checkpoints.differing.get(name)) is None:
+                checks.append(Check(check, CheckOutcome.PASSED, {"checkpoints": checkpoints.count}))
+            else:
+                reading = next(r for r in differing.buffers if r.counter == name)
+                values: dict[str, Value] = {
+                    "method": differing.method,
+                    "cycle": differing.cycle,
+                    "observed": reading.observed,
+                    "expected": reading.expected,
+                    "low": reading.low,
+                    "high": reading.high,
+                }
+                checks.append(Check(check, CheckOutcome.FAILED, values))
+        return checks
+
+
+def _not_done(name: str, reason: str) -> Check:
+    return Check(name, CheckOutcome.NOT_DONE, {"reason": reason})

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from vmtool.memory import device_ordinal
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.blocks import BlockMap
     from vmtool.memory.buffer import VirtualBuffer
-    from vmtool.memory.faults import FaultyCalls
-    from vmtool.memory.governor import Governor
     from vmtool.results.stress import (
         CallResult,
         CounterReading,
-        StressSettings,
         UnmapResult,
     )
-    from vmtool.stress.worker.checkpoint import CheckedBuffer
+
+
+class CheckedBuffer:
+    """One buffer as the checkpoints see it.
+
+    Attributes:
+        reservation: Its range, and what is committed in it.
+        ever_committed: Every span that was ever committed in it.
+        method: How.
+    """
+
+    __slots__ = ("ever_committed", "method", "reservation")
+
+    def __init__(self, reservation: Reservation, ever_committed: BlockMap, method: str) -> None:
+        self.reservation = reservation
+        self.ever_committed = ever_committed
+        self.method = method
 
 
 class Contents(Protocol):
@@ -41,27 +53,27 @@ class Contents(Protocol):
 
 
 class CounterObserver(Protocol):
-    """Counts, outside of vmtool, what its buffers hold."""
+    """Asks the kernel or driver what the buffers hold."""
 
     @property
-    def ledgers(self) -> Sequence[str]:
+    def counters(self) -> Sequence[str]:
         """What it counts, in the order of its readings."""
 
-    def look(
+    def compare(
         self, chosen: Sequence[CheckedBuffer], *, settled: bool
     ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
-        """Hold vmtool's belief about *chosen* against the counts.
+        """Compare what vmtool expects of *chosen* with what is counted.
 
         Args:
             chosen: The buffers that nobody changes meanwhile.
             settled: False after a failure, when the last commit may not have been touched.
 
         Returns:
-            The readings, and what the process has beyond its buffers, by ledger.
+            The readings, and what the process has beyond its buffers, by counter.
         """
 
     def count_mapped(self) -> int | None:
-        """Return how many buffers' ranges are still there after closing; ``None`` if not told."""
+        """Return how many buffers' ranges are still mapped; ``None`` if that is not available."""
 
 
 class Target(Protocol):
@@ -78,8 +90,8 @@ class Target(Protocol):
     def contents(self, buffer: VirtualBuffer, buffer_id: int) -> Contents:
         """Return what writes to *buffer* and checks it."""
 
-    def observer(self, subjects: Sequence[CheckedBuffer]) -> CounterObserver:
-        """Return what counts the memory of *subjects*, before anything is committed."""
+    def observer(self, buffers: Sequence[CheckedBuffer]) -> CounterObserver:
+        """Return what counts the memory of *buffers*, before anything is committed."""
 
     def turn(self, last: int | None, coming: int | None, *, warm_up: bool) -> None:
         """Do what has to be done between a round of method *last* and one of *coming*.
@@ -100,32 +112,8 @@ class Target(Protocol):
         """Return what is charged to pools, whether it is mapped or not."""
 
     def measure_unmapping(self) -> UnmapResult | None:
-        """Tell whether unmapping waits for running work; ``None`` where there is no such thing.
+        """Measure whether unmapping waits for running work; ``None`` where there is no such thing.
 
         Raises:
             VmtoolError: If the memory for it cannot be had.
         """
-
-
-def open_target(
-    settings: StressSettings, seed: int, governor: Governor, faults: FaultyCalls
-) -> Target:
-    """Open the memory that *settings* name.
-
-    Args:
-        settings: What the worker will do.
-        seed: Decides what is written.
-        governor: Whose ledger is charged.
-        faults: Calls that shall fail.
-
-    Raises:
-        VmtoolError: If this machine has no such memory, or a fault names a call that is not made.
-    """
-    injected = faults if settings.inject else None
-    if device_ordinal(settings.backing) is None:
-        from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - the other is not loaded
-
-        return HostTarget(settings, seed, injected)
-    from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
-
-    return DeviceTarget(settings, governor, injected)

@@ -29,14 +29,13 @@ def full(monkeypatch, tmp_path):
 
     shared = tmp_path / "shm"
     shared.mkdir()
-    monkeypatch.setattr("vmtool.stress.parent.child._SHARED", str(shared))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return fill
 
 
 def test_a_full_shared_memory_makes_it_another_folder(full, tmp_path):
     full(1)
-    with closing(JournalFolder([1, 2])) as folder:
+    with closing(JournalFolder([1, 2], (str(tmp_path / "shm"), None))) as folder:
         assert [path.parent.parent for path in folder.paths] == [tmp_path] * 2
         assert [journal.threads for journal in folder.journals] == [1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["shm"]
@@ -46,6 +45,6 @@ def test_a_full_shared_memory_makes_it_another_folder(full, tmp_path):
 def test_no_place_at_all_is_an_error_with_a_hint_and_leaves_nothing(full, tmp_path):
     full(2)
     with pytest.raises(VmtoolError, match="No space left") as caught:
-        JournalFolder([1])
+        JournalFolder([1], (str(tmp_path / "shm"), None))
     assert "TMPDIR" in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["shm"]

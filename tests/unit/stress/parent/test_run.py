@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import time
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_signal_names_the_operation_in_flight(stress, name):
     assert (accident.kind, accident.signal) == ("signal", name)
     assert (accident.operation, accident.granule, accident.cycle) == ("commit", 2, 2)
     assert accident.method == "fixed"
-    assert "asked for" in accident.cause
+    assert "--inject" in accident.cause
 
 
 @posix
@@ -95,17 +96,17 @@ def test_one_worker_may_die_while_another_goes_on(make):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
-def test_what_a_killed_worker_told_before_is_kept(make, monkeypatch):
-    told, killed = set(), []
+def test_what_a_killed_worker_sent_before_is_kept(make, monkeypatch):
+    seen, killed = set(), []
 
     def decode_and_note(kind, value):
         found = decode(kind, value)
         if kind is Checkpoint or (kind is WorkerReport and found.methods[0].cycles):
-            told.add(kind)
+            seen.add(kind)
         return found
 
     def kill(_progress):
-        if told == {Checkpoint, WorkerReport} and not killed:
+        if seen == {Checkpoint, WorkerReport} and not killed:
             killed.extend(_children(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
@@ -167,7 +168,10 @@ def test_a_worker_that_cannot_start_says_why_with_its_exit_code(stress):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
 def test_no_process_and_no_file_is_left(stress, tmp_path, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.parent.child._SHARED", str(tmp_path))
+    make_folder = tempfile.mkdtemp
+    monkeypatch.setattr(
+        tempfile, "mkdtemp", lambda **given: make_folder(**{**given, "dir": tmp_path})
+    )
     stress(inject=("mmap:4=SIGKILL",), methods=("fixed",))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ChildProcessError):
@@ -194,8 +198,38 @@ def test_a_worker_does_not_outlive_its_parent():
 
 def test_each_worker_commits_its_whole_share_of_the_budget(stress):
     result = stress(workers=2, budget_bytes=2 * MIB, cycles=64)
-    (budget,) = (verdict for verdict in result.verdicts if verdict.check == "budget")
-    assert budget.detail.startswith("at most 1 MiB of 1 MiB were committed at once")
+    (budget,) = (check for check in result.checks if check.name == "budget")
+    assert budget.values["peak_bytes"] == budget.values["limit_bytes"] == MIB
+    assert result.peak_committed_bytes == 2 * MIB
+    assert result.budget_reached
+
+
+def test_runs_are_kept_apart_and_joined(stress):
+    result = stress(methods=host_methods(), cycles=41, runs=3)
+    assert result.outcome is Outcome.COMPLETE
+    assert [run.index for run in result.runs] == [0, 1, 2]
+    for name in host_methods():
+        parts = [run.method(name) for run in result.runs]
+        assert sum(part.cycles for part in parts) == result.method(name).cycles == 41
+        assert [run.methods[0].method for run in result.runs] == [host_methods()[0]] * 3
+        commits = [part.phase("commit").histogram.count for part in parts]
+        assert sum(commits) == result.method(name).phase("commit").histogram.count
+    assert all(sorted(run.order) == sorted(host_methods()) for run in result.runs)
+    assert {point.run for point in result.checkpoints} == {0, 1, 2}
+    assert {check.name for check in result.checks if check.outcome.value == "not done"} == set()
+
+
+@posix
+def test_a_run_that_fails_is_the_last(stress):
+    result = stress(inject=("mmap:4=SIGKILL",), methods=("fixed",), runs=3)
+    assert result.outcome is Outcome.CRASHED
+    assert len(result.runs) == 1
+
+
+def test_a_result_says_when_and_where_it_was_made(stress):
+    result = stress(cycles=1)
+    assert result.conditions.started.endswith("Z")
+    assert result.conditions.host
 
 
 def test_half_a_message_does_not_keep_its_reader_from_the_end():

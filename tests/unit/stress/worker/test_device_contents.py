@@ -68,7 +68,7 @@ def test_another_granules_bytes_are_named(rig):
     with pytest.raises(CorruptionError) as raised:
         contents.check(0, 1)
     assert raised.value.corruption.check == "isolation"
-    assert "buffer 3, granule 1, cycle 5" in raised.value.corruption.detail
+    assert raised.value.corruption.owner == (3, 1, 5)
 
 
 def test_handles_in_the_wrong_order_are_found(rig):
@@ -106,4 +106,4 @@ def test_an_earlier_cycle_is_told_from_this_one(rig):
     with pytest.raises(CorruptionError) as raised:
         contents.check(0, 1)
     assert raised.value.corruption.check == "survival"
-    assert "cycle 1" in raised.value.corruption.detail
+    assert raised.value.corruption.owner == (3, 0, 1)

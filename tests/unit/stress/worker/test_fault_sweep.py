@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from vmtool.memory import host_methods
-from vmtool.stress.worker.session import close_session
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the sweep names POSIX calls")
 
@@ -18,7 +17,7 @@ def _counts(session, method, **options):
     begun = session(methods=(method,), inject=("mmap:999999",), **OPTIONS, **options)
     begun.prepare()
     begun.run()
-    close_session(begun, begun.journal)
+    begun.close()
     return begun.faults.counts
 
 
@@ -29,13 +28,13 @@ def _run(session, method, fault, **options):
     try:
         begun.prepare()
     except VmtoolError as error:
-        for seats in begun.seats:
-            for seat in seats:
-                seat.buffer.close()
+        for of_thread in begun.buffers:
+            for item in of_thread:
+                item.buffer.close()
         assert begun.faults.applied, error
         return None
     begun.run()
-    report = close_session(begun, begun.journal)
+    report = begun.close()
     assert begun.faults.applied
     return report
 
@@ -77,10 +76,10 @@ def test_when_every_further_call_fails_what_is_lost_is_quarantined_or_owned(
         assert failed(report) == {}, f"{call}:{nth}+"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells all four ledgers")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all four counters")
 @pytest.mark.parametrize(
     ("method", "call", "finds"),
-    [("protect", "madvise", "zero"), ("advise", "madvise", "zero"), ("fixed", "mmap", "ledger.")],
+    [("protect", "madvise", "zero"), ("advise", "madvise", "zero"), ("fixed", "mmap", "counters.")],
 )
 def test_a_platform_that_only_pretends_to_release_is_found_out(
     session, failed, method, call, finds
@@ -104,7 +103,7 @@ def _is_commit(nth):
 def _order():
     from random import Random
 
-    from vmtool.stress.worker.workloads import PATTERNS, Kind, Quota
+    from vmtool.stress.workloads import PATTERNS, Kind, Quota
 
     warm_up = PATTERNS["hole-punch"](4, 4, Quota(4), Random("7/0/0"))
     return [kind is Kind.COMMIT for kind, _, _ in warm_up]

@@ -57,7 +57,7 @@ def test_folding_empties_the_list_that_the_loop_appends_to():
 
 def test_forgetting_leaves_nothing_of_the_warm_up():
     recorder = _record([[1, 2, 3]])
-    recorder.forget()
+    recorder.clear()
     result = recorder.result("commit")
     assert result.histogram.count == result.total_bytes == 0
     assert result.round_medians_ns == ()

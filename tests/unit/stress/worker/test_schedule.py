@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.memory import host_methods
+from vmtool.memory import host_methods, open_backing
+from vmtool.results.stress import StressSettings
+from vmtool.stress.plan import Room, settle
 from vmtool.stress.worker.schedule import Schedule
+from vmtool.units import GIB
 
 
 def _rounds(settings):
@@ -48,15 +51,9 @@ def test_methods_take_turns_in_an_order_that_turns(make):
 
 @given(st.integers(1, 10**6))
 def test_a_run_by_cycles_always_ends(cycles):
-    from vmtool.memory import open_backing
-    from vmtool.stress.plan import Request, make_settings
-    from vmtool.units import GIB
-
-    request = Request(methods=host_methods()[:1], safe_bytes=GIB, cycles=cycles)
-    assert (
-        sum(r.commits for r in _rounds(make_settings(request, open_backing())) if not r.warm_up)
-        == cycles
-    )
+    wanted = StressSettings(methods=host_methods()[:1], cycles=cycles, runs=1)
+    settings = settle(wanted, open_backing(), Room(GIB))
+    assert sum(turn.commits for turn in _rounds(settings) if not turn.warm_up) == cycles
 
 
 def test_a_run_by_time_ends_after_a_whole_lap(make):

@@ -11,11 +11,10 @@ from vmtool.memory import host_methods
 from vmtool.memory.counters import read_split
 from vmtool.memory.governor import Tier
 from vmtool.memory.process import window
-from vmtool.stress.worker.session import close_session
-from vmtool.stress.worker.workloads import PATTERNS
+from vmtool.stress.workloads import PATTERNS
 from vmtool.units import KIB, MIB
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells all four ledgers")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all four counters")
 
 
 @pytest.mark.parametrize("pattern", sorted(PATTERNS))
@@ -67,7 +66,7 @@ def test_stop_ends_a_long_run_with_a_valid_partial_report(session, failed):
     timer = threading.Timer(0.3, begun.stop)
     timer.start()
     begun.run()
-    report = close_session(begun, begun.journal)
+    report = begun.close()
     timer.join()
     assert report.interrupted
     assert not report.complete
@@ -83,47 +82,49 @@ def test_snapshots_are_taken_between_rounds(session):
     assert seen
 
 
-def test_a_byte_that_changes_behind_our_back_fails_the_contents(session, failed, monkeypatch):
+def test_a_byte_that_changes_behind_our_back_fails_the_contents(session, failed):
     begun = session(verify="full", cycles=100)
     begun.prepare()
-    seat = begun.seats[0][0]
-    memory = window(seat.buffer.base, seat.buffer.capacity)
-    write_and_time = seat.lane._contents.write_and_time
+    item = begun.buffers[0][0]
+    memory = window(item.buffer.base, item.buffer.capacity)
+    write_and_time = item.lane.contents.write_and_time
 
-    def arrive_and_spoil(first, count, generation):
+    def write_and_change(first, count, generation):
         took = write_and_time(first, count, generation)
         if generation == 90:
             memory[first * 64 * KIB + 12_345] ^= 0xFF
         return took
 
-    monkeypatch.setattr(seat.lane._contents, "write_and_time", arrive_and_spoil)
+    item.lane.contents.write_and_time = write_and_change
     begun.run()
-    report = close_session(begun, begun.journal)
+    report = begun.close()
     assert list(failed(report)) == ["contents"]
     assert "what was written is not there" in failed(report)["contents"]
     assert not report.failures
 
 
 @linux
-def test_a_leak_in_each_cycle_fails_the_run_and_names_the_ledger(session, failed, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
-    begun = session(cycles=40)
+def test_a_leak_in_each_cycle_is_found_and_the_counter_named(session, failed, leaks, always):
+    begun = session(checkpoints=always, cycles=40)
     begun.prepare()
     leaked = []
-    seat = begun.seats[0][0]
-    commit = seat.buffer.commit
+    item = begun.buffers[0][0]
+    commit = item.buffer.commit
 
     def commit_and_leak(offset, nbytes):
         leaked.append(mmap.mmap(-1, 256 * KIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         leaked[-1][:] = b"x" * (256 * KIB)
         commit(offset, nbytes)
 
-    monkeypatch.setattr(seat.lane, "_spans", _Spans(commit_and_leak, seat.buffer.release))
+    item.lane.spans = _Spans(commit_and_leak, item.buffer.release)
     begun.run()
-    report = close_session(begun, begun.journal)
-    assert {"leak.address_space", "leak.charge", "leak.resident"} <= set(failed(report))
-    assert not any(check.startswith("ledger") for check in failed(report))
+    assert failed(begun.close()) == {}  # the buffers themselves are as they must be
+    _, checks = leaks(begun)
+    assert {name for name, check in checks.items() if check.failed} >= {
+        "leak.address_space",
+        "leak.charge",
+        "leak.resident",
+    }
 
 
 class _Spans:
@@ -132,25 +133,45 @@ class _Spans:
 
 
 @linux
-def test_a_run_without_a_leak_has_slopes_and_none_is_significant(run, failed, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
-    report = run(cycles=40)
-    assert len(report.slopes) == 4
-    assert failed(report) == {}
-
-
-def test_every_checkpoint_is_told_and_none_is_kept(session, monkeypatch):
-    monkeypatch.setattr("vmtool.stress.worker.checkpoint._SPACING", 0)
-    monkeypatch.setattr("vmtool.stress.worker.checkpoint._FIRST_NS", 0)
-    begun = session(cycles=20)
+def test_a_run_without_a_leak_has_slopes_and_none_is_significant(session, leaks, always):
+    begun = session(checkpoints=always, cycles=40)
     begun.prepare()
     begun.run()
-    report = close_session(begun, begun.journal)
-    assert len(begun.notes) == begun.checkpoints.compared > 20
+    begun.close()
+    slopes, checks = leaks(begun)
+    assert len(slopes) == 4
+    assert not any(check.failed for check in checks.values())
+
+
+def test_every_checkpoint_is_sent_and_none_is_kept(session, always):
+    begun = session(checkpoints=always, cycles=20)
+    begun.prepare()
+    begun.run()
+    report = begun.close()
+    assert len(begun.notes) == begun.checkpoints.count > 20
     assert report.checkpoints == ()
     times = [checkpoint.at_ns for checkpoint in begun.notes]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("options", [{"cycles": 40}, {"duration_ns": 300 * 10**6}])
+def test_even_a_short_run_has_checkpoints_for_a_slope(session, leaks, options):
+    begun = session(**options)
+    begun.prepare()
+    begun.run()
+    begun.close()
+    assert len(begun.notes) >= 4
+
+
+def test_the_whole_budget_is_held_once_and_checked(session, failed):
+    begun = session(cycles=1, hold=True, budget_bytes=MIB, verify="full")
+    begun.prepare()
+    begun.run()
+    report = begun.close()
+    assert failed(report) == {}
+    assert report.hold.bytes == report.hold.budget_bytes == MIB
+    assert report.peak_committed_bytes == MIB
+    assert report.methods[0].cycles == 1
 
 
 def test_a_budget_that_is_exceeded_fails_the_run(session, failed):
@@ -158,7 +179,7 @@ def test_a_budget_that_is_exceeded_fails_the_run(session, failed):
     begun.prepare()
     begun.governor.set_limit(Tier.HOST, None)  # as if the governor had been left out
     begun.run()
-    assert list(failed(close_session(begun, begun.journal))) == ["budget"]
+    assert list(failed(begun.close())) == ["budget"]
 
 
 def test_a_lease_that_nobody_holds_fails_the_run(session, failed):
@@ -166,7 +187,7 @@ def test_a_lease_that_nobody_holds_fails_the_run(session, failed):
     begun.prepare()
     stray = begun.governor.lease(Tier.HOST, 4096)
     begun.run()
-    assert {"leases", "released"} <= set(failed(close_session(begun, begun.journal)))
+    assert {"leases", "released"} <= set(failed(begun.close()))
     stray.release()
 
 
@@ -174,32 +195,23 @@ def test_the_harness_knows_its_own_overhead(session):
     assert 0 < session().overhead_ns < 10**6
 
 
-def test_a_defect_in_a_thread_is_raised_and_does_not_hang(session, monkeypatch):
+def test_a_defect_in_a_thread_is_raised_and_does_not_hang(session):
     begun = session(threads=3)
     begun.prepare()
 
     def broken(*_arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(begun.seats[1][0].lane, "_commit", broken)
+    item = begun.buffers[1][0]
+    item.lane.spans = _Spans(broken, item.buffer.release)
     with pytest.raises(ZeroDivisionError):
         begun.run()
 
 
-def test_a_reservation_that_is_refused_leaves_nothing(session, monkeypatch):
+def test_a_reservation_that_is_refused_leaves_nothing(session):
     reserving = "VirtualAlloc2:2" if sys.platform == "win32" else "mmap:2"
     begun = session(methods=host_methods()[:2], inject=(reserving,))
     with pytest.raises(VmtoolError):
         begun.prepare()
     assert begun.governor.ledger(Tier.HOST).used_bytes == 0
     assert begun.faults.applied
-
-
-def test_a_run_that_is_interrupted_still_tells_its_slopes(session):
-    begun = session()
-    begun.prepare()
-    begun.run()
-    for cycle in range(8):
-        begun.checkpoints.take_all(cycle, settled=True)
-    begun.interrupted = True
-    assert close_session(begun, begun.journal).slopes

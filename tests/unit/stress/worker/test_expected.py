@@ -1,4 +1,4 @@
-"""Belief about the four ledgers agrees with the kernel at every step, and a difference is found."""
+"""What is expected of the counters agrees with the kernel at every step; a difference is found."""
 
 import sys
 from random import Random
@@ -10,20 +10,17 @@ from vmtool.memory import host_methods, open_backing
 from vmtool.memory.blocks import BlockMap
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Counters, read_split
-from vmtool.results.stress import COUNTERS
 from vmtool.stress.worker.contents import FillData, HostContents
 from vmtool.stress.worker.expected import (
-    LEAK_FLOORS,
-    believe,
-    leak_slopes,
-    make_rules,
-    observe,
-    outside,
+    compare,
+    counting_rules,
+    expect,
+    process_rest,
 )
-from vmtool.stress.worker.workloads import PATTERNS, Kind, Quota
+from vmtool.stress.workloads import PATTERNS, Kind, Quota
 from vmtool.units import KIB, MIB
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells all four ledgers")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all four counters")
 
 GRANULE = 64 * KIB
 
@@ -34,7 +31,7 @@ class Watched:
     def __init__(self, method, settings, capacity=2 * MIB, **options):
         self.buffer = VirtualBuffer(open_backing(method=method, **options), capacity)
         self.ever = BlockMap()
-        self.rules = make_rules(method, settings, read_facts())
+        self.rules = counting_rules(method, settings, read_facts())
         self.contents = HostContents(
             self.buffer.base,
             capacity,
@@ -62,7 +59,7 @@ class Watched:
         reservation = self.buffer.reservation
         span = (reservation.base, reservation.base + reservation.capacity)
         _, kernel = read_split([span])
-        return observe([believe(reservation, self.ever, GRANULE, self.rules)], kernel)
+        return compare([expect(reservation, self.ever, GRANULE, self.rules)], kernel)
 
 
 @pytest.fixture
@@ -81,7 +78,9 @@ def watch(make):
 @pytest.mark.parametrize("touch", ["none", "first", "full"])
 @pytest.mark.parametrize("method", host_methods())
 @pytest.mark.parametrize("pattern", sorted(PATTERNS))
-def test_belief_agrees_with_the_kernel_after_every_operation(watch, pattern, method, touch):
+def test_the_expectation_agrees_with_the_kernel_after_every_operation(
+    watch, pattern, method, touch
+):
     watched = watch(method, touch)
     for kind, first, count in PATTERNS[pattern](32, 16, Quota(12), Random(4)):
         (watched.commit if kind is Kind.COMMIT else watched.release)(first, count)
@@ -90,7 +89,7 @@ def test_belief_agrees_with_the_kernel_after_every_operation(watch, pattern, met
 
 
 @pytest.mark.parametrize("method", host_methods())
-def test_huge_pages_do_not_break_belief(watch, method):
+def test_huge_pages_do_not_break_it(watch, method):
     watched = watch(method, huge=True)
     for first in (0, 5, 9):
         watched.commit(first, 1)
@@ -104,7 +103,7 @@ def test_memory_that_came_back_behind_our_back_is_a_difference(watch, method):
     watched.commit(0, 2)
     # The kernel still holds both; believing that one was released must be found out.
     watched.buffer.reservation.blocks.remove(GRANULE, 2 * GRANULE)
-    wrong = {reading.ledger for reading in watched.readings() if not reading.agrees}
+    wrong = {reading.counter for reading in watched.readings() if not reading.agrees}
     watched.buffer.reservation.blocks.add(GRANULE, 2 * GRANULE)
     assert "resident" in wrong
     assert ("charge" in wrong) == (method == "fixed")
@@ -113,63 +112,19 @@ def test_memory_that_came_back_behind_our_back_is_a_difference(watch, method):
 def test_a_mapping_that_is_gone_is_a_difference(watch):
     watched = watch("fixed")
     reservation = watched.buffer.reservation
-    belief = believe(reservation, watched.ever, GRANULE, watched.rules)
-    readings = observe([belief], [Counters(reservation.capacity - 4096, 0, 0, 2)])
+    expected = expect(reservation, watched.ever, GRANULE, watched.rules)
+    readings = compare([expected], [Counters(reservation.capacity - 4096, 0, 0, 2)])
     assert [r.agrees for r in readings] == [False, True, True, True]
 
 
-def test_what_the_platform_does_not_tell_cannot_differ(watch):
+def test_what_is_not_available_cannot_differ(watch):
     watched = watch("fixed")
-    belief = believe(watched.buffer.reservation, watched.ever, GRANULE, watched.rules)
-    readings = observe([belief], [Counters()])
+    expected = expect(watched.buffer.reservation, watched.ever, GRANULE, watched.rules)
+    readings = compare([expected], [Counters()])
     assert all(r.observed is None and r.agrees for r in readings)
 
 
-def test_outside_is_the_process_without_its_buffers():
-    rest = outside(Counters(100, 50, 40, 9), [Counters(30, 20, 10, 2), Counters(5, 5, 5, 1)])
+def test_the_rest_is_the_process_without_its_buffers():
+    rest = process_rest(Counters(100, 50, 40, 9), [Counters(30, 20, 10, 2), Counters(5, 5, 5, 1)])
     assert rest == {"address_space": 65, "charge": 25, "resident": 25, "mappings": 6}
-    assert outside(Counters(100, None, 40, 9), [])["charge"] is None
-
-
-def test_a_leak_of_one_page_in_each_cycle_is_a_leak():
-    noise = Random(1)
-    points = [
-        (cycle, dict.fromkeys(COUNTERS, 4096 * cycle + noise.randrange(40_960)))
-        for cycle in range(0, 2000, 20)
-    ]
-    slopes = leak_slopes(points, 0)
-    assert [slope.ledger for slope in slopes] == list(COUNTERS)
-    assert all(slope.leaks and slope.low < 4096 < slope.high for slope in slopes)
-    assert slopes[0].grown == pytest.approx(4096 * 1980, rel=0.05)
-
-
-def test_growth_below_the_floor_is_not_a_leak():
-    points = [(cycle, dict.fromkeys(COUNTERS, cycle * 0.001)) for cycle in range(100)]
-    assert not any(slope.leaks for slope in leak_slopes(points, 0))
-    assert set(LEAK_FLOORS) == {*COUNTERS, "device_memory"}
-
-
-def test_a_heap_that_warms_up_is_no_leak():
-    points = [
-        (cycle, dict.fromkeys(("charge", "resident"), 32 * MIB - round(32 * MIB * 0.99**step)))
-        for step, cycle in enumerate(range(0, 60_000, 100))
-    ]
-    slopes = leak_slopes(points, 0)
-    assert all(slope.low > 0 and slope.grown > slope.floor for slope in slopes)
-    assert not any(slope.leaks for slope in slopes)
-
-
-def test_notes_about_granules_are_no_leak():
-    points = [(cycle, dict.fromkeys(COUNTERS, 300 * cycle)) for cycle in range(0, 50_000, 1000)]
-    notes = {"address_space", "charge", "resident"}
-    assert {s.ledger for s in leak_slopes(points, 0) if s.leaks} == set(COUNTERS)
-    assert {s.ledger for s in leak_slopes(points, 0, 50_000) if s.leaks} == set(COUNTERS) - notes
-
-
-def test_a_ledger_that_is_not_told_has_no_slope():
-    points = [(cycle, {**dict.fromkeys(COUNTERS, 0), "charge": None}) for cycle in range(50)]
-    assert [slope.ledger for slope in leak_slopes(points, 0)] == [
-        "address_space",
-        "resident",
-        "mappings",
-    ]
+    assert process_rest(Counters(100, None, 40, 9), [])["charge"] is None

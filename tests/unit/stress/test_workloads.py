@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.stress.worker.workloads import (
+from vmtool.stress.workloads import (
     PATTERNS,
     Kind,
     Quota,

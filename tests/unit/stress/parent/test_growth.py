@@ -1,0 +1,113 @@
+"""Checkpoints stay bounded and keep the first difference; a leak is told from a warm-up."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from stored_runs import checkpoint
+
+from vmtool.results.check import CheckOutcome
+from vmtool.results.stress import COUNTERS
+from vmtool.stress.parent.growth import LEAK_FLOORS, Timeline, leak_checks, leak_slopes
+from vmtool.units import MIB
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 1000])
+def test_a_timeline_keeps_evenly_spaced_checkpoints_in_order(count):
+    timeline = Timeline(most=8)
+    for index in range(count):
+        timeline.add(checkpoint(index))
+    cycles = [kept.cycle for kept in timeline.kept()]
+    assert len(cycles) <= 8
+    assert len(cycles) >= min(count, 4)
+    assert len({b - a for a, b in pairwise(cycles)}) <= 1
+    assert not cycles or cycles[0] == 0
+
+
+def test_the_first_difference_is_kept_whatever_follows():
+    timeline = Timeline(most=8)
+    for index in range(1000):
+        timeline.add(checkpoint(index, observed=-1 if index in {333, 400} else None))
+    differing = [c.cycle for c in timeline.kept() if not all(r.agrees for r in c.buffers)]
+    assert differing == [checkpoint(333).cycle]
+
+
+def test_a_leak_of_one_page_in_each_cycle_is_a_leak():
+    noise = Random(1)
+    points = [
+        (cycle, dict.fromkeys(COUNTERS, 4096 * cycle + noise.randrange(40_960)))
+        for cycle in range(0, 2000, 20)
+    ]
+    slopes = leak_slopes([points], 0)
+    assert [slope.counter for slope in slopes] == list(COUNTERS)
+    assert all(slope.leaks and slope.low < 4096 < slope.high for slope in slopes)
+    assert slopes[0].grown == pytest.approx(4096 * 1980, rel=0.05)
+
+
+def test_growth_below_the_floor_is_not_a_leak():
+    points = [(cycle, dict.fromkeys(COUNTERS, cycle * 0.001)) for cycle in range(100)]
+    assert not any(slope.leaks for slope in leak_slopes([points], 0))
+    assert set(LEAK_FLOORS) == {*COUNTERS, "device_memory"}
+
+
+def test_a_heap_that_warms_up_is_no_leak():
+    points = [
+        (cycle, dict.fromkeys(("charge", "resident"), 32 * MIB - round(32 * MIB * 0.99**step)))
+        for step, cycle in enumerate(range(0, 60_000, 100))
+    ]
+    slopes = leak_slopes([points], 0)
+    assert all(slope.low > 0 and slope.grown > slope.floor for slope in slopes)
+    assert not any(slope.leaks for slope in slopes)
+
+
+def test_notes_about_granules_are_no_leak():
+    points = [(cycle, dict.fromkeys(COUNTERS, 300 * cycle)) for cycle in range(0, 50_000, 1000)]
+    notes = {"address_space", "charge", "resident"}
+    assert {s.counter for s in leak_slopes([points], 0) if s.leaks} == set(COUNTERS)
+    assert {s.counter for s in leak_slopes([points], 0, 50_000) if s.leaks} == set(COUNTERS) - notes
+
+
+def test_a_counter_that_is_not_available_has_no_slope():
+    points = [(cycle, {**dict.fromkeys(COUNTERS, 0), "charge": None}) for cycle in range(50)]
+    assert [slope.counter for slope in leak_slopes([points], 0)] == [
+        "address_space",
+        "resident",
+        "mappings",
+    ]
+
+
+def test_runs_share_a_slope_and_keep_their_own_levels():
+    noise = Random(2)
+    runs = [
+        [
+            (cycle, {"resident": level + 8192 * cycle + noise.randrange(40_960)})
+            for cycle in range(0, 2000, 400)
+        ]
+        for level in (0, 900 * MIB, 30 * MIB, 300 * MIB, 5 * MIB)
+    ]
+    (slope,) = leak_slopes(runs, 0)
+    assert slope.leaks
+    assert slope.points == 25
+    assert slope.low < 8192 < slope.high
+    (quiet,) = leak_slopes(
+        [[(c, {"resident": v["resident"] - 8192 * c}) for c, v in r] for r in runs], 0
+    )
+    assert not quiet.leaks
+
+
+def test_too_few_points_have_no_slope_and_the_check_says_so():
+    points = [(cycle, {"resident": 4096 * cycle}) for cycle in range(5)]
+    assert leak_slopes([points], 0) == ()
+    kept = [checkpoint(cycle) for cycle in range(3)]
+    checks = {check.name: check for check in leak_checks((), kept)}
+    assert checks["leak.resident"].values["reason"] == "too few checkpoints"
+    assert all(check.outcome is CheckOutcome.NOT_DONE for check in checks.values())
+
+
+def test_the_smallest_leak_that_could_have_been_seen_is_a_leak():
+    def slope_of(per_cycle):
+        return leak_slopes([[(c, {"resident": per_cycle * c}) for c in range(0, 2000, 20)]], 0)[0]
+
+    seen = slope_of(0).detectable_per_cycle
+    assert slope_of(round(seen * 1.05)).leaks
+    assert not slope_of(round(seen * 0.95)).leaks

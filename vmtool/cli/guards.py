@@ -1,0 +1,68 @@
+"""``vmtool guards``: show that memory which is not committed faults."""
+
+from __future__ import annotations
+
+import click
+
+from vmtool.cli.options import Command, backing_option, output_options
+from vmtool.cli.output import Output
+from vmtool.cli.stress_options import host_option, method_option
+from vmtool.errors import CheckFailedError, ExitCode
+
+
+@click.command("guards", cls=Command)
+@backing_option
+@method_option
+@host_option
+@output_options
+def command(
+    *,
+    backing: str,
+    methods: tuple[str, ...],
+    name_host: bool,
+    as_json: bool,
+    path: str,
+    quiet: bool,
+) -> int:
+    """Write to committed, never committed and released memory, each in a process of its own.
+
+    \b
+    vmtool guards
+    vmtool guards --method protect
+
+    A write to memory that is not committed must end the process. With advise it does not, which is
+    what this method gives up.
+    """  # noqa: D301 - click's own mark
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.documents import plain
+    from vmtool.machine import read_facts
+    from vmtool.machine.conditions import ConditionsWatch
+    from vmtool.probes.child import WRITES
+    from vmtool.probes.guards.children import prove_guards
+    from vmtool.report.checks import describe, hint
+    from vmtool.report.guards import to_text
+    from vmtool.results.check import all_passed
+    from vmtool.results.guards import GuardsResult
+    from vmtool.stress.plan import method_names
+
+    output = Output(as_json, path, quiet)
+    names = method_names(backing, next(iter(methods), "all"))
+    watch = ConditionsWatch(name_host=name_host)
+    with watch_signals() as interruption:
+        checks = prove_guards(backing, names, stopping=lambda: interruption.requested)
+    result = GuardsResult(
+        backing=backing,
+        checks=checks,
+        complete=len(checks) == len(names) * len(WRITES),
+        passed=all_passed(checks),
+        conditions=watch.finish(),
+        machine=plain(read_facts()),
+    )
+    output.emit(result, lambda console: to_text(result, console))
+    if not result.complete:
+        output.notice("interrupted; the rest was not tried")
+        return ExitCode.INTERRUPTED
+    failed = next((check for check in checks if check.failed), None)
+    if failed is not None:
+        raise CheckFailedError(describe(failed), hint=hint(failed))
+    return ExitCode.DONE

@@ -1,0 +1,99 @@
+"""``vmtool limits``: how far reserving, committing and mapping go, and what stops them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from vmtool.cli.options import Command, backing_option, output_options
+from vmtool.cli.output import Output
+from vmtool.cli.stress_options import host_option, method_option
+from vmtool.errors import ExitCode, VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KINDS = ("reserve", "commit", "mappings")
+
+
+@click.command("limits", cls=Command)
+@click.argument("kind", type=click.Choice(_KINDS), required=False)
+@backing_option
+@method_option
+@host_option
+@output_options
+def command(
+    *,
+    kind: str | None,
+    backing: str,
+    methods: tuple[str, ...],
+    name_host: bool,
+    as_json: bool,
+    path: str,
+    quiet: bool,
+) -> int:
+    """Search how much can be reserved, committed and mapped, with a new process for each try.
+
+    \b
+    vmtool limits
+    vmtool limits mappings --method fixed
+
+    Nothing is touched, but that advise has no other way to commit: it goes no further than half of
+    what is safe. Without a kind all are searched, which takes up to half a minute.
+    """  # noqa: D301 - click's own mark
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
+    from vmtool.documents import plain
+    from vmtool.machine import read_facts
+    from vmtool.machine.conditions import ConditionsWatch
+    from vmtool.memory import describe_device
+    from vmtool.probes.limits import find_limits
+    from vmtool.report.limits import to_text
+    from vmtool.results.limits import LimitsResult
+    from vmtool.stress.plan import method_names
+
+    output = Output(as_json, path, quiet)
+    output.announce(backing)
+    names = method_names(backing, next(iter(methods), "all"))
+    device = describe_device(backing)
+    watch = ConditionsWatch(name_host=name_host)
+    with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
+        kinds = [
+            find_limits(
+                each,
+                backing,
+                names,
+                partial(_show_try, show, each),
+                stopping=lambda: interruption.requested,
+            )
+            for each in (_KINDS if kind is None else (kind,))
+        ]
+    limits = [limit for of_kind in kinds for limit in of_kind.methods]
+    result = LimitsResult(
+        backing=backing,
+        kinds=tuple(kinds),
+        complete=all(len(of_kind.methods) == len(names) for of_kind in kinds)
+        and all(limit.outcome != "partial" for limit in limits),
+        found=all(limit.outcome != "not found" for limit in limits),
+        device=None if device is None else device.name,
+        conditions=watch.finish(),
+        machine=plain(read_facts()),
+    )
+    output.emit(result, lambda console: to_text(result, console))
+    if not result.complete:
+        output.notice("interrupted; everything is released, the search did not reach its end")
+        return ExitCode.INTERRUPTED
+    if not result.found:
+        first = next(limit for limit in limits if limit.outcome == "not found")
+        raise VmtoolError(
+            f"{first.method}: no limit was found, as the process that tried ended: {first.error}",
+            cause=first.cause,
+            hint="`vmtool doctor` shows what limits this machine",
+        )
+    return ExitCode.DONE
+
+
+def _show_try(show: Callable[[Callable[[], str]], None], kind: str, tries: int) -> None:
+    show(lambda: f"{kind}: try {tries}")

@@ -1,0 +1,417 @@
+"""The sentences of checks, warnings and recommendations, made from their numbers."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from vmtool.results.check import CheckOutcome, count_outcomes
+from vmtool.results.stress import DEVICE_COUNTERS, base_method
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from vmtool.results.check import Check
+    from vmtool.results.stress import Advice, Recommendation
+
+_Values = dict[str, Any]
+WORDS: Final = {
+    CheckOutcome.PASSED: "ok",
+    CheckOutcome.FAILED: "FAILED",
+    CheckOutcome.NOT_DONE: "not done",
+}
+_REASONS: Final = {
+    "not requested": "not requested",
+    "not available": "not available on this platform",
+    "not promised": "this memory does not promise to be zero when fresh",
+    "no checkpoints": "no checkpoints were taken",
+    "too few checkpoints": "too few checkpoints for a slope",
+}
+
+
+def describe(check: Check) -> str:
+    """Return what *check* compared, with the numbers."""
+    values: _Values = dict(check.values)
+    reason = values.get("reason")
+    if check.outcome is CheckOutcome.NOT_DONE and isinstance(reason, str) and reason in _REASONS:
+        return _REASONS[reason]
+    kind, _, rest = check.name.partition(".")
+    writer = _SENTENCES.get(kind)
+    if writer is not None:
+        # A file may hold a check that lacks the values its name promises.
+        with suppress(KeyError, TypeError, ValueError):
+            return writer(rest, values)
+    # Version 1 stored sentences.
+    return str(values["detail"]) if "detail" in values else _plain(values)
+
+
+def hint(check: Check) -> str | None:
+    """Return what to do about *check*, if it failed or was not done for want of something."""
+    kind = check.name.partition(".")[0]
+    if isinstance(check.values.get("hint"), str):
+        return str(check.values["hint"])
+    if check.outcome is CheckOutcome.FAILED:
+        return _HINTS.get(kind)
+    if check.values.get("reason") == "too few checkpoints":
+        return "run for longer: --duration 10s"
+    if check.values.get("reason") == "did not happen":
+        return "use a smaller N, more cycles, or another --method"
+    return None
+
+
+def summarize(checks: Sequence[Check]) -> str:
+    """Return how the checks ended in one phrase: ``10 passed, 4 not done: leaks``."""
+    counts = count_outcomes(checks)
+    parts = []
+    for outcome in (CheckOutcome.FAILED, CheckOutcome.PASSED, CheckOutcome.NOT_DONE):
+        if not counts[outcome]:
+            continue
+        text = f"{counts[outcome]} {outcome.value}"
+        if outcome is not CheckOutcome.PASSED:
+            text += f": {', '.join(group_names(checks, outcome))}"
+        parts.append(text)
+    return ", ".join(parts) if parts else "no checks were made"
+
+
+def group_names(checks: Iterable[Check], outcome: CheckOutcome) -> list[str]:
+    """Return the names of the checks that ended with *outcome*, those of one kind together."""
+    kinds = {"leak": "leaks", "counters": "counters"}
+    names = (check.name for check in checks if check.outcome is outcome)
+    return list(dict.fromkeys(kinds.get(name.partition(".")[0], name) for name in names))
+
+
+def amount(counter: str, value: float) -> str:
+    """Return *value* of *counter* with its unit."""
+    if counter.endswith("mappings"):
+        return f"{value:,.0f} mappings"
+    return format_size(round(value))
+
+
+def _contents(_rest: str, values: _Values) -> str:
+    if "granule" not in values:
+        how = "every byte" if values["verify"] == "full" else "two pieces of 4 KiB"
+        return f"{how} of each released span held what was written ({values['spans']:,} spans)"
+    zero = values["found"] == "zero"
+    text = (
+        f"granule {values['granule']} (offset {values['offset']}), cycle {values['cycle']}: "
+        f"{'fresh memory is not zero' if zero else 'what was written is not there'}"
+    )
+    if "owner_granule" in values:
+        text += (
+            f"; it holds the bytes of buffer {values['owner_buffer']}, "
+            f"granule {values['owner_granule']}, cycle {values['owner_cycle']}"
+        )
+    return text
+
+
+def _zero(rest: str, values: _Values) -> str:
+    if "granule" in values:
+        return _contents(rest, values)
+    return f"freshly committed memory read as zero ({values['methods']})"
+
+
+def _base(_rest: str, values: _Values) -> str:
+    return f"{values['moved']} of {values['buffers']} buffers moved"
+
+
+def _leases(_rest: str, values: _Values) -> str:
+    return (
+        f"{values['leased_bytes']} bytes leased, {values['committed_bytes']} committed, pooled or "
+        "quarantined"
+    )
+
+
+def _budget(_rest: str, values: _Values) -> str:
+    refused = "refused" if values["next_byte_refused"] else "not refused"
+    return (
+        f"at most {format_size(values['peak_bytes'])} of {format_size(values['limit_bytes'])} were "
+        f"committed at once, and one byte more was {refused}"
+    )
+
+
+def _released(_rest: str, values: _Values) -> str:
+    if "error" in values:
+        return str(values["error"])
+    if values["mapped"] is None:
+        mapped = f"whether any of {values['buffers']} buffers is still mapped is not available"
+    else:
+        mapped = f"{values['mapped']} of {values['buffers']} buffers are still mapped"
+    return f"{mapped}, {values['leased_bytes']} bytes leased"
+
+
+def _counters(name: str, values: _Values) -> str:
+    if "checkpoints" in values:
+        return f"agreed at {values['checkpoints']} checkpoints"
+    unit = "" if name.endswith("mappings") else " bytes"
+    who = "the driver" if name in DEVICE_COUNTERS else "the kernel"
+    return (
+        f"{values['method']}, cycle {values['cycle']}: {who} counts {values['observed']}{unit}, "
+        f"vmtool expects {values['expected']} (allowed {values['low']} to {values['high']})"
+    )
+
+
+def _leak(name: str, values: _Values) -> str:
+    unit = "mappings" if name.endswith("mappings") else "bytes"
+    return (
+        f"{values['per_cycle']:.3g} {unit} a cycle ({values['low']:.3g} to {values['high']:.3g} "
+        f"with {values['confidence']:.0%} confidence), {values['grown']} in all; "
+        f"a leak of {values['detectable_per_cycle']:.3g} {unit} a cycle would have been seen"
+    )
+
+
+def _inject(_rest: str, values: _Values) -> str:
+    if "fault" not in values:
+        return "every injected fault happened"
+    times = "once" if values["calls"] == 1 else f"{values['calls']} times"
+    return f"{values['fault']} did not happen: {values['call']} was called {times}"
+
+
+def _assert(_rest: str, values: _Values) -> str:
+    if values.get("reason"):
+        return "the method did not run"
+    unit = values["unit"]
+    parts = []
+    for name, value in values.items():
+        if name in {"condition", "unit", "reason"}:
+            continue
+        if value is None:
+            parts.append(f"{name}: not measured (no or too few samples)")
+        elif unit == "ns":
+            parts.append(f"{name}: {format_duration(value)}")
+        elif unit == "bytes/s":
+            parts.append(f"{name}: {format_size(round(value))}/s")
+        else:
+            parts.append(f"{name}: {value:,.0f}/s")
+    return "; ".join(parts)
+
+
+def _require(_rest: str, values: _Values) -> str:
+    return f"not done: {values['missing']}" if values.get("missing") else "done"
+
+
+def _guard(case: str, values: _Values) -> str:
+    words = {
+        "committed": "a write to committed memory",
+        "never": "a write to memory never committed",
+        "released": "a write to released memory",
+    }
+    what = words.get(case.rpartition(".")[2], case)
+    return f"{values['method']}: {what}: {_ending(values)}"
+
+
+def _ending(values: _Values) -> str:
+    if values.get("signal"):
+        return str(values["signal"])
+    return "succeeded" if values.get("written") else str(values.get("error") or "no answer")
+
+
+def _plain(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+
+
+_SENTENCES: Final[dict[str, Callable[[str, _Values], str]]] = {
+    "contents": _contents,
+    "zero": _zero,
+    "base": _base,
+    "leases": _leases,
+    "budget": _budget,
+    "released": _released,
+    "counters": _counters,
+    "leak": _leak,
+    "inject": _inject,
+    "assert": _assert,
+    "require": _require,
+    "guard": _guard,
+}
+_HINTS: Final = {
+    "contents": "run again with --verify full and another --method; test the RAM if both fail",
+    "zero": "run again with --verify full and another --method; test the RAM if both fail",
+    "counters": "another --method shows whether the method or the kernel is at fault",
+    "leak": "confirm with --soak 10m; --method all shows which method leaks",
+    "assert": "look at the warnings first: a noisy machine or few cycles move percentiles",
+    "require": "run for longer: --duration 10s",
+    "guard": "report this with --json; nothing else that vmtool says of this method can be trusted",
+}
+
+
+def advice_text(advice: Advice) -> tuple[str, str]:
+    """Return the sentence of a warning, and something to try."""
+    values: _Values = dict(advice.values)
+    message, remedy = f"{advice.kind}: {_plain(values)}", ""
+    if "message" in values:  # as version 1 stored it
+        return str(values["message"]), str(values.get("hint", ""))
+    if advice.kind in _ADVICE:
+        with suppress(KeyError, TypeError, ValueError):
+            message, remedy = _ADVICE[advice.kind](values)
+    return (f"{advice.method}: {message}" if advice.method else message), remedy
+
+
+def _few_samples(values: _Values) -> tuple[str, str]:
+    return (
+        f"{values['commits']} commits are too few for percentiles",
+        "raise --cycles or --duration",
+    )
+
+
+def _outliers(values: _Values) -> tuple[str, str]:
+    count, phase = values["count"], values["phase"]
+    plural = "" if count <= 1 else "es" if phase == "touch" else "s"
+    return (
+        (
+            f"{count} {phase}{plural} took over {values['times_median']} times the median "
+            f"(up to {format_duration(values['max_ns'] or 0)})"
+        ),
+        "stop other work on this machine; medians are hardly affected",
+    )
+
+
+def _drift(values: _Values) -> tuple[str, str]:
+    pin = ", or pin vmtool to a core (taskset -c 0)" if sys.platform == "linux" else ""
+    low, high = format_duration(values["low_ns"]), format_duration(values["high_ns"])
+    return (
+        f"the median {values['phase']} moved between rounds, from {low} to {high}",
+        f"stop other work on this machine{pin}",
+    )
+
+
+def _overhead(values: _Values) -> tuple[str, str]:
+    return (
+        (
+            f"of the median {values['phase']} of {format_duration(values['median_ns'])}, the harness "
+            f"is {format_duration(values['overhead_ns'])}"
+        ),
+        "use a larger --granule, or compare runs with each other only",
+    )
+
+
+def _resident(values: _Values) -> tuple[str, str]:
+    before, after = format_size(values["before_bytes"]), format_size(values["after_bytes"])
+    return (
+        f"resident memory went from {before} to {after}",
+        "run with --soak 10m: its slope separates a leak from a warm-up",
+    )
+
+
+def _checkpoints(values: _Values) -> tuple[str, str]:
+    return (
+        f"checkpoints took {values['share']:.1%} of the run",
+        "run for longer, or with fewer mappings (a larger --granule)",
+    )
+
+
+def _interpreter_lock(_values: _Values) -> tuple[str, str]:
+    return (
+        (
+            "threads wait for Python's lock after each call, and with full verification also in touch; "
+            "that is part of their samples"
+        ),
+        "use --workers to measure contention in the kernel alone",
+    )
+
+
+def _budget_not_reached(values: _Values) -> tuple[str, str]:
+    peak, budget = format_size(values["peak_bytes"]), format_size(values["budget_bytes"])
+    return (
+        f"at most {peak} of the budget of {budget} was committed at once",
+        "use --hold to commit and check the whole budget once, or run for longer",
+    )
+
+
+def _huge_pages(_values: _Values) -> tuple[str, str]:
+    return (
+        "transparent huge pages are switched off, so --huge changes nothing",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
+    )
+
+
+def _huge_granule(values: _Values) -> tuple[str, str]:
+    size = format_size(values["huge_page_bytes"]).replace(" ", "")
+    return (
+        (
+            f"a granule of {format_size(values['granule_bytes'])} is not a whole number of huge pages; "
+            "the rest of a huge page stays resident when the granule is released"
+        ),
+        f"use --granule {size}",
+    )
+
+
+def _degraded(values: _Values) -> tuple[str, str]:
+    return (
+        (
+            f"{format_size(values['bytes'])} could be released only in part: the process has too many "
+            "memory areas"
+        ),
+        "raise vm.max_map_count, or use a larger --granule",
+    )
+
+
+_ADVICE: Final[dict[str, Callable[[_Values], tuple[str, str]]]] = {
+    "few-samples": _few_samples,
+    "outliers": _outliers,
+    "drift": _drift,
+    "overhead": _overhead,
+    "resident": _resident,
+    "checkpoints": _checkpoints,
+    "interpreter-lock": _interpreter_lock,
+    "budget-not-reached": _budget_not_reached,
+    "huge-pages": _huge_pages,
+    "huge-granule": _huge_granule,
+    "degraded": _degraded,
+}
+#: What is lost with a method.
+_COSTS: Final = {
+    "protect": "it keeps the commit charge after a release",
+    "advise": "released memory does not fault, and nothing is charged before it is touched",
+    "pooled": "what it keeps is missing on the device until it is trimmed",
+}
+_KEPT_ON_MACOS: Final = "macOS keeps its pages until memory is short, and they are not zero"
+_COSTS_ON_MACOS: Final = {
+    "protect": _KEPT_ON_MACOS,
+    "advise": f"released memory does not fault, {_KEPT_ON_MACOS}",
+}
+
+
+def recommendation_text(found: Recommendation, system: str) -> str:
+    """Return which method to use and why.
+
+    Args:
+        found: The recommendation.
+        system: Where, as ``SystemFacts.os`` names it.
+    """
+    costs = dict(found.cycle_ns)
+    best = found.method
+    text = f"use {method_option_words(best)}"
+    if best in costs:
+        text += f": one cycle costs {format_duration(costs[best])}"
+    if found.reason == "promises-more" and found.fastest in costs:
+        text += (
+            f"; {found.fastest} is not clearly faster ({format_duration(costs[found.fastest])}) "
+            "and promises less"
+        )
+    others = [name for name in costs if name not in {best, found.fastest}]
+    shown = ", ".join(f"{name} {format_duration(costs[name])}" for name in others)
+    text += f" ({shown})" if shown else ""
+    lost = (_COSTS_ON_MACOS if system == "Darwin" else _COSTS).get(base_method(best))
+    if lost is not None:
+        text += f"; but {lost}"
+    return text
+
+
+def huge_text(found: Recommendation) -> str | None:
+    """Return what huge pages do for the recommended method, where that was measured."""
+    if found.huge_factor is None or found.without_huge is None:
+        return None
+    factor = found.huge_factor
+    if factor >= 1.05:
+        return f"with --huge a cycle of {found.without_huge} is {factor:.1f} times faster here"
+    if factor <= 0.95:
+        return f"with --huge a cycle of {found.without_huge} is {1 / factor:.1f} times slower here"
+    return f"--huge makes no difference of 5 % to {found.without_huge} here"
+
+
+def method_option_words(method: str) -> str:
+    """Return *method* as the options that ask for it."""
+    base = base_method(method)
+    return base if base == method else f"{base} with --huge"

@@ -1,0 +1,90 @@
+"""How far each method got with each kind of resource, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from vmtool.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from vmtool.results.limits import LimitsResult, MethodLimit
+
+_TITLES: Final = {
+    "reserve": "the largest reservation",
+    "commit": "the largest commit in one call, untouched, after which another can follow",
+    "mappings": "memory areas of one process",
+}
+_SHORT: Final = {"reserve": "reserve", "commit": "commit at once", "mappings": "memory areas"}
+
+
+def to_text(result: LimitsResult, console: Console) -> None:
+    """Print the answer, and how far each method got."""
+    console.print(Text(answer(result), style="bold"))
+    if result.device:
+        console.print(f"on {result.device}")
+    for of_kind in result.kinds:
+        console.print()
+        console.print(f"{_TITLES[of_kind.kind]}; a new process for each try")
+        for method in of_kind.methods:
+            for line in _lines(of_kind.kind, method):
+                console.print(line)
+    if not result.complete:
+        console.print("\ninterrupted: the search did not reach its end")
+
+
+def answer(result: LimitsResult) -> str:
+    """Return the limit of each kind in one line: the lowest of its methods."""
+    parts = []
+    for of_kind in result.kinds:
+        found = [m.reached for m in of_kind.methods if m.outcome == "found" and m.reached]
+        if found:
+            parts.append(f"{_SHORT[of_kind.kind]} {_bound(of_kind.kind, min(found))}")
+        elif all(m.outcome == "none" for m in of_kind.methods):
+            parts.append(f"{_SHORT[of_kind.kind]}: no limit found")
+        else:
+            parts.append(f"{_SHORT[of_kind.kind]}: not found")
+    return "limits: " + "; ".join(parts)
+
+
+def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
+    if limit.outcome == "not found":
+        yield f"{limit.method}: not found, as the process that tried ended: {limit.error}"
+        return
+    if limit.outcome == "none" and limit.cause is not None and limit.reached is not None:
+        has = _amount(kind, limit.reached)
+        yield f"{limit.method}: no limit: {limit.cause} (the process has {has})"
+        return
+    tries = "1 try" if limit.tries == 1 else f"{limit.tries} tries"
+    most = "" if limit.most is None else f", {_bound(kind, limit.most)} at most"
+    if limit.reached is None:
+        yield f"{limit.method}: nothing works ({tries}{most})"
+    else:
+        yield f"{limit.method}: {_amount(kind, limit.reached)} works ({tries}{most})"
+    if limit.refused is not None:
+        yield f"  {_amount(kind, limit.refused)} is refused: {limit.error}"
+        if limit.cause is not None:
+            yield f"  cause: {limit.cause}"
+    elif limit.outcome == "partial":
+        yield "  nothing was refused so far"
+    elif kind == "commit" and limit.method == "advise":
+        yield (
+            "  nothing was refused within the bounds of the search: half of what is safe, as this "
+            "method commits by faulting memory in"
+        )
+    else:
+        yield "  nothing was refused within the bounds of the search"
+
+
+def _amount(kind: str, number: int) -> str:
+    exact = "" if kind == "mappings" else f" ({number:,} bytes)"
+    return _bound(kind, number) + exact
+
+
+def _bound(kind: str, number: int) -> str:
+    return f"{number:,}" if kind == "mappings" else format_size(number)

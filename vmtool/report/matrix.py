@@ -1,0 +1,118 @@
+"""A matrix of stress as text: which granule to use, and what every cell costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from vmtool.report.checks import method_option_words
+from vmtool.report.table import paragraph, table
+from vmtool.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult
+
+
+def to_text(result: MatrixResult, console: Console) -> None:
+    """Print the answer, each granule with its cost, and one cycle of every cell."""
+    console.print(Text(answer(result), style="bold"))
+    if result.device:
+        console.print(f"on {result.device}")
+    if result.granules:
+        console.print()
+        console.print(_granule_table(result))
+    console.print()
+    methods = list(dict.fromkeys(cell.method for cell in result.cells))
+    words = "one cycle: the medians of commit, touch and release together"
+    if len(methods) > 1:
+        words += (
+            '; "fastest" means that its interval lies below all others and that the next is at '
+            "least 5 % slower"
+        )
+    console.print(paragraph(words))
+    console.print()
+    console.print(_cell_table(result, methods))
+    failed = [cell for cell in result.cells if cell.failed]
+    console.print()
+    console.print(
+        f"seed {result.settings.seed}; {len(result.cells)} cells, {len(failed)} with a failed check"
+    )
+    for cell in failed:
+        where = f"{cell.pattern}, {format_size(cell.granule_bytes)}, {cell.method}"
+        console.print(Text(f"{where}: {', '.join(cell.failed)} FAILED", style="bold red"))
+    for why in dict.fromkeys(cell.refused for cell in result.cells if cell.refused):
+        console.print(f"refused: {why}")
+
+
+def answer(result: MatrixResult) -> str:
+    """Return which granule and method to use, with its cost and waste, in one line."""
+    best = result.best
+    if best is None:
+        return "no granule could be measured"
+    text = (
+        f"use granules of {format_size(best.granule_bytes)} with "
+        f"{method_option_words(best.method)}: {format_duration(best.per_gib_ns)} per GiB committed, touched "
+        "and released"
+    )
+    if best.waste_share is not None and result.context_tokens is not None:
+        text += (
+            f"; {best.waste_share:.1%} of it is wasted by {result.model} at "
+            f"{result.context_tokens:,} tokens"
+        )
+    return text
+
+
+def _granule_table(result: MatrixResult) -> RenderableType:
+    headings = ["granule", "best method", "per GiB"]
+    huge = any(choice.without_huge_ns is not None for choice in result.granules)
+    waste = result.model is not None
+    headings += ["without --huge"] * huge + ["waste", "per used GiB"] * waste
+    return table(
+        headings, [_granule_row(c, huge=huge, waste=waste) for c in result.granules], left=2
+    )
+
+
+def _granule_row(choice: GranuleChoice, *, huge: bool, waste: bool) -> list[str]:
+    row = [
+        format_size(choice.granule_bytes),
+        method_option_words(choice.method),
+        format_duration(choice.per_gib_ns),
+    ]
+    if huge:
+        row.append(
+            "-" if choice.without_huge_ns is None else format_duration(choice.without_huge_ns)
+        )
+    if waste:
+        row.append("-" if choice.waste_share is None else f"{choice.waste_share:.1%}")
+        row.append(
+            "-" if choice.per_used_gib_ns is None else format_duration(choice.per_used_gib_ns)
+        )
+    return row
+
+
+def _cell_table(result: MatrixResult, methods: list[str]) -> RenderableType:
+    rows: dict[tuple[int, str], dict[str, MatrixCell]] = {}
+    for cell in result.cells:
+        rows.setdefault((cell.granule_bytes, cell.pattern), {})[cell.method] = cell
+    winners = {(row.granule_bytes, row.pattern): row.fastest for row in result.rows}
+    headings = ["granule", "pattern", *methods]
+    lines = [
+        [format_size(key[0]), key[1], *(_cell(cells.get(method)) for method in methods)]
+        for key, cells in rows.items()
+    ]
+    if len(methods) > 1:
+        headings.append("fastest")
+        for line, key in zip(lines, rows, strict=True):
+            line.append(winners.get(key) or "no clear winner")
+    return table(headings, lines, left=2, label=2)
+
+
+def _cell(cell: MatrixCell | None) -> str:
+    if cell is None:
+        return "-"
+    if cell.refused:
+        return "refused"
+    return "-" if cell.cycle_ns is None else format_duration(cell.cycle_ns)

@@ -1,0 +1,150 @@
+"""Whether a worker leaks: the checkpoints that the parent keeps, and the slopes through them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.stress import COUNTERS, Checkpoint, CounterSlope
+from vmtool.stats import median_slope, pooled_slope
+from vmtool.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: When there are more checkpoints of one worker, every other one is dropped.
+MOST: Final = 256
+_HEAP_COUNTERS: Final = ("address_space", "charge", "resident")
+#: Growth of the whole process below this is the interpreter's, not a leak: its heap takes memory
+#: in arenas of 1 MiB, and a few of them while it warms up. Bytes; mappings are counted.
+LEAK_FLOORS: Final = {
+    "address_space": 6 * MIB,
+    "charge": 6 * MIB,
+    "resident": 4 * MIB,
+    "mappings": 16,
+    "device_memory": 8 * MIB,
+}
+#: What vmtool itself notes about a granule while it is committed, rounded up (some 300 bytes of
+#: Python's integers, tuples and tables). It is taken when more are committed than ever before.
+NOTES_BYTES: Final = 512
+
+
+class Timeline:
+    """One worker's checkpoints, evenly thinned out, so that hours of them stay bounded."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._kept: list[Checkpoint] = []
+        self._differing: dict[str, Checkpoint] = {}
+        self._seen = 0
+        self._every = 1
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Remember *checkpoint*, for good if it is the first where some counter differed."""
+        for reading in checkpoint.buffers:
+            if not reading.agrees:
+                self._differing.setdefault(reading.counter, checkpoint)
+        if self._seen % self._every == 0:
+            self._kept.append(checkpoint)
+            if len(self._kept) > self._most:
+                del self._kept[1::2]
+                self._every *= 2
+        self._seen += 1
+
+    def kept(self) -> tuple[Checkpoint, ...]:
+        """Return those that are kept, in order."""
+        chosen = {id(item): item for item in (*self._kept, *self._differing.values())}
+        return tuple(sorted(chosen.values(), key=lambda checkpoint: checkpoint.at_ns))
+
+
+def leak_slopes(
+    runs: Sequence[Sequence[tuple[int, Mapping[str, int | None]]]], worker: int, live: int = 0
+) -> tuple[CounterSlope, ...]:
+    """Return the growth per cycle of each counter, over all runs of one worker.
+
+    A leak goes on, while a heap that warms up grows ever less: so growth must also exceed the floor
+    at the pace of the later half of the points.
+
+    Args:
+        runs: For each run the points of (cycle, counts), in order.
+        worker: Whose they are.
+        live: Granules that are committed at once at most; notes about them are no leak.
+    """
+    found = []
+    for name in LEAK_FLOORS:
+        series = [
+            [(float(cycle), float(v)) for cycle, at in points if (v := at.get(name)) is not None]
+            for points in runs
+        ]
+        series = [points for points in series if points]
+        line = pooled_slope(series)
+        if line is None:
+            continue
+        span = max(points[-1][0] - points[0][0] for points in series)
+        grown = round(line.per_step * span)
+        lately = median_slope([points[len(points) // 2 :] for points in series]) * span
+        floor = LEAK_FLOORS[name] + (live * NOTES_BYTES if name in _HEAP_COUNTERS else 0)
+        found.append(
+            CounterSlope(
+                counter=name,
+                worker=worker,
+                per_cycle=line.per_step,
+                low=line.low,
+                high=line.high,
+                confidence=line.confidence,
+                points=line.points,
+                grown=grown,
+                floor=floor,
+                detectable_per_cycle=max(floor / span if span else 0.0, (line.high - line.low) / 2),
+                leaks=line.rises and min(grown, lately) > floor,
+            )
+        )
+    return tuple(found)
+
+
+def worker_slopes(checkpoints: Sequence[Checkpoint], live: int) -> tuple[CounterSlope, ...]:
+    """Return the slopes of every worker in *checkpoints*, those of all runs together."""
+    found: list[CounterSlope] = []
+    for worker in sorted({point.worker for point in checkpoints}):
+        runs: dict[int, list[tuple[int, Mapping[str, int | None]]]] = {}
+        for point in sorted(checkpoints, key=lambda point: point.at_ns):
+            if point.worker == worker:
+                runs.setdefault(point.run, []).append((point.cycle, point.process))
+        found += leak_slopes(list(runs.values()), worker, live)
+    return tuple(found)
+
+
+def leak_checks(
+    slopes: Sequence[CounterSlope], checkpoints: Sequence[Checkpoint]
+) -> tuple[Check, ...]:
+    """Return one check for each counter: failed if any worker leaks by it."""
+    counted = {
+        name for point in checkpoints for name, value in point.process.items() if value is not None
+    }
+    checks = []
+    for name in dict.fromkeys((*COUNTERS, *(s.counter for s in slopes))):
+        found = [slope for slope in slopes if slope.counter == name]
+        if not found:
+            reason = "too few checkpoints" if name in counted else "not available"
+            values = {"reason": reason}
+            checks.append(Check(f"leak.{name}", CheckOutcome.NOT_DONE, values))
+            continue
+        slope = max(found, key=lambda slope: (slope.leaks, slope.per_cycle))
+        checks.append(
+            Check(
+                f"leak.{name}",
+                CheckOutcome.of(not slope.leaks),
+                {
+                    "per_cycle": slope.per_cycle,
+                    "low": slope.low,
+                    "high": slope.high,
+                    "confidence": slope.confidence,
+                    "grown": slope.grown,
+                    "floor": slope.floor,
+                    "detectable_per_cycle": slope.detectable_per_cycle,
+                    "points": slope.points,
+                    "worker": slope.worker,
+                },
+            )
+        )
+    return tuple(checks)
