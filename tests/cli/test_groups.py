@@ -6,10 +6,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from seccomp import refusing
 
 from vmtool.units import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+
+
+OTHER_USER = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+#: capset(2) with version 3 of its header: nothing is effective, permitted or inheritable.
+NO_CAPABILITIES = """
+import ctypes, struct
+header = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))
+assert ctypes.CDLL(None).capset(header, ctypes.create_string_buffer(24)) == 0
+"""
 
 
 @pytest.fixture
@@ -109,3 +119,35 @@ def test_tasks_of_a_group_are_rated(vmtool_child, make_group):
     assert found["rating"] == "problem"
     assert "pids.max of control group" in found["message"]
     assert "TasksMax= of the unit" in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["doctor", "--json", "--backing", "host"],
+        ["stress", "--cycles", "60", "--json"],
+        ["kv-estimate", "gemma-3-1b", "--json"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_strangers_container(vmtool_child, make_group, arguments):
+    """256 MiB, 32 tasks, no root, no capability, and a filter as a container's runtime sets it."""
+    if os.getuid():
+        pytest.skip("the groups are made by root")
+    join = make_group("memory", memory__max=256 * MIB) + make_group("pids", pids__max=32)
+    become = OTHER_USER
+    starts = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)\n"
+    if vmtool_child("--version", before=become + starts).code:
+        become = NO_CAPABILITIES  # this Python is where only its owner can run it
+    ran = vmtool_child(*arguments, before=join + become + refusing("clone3", code=38))
+    assert ran.code == 0, ran.stderr
+    document = ran.document
+    if arguments[0] == "doctor":
+        assert "256 MiB of control group" in finding(document, "cgroup-limit")["message"]
+        assert "pids.max" in finding(document, "task-limit")["message"]
+        assert 100 * MIB < document["safe_bytes"] < 200 * MIB
+    elif arguments[0] == "stress":
+        assert document["outcome"] == "complete"
+        assert document["settings"]["budget_bytes"] < 128 * MIB
+    else:
+        assert 100 * MIB < document["budget"]["total_bytes"] < 256 * MIB
