@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: listing imports none of them. The module is ``vmtool.cli.NAME`` (dashes become underscores) and
 #: has a command ``command``.
 COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
+    "Is this machine fine? Start here.": {
+        "check": "Limits, best method and granule, leaks and guards, in fifteen seconds.",
+    },
     "What can this machine map, in what unit, and what will stop me?": {
         "granularity": "Units of reserving and committing, and the largest reservation.",
         "doctor": "Every limit that virtual memory can meet here, and how to raise it.",

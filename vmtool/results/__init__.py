@@ -50,6 +50,13 @@ class Document:
 
 DOCUMENTS: Final = (
     Document(
+        "vmtool.check",
+        1,
+        "What vmtool check found on a machine",
+        "vmtool.results.machine_check",
+        "MachineCheckResult",
+    ),
+    Document(
         "vmtool.granularity",
         2,
         "What each backing can map, and in what unit",

@@ -1,0 +1,82 @@
+"""``vmtool check``: the first look at a machine."""
+
+import pytest
+from printed import printed
+from stored_runs import described
+
+from vmtool.check import run_check
+from vmtool.cli.stress_options import measure_room
+from vmtool.machine import read_facts
+from vmtool.report.machine_check import to_html, to_markdown, to_text
+from vmtool.results.check import CheckOutcome
+from vmtool.units import MIB
+
+
+def _run(**options):
+    facts = read_facts()
+    return run_check(
+        facts,
+        ["host"],
+        room_of=lambda opened: measure_room(opened, facts, workers=1),
+        device_findings=(),
+        seed=1,
+        hang_ns=30 * 10**9,
+        stress_ns=2 * 10**9,
+        matrix_ns=10**9,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def result():
+    return _run()
+
+
+def test_every_question_of_a_first_visit_is_answered(result):
+    (host,) = result.memory
+
+    assert result.complete
+    assert host.recommendation.method in host.recommendation.cycle_ns
+    assert [choice.granule_bytes for choice in host.granules][-1] == 2 * MIB
+    assert host.best_granule in host.granules
+    names = {check.name.partition(".")[0] for check in host.checks}
+    assert {"contents", "counters", "leak", "guard", "released"} <= names
+    assert not [check for check in host.checks if check.outcome is CheckOutcome.FAILED]
+    assert result.machine["system"]["os"]
+
+
+def test_it_commits_no_more_than_it_says(result):
+    assert result.memory[0].stress.peak_committed_bytes <= 256 * MIB
+
+
+def test_the_reports_say_the_same(result):
+    text = "\n".join(printed(lambda console: to_text(result, console), 240))
+    markdown = to_markdown(result)
+    page = to_html(result, command=["vmtool", "check"], version="x")
+
+    assert "best method" in text
+    assert "do this:" in text
+    for report in (text, markdown, page):
+        assert result.memory[0].recommendation.method in report
+
+
+def test_an_interrupt_leaves_what_was_done():
+    asked = iter([False, False])
+    stopped = _run(stopping=lambda: next(asked, True))
+
+    assert not stopped.complete
+
+
+def test_the_document_is_what_its_schema_says(vmtool):
+    ran = vmtool("check", "--json", "--backing", "host", "-q")
+
+    assert ran.code in {0, 3}  # 3 where this machine has a problem
+    assert ran.document["schema"] == "vmtool.check"
+    described(ran.document)
+
+
+def test_markdown_and_json_contradict_each_other(vmtool):
+    ran = vmtool("check", "--json", "--markdown")
+
+    assert ran.code == 2
+    assert "contradict" in ran.stderr

@@ -1,0 +1,168 @@
+"""The first look at a machine: its limits, and for each kind of memory cost, leaks and guards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.documents import plain
+from vmtool.errors import RefusedError, UnavailableError
+from vmtool.machine.conditions import ConditionsWatch
+from vmtool.machine.doctor import Rating, examine
+from vmtool.machine.preflight import check as check_plan
+from vmtool.machine.preflight import refuse_unsafe
+from vmtool.memory import device_ordinal, open_backing
+from vmtool.probes.guards.children import prove_guards
+from vmtool.results.check import Check, CheckOutcome, all_passed
+from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
+from vmtool.results.stress import Outcome, StressSettings, base_method
+from vmtool.stress.matrix import run_matrix
+from vmtool.stress.parent.run import run_stress
+from vmtool.stress.plan import demand, method_names, settle, with_huge
+from vmtool.units import KIB, MIB, align_down
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vmtool.machine.doctor import Finding
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import VirtualBacking
+    from vmtool.results.stress import StressResult
+    from vmtool.stress.plan import Room
+
+#: Committed at once, at most; less where less is safe.
+MOST_BYTES: Final = 256 * MIB
+_GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
+_STEPS: Final = 3
+
+
+def run_check(
+    facts: MachineFacts,
+    backings: Sequence[str],
+    *,
+    room_of: Callable[[VirtualBacking], Room],
+    device_findings: Sequence[Finding],
+    seed: int,
+    hang_ns: int,
+    name_host: bool = True,
+    stress_ns: int = 7 * 10**9,
+    matrix_ns: int = 4 * 10**9,
+    stopping: Callable[[], bool] = lambda: False,
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _all: None,
+) -> MachineCheckResult:
+    """Return what is found on this machine with each of *backings*.
+
+    Args:
+        facts: About this machine.
+        backings: ``host`` and devices such as ``cuda:0``.
+        room_of: Returns what may be committed with a backing.
+        device_findings: What the doctor found on the devices.
+        seed: Of the workloads.
+        hang_ns: A worker that does not move for this long is killed.
+        name_host: Whether the machine's name goes into the result.
+        stress_ns: How long to measure methods and leaks; with the next, with starting processes
+            and with the guards it comes to some fifteen seconds.
+        matrix_ns: How long to measure granules.
+        stopping: Asked about ten times a second whether to end early.
+        progress: Called with what is done now, the steps done, and all.
+    """
+    began = perf_counter_ns()
+    watch = ConditionsWatch(name_host=name_host)
+    plan = _Plan(facts, room_of, seed, hang_ns, stress_ns, matrix_ns, stopping)
+    findings = tuple(f for f in (*examine(facts), *device_findings) if f.rating is not Rating.OK)
+    memory: list[MemoryCheck] = []
+    for number, backing in enumerate(backings):
+        if stopping():
+            break
+
+        def show(what: str, step: int, first: int = number * _STEPS) -> None:
+            progress(what, first + step, len(backings) * _STEPS)
+
+        memory.append(_check_memory(backing, plan, show))
+    passed = not any(finding.rating is Rating.PROBLEM for finding in findings)
+    return MachineCheckResult(
+        wall_ns=perf_counter_ns() - began,
+        complete=len(memory) == len(backings) and not stopping(),
+        passed=passed and all(all_passed(each.checks) for each in memory),
+        safe_bytes=facts.safe_bytes,
+        limiting_bound=facts.limiting_bound,
+        findings=findings,
+        memory=tuple(memory),
+        conditions=watch.finish(),
+        machine=plain(facts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the check of each kind of memory shares; see :func:`run_check`."""
+
+    facts: MachineFacts
+    room_of: Callable[[VirtualBacking], Room]
+    seed: int
+    hang_ns: int
+    stress_ns: int
+    matrix_ns: int
+    stopping: Callable[[], bool]
+
+
+def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -> MemoryCheck:
+    facts, hang_ns, stopping = plan.facts, plan.hang_ns, plan.stopping
+    settings = StressSettings(backing=backing, seed=plan.seed, duration_ns=plan.stress_ns)
+    methods = with_huge(method_names(backing, "all"), settings, facts.huge_pages.thp_mode)
+    device: str | None = None
+    try:
+        opened = open_backing(backing, method=base_method(methods[0]))
+        device, room = opened.device_name, plan.room_of(opened)
+        settings = settle(
+            replace(settings, methods=methods, capacity_bytes=_capacity(opened, room)), opened, room
+        )
+        del opened  # a device's context takes memory
+        refuse_unsafe(check_plan(demand(settings, room.device_free_bytes), facts))
+    except (RefusedError, UnavailableError) as error:
+        return MemoryCheck(backing, device, refused=str(error))
+    show("methods, contents and leaks", 0)
+    stress = run_stress(settings, facts, hang_ns=hang_ns, stopping=stopping)
+    found = MemoryCheck(
+        backing,
+        device,
+        recommendation=stress.recommendation,
+        checks=(*stress.checks, *_run_checks(stress)),
+        stress=stress,
+    )
+    if stress.outcome is not Outcome.COMPLETE:
+        return found
+    best = methods[0] if stress.recommendation is None else stress.recommendation.method
+    show("granules", 1)
+    matrix = run_matrix(
+        replace(settings, methods=(base_method(best),), duration_ns=plan.matrix_ns, runs=1),
+        room,
+        facts,
+        granules=_GRANULES,
+        hang_ns=hang_ns,
+        stopping=stopping,
+    )
+    found = replace(found, granules=matrix.granules, best_granule=matrix.best)
+    if device_ordinal(backing) is None and matrix.complete:
+        show("guards", 2)
+        guards = prove_guards(backing, (base_method(best),), stopping=stopping)
+        found = replace(found, checks=(*found.checks, *guards))
+    return found
+
+
+def _capacity(backing: VirtualBacking, room: Room) -> int:
+    granule = max(2 * MIB, backing.granularity)
+    return max(align_down(min(MOST_BYTES, room.safe_bytes), granule), granule)
+
+
+def _run_checks(stress: StressResult) -> tuple[Check, ...]:
+    """Return what ended the run, as a check of its own."""
+    if stress.outcome in {Outcome.COMPLETE, Outcome.INTERRUPTED}:
+        return ()
+    cause = None
+    if stress.accidents:
+        cause = stress.accidents[0].cause
+    elif stress.failures:
+        cause = stress.failures[0].message
+    return (Check("run", CheckOutcome.FAILED, {"outcome": stress.outcome.value, "cause": cause}),)

@@ -1,0 +1,94 @@
+"""``vmtool check``: is this machine fine, and how should memory be committed on it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from vmtool import __version__
+from vmtool.cli.options import Command, all_backings_option, html_option, output_options
+from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.stress_options import host_option, measure_room
+from vmtool.errors import CheckFailedError, ExitCode, UsageError
+
+_HANG_NS = 30 * 10**9
+
+
+@click.command("check", cls=Command)
+@all_backings_option
+@html_option
+@click.option("--markdown", is_flag=True, help="Print Markdown, to paste into a bug report.")
+@host_option
+@output_options
+def command(
+    *,
+    backing: str,
+    html: str | None,
+    markdown: bool,
+    name_host: bool,
+    as_json: bool,
+    path: str,
+    quiet: bool,
+) -> int:
+    """Check in fifteen seconds whether this machine is fine, and how to commit memory on it.
+
+    \b
+    vmtool check
+    vmtool check --markdown
+
+    It commits at most 256 MiB: limits of the machine, the best method and granule, huge pages,
+    leaks, contents, counters and guards, then each CUDA device likewise. Exit code 3 means that
+    something is wrong.
+    """  # noqa: D301 - click's own mark
+    from vmtool.check import run_check
+    from vmtool.cli.interrupt import watch_signals
+    from vmtool.cli.progress import progress_line
+    from vmtool.machine import read_facts
+    from vmtool.machine.doctor_devices import examine_devices
+    from vmtool.memory import device_ordinal
+    from vmtool.report.machine_check import answer, to_html, to_markdown, to_text
+
+    if markdown and as_json:
+        raise UsageError("--markdown and --json contradict each other", hint="give one of them")
+    output = Output(as_json, path, quiet)
+    facts = read_facts()
+    backings = _backings() if backing == "all" else [backing]
+    devices = any(device_ordinal(name) is not None for name in backings)
+    with watch_signals() as interruption, progress_line(quiet=quiet, every_ns=0) as show:
+        result = run_check(
+            facts,
+            backings,
+            room_of=lambda opened: measure_room(opened, facts, workers=1),
+            device_findings=examine_devices() if devices else (),
+            seed=int.from_bytes(os.urandom(4), "big"),
+            hang_ns=_HANG_NS,
+            name_host=name_host,
+            stopping=lambda: interruption.requested,
+            progress=lambda what, done, total: show(lambda: f"{done + 1} of {total}: {what}"),
+        )
+    if markdown:
+        output.write(to_markdown(result))
+    else:
+        output.emit(result, lambda console: to_text(result, console))
+    output.save(html, lambda: to_html(result, command=command_line(), version=__version__))
+    if not result.complete:
+        output.notice("interrupted; everything is released, the check is partial")
+        return ExitCode.INTERRUPTED
+    if not result.passed:
+        raise CheckFailedError(answer(result), hint="`vmtool doctor` and `vmtool stress --explain`")
+    if all(memory.refused is not None for memory in result.memory):
+        tell(f"vmtool: error: {answer(result)}")
+        return ExitCode.REFUSED
+    return ExitCode.DONE
+
+
+def _backings() -> list[str]:
+    """Return the host and every CUDA device that can be used."""
+    from vmtool.errors import VmtoolError
+    from vmtool.memory.cuda.devices import devices
+
+    try:
+        return ["host", *(f"cuda:{device.ordinal}" for device in devices())]
+    except VmtoolError:
+        return ["host"]
