@@ -14,7 +14,19 @@ from vmtool.report.inspect import (
     reservation_name,
 )
 from vmtool.report.inspect_findings import describe
-from vmtool.report.page import Markup, check, checks, facts, figure, grid, page, section, table, tag
+from vmtool.report.page import (
+    Markup,
+    check,
+    checks,
+    facts,
+    figure,
+    grid,
+    join,
+    page,
+    section,
+    table,
+    tag,
+)
 from vmtool.results.check import CheckOutcome
 from vmtool.results.inspect import FindingRating
 from vmtool.units import format_size
@@ -35,7 +47,7 @@ _CHARTS: Final = {
     "threads": "Threads",
     "group_bytes": "Control group",
 }
-_BAR_WIDTH, _BAR_HEIGHT = 600, 14
+_BAR_WIDTH, _BAR_HEIGHT, _ROW_HEIGHT = 600, 8, 32
 
 
 def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
@@ -104,26 +116,32 @@ def _map(reservations: Sequence[ReservedRange]) -> Markup:
     """Return each reservation as a bar: what is committed of it, and of that what is resident."""
     rows = []
     for number, item in enumerate(reservations):
-        y = number * (_BAR_HEIGHT + 8)
+        y = number * _ROW_HEIGHT
+        bar = y + _ROW_HEIGHT - _BAR_HEIGHT - 6
         width = _BAR_WIDTH / max(item.capacity_bytes, 1)
-        committed = item.committed_bytes * width
-        resident = (item.resident_bytes or 0) * width
         label = (
-            f"{reservation_name(item)}: {format_size(item.capacity_bytes)} reserved, "
-            f"{format_size(item.committed_bytes)} committed"
+            f"{reservation_name(item)}: {format_size(item.committed_bytes)} of "
+            f"{format_size(item.capacity_bytes)} committed"
         )
+        committed = item.committed_bytes * width
         rows += [
-            tag("title", label),
-            tag("rect", class_="band", x=0, y=y, width=_BAR_WIDTH, height=_BAR_HEIGHT),
-            tag("rect", class_="second", x=0, y=y, width=committed, height=_BAR_HEIGHT),
-            tag("rect", class_="first", x=0, y=y + 4, width=resident, height=_BAR_HEIGHT - 8),
+            tag("text", label, x=0, y=y + 12),
+            tag("rect", class_="band", x=0, y=bar, width=_BAR_WIDTH, height=_BAR_HEIGHT),
+            tag("rect", class_="second", x=0, y=bar, width=committed, height=_BAR_HEIGHT),
         ]
+        if item.resident_bytes:
+            resident = item.resident_bytes * width
+            rows.append(tag("rect", class_="first", x=0, y=bar, width=resident, height=_BAR_HEIGHT))
     if not rows:
         return Markup()
-    height = len(reservations) * (_BAR_HEIGHT + 8)
-    return figure(
-        "Each bar is one reservation, largest first: reserved, committed, resident",
-        tag("svg", *rows, viewBox=f"0 0 {_BAR_WIDTH} {height}", role="img"),
+    height = len(reservations) * _ROW_HEIGHT
+    keys = (("range", "reserved"), ("second", "committed"), ("first", "resident"))
+    return join(
+        tag("p", *(tag("span", name, class_=f"key {style}") for style, name in keys)),
+        figure(
+            "The largest reservations, each as wide as what it reserves",
+            tag("svg", *rows, viewBox=f"0 0 {_BAR_WIDTH} {height}", role="img"),
+        ),
     )
 
 
