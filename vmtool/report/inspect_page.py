@@ -47,7 +47,6 @@ _CHARTS: Final = {
     "threads": "Threads",
     "group_bytes": "Control group",
 }
-_BAR_WIDTH, _BAR_HEIGHT, _ROW_HEIGHT = 600, 8, 32
 
 
 def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
@@ -114,35 +113,34 @@ def _unit(counter: str) -> Callable[[int], str]:
 
 def _map(reservations: Sequence[ReservedRange]) -> Markup:
     """Return each reservation as a bar: what is committed of it, and of that what is resident."""
-    rows = []
-    for number, item in enumerate(reservations):
-        y = number * _ROW_HEIGHT
-        bar = y + _ROW_HEIGHT - _BAR_HEIGHT - 6
-        width = _BAR_WIDTH / max(item.capacity_bytes, 1)
-        label = (
-            f"{reservation_name(item)}: {format_size(item.committed_bytes)} of "
-            f"{format_size(item.capacity_bytes)} committed"
-        )
-        committed = item.committed_bytes * width
-        rows += [
-            tag("text", label, x=0, y=y + 12),
-            tag("rect", class_="band", x=0, y=bar, width=_BAR_WIDTH, height=_BAR_HEIGHT),
-            tag("rect", class_="second", x=0, y=bar, width=committed, height=_BAR_HEIGHT),
-        ]
-        if item.resident_bytes:
-            resident = item.resident_bytes * width
-            rows.append(tag("rect", class_="first", x=0, y=bar, width=resident, height=_BAR_HEIGHT))
-    if not rows:
+    if not reservations:
         return Markup()
-    height = len(reservations) * _ROW_HEIGHT
     keys = (("range", "reserved"), ("second", "committed"), ("first", "resident"))
     return join(
         tag("p", *(tag("span", name, class_=f"key {style}") for style, name in keys)),
         figure(
             "The largest reservations, each as wide as what it reserves",
-            tag("svg", *rows, viewBox=f"0 0 {_BAR_WIDTH} {height}", role="img"),
+            join(*(_bar(item) for item in reservations)),
         ),
     )
+
+
+def _bar(item: ReservedRange) -> Markup:
+    label = (
+        f"{reservation_name(item)}: {format_size(item.committed_bytes)} of "
+        f"{format_size(item.capacity_bytes)} committed"
+    )
+    parts = (
+        ("band", item.capacity_bytes),
+        ("second", item.committed_bytes),
+        ("first", item.resident_bytes or 0),
+    )
+    bars = [
+        tag("rect", class_=style, x=0, y=0, width=nbytes / item.capacity_bytes * 100, height=1)
+        for style, nbytes in parts
+        if nbytes
+    ]
+    return join(tag("p", label, class_="soft"), tag("svg", *bars, viewBox="0 0 100 1"))
 
 
 def _reservations(result: InspectResult) -> Markup:
