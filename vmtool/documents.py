@@ -97,8 +97,8 @@ def parse(path: str, content: bytes | str) -> dict[str, Any]:
         content: JSON; as bytes in UTF-8.
 
     Raises:
-        InputError: If it is not a JSON object, holds what JSON forbids (NaN, infinity) or what has
-            no single meaning (a key given twice), is nested too deeply, or holds control characters.
+        InputError: If it is not a JSON object, holds what JSON forbids (NaN, infinity) or what is
+            ambiguous (a duplicate key), is nested too deeply, or holds control characters.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
@@ -191,7 +191,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:60]!r} is given twice in one object")
+                raise ValueError(f"duplicate key {key[:60]!r} in one object")
             seen.add(key)
     return value
 

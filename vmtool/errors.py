@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 
 class ExitCode(enum.IntEnum):
-    """What the ``vmtool`` command tells the shell."""
+    """Exit codes of the ``vmtool`` command."""
 
     DONE = 0
     CALL_FAILED = 1

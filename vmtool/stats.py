@@ -22,7 +22,7 @@ _VALUE_BITS: Final = 63
 _BUCKETS: Final = (_VALUE_BITS - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS
 _MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
 
-#: Fewer samples than this cannot tell a 99.9th percentile from the maximum.
+#: Fewer samples than this cannot distinguish a 99.9th percentile from the maximum.
 P999_SAMPLES: Final = 10_000
 #: Theil and Sen look at every pair: more points than this are thinned evenly first.
 _SLOPE_POINTS: Final = 400
@@ -188,7 +188,7 @@ class Summary:
     """The usual figures of one histogram, in whole nanoseconds; all ``None`` without samples.
 
     Attributes:
-        p999_ns: ``None`` below 10,000 samples, which cannot tell it from the maximum.
+        p999_ns: ``None`` below 10,000 samples, where it equals the maximum.
     """
 
     samples: int
@@ -239,7 +239,7 @@ def merged(parts: Iterable[HistogramData]) -> HistogramData:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """How fast a quantity grows, with an interval that holds the truth with *confidence*.
+    """How fast a quantity grows, with an interval that covers the true value with *confidence*.
 
     Attributes:
         per_step: Growth per unit of x.

@@ -55,7 +55,7 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: 
     factor = units.get(unit.lower())
     if factor is None:
         known = ", ".join(sorted((u for u in units if u), key=lambda u: units[u]))
-        raise ValueError(f"{text!r} has an unknown unit {unit!r}; known units: {known}")
+        raise ValueError(f"{text!r} has an unknown unit {unit!r}; units are {known}")
     value = Fraction(number) * factor
     if exact and value.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of the smallest unit")

@@ -131,7 +131,7 @@ def test_memory_refused_below_what_is_free_names_the_limits(run_with_fakecuda, m
 def test_mappings_are_not_blamed_where_there_are_few(run_with_fakecuda):
     arguments = ["grow", "--to", "48MiB", "--step", "48MiB", "--backing", "cuda"]
     ran = run_with_fakecuda(arguments, memory="64MiB", fail="cuMemSetAccess:1=2")
-    assert "48 MiB was asked for and 16 MiB is free" in " ".join(ran.stderr.split())
+    assert "48 MiB was requested and 16 MiB is free" in " ".join(ran.stderr.split())
     assert "mappings" not in ran.stderr
     ran.assert_clean()
 

@@ -251,7 +251,7 @@ def test_cross_attention_is_not_counted_for_each_token(estimate):
     # 20 heads of 64 in 16 bits, K and V: 5120 B for a token and for each of 1500 positions.
     text = " ".join(estimate("whisper-large-v3 --budget 8GiB").stdout.split())
     assert (
-        "32 x full attention: 5,120 B for each token held and 7,680,000 B of cross attention over"
+        "32 x full attention: 5,120 B for each token kept and 7,680,000 B of cross attention over"
         " 1,500 encoder positions"
     ) in text
     assert "cross_k 32 x cross attention 2,560" in text
@@ -552,7 +552,7 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --context 99999999999999999999999", "is too large for a count"),
         ("llama-3.1-8b --context 0", "not positive"),
         ("llama-3.1-8b --context 1e9", "is not a count"),
-        ("llama-3.1-8b --context 99999999999999999999", "absurdly large"),
+        ("llama-3.1-8b --context 99999999999999999999", "must be at most 2^48"),
         ("llama-3.1-8b --granule 2TiB", "from 1 B to 1 TiB"),
         ("llama-3.1-8b --waste 0", "from 0.1%"),
         ("llama-3.1-8b --waste 100%", "below 100%"),

@@ -19,7 +19,7 @@ from vmtool.units import TIB, align_up
 def space():
     told = read_process().address_space_bytes
     if told is None:
-        pytest.skip("the address space in use is not told on this platform")
+        pytest.skip("the address space in use is not available on this platform")
     return told
 
 

@@ -34,7 +34,7 @@ _DOUBLING_PART: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class GrowOptions:
-    """What the command line asked for; sizes are in bytes, ``None`` is not given."""
+    """The options; sizes are in bytes, ``None`` is not given."""
 
     to: int
     step: int | None
@@ -241,7 +241,7 @@ def _exit_code(result: GrowResult, output: Output) -> int:
             f"{check_label(failed)}: {describe_failure(failed)}",
             hint="run again with another --method; if both fail, test the RAM"
             if result.device is None
-            else "run again while nobody else uses the device, with another --method",
+            else "run again with another --method, and no other process on the device",
         )
     if result.interrupted:
         output.notice(f"interrupted after {len(result.steps.elapsed_ns)} steps; all was released")

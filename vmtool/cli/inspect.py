@@ -205,7 +205,7 @@ class _Child:
     """A command that was started here.
 
     Ctrl-C on a terminal reaches the command as well, and it decides what to do about it. If it goes
-    on for a second after vmtool was asked to stop, it is asked too (SIGTERM), and after ten seconds
+    on for a second after vmtool was interrupted, it gets SIGTERM, and after ten seconds
     it is killed.
     """
 

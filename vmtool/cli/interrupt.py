@@ -1,4 +1,4 @@
-"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP as a question that a command asks between two steps, not in the middle."""
+"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP as a state that a command checks between two steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ONE_S: Final = 1.0
 
 @dataclass(slots=True)
 class Interruption:
-    """Whether the user asked to stop.
+    """Whether the user requested a stop.
 
     Attributes:
         requested: Set by the first signal; a second one, a second later or more, raises
@@ -62,7 +62,7 @@ def wait_for_enter(ready: Callable[[], None]) -> None:
     """Wait for Enter on stdin; at its end, as with ``< /dev/null``, wait for a signal instead.
 
     Args:
-        ready: Called once signals are heard, to tell the user so.
+        ready: Called once signals are handled, to notify the user.
 
     Raises:
         KeyboardInterrupt: If a signal arrives.
@@ -91,6 +91,6 @@ def _handlers(handler: Any) -> Iterator[None]:
 
 
 def _under_nohup(number: int) -> bool:
-    """Tell whether *number* is a SIGHUP that whoever started vmtool wants ignored."""
+    """Return whether *number* is a SIGHUP that vmtool's parent process ignores."""
     hang_up = getattr(signal, "SIGHUP", None)
     return number == hang_up and signal.getsignal(number) == signal.SIG_IGN

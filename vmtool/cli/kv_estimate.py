@@ -278,7 +278,7 @@ def _sglang(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     from vmtool.report.kv import both, count_of, formats_text
 
     question = asked.question()
-    # SGLang's own page is one token, where nobody says another size.
+    # SGLang's own page is one token, by default.
     source = click.get_current_context().get_parameter_source("block")
     page = 1 if source is ParameterSource.DEFAULT else question.block
     cost = SequenceCost.of(question.geometry, question.formats)
@@ -431,7 +431,7 @@ def _question(asked: Asked, labels: dict[str, str]) -> Question:
 
 
 def _wrote_csv_only(path: str | None, rows: list[Row], output: Output) -> bool:
-    """Write the CSV that was asked for, and return whether it took the place of the result."""
+    """Write the requested CSV, and return whether it took the place of the result."""
     from io import StringIO
 
     from vmtool.report.kv_table import write_csv

@@ -32,7 +32,7 @@ def read_budget(text: str, *, weights: str | None, reserve: int, ranks: int) -> 
 
     Raises:
         UsageError: If *text* or *weights* is none of these.
-        UnavailableError: If this machine does not tell, or has no such device.
+        UnavailableError: If the available memory is unknown, or there is no such device.
     """
     from vmtool.kv.estimate import Budget
 
@@ -71,7 +71,7 @@ def _available() -> int:
     available = read_facts().available_bytes
     if available is None:
         raise UnavailableError(
-            "this machine does not tell how much memory is available", hint="give --budget a size"
+            "the available memory of this machine is unknown", hint="give --budget a size"
         )
     return available
 
@@ -282,7 +282,7 @@ def _check(options: Mapping[str, Any]) -> None:
         _check_granule(granule)
     for name in ("context", "sequences", "in_flight", "block"):
         if (options[name] or 0) > _LARGEST_COUNT:
-            raise UsageError(f"--{name.replace('_', '-')} {options[name]}: absurdly large")
+            raise UsageError(f"--{name.replace('_', '-')} {options[name]}: must be at most 2^48")
 
 
 def _check_engine(options: Mapping[str, Any]) -> None:

@@ -64,7 +64,7 @@ def claim(path: str) -> str | None:
 
 
 def on_terminal(stream: IO[str] | None) -> bool:
-    """Tell whether *stream* is shown to a person; ``None``, a closed one, is not."""
+    """Return whether *stream* is shown to a person; ``None``, a closed one, is not."""
     return stream is not None and stream.isatty()
 
 
@@ -127,7 +127,7 @@ _UTF_8: Final = ("utf-8", "backslashreplace")
 def result_encoding() -> tuple[str, str]:
     """Return the encoding of results on stdout and what happens to other characters.
 
-    UTF-8, as in files, whatever the code page of Windows is. ``PYTHONIOENCODING`` asks for another
+    UTF-8, as in files, whatever the code page of Windows is. ``PYTHONIOENCODING`` names another
     where stdout is not a terminal, for readers that know only theirs.
     """
     wanted = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
@@ -160,7 +160,7 @@ def reader_is_gone(error: OSError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What ``--json``, ``-o`` and ``-q`` asked for.
+    """The settings of ``--json``, ``-o`` and ``-q``.
 
     Attributes:
         as_json: Print one JSON document instead of text.
@@ -201,7 +201,7 @@ class Output:
         _write(self.path, lambda file: file.write(text))
 
     def save(self, path: str | None, make: Callable[[], str]) -> None:
-        """Write a file beside the result, if it was asked for."""
+        """Write a file beside the result, if requested."""
         if path is not None:
             text = make()
             _write(path, lambda file: file.write(text))
@@ -215,7 +215,7 @@ class Output:
             self.notice(f"opening CUDA device {device}...")
 
     def notice(self, message: str) -> None:
-        """Tell the user something that is not the result."""
+        """Print a notice for the user on stderr."""
         if not self.quiet:
             tell(f"vmtool: {message}")
 
@@ -237,7 +237,7 @@ def _write(path: str, write: Callable[[IO[str]], object]) -> None:
     try:
         with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
             write(file)
-            file.flush()  # a command that goes on, such as one that holds, must be heard
+            file.flush()  # a command that goes on, such as one that holds, must reach its reader
     except OSError as error:
         if path == "-" and reader_is_gone(error):
             drop_unwritten()
@@ -245,4 +245,4 @@ def _write(path: str, write: Callable[[IO[str]], object]) -> None:
         click.get_current_context().ensure_object(list).append(path)
         where = "stdout" if path == "-" else path
         tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
-        tell("  hint: give -o FILE with a place that has room, and run again")
+        tell("  hint: use -o FILE on another disk, and run again")

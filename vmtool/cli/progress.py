@@ -1,4 +1,4 @@
-"""One line on stderr that tells how far a run is; only on a terminal, and gone when it is done."""
+"""One line on stderr with the progress of a run; only on a terminal, and gone when it is done."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def read_run(path: str) -> StoredRun:
 
     Raises:
         InputError: If the file cannot be read, is too big, is not JSON, or is not a document of
-            a version that this vmtool knows; the message names the place.
+            a version that this vmtool can read; the message names the place.
     """
     document = parse(path, read_bytes(path, MAX_BYTES, text=True))
     version = _check_kind(path, document)
@@ -163,7 +163,7 @@ def _check_kind(path: str, document: dict[str, Any]) -> int:
     if version > known:
         raise InputError(
             path,
-            f"has version {version if version < 10**9 else 'over a billion'}; this vmtool knows "
+            f"has version {version if version < 10**9 else 'over a billion'}; this vmtool reads "
             f"{known}",
             field="version",
             hint="read it with the vmtool that wrote it, or a newer one",

@@ -50,7 +50,7 @@ class Detail:
         took_ns: How long that took.
         at_ns: When it was read (monotonic).
         complete: Whether residency was read too (``smaps``), not only addresses (``maps``).
-        nodes: Resident bytes on each NUMA node by the start of an area, where it was asked for.
+        nodes: Resident bytes on each NUMA node by the start of an area, if requested.
     """
 
     areas: tuple[MemoryArea, ...]

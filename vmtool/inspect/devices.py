@@ -18,7 +18,7 @@ def read_devices(
 
     Args:
         pids: The process and those of its descendants that count as its own.
-        reading: What NVML said; it is asked where this is left out.
+        reading: What NVML reported; it is queried if this is omitted.
     """
     nvml = read_nvml() if reading is None else reading
     if nvml.absent is not None:

@@ -1,4 +1,4 @@
-"""What Linux tells about another process, read from ``/proc/PID`` and its control group.
+"""What Linux reports about another process, read from ``/proc/PID`` and its control group.
 
 The directory of the process is kept open: the kernel never shows another process through it, so
 that a number that is used again cannot be mistaken for the process that was looked at. Reading
@@ -193,7 +193,7 @@ class LinuxProcess:
         return None if text is None else text.count(b"\n") - text.count(b"[vsyscall]")
 
     def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:
-        """Return the memory areas with their residency; the process's map is held meanwhile."""
+        """Return the memory areas with their residency; the process's map is locked meanwhile."""
         detail = self._areas("smaps")
         if detail is None or not nodes:
             return detail
@@ -349,7 +349,7 @@ def limit_uses(
             continue
         limit, counter = _LIMITS[name]
         if limit == "RLIMIT_NPROC":
-            if soft is not None and uid != 0:  # root is not held to it (fork(2), EAGAIN)
+            if soft is not None and uid != 0:  # not enforced for root (fork(2), EAGAIN)
                 used = user_tasks(uid, process.proc)
                 found.append(LimitUse(limit, counter, used, soft, hard, "user"))
             continue

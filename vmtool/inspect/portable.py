@@ -1,6 +1,6 @@
-"""What psutil tells about another process, for the systems without ``/proc``: macOS and Windows.
+"""What psutil reports about another process, for the systems without ``/proc``: macOS and Windows.
 
-On Windows the memory areas come from ``VirtualQueryEx``. macOS tells an unprivileged process
+On Windows the memory areas come from ``VirtualQueryEx``. macOS shows an unprivileged process
 nothing about the areas of another one.
 """
 

@@ -1,4 +1,4 @@
-"""Which process is meant, and what this platform tells about it."""
+"""Which process is meant, and what this platform reports about it."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def watch(
         target: The process.
         options: How to look.
         machine: The machine that it runs on.
-        stopping: Whether the user asked to stop.
+        stopping: Returns whether the user requested a stop.
         progress: Called with each sample.
         ended: The exit code of a command that was started here, once it has ended.
 

@@ -29,7 +29,7 @@ class TensorCost:
         format_name: Their element format.
         heads: Rows for each token.
         row_bytes: Bytes of one row, scales included.
-        extent: The tokens that are held.
+        extent: The tokens that are kept.
     """
 
     name: str
@@ -41,7 +41,7 @@ class TensorCost:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes for each token held."""
+        """Bytes for each token kept."""
         return self.heads * self.row_bytes
 
     @property
@@ -52,7 +52,7 @@ class TensorCost:
         return Fraction(self.bytes_per_token, self.extent.ratio * self.extent.ranks)
 
     def bytes_held(self, tokens: int, in_flight: int = 0) -> int:
-        """Return the bytes held for a sequence of *tokens*."""
+        """Return the bytes kept for a sequence of *tokens*."""
         return self.bytes_per_token * self.extent.tokens_held(tokens, in_flight)
 
 

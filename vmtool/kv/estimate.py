@@ -105,7 +105,7 @@ def suggest_block(block_tokens: int, token_bytes: int, granule_bytes: int) -> in
     return min((d for d in divisors if d >= block_tokens), default=whole_granules)
 
 
-#: The length that is asked about when neither a flag nor the model says one.
+#: The default length, when neither a flag nor the model says one.
 DEFAULT_CONTEXT: Final = 8192
 #: Tokens of a prompt that an engine may read in one step: vLLM's ``max_num_batched_tokens`` when it
 #: serves on a large GPU.
@@ -136,7 +136,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked.
+    """The question.
 
     Attributes:
         geometry: The model, or what one rank holds of it.
@@ -147,12 +147,12 @@ class Question:
         granule: The granule that policies round to.
         policy: The name of the policy that the headline is about.
         block: Tokens in a block.
-        context: The length of a sequence that is asked about, or ``None`` for the model's.
-        sequences: How many sequences share the budget, when their longest length is asked.
+        context: The length of a sequence, or ``None`` for the model's.
+        sequences: How many sequences share the budget, to find their longest length.
         in_flight: Tokens that one step may add before a window drops old ones.
         waste_threshold: Where waste counts as ended, as a part of what is committed.
         stride: Tokens that each head has room for where a layout has a stride, or ``None`` for
-            the length that is asked about.
+            that length.
     """
 
     geometry: ModelGeometry
@@ -171,7 +171,7 @@ class Question:
 
     @property
     def length(self) -> int:
-        """The length of a sequence that is asked about."""
+        """The length of a sequence."""
         return self.context or self.geometry.context_tokens or DEFAULT_CONTEXT
 
     @property
@@ -197,7 +197,7 @@ class TensorFit:
         kind: How those layers remember what it holds.
         layers: How many layers have such a tensor.
         tensor: The tensor.
-        fits: One for each granule that was asked about.
+        fits: One for each granule.
         block: The smallest block that tiles the policies' granule; that of the question if it does.
         tiles: Whether the block of the question does.
     """
@@ -217,13 +217,13 @@ class PolicyAnswer:
     Attributes:
         name: The policy.
         floor_bytes: What a sequence of one token commits.
-        reserved_bytes: The address space of a sequence that may grow to the length asked about.
+        reserved_bytes: The address space of a sequence that may grow to that length.
         waste: The waste at that length.
         one: The longest single sequence that the budget holds, whatever the model's context.
-        many: How many sequences of the length asked about it holds.
-        longest: The longest length for the number of sequences asked about.
+        many: How many sequences of that length fit.
+        longest: The longest length for the given number of sequences.
         policy: The policy itself.
-        waste_threshold: The share of waste that was asked about.
+        waste_threshold: The given share of waste.
     """
 
     name: str
@@ -243,15 +243,15 @@ class PolicyAnswer:
 
     @property
     def tokens_at_once(self) -> int | None:
-        """Tokens that the sequences of the length asked about hold together."""
+        """Tokens that the sequences of that length have together."""
         return None if self.many.fits is None else self.many.fits * self.waste.tokens
 
 
 class Estimate:
-    """The answers to one `Question`, each worked out when it is asked for.
+    """The answers to one `Question`, each computed on first use.
 
     Attributes:
-        question: What was asked.
+        question: The question.
         cost: The bytes of one sequence.
     """
 
@@ -379,7 +379,7 @@ def estimate(
         policy: How sequences are packed, such as ``paged``.
         block_tokens: Tokens in a block of a paged policy.
         context_tokens: The length of a sequence; ``None``: the model's context.
-        sequences: How many share the budget where the longest length is asked.
+        sequences: How many share the budget to find the longest length.
 
     Raises:
         UsageError: If *model* is not known or cannot be read, or a name is wrong.

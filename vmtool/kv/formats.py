@@ -187,7 +187,7 @@ def choose_formats(
 ) -> Formats:
     """Return the formats of a cache.
 
-    Without a name, the cache has the format that its checkpoint asks for, or the model's own type
+    Without a name, the cache has the format of its checkpoint, or the model's own type
     if that is 16-bit, and else bf16. vLLM serves fp32 models so where the GPU can, and takes the
     type of the weights where the model states none (``_find_dtype`` and ``_resolve_auto_dtype`` in
     ``config/model.py``; ``supported_dtypes`` in ``platforms/cuda.py``). llama.cpp has fp16 there,
@@ -197,7 +197,7 @@ def choose_formats(
         model_dtype: The type that the model states, or ``None``.
         key: The name of the format of K, or ``None``.
         value: The name of the format of V, or ``None`` for that of K.
-        cache_dtype: The format that a quantised checkpoint asks for, or ``None``.
+        cache_dtype: The format of a quantised checkpoint, or ``None``.
 
     Raises:
         UsageError: If a format is unknown.

@@ -125,14 +125,14 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One cached tensor of one layer: ``heads`` rows of ``dim`` elements for each token held.
+    """One cached tensor of one layer: ``heads`` rows of ``dim`` elements for each token kept.
 
     Attributes:
         name: ``k``, ``v``, ``latent``, ``index``, ``cross_k`` or ``cross_v``.
         role: What the rows are.
         heads: Rows per token on this rank. Block formats apply to each row on its own.
         dim: Elements in a row.
-        extent: The tokens that are held.
+        extent: The tokens that are kept.
         rope_dim: The last elements of a latent row that carry positions; 0 elsewhere.
         replicated: Whether every rank holds all of it, whatever divides the heads.
     """
@@ -147,11 +147,11 @@ class Tensor:
 
     @property
     def elements_per_token(self) -> int:
-        """Elements for each token held."""
+        """Elements for each token kept."""
         return self.heads * self.dim
 
     def tokens_held(self, n: int, in_flight: int = 0) -> int:
-        """Return the entries held for a sequence of *n* tokens; see `Extent.tokens_held`."""
+        """Return the entries kept for a sequence of *n* tokens; see `Extent.tokens_held`."""
         return self.extent.tokens_held(n, in_flight)
 
 
@@ -259,8 +259,8 @@ class ModelGeometry:
         tp: Ranks that divide the heads.
         pp: Stages that divide the layers.
         dcp: Ranks that divide the tokens.
-        cache_dtype: The format of K and V that a quantised checkpoint asks for, or ``None``.
-        assumed: Whether the architecture is not known, and is taken for standard attention because
+        cache_dtype: The format of K and V of a quantised checkpoint, or ``None``.
+        assumed: Whether the architecture is unknown, and is taken for standard attention because
             all of its fields are standard.
     """
 
@@ -290,7 +290,7 @@ class ModelGeometry:
         """Return what the fullest rank holds.
 
         Heads are divided by *tp*, and copied when there are fewer heads than ranks; a latent is
-        held whole by every rank. Layers are divided into *pp* stages as vLLM does, and the stage
+        complete on every rank. Layers are divided into *pp* stages as vLLM does, and the stage
         that holds most at the model's context length is returned. *dcp* divides the tokens of
         layers that keep all of them among ranks that would hold copies.
 

@@ -50,11 +50,11 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
     Args:
         info: The device.
         contexts: How many processes the plan needs; each makes a context of its own. Where the
-            driver has to be asked, one is made for the moment and is one of them.
+            driver is queried, one is made for the moment and is one of them.
 
     Raises:
         UnavailableError: If there is no usable driver.
-        CudaError: If NVML cannot be asked and the device has no room for a context.
+        CudaError: If NVML is not available and the device has no room for a context.
     """
     from vmtool.memory.cuda.devices import free_bytes
 

@@ -1,4 +1,4 @@
-"""NVIDIA's management library: who uses which device, asked without making a context.
+"""NVIDIA's management library: who uses which device, queried without making a context.
 
 It needs the package ``nvidia-ml-py`` (the extra ``nvml``), which is imported on the first call.
 Function names are NVML's own: https://docs.nvidia.com/deploy/nvml-api/
@@ -51,7 +51,7 @@ class ManagedDevice:
         pci: Its PCI address, such as ``00000000:3b:00.0``.
         total_bytes: Its memory.
         used_bytes: What all processes and the driver use of it.
-        free_bytes: What nobody uses.
+        free_bytes: What is free.
         processes: Who has a context on it; ``None`` if not available.
         ecc: Whether error correction is on.
         mig: Whether it is divided into MIG slices.
@@ -89,14 +89,14 @@ class ManagedDevice:
 
 
 class Nvml:
-    """The library, initialised until :meth:`close`. Each question asks the driver anew.
+    """The library, initialised until :meth:`close`. Each call queries the driver anew.
 
     Args:
         library: What has NVML's functions: the module ``pynvml``, or a stand-in.
 
     Attributes:
         driver_version: The version of the kernel module, such as ``580.65.06``; ``None`` if not
-            available. CUDA's own version does not tell it.
+            available. it cannot be derived from CUDA's version.
 
     Raises:
         UnavailableError: If NVML cannot be initialised.
@@ -197,7 +197,7 @@ def open_nvml() -> Nvml:
     """Import ``nvidia-ml-py`` and initialise it.
 
     Raises:
-        UnavailableError: If the package or the library is missing, or the driver does not answer; the
+        UnavailableError: If the package or the library is missing, or the driver call fails; the
             message is the reason, the hint what to do.
     """
     try:

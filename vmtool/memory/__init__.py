@@ -62,7 +62,7 @@ def describe_device(kind: str) -> DeviceInfo | None:
     Raises:
         UsageError: If *kind* is unknown.
         UnavailableError: If there is no usable driver or no such device.
-        CudaError: If the driver does not answer.
+        CudaError: If the driver call fails.
     """
     ordinal = device_ordinal(kind)
     if ordinal is None:
@@ -101,7 +101,7 @@ def open_backing(
 
     Raises:
         UsageError: If *kind* or *method* is unknown, a fault names a call that is not made, or
-            this kind of memory lacks what is asked for.
+            this kind of memory lacks what is requested.
         UnavailableError: If this machine has no such memory.
     """
     if device_ordinal(kind) is not None:

@@ -1,7 +1,7 @@
 """What an operating system accounts to a process and to the machine, and the limits on it.
 
 "Released" means four different things: addresses, commit charge, resident pages and memory areas
-are given back by different calls. Each is a number of its own here, so that what vmtool believes
+are given back by different calls. Each is a number of its own here, so that what vmtool expects
 can be compared with what the kernel says (``docs/platform-facts.md``).
 """
 

@@ -75,7 +75,7 @@ class BlockMap:
         return None
 
     def covers(self, start: int, end: int) -> bool:
-        """Tell whether every byte of ``start..end`` is in the map."""
+        """Return whether every byte of ``start..end`` is in the map."""
         if end > self.end:
             return False
         if start >= end or start >= self._starts[-1][-1]:

@@ -30,7 +30,7 @@ class CapacityError(UsageError):
     """A growth beyond what was reserved (V3).
 
     Attributes:
-        requested_bytes: What was asked for.
+        requested_bytes: What was requested.
         capacity_bytes: What was reserved.
     """
 
@@ -50,7 +50,7 @@ class AuthorityError(UsageError):
 class VirtualBuffer(Owner):
     """Bytes at a fixed base that grow and shrink in place.
 
-    ``len(buffer)`` is the length asked for; ``committed`` is the length rounded up to granules,
+    ``len(buffer)`` is the length that was set; ``committed`` is the length rounded up to granules,
     or less where spans were released. A buffer may be used from several threads: calls that change
     it wait for each other. A process that forks has two independent buffers of the same contents;
     one that another thread was changing at that moment must not be used in the child. (No CUDA
@@ -270,7 +270,7 @@ class VirtualBuffer(Owner):
         writable; older ones get the old structure.
 
         Raises:
-            BufferError: If a copy or another device is asked for.
+            BufferError: If a copy or another device is requested.
             UsageError: If part of the length was released.
         """
         device = self.__dlpack_device__()

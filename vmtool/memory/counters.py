@@ -1,6 +1,6 @@
 """The kernel's counters: read for this process, a range of addresses, or the machine's limits.
 
-The same functions on every platform; each platform's module says what it can and cannot tell.
+The same functions on every platform; each platform's module says what is available there.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Fault:
         return f"{self.call}:{self.nth}{'+' if self.onwards else ''}={self.effect}"
 
     def matches(self, count: int) -> bool:
-        """Tell whether the *count*-th call is one that fails."""
+        """Return whether the *count*-th call is one that fails."""
         return count >= self.nth if self.onwards else count == self.nth
 
 

@@ -57,11 +57,11 @@ class Authority:
 
 
 class BudgetError(RefusedError):
-    """A lease that would exceed the limit of its tier; nobody else's lease has changed.
+    """A lease that would exceed the limit of its tier; no other lease has changed.
 
     Attributes:
         tier: The tier that is full.
-        requested_bytes: What was asked for.
+        requested_bytes: What was requested.
         used_bytes: What is leased already.
         limit_bytes: The limit.
     """

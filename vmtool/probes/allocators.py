@@ -126,7 +126,7 @@ def measure_allocators(
         ordinal: The device.
         options: What to measure.
         progress: Called with what comes next.
-        stopping: Asked between two sizes; what was measured until then is returned.
+        stopping: Called between two sizes; true stops; what was measured until then is returned.
 
     Raises:
         UnavailableError: If there is no such device, or it cannot map memory.

@@ -157,7 +157,7 @@ def _words(view: memoryview) -> memoryview:
 
 #: Compared with zero at each end of a granule of a device.
 _PIECE: Final = 4 * KIB
-#: A driver takes memory for its own tables: less than this cannot be told apart from those.
+#: A driver takes memory for its own tables: less than this cannot be distinguished from those.
 _MIN_DEVICE_BYTES: Final = 32 * MIB
 
 

@@ -310,7 +310,7 @@ class Account:
         self.peak_kept = max(self.peak_kept, kept)
 
     def evict(self, nbytes: int) -> None:
-        """Count *nbytes* that were kept as nobody's."""
+        """Count *nbytes* that were kept without an owner."""
         self.keep(-nbytes)
         self.kept_evicted += nbytes
         self.own(-nbytes)

@@ -300,7 +300,7 @@ class PoolStore(PrefixStore):
         return True
 
     def drop(self, seq: RunningSequence) -> None:
-        """Give back the blocks of *seq*, and those that it shares with nobody else."""
+        """Give back the blocks of *seq*, and those that no other sequence shares."""
         gone = seq.blocks
         for node in self._leave(seq):
             gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]

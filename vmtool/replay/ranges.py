@@ -116,7 +116,7 @@ class RangeStore(PrefixStore):
         return True
 
     def drop(self, seq: RunningSequence) -> None:
-        """Release and unreserve everything of *seq*, and what it shares with nobody else."""
+        """Release and unreserve everything of *seq*, and what no other sequence shares."""
         account = self._account
         _, calls, _, _, runs = self._own(len(seq.path), seq.backed)
         account.release(seq.arena, seq.own_bytes, calls, self._spans(runs))

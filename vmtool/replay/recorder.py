@@ -70,7 +70,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Recorder:
-    """Everything but the bytes that the account knows.
+    """Everything but the bytes that the account has.
 
     Attributes:
         counts: Of requests and refusals.

@@ -57,7 +57,7 @@ def run_replay(
         find_budget: Simulate *trace* once more if something was refused, to find the smallest
             budget that refuses nothing.
         recorder: Where measurements go; a new one by default.
-        stop: Asked before each event; what was done until then is the result.
+        stop: Called before each event; true stops; what was done until then is the result.
 
     Raises:
         InputError: If the trace is bad.

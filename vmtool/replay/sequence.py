@@ -26,11 +26,11 @@ class Part:
 class RunningSequence:
     """A request and its progress.
 
-    Time is told in segments: in each, the sequence has ``length`` tokens until ``decode_ns`` and
+    Time is divided into segments: in each, the sequence has ``length`` tokens until ``decode_ns`` and
     then one more at each step. A step's token is there from the beginning of the step.
 
     Attributes:
-        request: What was asked for.
+        request: The request.
         order: Counts admissions; -1 while it is not admitted. Higher is younger.
         length: Tokens at the beginning of the segment.
         total: Tokens at the end of the request.
@@ -41,7 +41,7 @@ class RunningSequence:
         admitted_once: Whether it was admitted before.
         answered: Whether its first token is complete.
         refused_once: Whether it was refused memory at its admission.
-        backed: The length that memory was last asked for.
+        backed: The length that memory was last requested for.
         covered: The longest length that its memory is enough for; ``None`` for any.
         target: The length at its next event.
         own_bytes: What it has committed for itself, in ranges of its own.

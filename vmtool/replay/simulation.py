@@ -69,7 +69,7 @@ class Simulation:
 
         Args:
             requests: Ascending in time; read as they are needed.
-            stop: Asked before each event; what was done until then counts.
+            stop: Called before each event; true stops; what was done until then counts.
 
         Returns:
             Whether all of them were replayed.
@@ -147,7 +147,7 @@ class Simulation:
             self._queue.append(RunningSequence(request))
 
     def _someone_waits(self) -> bool:
-        """Tell whether the queue has someone, after reading on if need be.
+        """Return whether the queue has a request, after reading on if need be.
 
         Those behind the head change nothing, so they stay in the trace however many have arrived.
         """

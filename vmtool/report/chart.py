@@ -103,7 +103,7 @@ def timeline_chart(
     values += [edge for _, low, high in band for edge in (low, high)]
     times = [at for line in series for at, _ in line.points]
     if not values:
-        return _chart(label, [tag("text", "not told here", x=_LEFT, y=_HEIGHT / 2)], [])
+        return _chart(label, [tag("text", "not available", x=_LEFT, y=_HEIGHT / 2)], [])
     bottom, top = min(*values, 0), max(*values, 0)
     first, last = min(times), max(times)
 
@@ -345,7 +345,7 @@ _WIDEST: Final = 72
 
 
 def budget_in_reach(points: Sequence[Point], budget: int) -> bool:
-    """Tell whether a plot of *points* goes up to *budget*: it is near, or refused something."""
+    """Return whether a plot of *points* goes up to *budget*: it is near, or refused something."""
     peak = max(point.committed_max_bytes for point in points)
     return 2 * budget <= 3 * peak or any(point.refused for point in points)
 
@@ -363,7 +363,7 @@ def plot_lines(points: Sequence[Point], budget: int, width: int) -> Iterator[str
     last = points[-1].at_ns or 1
     committed, live = [0] * columns, [0] * columns
     refused = [" "] * columns
-    start = 0  # a point tells what was so since the one before it
+    start = 0  # a point covers the time since the one before it
     for point in points:
         stop = point.at_ns * (columns - 1) // last
         for at in range(start, stop + 1):

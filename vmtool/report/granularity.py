@@ -255,7 +255,7 @@ def _print_checks(backing: BackingGranularity, console: Console) -> None:
     granule = backing.granularity.commit_bytes if backing.granularity else 0
     console.print(Text(f"\n{backing.name}: is g = {granule} bytes the granule?", style="bold"))
     if all(check.values["who"] == "vmtool" for check in backing.checks):
-        console.print("The platform itself was not asked: vmtool does not know how to here.")
+        console.print("The platform itself was not tried: vmtool cannot call it directly here.")
     elif not any(check.failed for check in backing.checks):
         console.print("yes: every answer is that of a granule of this size")
     wide = console.width >= _WIDE

@@ -160,7 +160,7 @@ def _use(limit: LimitUse) -> str:
 
 
 def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
-    """Return the latest counters, each with the limit that it is held to."""
+    """Return the latest counters, each with its limit."""
     last = result.last
     limits = {limit.counter: limit for limit in result.limits if limit.where != "group"}
     parts = [
@@ -292,7 +292,7 @@ def _devices(result: InspectResult) -> Iterator[RenderableType]:
             for other in device.others
         )
         yield paragraph(
-            f"GPU {device.device} {device.name}: {_size(device.own_bytes)} held by this process, "
+            f"GPU {device.device} {device.name}: {_size(device.own_bytes)} used by this process, "
             f"{_size(device.free_bytes)} of {_size(device.total_bytes)} free"
             + (f"; also {others}" if others else ""),
             indent="  ",

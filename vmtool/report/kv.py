@@ -30,7 +30,7 @@ def both(nbytes: int) -> str:
 
 
 def percent(part: Fraction | float) -> str:
-    """Return *part* in per cent with enough digits to tell small parts from none."""
+    """Return *part* in per cent with enough digits to distinguish small parts from none."""
     value = float(part) * 100
     if value == 0 or value >= 99.95:
         return f"{value:.0f}%"
@@ -187,7 +187,7 @@ def _kinds(cost: SequenceCost) -> Iterator[str]:
     for layer in cost.layers:
         parts = []
         if layer.bytes_per_token:
-            parts.append(f"{layer.bytes_per_token:,} B for each token held")
+            parts.append(f"{layer.bytes_per_token:,} B for each token kept")
         if layer.cross_bytes:
             (size,) = {t.extent.size for t in layer.tensors if t.extent.span is Span.FIXED}
             parts.append(

@@ -27,7 +27,7 @@ class Row:
 
     Attributes:
         labels: What was chosen, by axis.
-        question: What was asked.
+        question: The question.
         cost: The bytes of a sequence, or ``None`` if it is not possible.
         answer: What its policy makes of it, or ``None``.
         problem: Why there is no answer, or empty.
@@ -212,7 +212,7 @@ def _row_body(row: Row) -> dict[str, Any]:
 
 def write_csv(rows: list[Row], file: IO[str]) -> None:
     """Write *rows* as CSV, in exact integers; an empty count is any number."""
-    import csv  # noqa: PLC0415 - only where it is asked for
+    import csv  # noqa: PLC0415 - only where it is needed
 
     writer = csv.writer(file, lineterminator="\n")
     head = ("model", "format_k", "format_v", "granule_bytes", "policy", "context_tokens")

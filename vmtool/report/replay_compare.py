@@ -146,7 +146,7 @@ def _figures(result: ReplayResult | None) -> list[tuple[str, object]]:
 
 
 def _any_found(rows: Sequence[ComparedReplay]) -> bool:
-    """Tell whether a budget is known that is more than the peak of the replay."""
+    """Return whether a budget is known that is more than the peak of the replay."""
     found = (row.result for row in rows if row.result is not None)
     return any((r.enough_budget_bytes or 0) > r.usage.committed.peak_bytes for r in found)
 

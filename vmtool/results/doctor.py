@@ -26,8 +26,8 @@ class DoctorResult:
         available_bytes: What this process can still commit; ``None`` where it is unknown.
         safe_bytes: What it can commit without endangering the machine.
         limiting_bound: The limit that ``safe_bytes`` comes from: the kind of a finding.
-        machine_findings: About the machine; empty where only a device was asked about.
-        device_findings: About CUDA devices; empty where only the host was asked about.
+        machine_findings: About the machine; empty where only a device was selected.
+        device_findings: About CUDA devices; empty where only the host was selected.
         counts: How many findings have each rating.
     """
 

@@ -186,7 +186,7 @@ class GranularityResult:
             ``vmtool doctor``.
         commit_headroom_bytes: What the commit limit leaves, negative when it is exceeded.
         backings: The host and every device.
-        tokens_per_granule: For each KV tensor that was asked about and each granule: those of this
+        tokens_per_granule: For each KV tensor and each granule: those of this
             machine, and those in common use.
         peers: What ``--prove`` found of each pair of devices.
     """

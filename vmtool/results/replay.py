@@ -347,7 +347,7 @@ class ReplayResult:
             null if something was refused and it was not looked for, or prefixes are kept, which
             fill any budget.
         prefix_cache: What keeping prefixes brought, or null without it.
-        timeline: At most 512 points, ascending in time. Each tells of the stretch since the one
+        timeline: At most 512 points, ascending in time. Each covers the time since the one
             before, the first since the beginning; what is most in any is the most of the replay.
         real: What happened on real memory, or null of a simulation.
     """

@@ -18,8 +18,8 @@ class ReserveResult:
         device: The driver's name of the device; ``None`` for the host.
         method: The commit method.
         base: The first address.
-        asked_bytes: The size that was asked for.
-        capacity_bytes: The size of the reservation: what was asked for, in whole granules.
+        asked_bytes: The requested size.
+        capacity_bytes: The size of the reservation: the requested size in whole granules.
         reserve_ns: How long the call took.
         checks: One for each counter: ``counters.address_space``, ``counters.charge``,
             ``counters.resident`` and ``counters.mappings``; for a device ``counters.device_memory``

@@ -119,7 +119,7 @@ def test_an_unknown_reading_breaks_the_line_and_none_at_all_says_so():
     assert chart.count("<polyline") == 2
     lone = timeline_chart("x", [Series("first", [(0, 1), (1, None), (2, 5), (3, None)])], str)
     assert lone.count("<polyline") == 2
-    assert "not told here" in timeline_chart("x", [Series("first", [(0, None)])], str)
+    assert "not available" in timeline_chart("x", [Series("first", [(0, None)])], str)
 
 
 @pytest.mark.parametrize(

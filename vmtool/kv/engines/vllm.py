@@ -112,7 +112,7 @@ class _Spec:
 
 
 def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
-    """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are as asked.
+    """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are unchanged.
 
     It packs fp8 latents of sparse attention with scales, and positions in 16 bits.
     """

@@ -439,7 +439,7 @@ class UsedBytes:
 
 
 def _sum(entries: EntryCount, tokens: int) -> int:
-    """Return the entries held at every length from 1 to *tokens* together."""
+    """Return the entries kept at every length from 1 to *tokens* together."""
     beyond = 0
     if entries.cap is not None and tokens > entries.cap:
         beyond = (tokens - entries.cap) * -(-entries.cap // entries.every)

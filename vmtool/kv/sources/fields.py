@@ -223,7 +223,7 @@ class Fields:
         """Return the list *key*, or ``None`` if it is absent or null.
 
         Raises:
-            InputError: If it is not a list, is absurdly long, or is not *length* long.
+            InputError: If it is not a list, is too long, or is not *length* long.
         """
         value = self.raw(key)
         if value is None:

@@ -45,7 +45,7 @@ def build(data: dict[str, Any], path: str, overrides: Mapping[str, int]) -> Mode
         return Fields(data, path).fail("model.decoder", "is missing")
     kind = model.text("type")
     if kind is None:
-        model.fail("type", "is missing, so the architecture is not known")
+        model.fail("type", "is missing, so the architecture is unknown")
     model.names = decoder.names = _NAMES
     decoder.architecture = kind
     crossed = _inputs(decoder, kind)
@@ -67,7 +67,7 @@ def _inputs(decoder: Fields, kind: str) -> bool:
         if inputs.has(key):
             inputs.fail(
                 key,
-                "names a state whose size only the ONNX model tells",
+                "names a state whose size is only in the ONNX model",
                 hint="give the decoder's .onnx file, or the model's config.json",
             )
     crossed = inputs.has("cross_past_key_names")

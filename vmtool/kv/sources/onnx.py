@@ -78,7 +78,7 @@ class _Reader:
     def messages(self, end: int) -> Iterator[tuple[int, int]]:
         """Yield number and end of each length-delimited field before *end*; step over others.
 
-        The caller must have consumed a field before it asks for the next.
+        The caller must have consumed a field before it reads the next.
         """
         while self._at < end:
             self._fields += 1

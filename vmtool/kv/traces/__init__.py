@@ -48,7 +48,7 @@ class Trace:
 
     Raises:
         UsageError: If the settings of a synthetic trace or the rate are wrong.
-        InputError: If the file cannot be read, or is of no known format.
+        InputError: If the file cannot be read, or has no supported format.
 
     Attributes:
         name: As given.

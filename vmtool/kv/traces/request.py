@@ -19,7 +19,7 @@ Row: TypeAlias = tuple[int, int, int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one line of a trace asks for.
+    """The request of one line of a trace.
 
     Attributes:
         arrival_ns: When it arrives, after the first request of the trace.

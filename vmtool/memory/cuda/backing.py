@@ -234,7 +234,7 @@ def granularity(context: DeviceContext, properties: Any, option: int) -> int:
     """Return the granularity for *properties* (B1: an answer that makes no sense is an error).
 
     Raises:
-        CudaError: If the driver does not answer.
+        CudaError: If the driver call fails.
         VmtoolError: If the answer is not a power of two.
     """
     nbytes = context.driver.granularity(properties, option)

@@ -95,11 +95,11 @@ class DeviceContext:
     def explain(self, error: CudaError, nbytes: int, mappings: int) -> CudaError:
         """Return *error* with its likely cause on this device, if it says that something ran out.
 
-        It asks the device how much is free: call it before anything is undone.
+        It queries how much is free on the device: call it before anything is undone.
 
         Args:
             error: What the driver answered.
-            nbytes: What the whole operation asked for.
+            nbytes: The bytes that the whole operation requested.
             mappings: Mappings held in the reservation, those of the operation included.
         """
         if not isinstance(error, CudaOutOfMemoryError):
@@ -136,7 +136,7 @@ class DeviceContext:
         """Return what is in use on the device; ``None`` where free memory is only a budget.
 
         Raises:
-            CudaError: If the driver does not answer.
+            CudaError: If the driver call fails.
         """
         if self.info.driver_model in _BUDGETED:
             return None
@@ -144,7 +144,7 @@ class DeviceContext:
         return total - free
 
     def used_bytes_if_available(self) -> int | None:
-        """Return what is in use on the device; ``None`` also where the driver does not answer."""
+        """Return what is in use on the device; ``None`` also where the driver call fails."""
         try:
             return None if self.lost else self.used_bytes()
         except CudaError:

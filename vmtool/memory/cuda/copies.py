@@ -21,7 +21,7 @@ _WORD: Final = 4
 class DeviceCopies:
     """Writes, fills and reads what is committed on one device.
 
-    Each call waits for its own work, unless it is asked not to.
+    Each call waits for its own work, unless told not to.
 
     Args:
         context: The device. A context of their own keeps these calls out of another's clock.

@@ -13,7 +13,7 @@ from vmtool.memory.cuda import diagnosis, driver
 from vmtool.units import MIB
 
 #: What the use of a device may move by without us: its driver keeps tables of its own, and counts
-#: whoever else uses the device.
+#: other users of the device.
 DEVICE_TOLERANCE_BYTES: Final = 64 * MIB
 
 # CU_DEVICE_ATTRIBUTE_..., by the name that results use.
@@ -37,7 +37,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     # node of the host, whose figures count it.
     "coherent": "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
 }
-#: The kernel module's version, which CUDA's version does not tell.
+#: The kernel module's version, which CUDA's version does not imply.
 _MODULE_VERSION: Final = Path("/sys/module/nvidia/version")
 
 
@@ -84,7 +84,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
     Raises:
         UnavailableError: If there is no usable driver or no device.
-        CudaError: If the driver does not answer for a device.
+        CudaError: If the driver call fails for a device.
     """
     count: int = driver.load().call("cuDeviceGetCount")
     return tuple(device(ordinal) for ordinal in range(count))
@@ -95,7 +95,7 @@ def device(ordinal: int) -> DeviceInfo:
 
     Raises:
         UnavailableError: If there is no usable driver or no such device.
-        CudaError: If the driver does not answer for the device.
+        CudaError: If the driver call fails for the device.
     """
     loaded = driver.load()
     count: int = loaded.call("cuDeviceGetCount")
@@ -126,7 +126,7 @@ def device(ordinal: int) -> DeviceInfo:
 
 
 def _uuid(loaded: driver.Driver, handle: int) -> str | None:
-    # The first version of the call answers the parent's UUID for a MIG slice, so that all slices look
+    # The first version of the call returns the parent's UUID for a MIG slice, so that all slices look
     # alike: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
     # Bindings 12 have both; in bindings 13 the plain name is the second version.
     name = next(
@@ -163,7 +163,7 @@ def free_bytes(ordinal: int) -> int:
 
     Raises:
         UnavailableError: If there is no usable driver or no such device.
-        CudaError: If the device has no room for a context, or the driver does not answer.
+        CudaError: If the device has no room for a context, or the driver call fails.
     """
     device(ordinal)
     loaded = driver.load()

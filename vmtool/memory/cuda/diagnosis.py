@@ -14,7 +14,7 @@ from vmtool.units import format_size
 
 _INSTALL_DRIVER: Final = "install the NVIDIA display driver, or use --backing host"
 
-#: What cuInit answers on machines that look as if they had CUDA: (cause, hint). The meanings are
+#: What cuInit returns on machines that look as if they had CUDA: (cause, hint). The meanings are
 #: those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
 _INIT_CODES: Final[dict[int, tuple[str, str]]] = {
     3: (
@@ -98,7 +98,7 @@ class BrokenDriverError(UnavailableError):
 
 
 def init_failed(symbol: str, code: int, words: str) -> UnavailableError:
-    """``cuInit`` answered *code*: any non-zero answer means that there is nothing to use."""
+    """``cuInit`` returned *code*: any non-zero code means that there is nothing to use."""
     cause, hint = _INIT_CODES.get(code, (None, "run nvidia-smi: it shows whether the driver works"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and code == 100:
@@ -164,7 +164,7 @@ _CALL_CODES: Final[dict[int, tuple[str, str]]] = {
         "run nvidia-smi and look for Xid messages in dmesg",
     ),
     304: (
-        "the operating system refused something that the driver asked of it",
+        "the operating system refused something that the driver requested",
         "look at ulimit -a, the container's seccomp profile and free space in /dev/shm",
     ),
     600: ("work that was submitted before has not finished", "synchronise first"),
@@ -216,7 +216,7 @@ class Situation:
 
     Attributes:
         call: The driver function that failed.
-        nbytes: What the whole operation asked for.
+        nbytes: The bytes that the whole operation requested.
         free_bytes: Free memory of the device; ``None`` if not available.
         mappings: Mappings that this process held on the device.
         driver_model: ``wddm``, ``tcc``, ``wsl`` or ``None``.
@@ -262,12 +262,12 @@ def diagnose_device(at: Situation, *, many: int = _MANY_MAPPINGS) -> Diagnosis:
         )
     if free is None:
         return Diagnosis(
-            "device-memory", "the driver does not answer how much is free", "run nvidia-smi"
+            "device-memory", "the driver does not report how much is free", "run nvidia-smi"
         )
     if free < nbytes:
         return Diagnosis(
             "device-memory",
-            f"{format_size(nbytes)} was asked for and {format_size(free)} is free on the device",
+            f"{format_size(nbytes)} was requested and {format_size(free)} is free on the device",
             "commit less, or end what else uses the device (nvidia-smi)",
         )
     if at.driver_model in {"wddm", "wsl"}:

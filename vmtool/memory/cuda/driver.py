@@ -30,7 +30,7 @@ STICKY_CODES: Final = frozenset(
 # sticky, but the Xid catalogue (48, 63, 74, 94, 95) has the process or the device reset after them:
 # https://docs.nvidia.com/deploy/xid-errors/
 LOST_CODES: Final = STICKY_CODES | {214, 220}
-# What a device that fell off the bus (Xid 79) answers, and what a call may answer for a reason of its
+# What calls return once a device fell off the bus (Xid 79), and what a call may return for a reason of its
 # own as well: so it is lost when the next call of another kind answers the same.
 _SUSPICIOUS_CODES: Final = frozenset({46, 101, 999})
 
@@ -42,12 +42,12 @@ class CudaError(CallError):
 class CudaOutOfMemoryError(CudaError, OutOfMemoryError):
     """The device, its address space or one of its tables is full (CUDA_ERROR_OUT_OF_MEMORY).
 
-    ``cause`` says which, where the device's own numbers tell it.
+    ``cause`` says which, where the device's own numbers show it.
     """
 
 
 class CudaNotSupportedError(CudaError):
-    """This device or driver does not offer what was asked for (CUDA_ERROR_NOT_SUPPORTED)."""
+    """This device or driver does not support what was requested (CUDA_ERROR_NOT_SUPPORTED)."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.UNAVAILABLE
 
@@ -266,15 +266,15 @@ class Driver:
             self._bind(name, ())
 
     def has_binding(self, name: str) -> bool:
-        """Tell whether these bindings have the function *name*; the driver may still lack it."""
+        """Return whether these bindings have the function *name*; the driver may still lack it."""
         return getattr(self._binding, name, None) is not None
 
     def offers(self, name: str) -> bool:
-        """Tell whether bindings and driver have the function *name*."""
+        """Return whether bindings and driver have the function *name*."""
         if not self.has_binding(name):
             return False
         # The bindings have every name; whether the driver has it shows at the first call only. The
-        # version asked for is the oldest supported, as newer drivers may have it under a new ABI.
+        # version requested is the oldest supported, as newer drivers may have it under a new ABI.
         query: tuple[Any, ...] = self._binding.cuGetProcAddress(name.encode(), _OLDEST_DRIVER, 0)
         return not query[0] and bool(query[1])
 

@@ -21,7 +21,7 @@ class HandleSource(Protocol):
 
     @property
     def authority(self) -> Authority | None:
-        """Whose ledger owns the bytes behind the handles; ``None``: whoever maps them."""
+        """Whose ledger owns the bytes behind the handles; ``None``: the one that maps them."""
 
     @property
     def dirty(self) -> bool:
@@ -129,7 +129,7 @@ class MappedRange:
     def map_shared(self, start: int, handles: list[int], access: list[Any]) -> None:
         """Map *handles*, which another range holds too, from *start* on with *access*.
 
-        The caller has told their source that they have one user more.
+        The caller has counted one user more at their source.
 
         Raises:
             CudaError: If a mapping cannot be had; nothing has changed but that all are given back.
@@ -273,7 +273,7 @@ class MappedRange:
         return lost
 
     def _is_mapped(self, offset: int) -> bool:
-        """Tell whether the driver still knows access at *offset*; an error is a no."""
+        """Return whether the driver still has access rights at *offset*; an error is a no."""
         try:
             location = self._access[0].location
             return bool(self._context.call("cuMemGetAccess", location, self.base + offset))

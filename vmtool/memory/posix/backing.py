@@ -379,8 +379,8 @@ class PosixBacking:
         Until Linux 6.12 such a call unmapped the old range before it could fail, and another
         thread's mmap may land in the hole (docs/platform-facts.md#linux-failed-map-fixed). The span
         holds no contents, so DONTNEED is harmless; it fails where something is not mapped. At the
-        limit of memory areas mmap answers ENOMEM before it looks at the range, so NOREPLACE alone
-        cannot tell (docs/platform-facts.md#linux-noreplace).
+        limit of memory areas mmap fails with ENOMEM before it looks at the range, so NOREPLACE alone
+        shows nothing (docs/platform-facts.md#linux-noreplace).
         """
         address = reservation.base + offset
         if not self._calls.madvise(address, nbytes, MADV_DONTNEED):

@@ -37,7 +37,7 @@ def diagnose_host(call: str, nbytes: int, limits: MemoryLimits) -> Diagnosis:
     Args:
         call: ``mmap``, ``mprotect``, ``madvise`` or ``munmap``; ``reserve`` for the mmap that only
             takes address space, ``reserve writable`` where what it takes is writable.
-        nbytes: The length that was asked for.
+        nbytes: The length that was requested.
         limits: The counters at that moment.
     """
     for check in (_mapping_limit, _address_space_limit, _data_limit, _commit_limit, _heuristic):

@@ -186,7 +186,7 @@ def call_error(call: str, *arguments: int, purpose: str = "") -> CallError:
     Args:
         call: The function.
         arguments: Its address, its length where it has one, and its flags.
-        purpose: ``reserve`` when only address space was asked for.
+        purpose: ``reserve`` when only address space was requested.
     """
     code = ctypes.get_last_error()
     nbytes = 0 if call in {"UnmapViewOfFile2", "CloseHandle"} else arguments[-2]

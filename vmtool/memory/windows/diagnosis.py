@@ -1,7 +1,7 @@
 """Why a Windows memory call failed: the name of its error, one cause and one remedy.
 
 Windows has one error for each kind of shortage, so that the code says most of it; the commit limit
-needs the counters to tell the machine's from a job object's (docs/platform-facts.md#windows-commit-limit).
+needs the counters to distinguish the machine's from a job object's (docs/platform-facts.md#windows-commit-limit).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def diagnose_windows(code: int, call: str, nbytes: int, limits: MemoryLimits) ->
     Args:
         code: From ``GetLastError``.
         call: The function; ``reserve`` for one that only takes address space.
-        nbytes: The length that was asked for, zero if the call takes none.
+        nbytes: The length that was requested, zero if the call takes none.
         limits: The counters at that moment.
     """
     if code == _COMMITMENT_LIMIT:

@@ -1,6 +1,6 @@
 """One reserved range on Windows: committing and releasing spans of it, and releasing the whole.
 
-A *placeholder* is a range of addresses that is reserved and that nobody else can take while its
+A *placeholder* is a range of addresses that is reserved and that no other call can take while its
 parts are exchanged for memory and back. Two rules shape this file:
 
 * Memory replaces a whole placeholder, never a part of one, so a placeholder is split first. A
@@ -131,7 +131,7 @@ class PlaceholderRange:
         self._capacity = reservation.capacity
         self._unit = reservation.granularity
         self._blocks = reservation.blocks
-        self._quarantined = reservation.quarantined  # units that hold memory nobody may use
+        self._quarantined = reservation.quarantined  # units that hold memory that must not be used
         self._views = views
         self._fill = self._map_view if views else self._allocate
         # Offsets inside free gaps where two placeholders still meet: empty but for failures.
@@ -165,7 +165,7 @@ class PlaceholderRange:
         self._interrupted = False
 
     def _repair(self) -> None:
-        """Ask Windows what is committed, release what nobody owns, and note every seam."""
+        """Query what is committed, release what no block owns, and note every seam."""
         committed = BlockMap()
         for region in read_regions(self._base, self._base + self._capacity):
             start, end = region.start - self._base, region.end - self._base

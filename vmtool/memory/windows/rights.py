@@ -47,7 +47,7 @@ def large_page_bytes() -> int | None:
 
 
 def may_lock_memory() -> bool | None:
-    """Tell whether this process holds the privilege that large pages need, enabled or not.
+    """Return whether this process holds the privilege that large pages need, enabled or not.
 
     ``None`` if Windows does not say. An administrator grants it as "Lock pages in memory".
     """

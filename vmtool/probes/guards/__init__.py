@@ -1,1 +1,1 @@
-"""Accesses and calls that must fail: tried, not believed."""
+"""Accesses and calls that must fail: tried."""

@@ -1,4 +1,4 @@
-"""Whether the granule is what it is said to be: tried, not believed."""
+"""Whether the granule is what the platform reports, tried."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Proof:
     """One attempt.
 
     Attributes:
-        who: ``vmtool``, or the platform that was asked directly, such as ``kernel``.
+        who: ``vmtool``, or the platform that was called directly, such as ``kernel``.
         attempt: What was tried, in granules ``g``.
         accepted: Whether it was done.
-        answer: The error, or what was done instead of what was asked.
+        answer: The error, or what was done instead.
         expected: Whether it went as a granule of that size must.
     """
 
@@ -36,7 +36,7 @@ class Proof:
 
 
 def prove_granularity(backing: VirtualBacking) -> tuple[Proof, ...]:
-    """Commit and release at g, g/2 and g + 1, through vmtool and past it, and tell what happened.
+    """Commit and release at g, g/2 and g + 1, through vmtool and directly, and return what happened.
 
     At most two granules are committed, in a reservation of its own that is given back.
 
@@ -84,7 +84,7 @@ def _try(action: Callable[[], None]) -> tuple[bool, str, bool]:
 
 
 def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Proof, ...]:
-    """Ask the platform itself, where vmtool knows how; nobody elsewhere."""
+    """Call the platform itself, where vmtool can."""
     if backing.tier is Tier.DEVICE:
         from vmtool.memory.cuda.backing import CudaBacking
         from vmtool.probes.guards.cuda import ask_driver

@@ -28,7 +28,7 @@ _FLAGS = MAP_PRIVATE | MAP_ANON | MAP_FIXED
 def ask_kernel(method: str, base: int, granule: int) -> tuple[Proof, ...]:
     """Commit past vmtool at *base*, which must be reserved and free for four granules.
 
-    Addresses must be whole pages: the kernel says ``EINVAL``. Lengths it rounds up without a word,
+    Addresses must be whole pages: the kernel says ``EINVAL``. Lengths it silently rounds up,
     which is why vmtool refuses them itself.
 
     Args:
@@ -66,9 +66,9 @@ def _length(call: str, base: int, nbytes: int, granule: int, what: str) -> Proof
         rounded = -(-nbytes // granule)
         committed = _writable(base, 4 * granule)
         _give_back(base, rounded * granule)
-        answer = f"rounded up without a word: {committed} bytes are committed"
+        answer = f"silently rounded up: {committed} bytes are committed"
         if committed is None:
-            answer = "accepted; how much was committed is not told here"
+            answer = "accepted; the committed bytes are not available here"
         right = committed in {None, rounded * granule}
     return Proof("kernel", f"{call} {what}", code == 0, answer, right)
 

@@ -31,7 +31,7 @@ def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
 
     ``view`` and ``private`` use the allocation granularity: a view at an offset that is not a
     multiple of it is refused with 1132. ``decommit`` uses pages, to which Windows extends any
-    commit without a word, which is why vmtool refuses those itself.
+    silently commit, which is why vmtool refuses those itself.
 
     Args:
         method: The commit method.
@@ -79,7 +79,7 @@ def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -
     CALLS.VirtualFree(start, 2 * granule, MEM_DECOMMIT)
     answer = "done"
     if committed != nbytes:
-        answer = f"extended without a word: {committed} bytes are committed"
+        answer = f"silently extended: {committed} bytes are committed"
     return Proof(_WHO, attempt, True, answer, committed == expected)
 
 

@@ -86,7 +86,7 @@ def test_what_ran_out_is_read_before_the_rollback_gives_it_back(fakecuda):
         fakecuda.fail("cuMemSetAccess:1=2")
         with pytest.raises(CudaOutOfMemoryError) as caught:
             backing.commit(reservation, 0, 48 * MIB)
-        assert caught.value.cause == "48 MiB was asked for and 16 MiB is free on the device"
+        assert caught.value.cause == "48 MiB was requested and 16 MiB is free on the device"
         fakecuda.fail("cuMemSetAccess:1=2")
         with pytest.raises(CudaOutOfMemoryError) as caught:
             backing.commit(reservation, 0, 2 * MIB)

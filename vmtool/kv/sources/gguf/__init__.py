@@ -41,7 +41,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     except InputError as error:
         if known is not None:
             raise
-        message = f"{architecture[:60]!r} is not an architecture that vmtool knows"
+        message = f"{architecture[:60]!r} is an unknown architecture"
         raise InputError(
             path, f"{message}, and its keys are not standard: {error}", field="general.architecture"
         ) from error

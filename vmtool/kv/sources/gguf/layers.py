@@ -38,7 +38,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What llama.cpp knows about an architecture besides the file's keys.
+    """What llama.cpp has about an architecture besides the file's keys.
 
     Attributes:
         period: One layer in *period* is full and the others windowed, unless the file says.
@@ -293,7 +293,7 @@ class Builder:
         ):
             return [False] * self._count
         if architecture.period is None and not architecture.listed:
-            fields.fail(fields.names["window"][0], "is set, where llama.cpp is not known to use it")
+            fields.fail(fields.names["window"][0], "is set, but llama.cpp does not use it here")
         if isinstance(pattern, list):
             return self._pattern_list(key, pattern)
         period = architecture.period if pattern is None else fields.checked(key, pattern)

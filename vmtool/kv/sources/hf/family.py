@@ -140,7 +140,7 @@ def _changed_fields(fields: Fields, kinds: list[LayerKind]) -> list[Fields]:
 
 
 def _count(fields: Fields, family: Family) -> int:
-    """Return the number of layers; a list of their kinds also tells it."""
+    """Return the number of layers; the length of a list of kinds will do."""
     count = fields.optional("layers", high=MAX_LAYERS)
     listed = fields.items(family.types_key)
     if count is None and listed:

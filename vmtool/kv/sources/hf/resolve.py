@@ -188,7 +188,7 @@ def _layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
         refuse_unread(fields, _without_effect(fields, family, layers))
     except InputError as error:
         similar = _similar(fields.architecture)
-        known = f"{fields.architecture[:60]!r} is not an architecture that vmtool knows"
+        known = f"{fields.architecture[:60]!r} is an unknown architecture"
         raise InputError(
             fields.where,
             f"{known}, and its fields are not standard: {error}",
@@ -275,11 +275,11 @@ def _model_type(fields: Fields) -> str:
         return ARCHITECTURES[known]
     if names:
         fields.fail("architectures", f"{str(names[0])[:60]!r} is not understood")
-    return fields.fail("model_type", "is missing, so the architecture is not known")
+    return fields.fail("model_type", "is missing, so the architecture is unknown")
 
 
 def _without_effect(fields: Fields, family: Family, layers: tuple[Layer, ...]) -> frozenset[str]:
-    """Return keys that an architecture knows, and that these layers had no use for."""
+    """Return keys of an architecture that these layers had no use for."""
     known = {key for keys in family.names.values() for key in keys}
     if not any(layer.tensors for layer in layers):
         known.update(NAMES["kv_heads"], NAMES["head_dim"])
