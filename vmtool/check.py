@@ -64,7 +64,7 @@ def run_check(
         stress_ns: How long to measure methods and leaks; with the next, with starting processes
             and with the guards it comes to some fifteen seconds.
         matrix_ns: How long to measure granules.
-        stopping: Asked about ten times a second whether to end early.
+        stopping: Called about ten times a second; true ends it early.
         progress: Called with what is done now, the steps done, and all.
     """
     began = perf_counter_ns()

@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
         if args and args[0] in _TAKE_A_COMMAND and "--" in args:
-            # click drops the "--", so that the two sides could not be told apart later.
+            # click drops the "--", so that the two sides could not be distinguished later.
             at = args.index("--")
             ctx.meta[COMMAND_AFTER] = tuple(args[at + 1 :])
             args = args[:at]
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; errors are told on stderr."""
+    """Run the command line and return the exit code; errors go to stderr."""
     unwritten: list[str] = []
     code = _run(arguments, unwritten)
     return ExitCode.CALL_FAILED if unwritten else code
@@ -174,7 +174,7 @@ def entry() -> NoReturn:
     """Run the command line and exit with the code that says how it went."""
     import signal
 
-    # Each ends the process without a word, unless whoever started it wants it ignored. Python gives
+    # Each ends the process silently, unless its parent ignores it. Python gives
     # the same to Ctrl-C itself.
     for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
         number = getattr(signal, name, None)
@@ -188,7 +188,7 @@ def entry() -> NoReturn:
 
 
 def _unforeseen(error: Exception) -> VmtoolError:
-    """Return what is told of a failure that no command expects: a full disk, no memory at all."""
+    """Return the error for a failure that no command expects: a full disk, no memory at all."""
     if isinstance(error, OSError):
         told = _refused(error) if error.errno in _REFUSALS else VmtoolError(str(error))
     else:

@@ -1,7 +1,7 @@
-"""How well a percentile is known: intervals from ranks, which assume no shape of distribution.
+"""The confidence interval of a percentile: intervals from ranks, which assume no shape of distribution.
 
 The number of samples below the true quantile *p* has the binomial distribution of *n* and *p*, so
-two ranks can be chosen between which the quantile lies with a known probability, whatever the
+two ranks can be chosen between which the quantile lies with a given probability, whatever the
 latencies look like (Hahn and Meeker, Statistical Intervals, 1991, section 5.2; David and Nagaraja,
 Order Statistics, 2003, section 7.1). The binomial is discrete, so the probability is at least the
 one asked for.

@@ -108,12 +108,12 @@ class DeviceUse:
         """Return the bytes in use; ``None`` where free memory is only a budget.
 
         Raises:
-            CudaError: If the driver does not answer.
+            CudaError: If the driver call fails.
         """
         return self._own() if self.ours else self._context.used_bytes()
 
     def others_grew(self, change: int, tolerance: int) -> bool:
-        """Tell whether a *change* beyond the *tolerance* may be somebody else's."""
+        """Return whether a *change* beyond the *tolerance* may be somebody else's."""
         return not self.ours and abs(change) > tolerance
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class Answer:
         works: Whether it was done; ``None`` if the process died of it.
         reached: The number that was reached.
         error: What the platform said, or how the process died.
-        cause: Why, as far as the counters of that moment tell; or why nothing could be refused.
+        cause: Why, as far as the counters of that moment show; or why nothing could be refused.
         signal_number: Of the signal that killed it, or its exit code as Windows gives it.
     """
 
@@ -80,7 +80,7 @@ def ask(
         backing: Which memory.
         method: Which commit method.
         number: What the question is about.
-        stopping: Asked about ten times a second whether to end without an answer.
+        stopping: Called about ten times a second; true ends it without an answer.
     """
     if stopping():
         return None

@@ -110,7 +110,7 @@ def make_result(
     Args:
         facts: The machine.
         backings: What was found of each backing.
-        tensors: Name and bytes per token of the KV tensors that were asked about.
+        tensors: Name and bytes per token of the KV tensors of the model.
         peers: What was found of each pair of devices.
     """
     here = {each.granularity.commit_bytes for each in backings if each.granularity is not None}

@@ -81,7 +81,7 @@ def search_ceiling(
     Doubles (or halves) from 1 GiB, or from *most*, until the answer changes, then bisects.
 
     Args:
-        works: Tells whether a size works; if one does, all smaller ones must. ``None`` ends the
+        works: Returns whether a size works; if one does, all smaller ones must. ``None`` ends the
             search where it is.
         unit: What sizes are multiples of.
         tries: The most calls of *works*.
@@ -137,7 +137,7 @@ def find_limits(
         backing: Which memory.
         methods: Which commit methods.
         progress: Called with the number of tries so far.
-        stopping: Asked about ten times a second whether to end early.
+        stopping: Called about ten times a second; true ends it early.
 
     Raises:
         RefusedError: If nothing is safe to commit, so that ``advise`` could try nothing.

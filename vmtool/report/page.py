@@ -65,7 +65,7 @@ def _text(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-# The browser is told to load nothing and to run no script, also if a string slipped through.
+# The policy forbids the browser to load anything or to run a script, also if a string slipped through.
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )

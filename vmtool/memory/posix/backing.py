@@ -118,7 +118,7 @@ class PosixBacking:
         calls: The calls to make; tests pass failing ones.
 
     Raises:
-        UsageError: If *method* is unknown, or lacks what is asked for.
+        UsageError: If *method* is unknown, or lacks what is requested.
         UnavailableError: If this platform lacks what *prefault*, *huge* or *node* needs, or no
             huge page of that size can be had, which is tried.
     """

@@ -80,7 +80,7 @@ def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis:
     Args:
         code: ``ENOMEM`` or ``EINVAL`` of mmap; ``EFAULT`` of ``MADV_POPULATE_WRITE``, which is
             SIGBUS where pages are touched instead.
-        nbytes: The length that was asked for.
+        nbytes: The length that was requested.
         limits: The limits at that moment.
     """
     size = format_size(limits.page_bytes)
@@ -104,7 +104,7 @@ def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis:
     return Diagnosis(
         "huge-page-pool",
         f"the pool has {limits.pool_pages:,} huge pages of {size}, {limits.free_pages or 0:,} of "
-        f"them free; {format_size(nbytes)} was asked for",
+        f"them free; {format_size(nbytes)} was requested",
         f"echo {needed} > {pool}"
         + (
             f", or boot with hugepagesz=1G hugepages={needed}: memory may be too fragmented later"

@@ -33,7 +33,7 @@ def prove_guards(
     Args:
         backing: Which memory.
         methods: Which commit methods.
-        stopping: Asked about ten times a second whether to end early.
+        stopping: Called about ten times a second; true ends it early.
 
     Returns:
         One check for each write, named ``guard.METHOD.CASE``; fewer if *stopping* ended it.
@@ -45,7 +45,7 @@ def prove_guards(
     if device_ordinal(backing) is not None:
         raise UnavailableError(
             "the CPU cannot write to a device's memory, so guards cannot be tested there",
-            hint="vmtool granularity --prove asks its driver",
+            hint="use vmtool granularity --prove",
         )
     checks: list[Check] = []
     for method in methods:
