@@ -106,7 +106,7 @@ def parse_assertion(text: str) -> Condition:
     """Return the condition that one run must meet: ``commit.p99<5ms``, ``cycles_per_s>10000``.
 
     Durations need a unit, because a bare number would have to be guessed. ``bytes_per_s`` takes
-    a size. A method's name in front (``protect.commit.p99<5ms``) asks about that method only.
+    a size. A method's name in front (``protect.commit.p99<5ms``) restricts it to that method.
 
     Raises:
         UsageError: If *text* is not such a condition.
@@ -209,7 +209,7 @@ def judge_change(
 
 
 def measured(metric: Metric, method: MethodResult) -> Fraction | str:
-    """Return what *method* measured for *metric*, or why it cannot be told."""
+    """Return what *method* measured for *metric*, or why it cannot be decided."""
     if metric.phase is None:
         return Fraction(getattr(method, metric.statistic))
     if metric.phase == CYCLE:

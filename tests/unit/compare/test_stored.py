@@ -74,7 +74,7 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
         ('{"schema": 5}', "not a document of vmtool"),
         (
             '{"schema": "vmtool.stress", "version": 3}',
-            "version: has version 3; this vmtool knows 2",
+            "version: has version 3; this vmtool reads 2",
         ),
         ('{"schema": "vmtool.stress", "version": 1}', "command: is missing"),
         ('{"schema": "vmtool.stress", "version": 1, "command": []}', "vmtool: is missing"),
@@ -83,7 +83,7 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
         ('{"a": -Infinity}', "-Infinity is not"),
         ('{"a": 1e999}', "does not fit"),
         ('{"a": ' + "9" * 5000 + "}", "5000 digits"),
-        ('{"a": 1, "a": 2}', "'a' is given twice"),
+        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a":' * 200_000, "nested too deeply"),
         (b"\xff\xfe{\x00", "is not JSON"),
