@@ -17,7 +17,7 @@ def ask(monkeypatch):
     return encode
 
 
-def test_results_are_utf_8_unless_asked(monkeypatch):
+def test_results_are_utf_8_by_default(monkeypatch):
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
     assert result_encoding()[0] == "utf-8"
 

@@ -83,7 +83,7 @@ def test_a_device_out_of_memory_says_what_is_free(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_a_lost_device_is_told_once_and_called_no_more(run_with_fakecuda):
+def test_a_lost_device_is_reported_once_and_called_no_more(run_with_fakecuda):
     ran = run_with_fakecuda(["grow", "--to", "8MiB", "--backing", "cuda"], fail="cuMemMap:2=719")
     assert ran.returncode == 1
     assert "CUDA_ERROR_LAUNCH_FAILED" in ran.stderr

@@ -141,7 +141,7 @@ def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
 
 
 @pytest.mark.parametrize("driver_model", ["wddm", "wsl"])
-def test_where_free_memory_is_a_budget_it_is_not_told_what_is_released(fakecuda, driver_model):
+def test_where_free_memory_is_a_budget_released_memory_is_not_reported(fakecuda, driver_model):
     from vmtool.memory import open_device
     from vmtool.probes.grow import GrowPlan, run_growth
 
@@ -280,7 +280,7 @@ def allocations(ran):
     }
 
 
-def test_granularity_tells_every_kind_of_allocation(run_with_fakecuda):
+def test_granularity_shows_every_kind_of_allocation(run_with_fakecuda):
     ran = run_with_fakecuda(
         ["granularity", "--backing", "cuda:0", "--json"],
         granularity="64KiB",
@@ -306,7 +306,7 @@ def test_granularity_tells_every_kind_of_allocation(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_what_a_device_does_not_offer_is_not_asked_for(run_with_fakecuda):
+def test_what_a_device_does_not_support_is_not_requested(run_with_fakecuda):
     ran = run_with_fakecuda(["granularity", "--backing", "cuda:0", "--json"], posix_fd=0)
     assert allocations(ran)["device", "posix-fd", None] == (False, None, None)
     assert allocations(ran)["device", "none", "rdma"] == (False, None, None)

@@ -64,7 +64,7 @@ def test_a_model_adds_its_kv_tensors(vmtool):
     assert found["v", 65536] == 32
 
 
-def test_tensors_of_one_name_are_told_apart_by_their_layers(vmtool):
+def test_tensors_of_one_name_are_distinguished_by_their_layers(vmtool):
     # Gemma 4 12B has more KV heads in its sliding window layers than in the others.
     document = vmtool("granularity", "--model", "gemma-4-12b", "--json").document
     names = {t["tensor"] for t in document["tokens_per_granule"]}
@@ -108,7 +108,7 @@ def test_a_token_larger_than_the_granule_says_how_many_it_takes(vmtool):
     assert "0: a token takes 2 granules" in ran.stdout
 
 
-def test_prove_asks_vmtool_and_the_kernel(vmtool):
+def test_prove_tries_vmtool_and_the_kernel(vmtool):
     ran = vmtool("granularity", "--prove", "--json")
     assert ran.code == 0
     checks = ran.document["backings"][0]["checks"]
@@ -141,7 +141,7 @@ def test_a_wrong_granule_fails_the_command(vmtool, monkeypatch):
     assert "the granularity is wrong" in ran.stderr
 
 
-def test_an_absent_backing_asked_for_by_name_is_exit_4(vmtool, monkeypatch):
+def test_an_absent_backing_requested_by_name_is_exit_4(vmtool, monkeypatch):
     monkeypatch.setattr(
         "vmtool.probes.granularity.probe",
         lambda name, **_: BackingGranularity(name, absent="no driver", hint="install one"),

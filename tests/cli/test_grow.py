@@ -302,7 +302,7 @@ def test_the_picture_has_the_first_and_the_last_step_and_at_most_16():
     assert (rows[0], rows[-1], len(rows)) == (0, 999, 16)
 
 
-def test_a_bar_tells_length_rounding_and_reserve_apart():
+def test_a_bar_distinguishes_length_rounding_and_reserve():
     assert bar(25, 50, 100, 8) == "██▒▒····"
     assert bar(0, 0, 100, 4) == "····"
     assert bar(100, 100, 100, 4) == "████"

@@ -69,7 +69,7 @@ def _no_floats(value):
     return not isinstance(value, float)
 
 
-def test_granules_that_are_asked_for_join_the_table(estimate):
+def test_given_granules_join_the_table(estimate):
     body = estimate("phi-2 --budget 1GiB --granule 20MiB --granule 4KiB --json").document
     assert body["granule_bytes"] == 20 * MIB
     key = body["tensors"][0]
@@ -78,11 +78,11 @@ def test_granules_that_are_asked_for_join_the_table(estimate):
     assert (small["tokens"], small["granules_per_token"]) == (0, 2)
 
 
-def test_a_token_larger_than_a_granule_is_told_in_granules(estimate):
+def test_a_token_larger_than_a_granule_is_reported_in_granules(estimate):
     assert "0: 2 granules a token" in estimate("phi-2 --budget 1GiB --granule 4KiB").stdout
 
 
-def test_a_policy_that_cannot_be_is_told_and_the_others_are_shown(estimate):
+def test_an_impossible_policy_is_named_and_the_others_are_shown(estimate):
     text = estimate("phi-2 --budget 1GiB --granule 4KiB").stdout
     assert "floor-per-page: a token of k is 5120 B" in text
     assert re.search(r"^token-major ", text, re.MULTILINE)
@@ -148,7 +148,7 @@ def test_an_fp8_checkpoint_has_an_fp8_cache_unless_a_format_is_named(estimate, f
     assert (body["format_origin"], body["sequence"]["slope_bytes"]) == ("as given", 131_072)
 
 
-def test_llama_cpp_does_not_know_what_a_checkpoint_asks_for(estimate, fp8_checkpoint):
+def test_llama_cpp_ignores_the_format_of_the_checkpoint(estimate, fp8_checkpoint):
     assert "K (bf16)" in estimate(f"{fp8_checkpoint} --as llama.cpp --budget 1GiB").stdout
 
 
@@ -260,7 +260,7 @@ def test_cross_attention_is_not_counted_for_each_token(estimate):
     assert (layer["bytes_per_token_held"], layer["cross_attention_bytes"]) == (5120, 7_680_000)
 
 
-def test_a_stride_that_limits_is_told(estimate):
+def test_a_stride_that_limits_is_reported(estimate):
     text = estimate("gemma-4-26b-a4b --budget 16GiB").stdout
     assert "head-major: one holds no more than its stride of 262,144 tokens (--context)" in text
     text = estimate("falcon-mamba-7b --budget 16GiB --context 8192").stdout
@@ -270,7 +270,7 @@ def test_a_stride_that_limits_is_told(estimate):
     assert "262,144 tokens; limited by the stride, not by the budget" in text
 
 
-def test_a_format_that_vllm_changes_is_told(estimate):
+def test_a_format_that_vllm_changes_is_reported(estimate):
     text = " ".join(estimate("deepseek-v3.2 --budget 80GiB --dtype fp8").stdout.split())
     assert "vLLM's FLASHMLA_SPARSE keeps it as --dtype fp8_ds_mla" in text
     for line in ("deepseek-v3.2", "deepseek-v3 --dtype fp8", "deepseek-v3.2 --dtype fp8_ds_mla"):
@@ -326,7 +326,7 @@ def test_compare_marks_the_best(estimate):
     assert marked == [["fp8", "64KiB"], ["fp8", "2MiB"]]
 
 
-def test_best_is_what_holds_most_sequences_of_the_length_asked_about(estimate):
+def test_best_holds_most_sequences_of_the_given_length(estimate):
     models = "model=llama-3.1-8b,gemma-3-12b,deepseek-v3"
     text = estimate(f"--compare {models} --budget 16GiB --context 8192").stdout
     title, table = text.split("\n\n")
@@ -412,7 +412,7 @@ def compared_lines(estimate, monkeypatch):
     return call
 
 
-def test_compare_tells_what_is_not_possible(estimate):
+def test_compare_reports_impossible_combinations(estimate):
     ran = estimate("llama-3.1-8b --budget 1GiB --compare dtype=bf16,fp8_ds_mla --json")
     bf16, other = ran.document["rows"]
     assert bf16["best"] is True
@@ -455,7 +455,7 @@ def test_csv_on_stdout_takes_the_place_of_the_table(estimate):
     assert "it is a format of latent" in other["problem"]
 
 
-def test_sweep_steps_and_ends_where_it_is_told(estimate):
+def test_sweep_steps_and_ends_as_given(estimate):
     body = estimate("llama-3-8b --budget 16GiB --sweep context=1k..4000:1k --json").document
     assert [row["context_tokens"] for row in body["rows"]] == [1024, 2048, 3072, 4000]
 
@@ -565,7 +565,7 @@ def test_as_llama_cpp_prints_its_lines(estimate):
         ("llama-3.1-8b --hub a/b", "not both"),
     ],
 )
-def test_wrong_usage_is_told_with_code_2(estimate, line, words):
+def test_wrong_usage_is_reported_with_code_2(estimate, line, words):
     ran = estimate(line if "--budget" in line else f"{line} --budget 1GiB")
     assert (ran.code, ran.stdout) == (2, "")
     assert words in ran.stderr
@@ -579,7 +579,7 @@ def test_no_device_is_opened_for_a_name_that_is_refused(estimate, name):
     assert "opening" not in ran.stderr
 
 
-def test_a_device_that_is_not_there_is_told_with_code_4(estimate):
+def test_a_device_that_is_not_there_is_reported_with_code_4(estimate):
     ran = estimate("gpt2 --budget cuda:99999")
     assert (ran.code, ran.stdout) == (4, "")
 
@@ -599,7 +599,7 @@ def test_a_refusal_leaves_the_file_of_an_earlier_result_alone(estimate, tmp_path
     assert (ran.code, path.read_text()) == (2, "earlier")
 
 
-def test_a_csv_that_cannot_be_written_is_told(estimate, tmp_path):
+def test_a_csv_that_cannot_be_written_is_reported(estimate, tmp_path):
     path = shlex.quote(str(tmp_path / "no" / "where.csv"))
     ran = estimate(f"gpt2 --budget 1GiB --sweep context=1k..2k --csv {path}")
     assert ran.code == 2
@@ -651,7 +651,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(st.tuples(OPTIONS, WORDS), max_size=3), st.sampled_from(["gpt2", "qwen3.5-27b"]))
-def test_whatever_is_asked_ends_in_an_answer_or_in_words(options, model):
+def test_every_question_ends_in_an_answer_or_an_error(options, model):
     out, err = io.StringIO(), io.StringIO()
     arguments = [part for option in options for part in option]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -81,7 +81,7 @@ def test_wrong_usage_is_2(vmtool, arguments, words):
     assert words in ran.stderr
 
 
-def test_bad_lines_are_told_by_number(vmtool, tmp_path):
+def test_bad_lines_are_reported_by_number(vmtool, tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"prompt_len": 5, "output_len": 5}\n{"prompt_len": -5, "output_len": 5}\n')
     ran = vmtool("kv-replay", str(path), *SMALL[1:])
@@ -261,7 +261,7 @@ def test_a_comparison_marks_the_best_and_says_what_is_not_possible(vmtool, tmp_p
     assert (tmp_path / "t.html").read_text(encoding="utf-8").count("<svg") == 2
 
 
-def test_a_comparison_on_real_memory_tells_rows_that_are_not_possible(vmtool, tmp_path):
+def test_a_comparison_on_real_memory_names_impossible_rows(vmtool, tmp_path):
     files = ("--csv", str(tmp_path / "t.csv"), "--html", str(tmp_path / "t.html"))
     ran = vmtool(
         *("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", *files),

@@ -22,7 +22,7 @@ def test_a_terminal_gets_no_line_wider_than_itself(capsys, monkeypatch):
     assert lines[1].startswith("  ")
 
 
-def test_a_word_that_is_too_long_is_not_cut(capsys, monkeypatch):
+def test_a_long_word_is_not_cut(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "20")
     number = "1" * 30

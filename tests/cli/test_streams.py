@@ -60,7 +60,7 @@ def test_a_full_disk_is_an_error(command, code, monkeypatch, tmp_path):
     assert "No space left on device" in ran.stderr
 
 
-def test_a_closed_stdout_is_told_before_the_run():
+def test_a_closed_stdout_is_reported_before_the_run():
     ran = shell("stress --duration 1h", ">&-")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "cannot write stdout: it is closed" in ran.stderr
@@ -117,7 +117,7 @@ def test_no_result_is_written_over_what_is_read(command, tmp_path):
         ("-o", "granularity"),
     ],
 )
-def test_a_file_in_no_folder_is_told_before_anything_starts(option, command, tmp_path):
+def test_a_file_in_no_folder_is_reported_before_anything_starts(option, command, tmp_path):
     ran = shell(f"{command} {option} {tmp_path}/none/x", "")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
@@ -127,7 +127,7 @@ def test_a_file_in_no_folder_is_told_before_anything_starts(option, command, tmp
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="where not even root writes: Linux")
-def test_a_folder_that_nobody_writes_to_is_told_before_anything_starts():
+def test_a_read_only_folder_is_reported_before_anything_starts():
     ran = shell("stress --duration 1h -o /sys/kernel/x", "")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "cannot write '/sys/kernel/x': " in ran.stderr

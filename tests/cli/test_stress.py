@@ -331,7 +331,7 @@ def test_the_matrix_covers_every_pattern_method_and_granule(vmtool):
     assert all(cell["cycles"] > 0 and not cell["failed"] for cell in ran.document["cells"])
 
 
-def test_the_matrix_shows_the_waste_of_a_model_for_the_granules_asked_for(vmtool):
+def test_the_matrix_shows_the_waste_of_a_model_for_the_granules_requested(vmtool):
     granules = ("--granule", "64KiB,2MiB", "--model", "llama-3.1-8b", "--context", "1k")
     ran = vmtool(
         "matrix", "--duration", "1s", "--capacity", "4MiB", "--method", host_methods()[0], *granules

@@ -126,7 +126,7 @@ def test_a_bound_on_what_a_pool_keeps_makes_it_create(run_with_fakecuda):
 
 
 @pytest.mark.parametrize(("waits", "expected"), [(0, False), (1, True)])
-def test_it_tells_whether_unmapping_waited_for_running_work(run_with_fakecuda, waits, expected):
+def test_whether_unmapping_waited_for_running_work_is_reported(run_with_fakecuda, waits, expected):
     ran = run_with_fakecuda(stress("--touch", "none"), busy_ms=3, unmap_waits=waits)
     assert ran.returncode == 0, ran.stderr
     unmapping = json.loads(ran.stdout)["unmapping"]
@@ -135,7 +135,7 @@ def test_it_tells_whether_unmapping_waited_for_running_work(run_with_fakecuda, w
     ran.assert_clean()
 
 
-def test_work_that_never_lasts_tells_nothing(run_with_fakecuda):
+def test_work_that_is_too_short_shows_nothing(run_with_fakecuda):
     unmapping = json.loads(run_with_fakecuda(stress()).stdout)["unmapping"]
     assert unmapping["waited"] is None
 
@@ -155,7 +155,7 @@ def test_a_small_device_gets_a_small_budget(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_addresses_that_run_out_are_told_apart_from_memory(run_with_fakecuda):
+def test_addresses_that_run_out_are_distinguished_from_memory(run_with_fakecuda):
     ran = run_with_fakecuda(stress(), va_limit="8MiB")
     assert ran.returncode == 1
     assert "address space" in ran.stderr
@@ -163,7 +163,7 @@ def test_addresses_that_run_out_are_told_apart_from_memory(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_mappings_that_run_out_are_told_apart_from_memory(run_with_fakecuda):
+def test_mappings_that_run_out_are_distinguished_from_memory(run_with_fakecuda):
     arguments = ["--granule", "64KiB", "--pattern", "random"]
     ran = run_with_fakecuda(stress(*arguments), granularity="64KiB", max_mappings=4)
     assert ran.returncode == 1
@@ -193,7 +193,7 @@ def test_a_call_that_fails_ends_the_run_and_gives_everything_back(run_with_fakec
     ran.assert_clean()
 
 
-def test_an_injected_fault_is_told_as_one(run_with_fakecuda):
+def test_an_injected_fault_is_reported_as_injected(run_with_fakecuda):
     ran = run_with_fakecuda(stress("--inject", "cuMemMap:5=CUDA_ERROR_INVALID_VALUE"))
     assert ran.returncode == 1
     (failure,) = json.loads(ran.stdout)["failures"]

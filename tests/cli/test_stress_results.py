@@ -53,7 +53,7 @@ def test_an_assertion_that_fails_is_exit_3_and_in_the_document(vmtool):
 
 
 @pytest.mark.parametrize("option", ["--html", "--csv"])
-def test_a_file_that_cannot_be_written_is_told_before_the_run(vmtool, tmp_path, option):
+def test_a_file_that_cannot_be_written_is_reported_before_the_run(vmtool, tmp_path, option):
     ran = vmtool("stress", "--duration", "1h", option, str(tmp_path / "none" / "file"))
     assert ran.code == 2
     assert "cannot write" in ran.stderr

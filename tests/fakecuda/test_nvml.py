@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(("mode", "counted"), [("on", True), ("wddm", False)])
-def test_ours_and_others_are_told_apart(fakecuda_lib, tmp_path, mode, counted):
+def test_ours_and_others_are_distinguished(fakecuda_lib, tmp_path, mode, counted):
     path = control.environment(tmp_path)["PYTHONPATH"]
     env = {"PYTHONPATH": f"{NVML}:{path}", "FAKENVML": mode}
     settings = {"others": "200MiB", "context_memory": "10MiB"}

@@ -152,7 +152,7 @@ def test_busy_work_takes_its_time_on_its_own_stream(fakecuda):
     fakecuda.reset()
 
 
-def test_events_tell_the_time_of_their_streams_work(fakecuda):
+def test_events_measure_the_work_of_their_stream(fakecuda):
     from fakecuda.rig import Rig
 
     fakecuda.reset(granularity="64KiB", busy_ms=30)

@@ -62,7 +62,7 @@ def test_a_wheel_with_another_digest_is_refused_and_removed(
     assert not wheel.exists()
 
 
-def test_a_python_without_a_windows_twin_is_refused(windows_python, monkeypatch):
+def test_a_python_without_a_windows_build_is_refused(windows_python, monkeypatch):
     monkeypatch.setattr(windows_python.sys, "version_info", (3, 99, 0, "final", 0))
     with pytest.raises(SystemExit) as caught:
         windows_python.minor_version()
@@ -86,7 +86,7 @@ def test_wines_environment_is_free_of_this_pythons(load, monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
-def test_a_refused_limit_of_open_files_is_no_fault(load, monkeypatch):
+def test_a_refused_limit_of_open_files_is_no_error(load, monkeypatch):
     """Only root may raise the hard limit, to which Wine raises its own."""
     import resource
 

@@ -103,7 +103,7 @@ def test_a_number_of_many_digits_is_too_large_and_no_nonsense(text, words):
     assert len(str(caught.value)) < 200
 
 
-def test_an_unknown_unit_lists_the_known_ones():
+def test_an_unknown_unit_lists_the_valid_ones():
     with pytest.raises(ValueError, match=r"unknown unit 'Mi'.*kib.*mib"):
         parse_size("1Mi")
 

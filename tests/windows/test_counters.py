@@ -50,7 +50,7 @@ def test_the_ledgers_of_a_range_follow_every_step(method):
     assert ledgers() == Counters(0, 0, 0, 0)
 
 
-def test_a_range_is_clipped_to_what_was_asked():
+def test_a_range_is_clipped_to_the_given_one():
     backing = open_backing("host", method="private")
     g = backing.granularity
     reservation = backing.reserve(8 * g)
@@ -61,7 +61,7 @@ def test_a_range_is_clipped_to_what_was_asked():
     backing.unreserve(reservation)
 
 
-def test_the_process_and_several_ranges_are_told_together():
+def test_the_process_and_several_ranges_are_read_together():
     backing = open_backing("host")
     first, second = (backing.reserve(1 << 24) for _ in range(2))
     before = read_process()
@@ -89,7 +89,7 @@ def test_areas_are_counted_as_the_ledger_counts_them():
     assert sorted(found)[2] == 2
 
 
-def test_the_charge_of_the_process_is_whole_or_not_told():
+def test_the_charge_of_the_process_is_complete_or_not_available():
     """Wine and older Windows leave out the counters that it is made of."""
     charge = read_process().charge_bytes
     if wine_version():
@@ -123,7 +123,7 @@ def test_facts_name_wine_and_not_windows():
     assert facts.memory.total_bytes > 0
 
 
-def test_large_pages_and_the_right_to_them_are_told():
+def test_large_pages_and_the_privilege_for_them_are_read():
     assert large_page_bytes() in {None, 2 << 20, 4 << 20}
     assert may_lock_memory() in {True, False}
     huge = read_facts().huge_pages

@@ -158,7 +158,7 @@ def test_a_worker_that_uses_memory_which_is_not_there_is_named_by_its_exception(
     assert "not committed" in accident["cause"]
 
 
-def test_a_signal_that_was_asked_for_is_told_as_that():
+def test_an_injected_signal_is_reported_as_injected():
     code, out, err = run(
         *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
         *("--method", "private", "--inject", "VirtualFree:9=SIGSEGV"),

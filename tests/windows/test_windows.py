@@ -128,7 +128,7 @@ def test_pages_are_released_alone_by_decommit():
     backing.unreserve(reservation)
 
 
-def test_the_system_is_asked_for_the_granule_past_vmtool(method):
+def test_the_granule_is_queried_from_the_system_directly(method):
     backing = open_backing("host", method=method)
     proofs = [p for p in prove_granularity(backing) if p.who != "vmtool"]
     assert {proof.who for proof in proofs} == {"Windows"}
@@ -174,7 +174,7 @@ def test_the_system_is_asked_for_the_granule_past_vmtool(method):
         ("CloseHandle", (0x44,), "CloseHandle(0x44)"),
     ],
 )
-def test_a_failed_call_is_told_as_it_was_made(call, arguments, text):
+def test_a_failed_call_is_reported_with_its_arguments(call, arguments, text):
     ctypes.set_last_error(487)
     error = call_error(call, *arguments)
     assert str(error).startswith(f"{text} failed: ERROR_INVALID_ADDRESS (487)")

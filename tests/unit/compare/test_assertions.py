@@ -103,7 +103,7 @@ def test_an_assertion_holds_for_every_method_of_the_run():
 @pytest.mark.parametrize(
     "text", ["touch.p50<1s", "protect.commit.p50<1s", "commit.p99.9<1s", "commit.p50<1ns"]
 )
-def test_what_cannot_be_told_has_not_been_met(text):
+def test_what_cannot_be_measured_fails_the_assertion(text):
     check = evaluate(parse_assertion(text), run(method(commit=gaussian(1, 500, 100))))
     assert check.outcome is CheckOutcome.FAILED
     assert hint(check)

@@ -29,7 +29,7 @@ def exactly_below(count, quantile, rank):
     st.sampled_from([HALF, Fraction(9, 10), Fraction(99, 100)]),
     st.sampled_from([0.9, 0.95, 0.975, 0.999]),
 )
-def test_ranks_enclose_the_quantile_with_the_confidence_asked_for_and_no_wider(
+def test_ranks_enclose_the_quantile_with_the_given_confidence_and_no_wider(
     count, quantile, confidence
 ):
     low, high = quantile_ranks(count, quantile, confidence)

@@ -94,7 +94,7 @@ def test_a_key_that_an_older_vmtool_did_not_write_has_its_default(tmp_path):
         ('{"a\u202eb": 1}', "control characters"),
     ],
 )
-def test_a_bad_file_is_told_by_its_name_and_place(tmp_path, content, words):
+def test_a_bad_file_is_reported_by_name_and_field(tmp_path, content, words):
     path = store(tmp_path / "bad.json", content)
     with pytest.raises(InputError) as caught:
         read_run(path)

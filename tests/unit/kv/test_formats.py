@@ -118,7 +118,7 @@ def test_without_a_name_the_cache_has_16_bits(stated, used):
     assert choose_formats(stated, key=None, value=None).key.name == used
 
 
-def test_the_format_that_a_checkpoint_asks_for_gives_way_to_a_named_one():
+def test_a_given_format_overrides_that_of_the_checkpoint():
     formats = choose_formats("fp16", key=None, value=None, cache_dtype="fp8")
     assert [formats.key.name, formats.value.name, formats.state.name] == ["fp8", "fp8", "fp16"]
     formats = choose_formats("fp16", key="bf16", value="bf16", cache_dtype="fp8")

@@ -73,7 +73,7 @@ def test_compressed_entries_are_rounded_up():
     st.integers(0, 1 << 24),
     st.integers(0, 1 << 16),
 )
-def test_tokens_held_never_falls_as_a_sequence_grows(span, size, ratio, ranks, n, in_flight):
+def test_kept_tokens_never_fall_as_a_sequence_grows(span, size, ratio, ranks, n, in_flight):
     extent = Extent(span, size, ratio, ranks)
     held = extent.tokens_held(n, in_flight)
     assert held <= extent.tokens_held(n + 1, in_flight)

@@ -229,7 +229,7 @@ def test_ancestry_goes_from_the_group_to_the_mount(root, path, inside):
     assert ancestry(mount, path) == (*(f"/cg{name}" for name in inside), "/cg")
 
 
-def test_membership_tells_the_versions_apart():
+def test_membership_distinguishes_the_versions():
     text = "9:name=systemd:/x\n4:cpu,memory:/m:with:colons\n0::/u\nnonsense\n"
     assert parse_membership(text) == {1: "/m:with:colons", 2: "/u"}
 

@@ -269,12 +269,12 @@ def test_wine_is_not_taken_for_windows():
     assert "wine" in [check.kind for check in examine(wine)]
 
 
-def test_a_machine_that_tells_nothing_is_not_rated_beyond_its_pages():
+def test_a_machine_without_facts_is_rated_by_its_pages_only():
     silent = MachineFacts(system=replace(HEALTHY.system, os="Darwin"), page_bytes=16 * KIB)
     assert [check.kind for check in examine(silent)] == ["page-size", "not-available"]
 
 
-def test_what_macos_tells_is_rated_and_what_it_lacks_is_named():
+def test_facts_of_macos_are_rated_and_missing_ones_named():
     facts = MachineFacts(
         system=replace(HEALTHY.system, os="Darwin"),
         page_bytes=16 * KIB,

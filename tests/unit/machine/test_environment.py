@@ -17,7 +17,7 @@ def test_bare_metal_is_none_of_these(recorded):
 
 
 @pytest.mark.parametrize(("version", "expected"), [(WSL2, 2), (WSL1, 1), ("Linux 6.1", None)])
-def test_wsl_1_and_2_are_told_apart(version, expected):
+def test_wsl_1_and_2_are_distinguished(version, expected):
     assert parse_wsl(version) == expected
 
 
@@ -28,7 +28,7 @@ def test_wsl_1_and_2_are_told_apart(version, expected):
         "Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016\n",
     ],
 )
-def test_gvisor_is_known_by_its_version(recorded, version):
+def test_gvisor_is_recognised_by_its_version(recorded, version):
     assert read_environment(recorded({"/proc/version": version}), {}).gvisor
 
 

@@ -113,7 +113,7 @@ def test_nodes_and_pressure_and_the_cache_of_zfs_are_read(recorded):
     assert parse_pressure("nonsense") is None
 
 
-def test_a_machine_that_tells_nothing_has_unknown_facts(recorded):
+def test_facts_that_cannot_be_read_are_unknown(recorded):
     facts = read_linux_facts(recorded({}), MemoryFacts())
     assert facts.memory.total_bytes is None
     assert facts.commit.headroom_bytes is None
@@ -168,7 +168,7 @@ def test_the_safe_part_keeps_a_reserve_that_scales(available, safe):
     assert safe_part(available) == safe
 
 
-def test_this_machine_tells_its_facts():
+def test_the_facts_of_this_machine_are_read():
     facts = read_facts()
     assert facts.page_bytes > 0
     assert facts.memory.total_bytes > 0

@@ -198,7 +198,7 @@ def test_one_commit_over_ram_and_swap_is_refused_in_the_heuristic_mode_only():
     assert kinds(demand, replace(ROOMY, commit=replace(ROOMY.commit, mode=1))) == []
 
 
-def test_device_memory_is_held_against_what_is_free():
+def test_device_memory_is_compared_with_what_is_free():
     assert check(Demand(device_bytes=9 * GIB, device_free_bytes=10 * GIB), ROOMY) == ()
     (finding,) = check(Demand(device_bytes=10 * GIB, device_free_bytes=10 * GIB), ROOMY)
     assert (finding.kind, finding.safe) == ("device-memory", 9 * GIB)

@@ -53,7 +53,7 @@ def test_ledgers_are_sums_and_only_accounted_areas_are_charge():
     assert sum_areas(parse_smaps(SMAPS)) == Counters(GIB + 3 * 4096, 2 * MIB, 12288 + 8192, 3)
 
 
-def test_without_vmflags_the_charge_is_not_told():
+def test_without_vmflags_the_charge_is_not_available():
     lines = [line for line in SMAPS if not line.startswith(b"VmFlags")]
     assert sum_areas(parse_smaps(lines)).charge_bytes is None
 
@@ -74,7 +74,7 @@ def test_the_process_agrees_with_statm():
 @pytest.mark.parametrize(
     ("method", "charged_after"), [("fixed", 0), ("protect", 8 * PAGE), ("advise", 0)]
 )
-def test_a_range_tells_reserve_commit_touch_and_release_apart(method, charged_after):
+def test_a_range_distinguishes_reserve_commit_touch_and_release(method, charged_after):
     backing = open_backing(method=method)
     reservation = backing.reserve(GIB)
     base = reservation.base

@@ -49,19 +49,19 @@ class Libc:
         self.proc_pid_rusage = proc_pid_rusage
 
 
-def test_address_space_and_footprint_are_told_and_nothing_else():
+def test_only_address_space_and_footprint_are_available():
     assert read_task_counters(Libc()) == Counters(
         address_space_bytes=421_117_640_704, resident_bytes=5_423_104
     )
     assert read_virtual_size(Libc()) == 421_117_640_704
 
 
-def test_a_refused_call_tells_nothing():
+def test_after_a_refused_call_nothing_is_available():
     assert read_task_counters(Libc(refuse=True)) == Counters()
     assert read_virtual_size(Libc(refuse=True)) is None
 
 
 @pytest.mark.parametrize("parse", [parse_virtual_size, parse_footprint])
-def test_a_short_answer_is_not_told(parse):
+def test_a_short_answer_is_not_available(parse):
     assert parse(b"") is None
     assert parse(USAGE[:7]) is None

@@ -78,7 +78,7 @@ def test_anything_else_is_wrong_usage(text):
     assert "CALL:N" in caught.value.hint
 
 
-def test_an_unknown_call_is_refused_and_the_known_are_named():
+def test_an_unknown_call_is_refused_and_the_valid_are_named():
     table, _ = _table()
     with pytest.raises(UsageError, match="cuMemMap") as caught:
         FaultyCalls([Fault("cuMemMap", 1, False, "CUDA_ERROR_OUT_OF_MEMORY")]).wrap(table)

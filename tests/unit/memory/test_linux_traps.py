@@ -275,7 +275,7 @@ def test_past_rlimit_data_not_one_more_page_is_had():
     assert "RLIMIT_DATA is 256 MiB" in found["cause"]
 
 
-def test_a_writable_reservation_is_held_against_rlimit_data():
+def test_a_writable_reservation_counts_towards_rlimit_data():
     found = in_child("""
         resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
         try:
@@ -286,7 +286,7 @@ def test_a_writable_reservation_is_held_against_rlimit_data():
     assert "RLIMIT_DATA is 256 MiB" in found["cause"]
 
 
-def test_no_range_left_is_told_from_no_memory():
+def test_a_lack_of_addresses_is_distinguished_from_a_lack_of_memory():
     with pytest.raises(OutOfMemoryError) as caught:
         open_backing().reserve(1 << 50)
     assert "address space" in caught.value.cause
@@ -307,7 +307,7 @@ def flags_at(address: int) -> set[str]:
 
 
 @pytest.mark.parametrize("method", ["fixed", "protect", "advise"])
-def test_huge_reservations_are_aligned_and_every_commit_asks_for_huge_pages(method):
+def test_huge_reservations_are_aligned_and_every_commit_requests_huge_pages(method):
     """A new mapping by MAP_FIXED has lost the advice of the one that it replaces."""
     backing = open_backing(huge=True, method=method)
     reservation = backing.reserve(8 << 20)

@@ -304,7 +304,7 @@ def test_memory_that_is_not_given_back_is_found():
     assert released.values["unreleased_bytes"] == MIB
 
 
-def test_a_copied_buffer_keeps_what_it_is_told_to():
+def test_a_copied_buffer_keeps_the_given_bytes():
     buffer = CopiedBuffer()
     buffer.grow_to(2 * PAGE, keep=0)
     with buffer.view() as view:

@@ -25,7 +25,7 @@ def test_the_host_proves_its_granule_and_gives_everything_back():
 @pytest.mark.parametrize(
     ("method", "call"), [("fixed", "mmap"), ("protect", "mprotect"), ("advise", "mprotect")]
 )
-def test_the_kernel_is_asked_by_the_call_that_commits(method, call):
+def test_the_kernel_is_tried_with_the_call_that_commits(method, call):
     proofs = [p for p in prove_granularity(open_backing(method=method)) if p.who == "kernel"]
     assert {proof.attempt.split()[0] for proof in proofs} == {call}
     refused = [proof.answer for proof in proofs if not proof.accepted]

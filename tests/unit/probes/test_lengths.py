@@ -53,7 +53,7 @@ def test_too_many_steps_are_refused_with_a_step_that_works(pattern):
     assert len(lengths(pattern, 1 << 40, step)) <= MAX_STEPS
 
 
-def test_an_unknown_pattern_names_the_known_ones():
+def test_an_unknown_pattern_names_the_valid_ones():
     with pytest.raises(UsageError) as caught:
         lengths("spiral", 1, 1)
     assert "sawtooth" in caught.value.hint

@@ -42,7 +42,7 @@ def test_a_fabric_handle_that_the_attribute_promises_may_be_refused(opened):
     assert "IMEX" in trials["fabric"].cause
 
 
-def test_an_export_that_fails_is_told_from_a_creation_that_does(opened, fakecuda):
+def test_an_export_that_fails_is_distinguished_from_a_creation_that_does(opened, fakecuda):
     backing = opened()
     fakecuda.fail("cuMemExportToShareableHandle:1=999")
     trial = try_handles(backing)[1]

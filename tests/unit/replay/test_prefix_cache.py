@@ -37,7 +37,7 @@ def draw_named(data, trace, names):
 
 @settings(**ANY)
 @given(st.data())
-def test_what_is_never_asked_for_again_changes_no_decision(
+def test_prefixes_that_are_never_used_again_change_no_decision(
     replay_plans, replay_traces, listed, data
 ):
     plan, trace = data.draw(replay_plans), data.draw(replay_traces)

@@ -112,7 +112,7 @@ def test_only_what_is_touched_is_resident(touch):
     [("fixed", False, False), ("fixed", True, True), ("advise", False, True)],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux faults pages in at commit")
-def test_pages_that_are_there_with_the_commit_are_told(method, prefault, populated):
+def test_pages_that_come_with_the_commit_are_reported(method, prefault, populated):
     backing = open_backing(method=method, prefault=prefault)
     with open_memory(backing, GRANULE, 10 * GRANULE, touch=False) as memory:
         memory.reserve(1, 10 * GRANULE)

@@ -32,7 +32,7 @@ def test_a_timeline_of_any_length_keeps_few_points_over_all_of_it(gap, count):
     assert [p.at_ns for p in points] == sorted({p.at_ns for p in points})
 
 
-def test_the_plot_tells_live_and_committed_apart():
+def test_the_plot_distinguishes_live_and_committed():
     points = [point(0, 0, 8), point(50, 4, 8), point(100, 8, 8)]
     lines = list(plot_lines(points, 100, 40))
     assert len(lines) == 9

@@ -33,12 +33,12 @@ def _lines(console):
 @pytest.mark.parametrize(
     "label", ["control group", "transparent huge pages", "commit charge", "memory areas"]
 )
-def test_what_macos_does_not_tell_is_not_available(label):
+def test_facts_that_macos_lacks_are_not_available(label):
     assert rows(MAC)[label].strip() == "not available"
     assert label not in rows(replace(MAC, system=replace(MAC.system, os="Windows")))
 
 
-def test_what_macos_tells_is_shown():
+def test_facts_of_macos_are_shown():
     shown = rows(MAC)
     assert shown["system"].strip() == "Darwin 25.1.0, arm64, in virtual machine"
     assert shown["processor"].strip() == "Apple M1, 8 logical"

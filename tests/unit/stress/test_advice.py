@@ -27,7 +27,7 @@ def test_a_quiet_run_has_no_warning():
     assert _kinds(run(_method())) == set()
 
 
-def test_few_samples_are_told():
+def test_few_samples_are_reported():
     assert "few-samples" in _kinds(run(_method(commit=QUIET[:50])))
 
 
@@ -42,11 +42,11 @@ def test_one_outlier_is_singular():
     assert any("1 touch took" in advice_text(advice)[0] for advice in warn(result, read_facts()))
 
 
-def test_a_machine_that_changes_its_pace_is_told():
+def test_a_machine_that_changes_its_pace_is_reported():
     assert "drift" in _kinds(run(_method(touch=[*QUIET, *(2 * value for value in QUIET)])))
 
 
-def test_a_harness_that_weighs_in_is_told():
+def test_a_costly_harness_is_reported():
     assert "overhead" in _kinds(run(_method(commit=[500] * 2000)))
 
 
@@ -58,27 +58,27 @@ def test_a_harness_that_weighs_in_is_told():
         ({"settings": {"threads": 2}}, "interpreter-lock"),
     ],
 )
-def test_what_makes_figures_doubtful_is_told(fields, kind):
+def test_what_makes_figures_doubtful_is_reported(fields, kind):
     assert kind in _kinds(run(_method(), **fields))
 
 
-def test_huge_pages_that_are_switched_off_are_told():
+def test_disabled_huge_pages_are_reported():
     facts = read_facts()
     off = replace(facts, huge_pages=replace(facts.huge_pages, thp_mode="never"))
     assert "huge-pages" in _kinds(run(_method(), settings={"huge": True}), off)
 
 
-def test_small_granules_in_huge_pages_are_told():
+def test_small_granules_in_huge_pages_are_reported():
     facts = read_facts()
     on = replace(facts, huge_pages=replace(facts.huge_pages, thp_mode="madvise", pmd_bytes=2 * MIB))
     assert "huge-granule" in _kinds(run(_method("advise"), settings={"huge": True}), on)
 
 
-def test_releases_without_a_guard_are_told():
+def test_releases_without_a_guard_are_reported():
     assert "degraded" in _kinds(run(replace(_method(), degraded_bytes=4096)))
 
 
-def test_a_budget_that_was_never_needed_is_told():
+def test_a_budget_that_was_never_needed_is_reported():
     result = run(_method(), peak_committed_bytes=MIB, budget_reached=False)
     assert "budget-not-reached" in _kinds(result)
     assert "budget-not-reached" not in _kinds(replace(result, budget_reached=True))
@@ -98,7 +98,7 @@ def test_the_cheapest_cycle_wins():
 
 
 @pytest.mark.parametrize("name", ["protect", "advise"])
-def test_on_macos_the_price_of_advice_is_told(name):
+def test_on_macos_the_cost_of_advise_is_reported(name):
     slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
     found = recommend([_method("fixed", touch=slow), _method(name, touch=fast)])
     assert found.method == name

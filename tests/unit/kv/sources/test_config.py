@@ -709,7 +709,7 @@ def test_an_mlc_config_without_a_window_has_mistrals_default():
     assert geometry.layers[0].window == 4096
 
 
-def test_a_missing_model_type_is_made_up_for_by_a_known_architecture_only():
+def test_a_missing_model_type_needs_a_supported_architecture():
     config = {k: v for k, v in LLAMA.items() if k != "model_type"}
     assert model({**config, "architectures": ["LlamaForCausalLM"]}).architecture == "llama"
     with pytest.raises(InputError, match="architectures: 'NewForCausalLM' is not understood"):

@@ -198,7 +198,7 @@ def fake_hub(monkeypatch, write_config):
     return calls
 
 
-def test_the_hub_is_asked_for_the_config_alone(fake_hub):
+def test_only_the_config_is_fetched_from_the_hub(fake_hub):
     geometry = sources.from_hub("owner/name")
     assert fake_hub == [("owner/name", "config.json")]
     assert (geometry.name, len(geometry.layers)) == ("owner/name", 2)
@@ -341,7 +341,7 @@ def test_an_onnx_cache_of_another_element_type_is_refused(write_onnx):
 
 
 @pytest.mark.parametrize("name", ["past_key_values.{}.decoder.{}", "past_{1}_self_{0}"])
-def test_other_spellings_of_past_inputs_are_known(write_onnx, name):
+def test_other_spellings_of_past_inputs_are_recognised(write_onnx, name):
     assert len(sources.load(write_onnx(pasts(2, name))).layers) == 2
 
 

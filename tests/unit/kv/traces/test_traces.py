@@ -151,7 +151,7 @@ def test_progress_is_the_part_that_was_read(trace):
     assert [made.progress() for _ in made] == [0.25, 0.5, 0.75, 1]
 
 
-def test_bad_lines_are_counted_and_the_first_are_told(trace):
+def test_bad_lines_are_counted_and_the_first_are_reported(trace):
     bad = ["x,y,z", "2023-11-16 18:17:05,1", "2023-11-16 18:17:05,-1,5", "2023-13-16 18:17:05,1,5"]
     bad += ["2023-11-16 18:17:05,0,0", "2023-11-16 18:17:05,1e9,5", "\0\0", '"']
     found = trace(AZURE + "\n".join(bad))

@@ -162,7 +162,7 @@ def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     assert devices._driver_model(0) == "wsl"
 
 
-def test_windows_device_models_are_told_apart(monkeypatch):
+def test_windows_device_models_are_distinguished(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     assert [devices._driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
 
@@ -181,7 +181,7 @@ def test_a_device_that_is_not_there_is_unavailable(fakecuda):
 
 
 @pytest.mark.parametrize("code", [3, 34, 46, 802, 803, 804, 999])
-def test_a_driver_that_is_there_and_does_not_start_is_told_from_an_absent_one(fakecuda, code):
+def test_a_driver_that_does_not_start_is_distinguished_from_an_absent_one(fakecuda, code):
     fakecuda.fail(f"cuInit:1={code}")
     with pytest.raises(diagnosis.BrokenDriverError) as caught:
         driver.load()

@@ -32,7 +32,7 @@ def test_what_is_written_is_read_across_two_handles(device):
     assert into == data
 
 
-def test_a_fill_repeats_its_word(device):
+def test_a_fill_repeats_its_32_bits(device):
     copies, reservation = device
     copies.fill(reservation, CHUNK, 2 * CHUNK, 0x04030201)
     into = bytearray(2 * CHUNK)

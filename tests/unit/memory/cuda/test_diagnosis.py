@@ -71,7 +71,7 @@ def test_codes_have_causes(call, code, mode, word):
     assert hint
 
 
-def test_a_failing_query_is_not_told_to_ask_for_less():
+def test_the_hint_of_a_failed_query_is_not_to_request_less():
     assert explain_code("cuDeviceGetAttribute", 2, None) == (
         None,
         "run nvidia-smi: it shows what uses the device",
@@ -97,7 +97,7 @@ def test_what_ran_out_is_read_before_the_rollback_gives_it_back(fakecuda):
         backing.close()
 
 
-def test_the_ceiling_of_mappings_is_told_from_a_full_device(fakecuda):
+def test_the_limit_of_mappings_is_distinguished_from_a_full_device(fakecuda):
     """Seen on an H100: the 523,405th mapping is refused by cuMemSetAccess, with memory to spare."""
     fakecuda.reset(granularity="4KiB", memory="1GiB", max_mappings=10_000)
     backing = open_device("cuda")

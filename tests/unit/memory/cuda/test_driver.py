@@ -142,7 +142,7 @@ def test_other_errors_leave_the_driver_usable(fakecuda):
     assert cuda.call("cuDeviceGet", 0) == 0
 
 
-def test_a_forked_child_is_told_to_use_spawn(python_with_fakecuda):
+def test_the_hint_in_a_forked_child_is_to_use_spawn(python_with_fakecuda):
     done = python_with_fakecuda(
         "import os\n"
         "from vmtool.memory.cuda import driver, driver as errors\n"

@@ -97,7 +97,7 @@ def test_a_failing_call_changes_nothing_and_can_be_tried_again(fakecuda, call):
     assert nth > 1, f"{call} was never reached"
 
 
-def test_a_device_lost_in_an_unmap_is_told_as_such_and_not_as_a_quarantine(fakecuda):
+def test_a_device_lost_in_an_unmap_is_reported_as_lost_and_not_as_a_quarantine(fakecuda):
     backing = CudaBacking(DeviceContext(0))
     reservation = backing.reserve(2 * backing.granularity)
     backing.commit(reservation, 0, 2 * backing.granularity)

@@ -33,7 +33,7 @@ def test_each_refusal_has_one_cause_and_one_remedy(call, code, address, advice, 
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOMEM, errno.EBADF])
-def test_what_is_not_known_is_not_explained(code):
+def test_an_unknown_failure_is_not_explained(code):
     assert diagnose_refusal("munmap", code, PAGE) is None
 
 
@@ -49,7 +49,7 @@ def test_a_call_that_the_kernel_refuses_carries_the_cause():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="MCL_FUTURE and its limit are Linux's")
-def test_a_process_that_locks_its_memory_is_told_so():
+def test_a_process_that_locks_its_memory_gets_that_cause():
     """mlockall(MCL_FUTURE) makes a mapping beyond RLIMIT_MEMLOCK fail with EAGAIN, not ENOMEM."""
     program = """
 import ctypes, os, resource, sys

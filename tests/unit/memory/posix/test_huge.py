@@ -185,7 +185,7 @@ def test_the_lowest_limit_on_the_way_to_the_root_is_found(tmp_path):
     assert diagnose_huge(errno.ENOMEM, 4 * GIB, limits).kind == "huge-page-pool"
 
 
-def test_a_pool_of_a_size_that_is_missing_is_told_apart():
+def test_a_pool_of_a_size_that_is_missing_is_distinguished():
     limits = read_huge_limits(1 << 40)
     assert limits.pool_pages is None
     assert diagnose_huge(errno.ENOMEM, 1 << 40, limits).kind == "huge-page-size"

@@ -9,5 +9,5 @@ def test_signals_have_their_names():
     assert signal_name(int(signal.SIGTERM)) == "SIGTERM"
 
 
-def test_a_signal_without_a_name_is_told_by_number():
+def test_a_signal_without_a_name_is_reported_by_number():
     assert signal_name(10_000) == "signal 10000"

@@ -93,7 +93,7 @@ def test_fresh_memory_that_is_not_zero_is_found_where_zero_is_promised(rig):
     assert (raised.value.corruption.check, raised.value.corruption.offset) == ("zero", GRANULE - 1)
 
 
-def test_an_earlier_cycle_is_told_from_this_one(rig):
+def test_an_earlier_cycle_is_distinguished_from_this_one(rig):
     make, copies, reservation = rig
     contents = make()
     contents.write_and_time(0, 1, 1)

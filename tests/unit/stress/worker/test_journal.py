@@ -41,7 +41,7 @@ def test_what_a_dead_process_wrote_can_be_read(tmp_path):
         assert journal.read(1) == Entry("release", 42, 7, 2)
 
 
-def test_an_operation_that_is_not_known_does_not_break_the_reader(tmp_path):
+def test_an_unknown_operation_does_not_break_the_reader(tmp_path):
     with Journal(tmp_path / "j", 1) as journal:
         slot = journal.slot(0)
         slot[OPERATION] = 2**63

@@ -22,7 +22,7 @@ def _rounds(settings):
 
 
 @pytest.mark.parametrize("cycles", [1, 2, 3, 59, 60, 1000])
-def test_every_method_gets_exactly_the_cycles_asked_for(make, cycles):
+def test_every_method_gets_exactly_the_given_cycles(make, cycles):
     measured = [r for r in _rounds(make(methods=host_methods(), cycles=cycles)) if not r.warm_up]
     total = Counter()
     for turn in measured:

@@ -191,7 +191,7 @@ def test_a_lease_that_nobody_holds_fails_the_run(session, failed):
     stray.release()
 
 
-def test_the_harness_knows_its_own_overhead(session):
+def test_the_harness_measures_its_own_overhead(session):
     assert 0 < session().overhead_ns < 10**6
 
 

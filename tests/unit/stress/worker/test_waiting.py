@@ -20,7 +20,7 @@ MIB = 1 << 20
         ({"unmap_waits": 1, "release_waits": 1}, True, True),
     ],
 )
-def test_each_call_is_asked_for_itself(fakecuda, settings, unmap, release):
+def test_each_call_is_requested_itself(fakecuda, settings, unmap, release):
     fakecuda.reset(busy_ms=60, **settings)
     found = measure_waiting("cuda", chunk=None, budget_bytes=8 * MIB)
     assert (found.unmap.waits, found.release.waits) == (unmap, release)
