@@ -12,7 +12,6 @@ from vmtool.cli.options import (
     SIZE,
     Command,
     backing_options,
-    huge_arguments,
     huge_option,
     node_option,
     output_options,
@@ -46,7 +45,8 @@ class GrowOptions:
     backing: str
     chunk: int | None
     method: str | None
-    huge: int | None
+    huge: bool
+    huge_page_bytes: int | None
     node: int | None
 
 
@@ -125,7 +125,8 @@ def _run(options: GrowOptions, output: Output) -> int:
         node=options.node,
         label="vmtool grow",
         governor=governor,
-        **huge_arguments(options.huge),
+        huge=options.huge,
+        huge_page_bytes=options.huge_page_bytes,
     )
     granule = opened.granularity
     step = _step(options, granule)

@@ -78,7 +78,9 @@ def command(
     sequence = _sequence(model, context)
     output.announce(settings.backing)
     facts = read_facts()
-    wanted = next(iter(settings.methods), "all")
+    # One method has reserved huge pages; "all" is what it has.
+    every = "all" if settings.huge_page_bytes is None else None
+    wanted = next(iter(settings.methods), every)
     settings = replace(settings, methods=method_names(settings.backing, wanted))
     room = measure_room(open_backings(settings)[0], facts, workers=settings.workers)
     began = perf_counter_ns()

@@ -300,12 +300,18 @@ backing_options: Final = option_group(
 )
 
 
-#: ``--huge``: give its value to :func:`huge_arguments`.
+def _split_huge(ctx: click.Context, _param: click.Parameter, value: int | None) -> bool:
+    ctx.params["huge_page_bytes"] = value or None
+    return value == 0
+
+
+#: ``--huge``: gives the command ``huge`` and ``huge_page_bytes``, as ``open_backing`` has them.
 huge_option: Final = click.option(
     "--huge",
     type=_HugePages(),
     is_flag=False,
     flag_value=_TRANSPARENT,
+    callback=_split_huge,
     metavar="[SIZE]",
     help="Ask for transparent huge pages; with SIZE, 2MiB or 1GiB, use only reserved ones of that "
     "size (Linux, method fixed).",
@@ -318,11 +324,6 @@ node_option: Final = click.option(
     metavar="N",
     help="Commit on NUMA node N only, and check where the pages are (Linux).",
 )
-
-
-def huge_arguments(huge: int | None) -> dict[str, Any]:
-    """Return the arguments of ``open_backing`` for the value of ``--huge``."""
-    return {"huge": huge == 0, "huge_page_bytes": huge or None}
 
 
 def read_axes(

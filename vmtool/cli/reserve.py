@@ -10,7 +10,6 @@ from vmtool.cli.options import (
     SIZE,
     Command,
     backing_options,
-    huge_arguments,
     huge_option,
     output_options,
 )
@@ -30,7 +29,8 @@ def command(
     backing: str,
     chunk: int | None,
     method: str | None,
-    huge: int | None,
+    huge: bool,
+    huge_page_bytes: int | None,
     hold: bool,
     as_json: bool,
     path: str,
@@ -55,7 +55,12 @@ def command(
     facts = read_facts()
     output.announce(backing)
     opened = open_backing(
-        backing, method=method, chunk=chunk, label="vmtool reserve", **huge_arguments(huge)
+        backing,
+        method=method,
+        huge=huge,
+        huge_page_bytes=huge_page_bytes,
+        chunk=chunk,
+        label="vmtool reserve",
     )
     with measured_reservation(opened, size, facts) as result:
         output.emit(result, lambda console: to_text(result, console))

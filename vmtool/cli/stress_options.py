@@ -15,7 +15,9 @@ from vmtool.cli.options import (
     SIZE_OR_ZERO,
     csv_option,
     html_option,
+    huge_option,
     into_dataclass,
+    node_option,
     option_group,
 )
 from vmtool.errors import UsageError
@@ -117,7 +119,6 @@ _RETAIN: Final = click.option(
     metavar="SIZE",
     help="What a pool keeps unmapped at most.  [default: everything]",
 )
-_HUGE: Final = click.option("--huge", is_flag=True, help="Ask for transparent huge pages.")
 _PREFAULT: Final = click.option("--prefault", is_flag=True, help="Fault every page in at commit.")
 _PATTERN: Final = click.option(
     "--pattern",
@@ -252,8 +253,8 @@ _OUTPUT: Final = "Output"
 #: Options of the memory and the work: the command gets them as ``settings``.
 stress_settings: Final = option_group(
     option_group(
-        *(method_option, _GRANULE, _PATTERN, _CAPACITY, _BUDGET, _TOUCH, _HUGE, _PREFAULT),
-        *(_THREADS, _WORKERS, _RETAIN, _SEED),
+        *(method_option, _GRANULE, _PATTERN, _CAPACITY, _BUDGET, _TOUCH),
+        *(huge_option, node_option, _PREFAULT, _THREADS, _WORKERS, _RETAIN, _SEED),
         heading=_MEMORY,
     ),
     option_group(_RUNS, duration_option("3s"), _CYCLES, heading=_TIME),
@@ -263,7 +264,8 @@ stress_settings: Final = option_group(
 #: Those that a matrix shares.
 matrix_settings: Final = option_group(
     option_group(
-        *(method_option, _CAPACITY, _TOUCH, _HUGE, _PREFAULT, _THREADS, _WORKERS, _RETAIN, _SEED),
+        *(method_option, _CAPACITY, _TOUCH, huge_option, node_option, _PREFAULT),
+        *(_THREADS, _WORKERS, _RETAIN, _SEED),
         heading=_MEMORY,
     ),
     option_group(duration_option("15s"), heading=_TIME),
@@ -299,6 +301,8 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
             method=base_method(method),
             prefault=settings.prefault,
             huge=settings.uses_huge(method),
+            huge_page_bytes=settings.huge_page_bytes,
+            node=settings.node,
             chunk=settings.chunk_bytes,
             faults=faults if settings.inject else None,
         )

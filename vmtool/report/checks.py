@@ -116,6 +116,13 @@ def _base(_rest: str, values: _Values) -> str:
     return f"{values['moved']} of {values['buffers']} buffers moved"
 
 
+def _node(_rest: str, values: _Values) -> str:
+    elsewhere = values["elsewhere_bytes"]
+    if elsewhere:
+        return f"{elsewhere} bytes were on another NUMA node than {values['node']}"
+    return f"every page was on NUMA node {values['node']}"
+
+
 def _leases(_rest: str, values: _Values) -> str:
     return (
         f"{values['leased_bytes']} bytes leased, {values['committed_bytes']} committed, pooled or "
@@ -216,6 +223,7 @@ _SENTENCES: Final[dict[str, Callable[[str, _Values], str]]] = {
     "zero": _zero,
     "base": _base,
     "leases": _leases,
+    "node": _node,
     "budget": _budget,
     "released": _released,
     "counters": _counters,

@@ -167,6 +167,10 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
     place = backing_label(settings.backing, result.device)
     options = [f"touch {settings.touch}", f"verify {settings.verify}"]
     options += [name for name in ("huge", "prefault") if getattr(settings, name)]
+    if settings.huge_page_bytes is not None:
+        options.append(f"reserved huge pages of {format_size(settings.huge_page_bytes)}")
+    if settings.node is not None:
+        options.append(f"NUMA node {settings.node}")
     yield Text(
         f"{place}, {settings.pattern} pattern, granules of {format_size(settings.granule_bytes)}, "
         f"{', '.join(options)}, seed {settings.seed}"

@@ -62,6 +62,8 @@ class StressSettings:
             *duration_ns* are totals of all of them.
         hold: Whether the whole budget is committed and touched once, and checked.
         label: The user's own words for this run.
+        huge_page_bytes: The size of the reserved huge pages to use; ``None``: none.
+        node: The NUMA node to commit on; ``None``: any.
     """
 
     backing: str = "host"
@@ -85,6 +87,8 @@ class StressSettings:
     runs: int = 0
     hold: bool = False
     label: str | None = None
+    huge_page_bytes: int | None = None
+    node: int | None = None
 
     def uses_huge(self, method: str) -> bool:
         """Return whether *method* asks for huge pages in this run."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vmtool.compare.intervals import Interval
     from vmtool.kv.cost import SequenceCost
     from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.results.stress import PhaseResult, StressResult, StressSettings
     from vmtool.stress.plan import Room
 
@@ -84,8 +85,7 @@ def run_matrix(
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
     """
-    chunk = settings.chunk_bytes
-    opened = open_backing(settings.backing, method=settings.methods[0], chunk=chunk)
+    opened = _open(settings, settings.methods[0])
     granularity, device = opened.granularity, opened.device_name
     del opened  # a device's context takes memory
     sizes = sorted({align_up(granule, granularity) for granule in granules or GRANULES})
@@ -109,8 +109,7 @@ def run_matrix(
             runs=1,
         )
         try:
-            first = base_method(methods[0])
-            settled = settle(one, open_backing(settings.backing, method=first, chunk=chunk), room)
+            settled = settle(one, _open(one, base_method(methods[0])), room)
             refuse_unsafe(check(demand(settled, room.device_free_bytes), facts))
         except RefusedError as error:
             cells += [_refused(pattern, granule, method, str(error)) for method in methods]
@@ -199,6 +198,15 @@ def best_granule(choices: Sequence[GranuleChoice]) -> GranuleChoice | None:
     least = min(map(price, choices))
     near = [choice for choice in choices if price(choice) <= least * _WORTH_IT]
     return min(near, key=lambda choice: choice.granule_bytes)
+
+
+def _open(settings: StressSettings, method: str) -> VirtualBacking:
+    return open_backing(
+        settings.backing,
+        method=method,
+        chunk=settings.chunk_bytes,
+        huge_page_bytes=settings.huge_page_bytes,
+    )
 
 
 def _methods(settings: StressSettings, facts: MachineFacts, granule: int) -> tuple[str, ...]:

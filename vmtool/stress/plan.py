@@ -83,7 +83,8 @@ def with_huge(
         settings: What was asked for.
         thp: The mode of transparent huge pages; only ``madvise`` gives them on request.
     """
-    if thp != "madvise" or settings.huge or device_ordinal(settings.backing) is not None:
+    chosen = settings.huge or settings.huge_page_bytes is not None
+    if thp != "madvise" or chosen or device_ordinal(settings.backing) is not None:
         return methods
     return tuple(name for method in methods for name in (method, method + HUGE))
 

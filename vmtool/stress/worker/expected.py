@@ -48,6 +48,7 @@ class CountingRules:
         huge_bytes: The huge page that may form around a small one, or 0.
         swap: Whether pages may be swapped out.
         strict: Whether ``MAP_NORESERVE`` is ignored (``vm.overcommit_memory`` is 2).
+        reserved_huge: Whether its pages are reserved huge pages, which are not charged.
     """
 
     method: str
@@ -55,6 +56,7 @@ class CountingRules:
     huge_bytes: int
     swap: bool
     strict: bool
+    reserved_huge: bool = False
 
 
 def counting_rules(method: str, settings: StressSettings, facts: MachineFacts) -> CountingRules:
@@ -64,13 +66,18 @@ def counting_rules(method: str, settings: StressSettings, facts: MachineFacts) -
     method = base_method(method)
     return CountingRules(
         method=method,
-        populated=settings.touch != "none" or settings.prefault or method == "advise",
+        populated=settings.touch != "none"
+        or settings.prefault
+        or settings.huge_page_bytes is not None
+        or method == "advise",
         # The other methods' areas end where the committed span ends; a huge page cannot cross.
         huge_bytes=(facts.huge_pages.pmd_bytes or _DEFAULT_PMD)
         if may_grow and method == "advise"
         else 0,
-        swap=bool(facts.memory.swap_total_bytes),
+        # Reserved huge pages are never swapped out.
+        swap=bool(facts.memory.swap_total_bytes) and settings.huge_page_bytes is None,
         strict=facts.commit.mode == _NEVER_OVERCOMMIT,
+        reserved_huge=settings.huge_page_bytes is not None,
     )
 
 
@@ -111,6 +118,8 @@ def expect(
         charge = (committed, committed, kept + degraded + lost)
         runs = _runs(reservation.blocks, reservation.capacity)
         areas = (runs, runs, runs + 2 * (ever_committed.total // granule) + 1)
+    if rules.reserved_huge:
+        charge = (0, 0, 0)
     grown = (
         _around(ever_committed, reservation, rules.huge_bytes) if rules.huge_bytes else committed
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.machine import read_facts
 from vmtool.memory import open_backing
-from vmtool.memory.counters import read_split
+from vmtool.memory.counters import read_node_bytes, read_split
 from vmtool.results.stress import COUNTERS, base_method
 from vmtool.stress.worker.contents import FillData, HostContents
 from vmtool.stress.worker.expected import (
@@ -39,6 +39,8 @@ class HostTarget:
                 method=base_method(method),
                 prefault=settings.prefault,
                 huge=settings.uses_huge(method),
+                huge_page_bytes=settings.huge_page_bytes,
+                node=settings.node,
                 faults=faults,
             )
             for method in settings.methods
@@ -70,7 +72,7 @@ class HostTarget:
             method: counting_rules(method, self._settings, facts)
             for method in self._settings.methods
         }
-        return HostObserver(buffers, rules, self._settings.granule_bytes)
+        return HostObserver(buffers, rules, self._settings.granule_bytes, node=self._settings.node)
 
     def turn(self, last: int | None, coming: int | None, *, warm_up: bool) -> None:
         del last, coming, warm_up  # nothing is kept between rounds
@@ -86,13 +88,25 @@ class HostTarget:
 
 
 class HostObserver:
-    """The counters that the kernel keeps of a process and of a range of addresses."""
+    """The counters that the kernel keeps of a process and of a range of addresses.
+
+    Attributes:
+        elsewhere_bytes: The most that was on another NUMA node than the chosen one; ``None`` if the
+            kernel does not count pages by node.
+    """
 
     counters = COUNTERS
 
     def __init__(
-        self, buffers: Sequence[CheckedBuffer], rules: Mapping[str, CountingRules], granule: int
+        self,
+        buffers: Sequence[CheckedBuffer],
+        rules: Mapping[str, CountingRules],
+        granule: int,
+        *,
+        node: int | None = None,
     ) -> None:
+        self.elsewhere_bytes: int | None = None
+        self._node = node
         self._buffers = buffers
         self._rules = rules
         self._granule = granule
@@ -105,6 +119,8 @@ class HostObserver:
     ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
         process, parts = read_split(self._ranges)
         counts = [parts[self._buffers.index(buffer)] for buffer in chosen]
+        if self._node is not None:
+            self._count_elsewhere(self._node, chosen)
         expectations = [
             expect(
                 b.reservation,
@@ -121,6 +137,13 @@ class HostObserver:
                 expect_on_macos(b.reservation, self._rules[b.method]) for b in self._buffers
             )
         return compare(expectations, counts), process_rest(process, parts)
+
+    def _count_elsewhere(self, node: int, chosen: Sequence[CheckedBuffer]) -> None:
+        for buffer in chosen:
+            found = read_node_bytes(buffer.reservation.base, buffer.reservation.capacity)
+            if found is not None:
+                elsewhere = sum(nbytes for number, nbytes in found.items() if number != node)
+                self.elsewhere_bytes = max(self.elsewhere_bytes or 0, elsewhere)
 
     def count_mapped(self) -> int | None:
         _, parts = read_split(self._ranges)

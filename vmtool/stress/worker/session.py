@@ -23,6 +23,7 @@ from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
+from vmtool.stress.worker.host import HostObserver
 from vmtool.stress.worker.journal import (
     CHECKPOINT,
     COMMIT,
@@ -514,6 +515,8 @@ class Session:
             self.journal.slot(thread)[OPERATION] = UNRESERVE
         checks.append(self._check_released(self._close_buffers()))
         checks += self._check_counters()
+        if self.settings.node is not None:
+            checks.append(self._check_node(self.settings.node))
         if self.settings.inject:
             checks.append(self._check_injected())
         return replace(
@@ -542,6 +545,15 @@ class Session:
         made = self.faults.counts.get(fault.call, 0)
         values: dict[str, Value] = {"reason": "did not happen", "fault": str(fault)}
         return Check("inject", CheckOutcome.NOT_DONE, {**values, "call": fault.call, "calls": made})
+
+    def _check_node(self, node: int) -> Check:
+        """Return whether all pages were on the chosen NUMA node whenever the kernel was asked."""
+        observer = self.observer
+        elsewhere = observer.elsewhere_bytes if isinstance(observer, HostObserver) else None
+        if elsewhere is None:
+            return _not_done("node", "not available")
+        values = {"node": node, "elsewhere_bytes": elsewhere}
+        return Check("node", CheckOutcome.of(not elsewhere), values)
 
     def _check_contents(self) -> Check:
         verify = self.settings.verify
