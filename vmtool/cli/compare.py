@@ -34,11 +34,11 @@ class _Percent(click.FloatRange):
         "conditions",
         multiple=True,
         metavar="CONDITION",
-        help="Exit 3 when the whole interval of the change is so, such as cycle.median>+20%. Can "
+        help="Exit 3 when the whole interval of the change meets it, such as cycle.median>+20%. Can "
         "be given several times.",
     ),
     click.option(
-        "--strict", is_flag=True, help="Exit 3 also where the interval leaves a condition open."
+        "--strict", is_flag=True, help="Exit 3 also when the interval does not decide a condition."
     ),
     heading="Checks",
 )

@@ -30,8 +30,7 @@ def command(
     vmtool guards
     vmtool guards --method protect
 
-    A write to memory that is not committed must end the process. With advise it does not, which is
-    what this method gives up.
+    A write to memory that is not committed must end the process. With advise it does not, as that method has no guards.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.documents import plain

@@ -53,7 +53,7 @@ class InspectCommand:
 @click.option("--duration", type=DURATION, metavar="TIME", help="Watch for TIME.")
 @click.option(
     "--detail-interval", type=DURATION, default="60s", show_default=True, metavar="TIME",
-    help="Read residency at most this often: it holds the memory map of the process meanwhile.",
+    help="Read residency at most this often: reading it locks the memory map of the process.",
 )  # fmt: skip
 @click.option(
     "--top", type=COUNT, default="12", show_default=True, metavar="N",

@@ -40,7 +40,7 @@ MODEL_OPTIONS: Final = (
     click.option(
         "--hub", metavar="OWNER/NAME", help="Fetch config.json from the Hugging Face hub."
     ),
-    click.option("--layers", type=COUNT, help="Layers; with a MODEL, instead of its own."),
+    click.option("--layers", type=COUNT, help="Layers; overrides that of MODEL."),
     click.option("--kv-heads", type=COUNT, help="KV heads of a layer."),
     click.option("--head-dim", type=COUNT, help="Elements of a head of K (and of V)."),
     click.option("--head-dim-v", type=COUNT, help="Elements of a head of V."),
@@ -53,7 +53,7 @@ MODEL_OPTIONS: Final = (
 )
 
 #: How a budget becomes tokens: of every command that packs sequences.
-RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Subtract this too.")
+RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
 _IN_FLIGHT_HELP: Final = (
     "Tokens that one step may add before a sliding window drops old ones; by default 0, as while"
     " decoding"
@@ -94,7 +94,10 @@ estimate_options: Final = option_group(
     RESERVE,
     click.option("--context", type=COUNT, help="Tokens of a sequence; the model's own by default."),
     click.option(
-        "--sequences", type=COUNT, default=1, help="Ask how long this many can be at once."
+        "--sequences",
+        type=COUNT,
+        default=1,
+        help="Find the longest length of COUNT sequences at once.",
     ),
     click.option(
         "--in-flight",
@@ -128,13 +131,13 @@ estimate_options: Final = option_group(
     click.option(
         "--sweep",
         metavar="context=A..B",
-        help="Follow the cost from A to B tokens: doubling, or A..B:STEP.",
+        help="Show the cost from A to B tokens: doubling, or A..B:STEP.",
     ),
     click.option(
         "--csv",
         type=FILE_OR_STDOUT,
         metavar="FILE",
-        help="Write the table of --compare or --sweep as CSV; - is stdout, and no table.",
+        help="Write the table of --compare or --sweep as CSV; - writes CSV to stdout instead of the table.",
     ),
     click.option(
         "--as",

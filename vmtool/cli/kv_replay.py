@@ -358,7 +358,7 @@ def _read(axis: str, value: str) -> Any:
 @replay_options
 @output_options
 def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
-    """Replay a trace of requests as sequences that grow token by token, and account every byte.
+    """Replay a trace of requests as sequences that grow token by token, and account for every byte.
 
     \b
     vmtool kv-replay synthetic:requests=500,rate=5 --model llama-3.1-8b --budget 8GiB

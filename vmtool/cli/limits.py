@@ -40,8 +40,8 @@ def command(
     vmtool limits
     vmtool limits mappings --method fixed
 
-    Nothing is touched, but that advise has no other way to commit: it goes no further than half of
-    what is safe. Without a kind all are searched, which takes up to half a minute.
+    Memory is not touched, except with advise, which has no other way to commit: its search stops
+    at half of what is safe. Without a kind all are searched, which takes up to half a minute.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line

@@ -64,7 +64,7 @@ def command(
     vmtool matrix
     vmtool matrix --granule 64KiB,2MiB --model llama-3.1-8b --context 8k
 
-    It takes some 25 seconds and at most 128 MiB. Where huge pages are there on request, granules
+    It takes some 25 seconds and at most 128 MiB. Where huge pages are available on request, granules
     of whole huge pages are measured with and without them.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals

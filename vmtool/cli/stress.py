@@ -56,7 +56,7 @@ def _refuse_moved(_ctx: click.Context, param: click.Parameter, value: object) ->
 def command(
     settings: StressSettings, control: StressControl, *, as_json: bool, path: str, quiet: bool
 ) -> int:
-    """Commit, touch and release real memory over and over: how fast, and is it done right.
+    """Commit, touch and release real memory repeatedly; measure and check every cycle.
 
     \b
     vmtool stress

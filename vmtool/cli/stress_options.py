@@ -117,7 +117,7 @@ _RETAIN: Final = click.option(
     "retain_bytes",
     type=SIZE_OR_ZERO,
     metavar="SIZE",
-    help="What a pool keeps unmapped at most.  [default: everything]",
+    help="The most unmapped memory that a pool keeps.  [default: everything]",
 )
 _PREFAULT: Final = click.option("--prefault", is_flag=True, help="Fault every page in at commit.")
 _PATTERN: Final = click.option(
@@ -174,7 +174,7 @@ _SOAK: Final = click.option(
     help="Make one run of TIME, such as 1h, to find leaks; memory use stays the same.",
 )
 _LABEL: Final = click.option(
-    "--label", metavar="TEXT", help="Words to find this result by, such as before-upgrade."
+    "--label", metavar="TEXT", help="A label for this result, such as before-upgrade."
 )
 _VERIFY: Final = click.option(
     "--verify",
@@ -209,7 +209,7 @@ hang_option: Final = click.option(
     default="30s",
     show_default=True,
     metavar="TIME",
-    help="Kill a worker that does not move for TIME.",
+    help="Kill a worker that makes no progress for TIME.",
 )
 _FORCE: Final = click.option(
     "--force", is_flag=True, help="Run although the preflight says it is not safe."
