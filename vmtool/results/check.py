@@ -40,6 +40,11 @@ class Check:
     outcome: CheckOutcome
     values: Mapping[str, Value] = field(default_factory=dict)
 
+    @classmethod
+    def not_done(cls, name: str, reason: str) -> Check:
+        """Return a check that was not done, for *reason*."""
+        return cls(name, CheckOutcome.NOT_DONE, {"reason": reason})
+
     @property
     def failed(self) -> bool:
         """Whether the check was done and did not pass."""

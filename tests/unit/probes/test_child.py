@@ -33,29 +33,32 @@ def test_a_child_writes_what_is_read_whatever_encoding_the_user_set(monkeypatch)
     assert ask("commit", "host", methods_of("host")[0], 65536).works
 
 
-def _hint(monkeypatch, error):
+def _refused(monkeypatch, error):
     def refuse(*_arguments, **_options):
         raise error
 
     monkeypatch.setattr("subprocess.Popen", refuse)
     with pytest.raises(VmtoolError, match="cannot be started") as caught:
         start_child("vmtool.probes.child")
-    return caught.value.hint
+    return caught.value
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_start_that_meets_a_limit_names_the_limits(monkeypatch, number):
-    assert "raise the limit" in _hint(monkeypatch, OSError(number, os.strerror(number)))
+def test_a_start_that_meets_a_limit_names_its_cause_and_a_remedy(monkeypatch, number):
+    refused = _refused(monkeypatch, OSError(number, os.strerror(number)))
+    assert refused.cause
+    assert refused.hint
+    assert sys.executable not in refused.hint
 
 
 def test_the_commit_limit_of_windows_is_a_limit_although_its_errno_says_nothing(monkeypatch):
     error = OSError(errno.EINVAL, "The paging file is too small")
     error.winerror = 1455
-    assert "raise the limit" in _hint(monkeypatch, error)
+    assert "not enough memory" in _refused(monkeypatch, error).cause
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT])
 def test_a_start_that_fails_for_another_reason_names_the_interpreter(monkeypatch, number):
-    hint = _hint(monkeypatch, OSError(number, os.strerror(number)))
+    hint = _refused(monkeypatch, OSError(number, os.strerror(number))).hint
     assert sys.executable in hint
     assert "limit" not in hint

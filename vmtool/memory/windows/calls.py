@@ -161,6 +161,16 @@ PAGE_BYTES, ALLOCATION_BYTES = _query_units()
 HAS_PLACEHOLDERS: Final = CALLS.MapViewOfFile3 is not _missing
 
 
+def last_error() -> int:
+    """Return the error code of the last call that failed in this thread."""
+    return ctypes.get_last_error()
+
+
+def error_text(code: int) -> str:
+    """Return Windows' own words for an error code."""
+    return ctypes.FormatError(code).strip()
+
+
 def describe(call: str, arguments: tuple[int, ...]) -> str:
     """Return the arguments of a call with their symbolic names.
 

@@ -6,7 +6,6 @@ import sys
 
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
-import ctypes
 from typing import Final
 
 from vmtool.memory.windows.calls import (
@@ -17,6 +16,8 @@ from vmtool.memory.windows.calls import (
     PAGE_READWRITE,
     PROCESS,
     SEC_COMMIT,
+    error_text,
+    last_error,
 )
 from vmtool.memory.windows.counters import read_range
 from vmtool.memory.windows.diagnosis import symbol_of
@@ -31,7 +32,7 @@ def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
 
     ``view`` and ``private`` use the allocation granularity: a view at an offset that is not a
     multiple of it is refused with 1132. ``decommit`` uses pages, to which Windows extends any
-    silently commit, which is why vmtool refuses those itself.
+    commit silently, which is why vmtool refuses those itself.
 
     Args:
         method: The commit method.
@@ -47,7 +48,7 @@ def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
         )
     section = CALLS.CreateFileMappingW(PAGE_FILE, 0, PAGE_READWRITE | SEC_COMMIT, 0, 4 * granule, 0)
     if not section:
-        code = ctypes.get_last_error()
+        code = last_error()
         return (Proof(_WHO, "CreateFileMappingW 4g", False, _words(code), False),)
     try:
         return (
@@ -65,14 +66,14 @@ def _map(section: int, offset: int, granule: int, what: str, *, legal: bool) -> 
     if view:
         CALLS.UnmapViewOfFile2(PROCESS, view, 0)
         return Proof(_WHO, attempt, True, "done", legal)
-    code = ctypes.get_last_error()
+    code = last_error()
     return Proof(_WHO, attempt, False, _words(code), not legal and code == _MAPPED_ALIGNMENT)
 
 
 def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -> Proof:
     attempt = f"VirtualAlloc MEM_COMMIT {what}"
     if not CALLS.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
-        return Proof(_WHO, attempt, False, _words(ctypes.get_last_error()), False)
+        return Proof(_WHO, attempt, False, _words(last_error()), False)
     start = address // granule * granule
     committed = read_range(start, start + 3 * granule).charge_bytes
     # If this is refused the pages stay committed until the reservation goes, moments later.
@@ -84,4 +85,4 @@ def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -
 
 
 def _words(code: int) -> str:
-    return f"{symbol_of(code)} ({code}): {ctypes.FormatError(code).strip()}"
+    return f"{symbol_of(code)} ({code}): {error_text(code)}"

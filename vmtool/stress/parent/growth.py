@@ -126,8 +126,7 @@ def leak_checks(
         found = [slope for slope in slopes if slope.counter == name]
         if not found:
             reason = "too few checkpoints" if name in counted else "not available"
-            values = {"reason": reason}
-            checks.append(Check(f"leak.{name}", CheckOutcome.NOT_DONE, values))
+            checks.append(Check.not_done(f"leak.{name}", reason))
             continue
         slope = max(found, key=lambda slope: (slope.leaks, slope.per_cycle))
         checks.append(

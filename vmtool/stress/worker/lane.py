@@ -141,6 +141,29 @@ class Lane:
         recorder.samples.append(took)
         recorder.total_bytes += nbytes
 
+    def fill(self, count: int) -> None:
+        """Commit and touch the first *count* granules, outside of the clock and the cycles."""
+        for granule in range(count):
+            self._slot[GRANULE] = granule
+            self._slot[OPERATION] = COMMIT
+            start = granule * self._granule
+            self.remember(start, start + self._granule)
+            self.spans.commit(start, self._granule)
+            if self.contents is not None:
+                self._slot[OPERATION] = TOUCH
+                self.contents.write_and_time(granule, 1, 0)
+
+    def empty(self, count: int) -> None:
+        """Check and release what :meth:`fill` committed."""
+        for granule in range(count):
+            self._slot[GRANULE] = granule
+            if self._verified and self.contents is not None:
+                self._slot[OPERATION] = VERIFY
+                self.contents.check(granule, 1)
+            self._slot[OPERATION] = RELEASE
+            self.spans.release(granule * self._granule, self._granule)
+        self._slot[OPERATION] = IDLE
+
     def remember(self, start: int, end: int) -> None:
         """Note a span that is about to be committed."""
         ever = self.ever_committed

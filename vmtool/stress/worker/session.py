@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import VmtoolError
 from vmtool.machine.conditions import peak_resident_bytes
@@ -26,16 +26,11 @@ from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.host import HostObserver
 from vmtool.stress.worker.journal import (
     CHECKPOINT,
-    COMMIT,
-    GRANULE,
     IDLE,
     METHOD,
     OPERATION,
-    RELEASE,
     RESERVE,
-    TOUCH,
     UNRESERVE,
-    VERIFY,
 )
 from vmtool.stress.worker.lane import Lane, measure_overhead
 from vmtool.stress.worker.recorder import join_phases
@@ -47,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.results.check import Value
-    from vmtool.results.stress import Checkpoint, PhaseResult, StressSettings, UnmapResult
+    from vmtool.results.stress import Checkpoint, PhaseResult, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
     from vmtool.stress.worker.schedule import Round
-    from vmtool.stress.worker.target import Contents, CounterObserver, Target
+    from vmtool.stress.worker.target import CounterObserver, Target
 
 #: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
 #: little more scattered; the number of them grows with the logarithm of time.
@@ -59,8 +54,7 @@ _SNAPSHOT_NS: Final = 10**9
 _SNAPSHOT_PART: Final = 20
 #: A short run still takes about this many checkpoints, between rounds, so that leaks are seen.
 _LEAST_CHECKPOINTS: Final = 8
-#: One retry separates a refusal that passes from one that stays.
-_CLOSE_TRIES: Final = 2
+_CLOSE_TRIES: Final = 2  # one retry separates a refusal that passes from one that stays
 
 
 @dataclass(slots=True)
@@ -69,40 +63,14 @@ class ThreadBuffer:
 
     buffer: VirtualBuffer
     lane: Lane
-    contents: Contents | None
     checked: CheckedBuffer
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """What ended a thread early."""
 
     thread: int
     error: VmtoolError
-
-
-def open_target(
-    settings: StressSettings, seed: int, governor: Governor, faults: FaultyCalls
-) -> Target:
-    """Open the memory that *settings* name.
-
-    Args:
-        settings: What the worker will do.
-        seed: Decides what is written.
-        governor: Whose ledger is charged.
-        faults: Calls that shall fail.
-
-    Raises:
-        VmtoolError: If this machine has no such memory, or a fault names a call that is not made.
-    """
-    injected = faults if settings.inject else None
-    if device_ordinal(settings.backing) is None:
-        from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - the other is not loaded
-
-        return HostTarget(settings, seed, injected)
-    from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
-
-    return DeviceTarget(settings, governor, injected)
 
 
 class Session:
@@ -119,11 +87,8 @@ class Session:
     Attributes:
         buffers: By thread and method.
         problems: What ended threads early.
-        interrupted: Whether :meth:`stop` ended the run.
         wall_ns: Time in rounds, by method, checkpoints left out.
         busy_ns: Time in rounds, with checkpoints.
-        target: The memory it runs on, once prepared.
-        observer: Who counts that memory, once prepared.
     """
 
     def __init__(
@@ -178,14 +143,9 @@ class Session:
         self._stop.set()
 
     def prepare(self) -> None:
-        """Reserve every buffer; nothing is committed yet.
-
-        Raises:
-            VmtoolError: If one cannot be; those before it are given back.
-        """
+        """Reserve every buffer; if one is refused, those before it are given back."""
         settings = self.settings
-        seed = settings.seed + self.plan.worker
-        self.target = target = open_target(settings, seed, self.governor, self.faults)
+        self.target = target = self._open_target(settings.seed + self.plan.worker)
         try:
             for thread in range(settings.threads):
                 self.buffers.append([])
@@ -210,6 +170,16 @@ class Session:
                 first_ns=self._first_ns,
             )
 
+    def _open_target(self, seed: int) -> Target:
+        faults = self.faults if self.settings.inject else None
+        if device_ordinal(self.settings.backing) is None:
+            from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - one of the two
+
+            return HostTarget(self.settings, seed, faults)
+        from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
+
+        return DeviceTarget(self.settings, self.governor, faults)
+
     def _reserve(self, thread: int, index: int) -> ThreadBuffer:
         settings, backing = self.settings, self.target.backings[index]
         method = settings.methods[index]
@@ -227,7 +197,7 @@ class Session:
         verified = settings.verify != "off"
         lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
         checked = CheckedBuffer(buffer.reservation, lane.ever_committed, method)
-        return ThreadBuffer(buffer, lane, contents, checked)
+        return ThreadBuffer(buffer, lane, checked)
 
     def _all(self) -> list[ThreadBuffer]:
         return [item for of_thread in self.buffers for item in of_thread]
@@ -254,47 +224,29 @@ class Session:
             raise self._defect
 
     def cycles(self) -> int:
-        """Return the cycles of all threads and methods, warm-up left out."""
+        """Return the cycles of all threads and methods, without warm-up."""
         return sum(item.lane.cycles for item in self._all())
 
     def _hold_budget(self) -> None:
-        """Commit and touch the whole budget once, compare the counters, check it and release it.
-
-        The patterns may stay far below their budget; this shows whether it is there at all.
-        """
+        """Commit, touch, compare, check and release the whole budget: patterns may not need it."""
         settings = self.settings
-        granule, slot = settings.granule_bytes, self.journal.slot(0)
         share = worker_budget(settings) // settings.threads
-        count = min(share, settings.capacity_bytes) // granule
+        count = min(share, settings.capacity_bytes) // settings.granule_bytes
         began = perf_counter_ns()
         self.target.turn(None, 0, warm_up=True)
         firsts = [of_thread[0] for of_thread in self.buffers]
         for item in firsts:
-            for at in range(count):
-                slot[OPERATION] = COMMIT
-                item.lane.remember(at * granule, (at + 1) * granule)
-                item.buffer.commit(at * granule, granule)
-                if item.contents is not None:
-                    slot[OPERATION] = TOUCH
-                    item.contents.write_and_time(at, 1, 0)
-                slot[GRANULE] = at
+            item.lane.fill(count)
         wall_ns = perf_counter_ns() - began
         if self.checkpoints is not None:
-            slot[OPERATION] = CHECKPOINT
+            self.journal.slot(0)[OPERATION] = CHECKPOINT
             self.checkpoints.start()
             self.checkpoints.take_all(0, settled=True)
         held = sum(item.buffer.committed for item in firsts)
         resident = read_process().resident_bytes
         self.hold = HoldResult(held, worker_budget(settings), wall_ns, resident)
         for item in firsts:
-            for at in range(count):
-                slot[GRANULE] = at
-                if item.contents is not None and settings.verify != "off":
-                    slot[OPERATION] = VERIFY
-                    item.contents.check(at, 1)
-                slot[OPERATION] = RELEASE
-                item.buffer.release(at * granule, granule)
-        slot[OPERATION] = IDLE
+            item.lane.empty(count)
 
     def _work(self, thread: int) -> None:
         random = Random(f"{self.settings.seed}/{self.plan.run}/{self.plan.worker}/{thread}")
@@ -308,16 +260,17 @@ class Session:
                 self._run_round(thread, self.buffers[thread][turn.method_index], turn, random)
         except VmtoolError as error:
             self.problems.append(Problem(thread, error))
-            if self._barrier is not None:
-                self._barrier.abort()
-            self._abandon = True
+            self._end_all()
         except threading.BrokenBarrierError:
             return  # another thread failed and has said so
         except BaseException as error:  # noqa: BLE001 - a defect of vmtool: run() raises it again
             self._defect = error
-            if self._barrier is not None:
-                self._barrier.abort()
-            self._abandon = True
+            self._end_all()
+
+    def _end_all(self) -> None:
+        if self._barrier is not None:
+            self._barrier.abort()
+        self._abandon = True
 
     def _meet(self) -> None:
         if self._barrier is None:
@@ -421,12 +374,7 @@ class Session:
         yield self.report(phases=False)
 
     def report(self, *, phases: bool = True, complete: bool = False) -> WorkerReport:
-        """Return what was found so far, without checks; no thread may be at work.
-
-        Args:
-            phases: Whether latencies are in it.
-            complete: Whether the session did all that was planned.
-        """
+        """Return what was found so far, without checks; no thread may be at work."""
         checkpoints = self.checkpoints
         return WorkerReport(
             worker=self.plan.worker,
@@ -543,8 +491,8 @@ class Session:
             return Check("inject", CheckOutcome.PASSED, {"faults": len(self.faults.faults)})
         fault = missing[0]
         made = self.faults.counts.get(fault.call, 0)
-        values: dict[str, Value] = {"reason": "did not happen", "fault": str(fault)}
-        return Check("inject", CheckOutcome.NOT_DONE, {**values, "call": fault.call, "calls": made})
+        values: dict[str, Value] = {"fault": str(fault), "call": fault.call, "calls": made}
+        return Check("inject", CheckOutcome.NOT_DONE, {"reason": "did not happen", **values})
 
     def _check_node(self, node: int) -> Check:
         """Return whether all pages were on the chosen NUMA node whenever the kernel was asked."""
@@ -558,7 +506,7 @@ class Session:
     def _check_contents(self) -> Check:
         verify = self.settings.verify
         if verify == "off":
-            return _not_done("contents", "not requested")
+            return Check.not_done("contents", "not requested")
         for problem in self.problems:
             error = problem.error
             if isinstance(error, CorruptionError) and error.corruption.check != "zero":
@@ -570,21 +518,21 @@ class Session:
 
     def _check_zero(self) -> Check:
         if self.settings.verify == "off":
-            return _not_done("zero", "not requested")
+            return Check.not_done("zero", "not requested")
         promising = {item.checked.method for item in self._all() if item.buffer.backing.zeroes}
         if not promising:
-            return _not_done("zero", "not promised")
+            return Check.not_done("zero", "not promised")
         for problem in self.problems:
             error = problem.error
             if isinstance(error, CorruptionError) and error.corruption.check == "zero":
                 return Check("zero", CheckOutcome.FAILED, error.corruption.values())
-        methods = ", ".join(name for name in self.settings.methods if name in promising)
-        return Check("zero", CheckOutcome.PASSED, {"methods": methods})
+        return Check("zero", CheckOutcome.PASSED, {"methods": ", ".join(sorted(promising))})
 
     def _check_base(self) -> Check:
-        now = tuple(item.buffer.base for item in self._all())
-        moved = sum(a != b for a, b in zip(now, self.base_addresses, strict=True))
-        return Check("base", CheckOutcome.of(not moved), {"moved": moved, "buffers": len(now)})
+        bases = zip((item.buffer.base for item in self._all()), self.base_addresses, strict=True)
+        values: dict[str, Value] = {"moved": sum(now != before for now, before in bases)}
+        values["buffers"] = len(self.base_addresses)
+        return Check("base", CheckOutcome.of(not values["moved"]), values)
 
     def _check_leases(self) -> Check:
         """The governor's ledger and the buffers' maps agree on the bytes (V2, B8)."""
@@ -620,14 +568,13 @@ class Session:
     def _close_buffers(self) -> list[VmtoolError]:
         """Close every buffer; return the refusals that stayed."""
         refusals: list[VmtoolError] = []
-        for item in self._all():
-            for attempt in range(_CLOSE_TRIES):
+        for _ in range(_CLOSE_TRIES):
+            refusals = []
+            for item in self._all():
                 try:
                     item.buffer.close()
-                    break
                 except VmtoolError as error:
-                    if attempt == _CLOSE_TRIES - 1:
-                        refusals.append(error)
+                    refusals.append(error)
         return refusals
 
     def _check_released(self, refusals: list[VmtoolError]) -> Check:
@@ -646,9 +593,9 @@ class Session:
         for name in self.observer.counters:
             check = f"counters.{name}"
             if checkpoints is None:
-                checks.append(_not_done(check, "no checkpoints"))
+                checks.append(Check.not_done(check, "no checkpoints"))
             elif name not in checkpoints.compared:
-                checks.append(_not_done(check, "not available"))
+                checks.append(Check.not_done(check, "not available"))
             elif (differing := checkpoints.differing.get(name)) is None:
                 checks.append(Check(check, CheckOutcome.PASSED, {"checkpoints": checkpoints.count}))
             else:
@@ -663,7 +610,3 @@ class Session:
                 }
                 checks.append(Check(check, CheckOutcome.FAILED, values))
         return checks
-
-
-def _not_done(name: str, reason: str) -> Check:
-    return Check(name, CheckOutcome.NOT_DONE, {"reason": reason})
