@@ -499,7 +499,7 @@ class Session:
         observer = self.observer
         elsewhere = observer.elsewhere_bytes if isinstance(observer, HostObserver) else None
         if elsewhere is None:
-            return _not_done("node", "not available")
+            return Check.not_done("node", "not available")
         values = {"node": node, "elsewhere_bytes": elsewhere}
         return Check("node", CheckOutcome.of(not elsewhere), values)
 
