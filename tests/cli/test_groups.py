@@ -121,6 +121,27 @@ def test_tasks_of_a_group_are_rated(vmtool_child, make_group):
     assert "TasksMax= of the unit" in found["remedy"]
 
 
+@pytest.mark.parametrize("threads", ["1", "4"])
+def test_a_run_that_needs_more_tasks_than_the_group_has_is_refused(
+    vmtool_child, make_group, threads
+):
+    join = make_group("pids", pids__max=4)
+    ran = vmtool_child("stress", "--cycles", "30", "--threads", threads, before=join)
+    assert ran.code == 5, ran.stderr
+    assert "pids.max of control group" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_workers_that_do_not_fit_beside_their_memory_are_refused(vmtool_child, make_group):
+    """13 of 100 workers were killed, with a smaller budget as the hint."""
+    join = make_group("memory", memory__max=1024 * MIB)
+    many = ("--workers", "100", "--capacity", "4MiB", "--budget", "64MiB", "--granule", "64KiB")
+    ran = vmtool_child("stress", *many, "--cycles", "20", before=join)
+    assert ran.code == 5, ran.stderr
+    assert "100 workers take 20 MiB each for themselves" in ran.stderr
+    assert "fewer --workers" in ran.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

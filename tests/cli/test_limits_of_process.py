@@ -1,8 +1,12 @@
 """No traceback below any limit or behind any filter: one line, the call or the limit, a way out."""
 
+import json
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 from seccomp import refusing
 
@@ -81,3 +85,39 @@ def test_a_sandbox_that_refuses_reservations_is_not_a_lack_of_addresses(vmtool_c
     assert "not even one page can be reserved, and no limit is reached" in ran.stderr
     assert "the seccomp filter of this process refuses it" in ran.stderr
     assert "no free range" not in ran.stderr
+
+
+@linux
+def test_where_no_thread_can_be_started_the_limits_are_named(vmtool_child):
+    """An old container runtime answers EPERM to the clone3 of a new C library."""
+    no_threads = refusing("clone3") + refusing(arguments=[("clone", 0, 0x3D0F00)])
+    before = "import vmtool.memory.process as p; start = p.start_thread\n"
+    ran = vmtool_child("stress", "--cycles", "30", before=before + no_threads)
+    assert ran.code == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "cannot be started" in ran.stderr
+    assert "a seccomp filter refuses clone3" in ran.stderr
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_two_signals_at_once_are_one(number):
+    """timeout(1) signals the process and then its group."""
+    arguments = ("stress", "--duration", "60s", "--runs", "1", "--capacity", "4MiB", "--json")
+    with subprocess.Popen(
+        [sys.executable, "-m", "vmtool", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        while not psutil.Process(child.pid).children():
+            time.sleep(0.05)
+        time.sleep(1)
+        child.send_signal(number)
+        time.sleep(0.02)
+        child.send_signal(number)
+        stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130, stderr
+    document = json.loads(stdout)
+    assert document["outcome"] == "interrupted"
+    assert document["accidents"] == []

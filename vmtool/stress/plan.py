@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.machine.preflight import Demand, SizeOption
+from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption
 from vmtool.memory import device_ordinal, methods_of
 from vmtool.memory.backing import MisalignedError
 from vmtool.results.stress import HUGE, StressSettings, base_method
@@ -184,6 +184,8 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
             device_bytes=commit,
             device_free_bytes=device_free,
             processes=settings.workers,
+            tasks=_tasks(settings),
+            descriptors=_PIPES * settings.workers,
             commit_option=budget,
         )
     methods = [base_method(name) for name in settings.methods]
@@ -205,10 +207,25 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         largest_commit_bytes=block * granule,
         writable_bytes=reserve * advised + (commit if mixed else 0),
         processes=settings.workers,
+        worker_bytes=WORKER_BYTES,
+        tasks=_tasks(settings),
+        descriptors=_PIPES * settings.workers,
         reserve_option=SizeOption("--capacity", granule, threads * len(settings.methods)),
         commit_option=budget,
         writable_option=writable,
     )
+
+
+#: Of a worker: to its stdin, from its stdout and from its stderr.
+_PIPES: Final = 3
+
+
+def _tasks(settings: StressSettings) -> int:
+    """Return the processes and threads of a run.
+
+    A worker has its threads and one that listens to the parent; the parent has two to read from it.
+    """
+    return settings.workers * (settings.threads + 1 + 2)
 
 
 def alone(settings: StressSettings) -> StressSettings:

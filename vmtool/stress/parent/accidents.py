@@ -45,13 +45,6 @@ _EXCEPTIONS: Final = {
 
 #: Kind, signal, cause and hint.
 _End: TypeAlias = "tuple[str, str | None, str, str]"
-_HANG: Final[_End] = (
-    "hang",
-    None,
-    "the operation did not end: a lock, reclaim, or a device that does not answer",
-    ("" if sys.platform == "win32" else "look at `dmesg` for hung tasks; ")
-    + "raise --hang-timeout if the operation is large",
-)
 
 
 def describe_accident(
@@ -60,7 +53,7 @@ def describe_accident(
     code: int,
     *,
     killed: Diagnosis,
-    hung: bool,
+    hung: Diagnosis | None,
     stderr: str,
 ) -> Accident:
     """Return what happened to a worker that ended with *code* and without a report.
@@ -70,14 +63,14 @@ def describe_accident(
         plan: What it was to do.
         code: Its exit code; a negative one is a signal's number.
         killed: Who sent SIGKILL or SIGXCPU, if that is what ended it.
-        hung: Whether it was killed because it did not move.
+        hung: Why it did not move, if it was killed because of that.
         stderr: The end of what it printed.
     """
     thread, entry = next(
         ((i, e) for i, e in enumerate(entries) if e.operation != "idle"), (0, entries[0])
     )
     if hung:
-        kind, name, cause, hint = _HANG
+        kind, name, cause, hint = "hang", None, hung.cause, hung.remedy
     elif code < 0:
         kind, name, cause, hint = _by_signal(-code, killed)
     else:
@@ -117,5 +110,5 @@ def _by_exit(code: int, stderr: str) -> _End:
     exception = _ACCESS_VIOLATION if "access violation" in stderr else code
     if exception in _EXCEPTIONS:
         return "signal", *_EXCEPTIONS[exception]
-    last = (stderr.strip().splitlines()[-1:] or ["it said nothing"])[0]
+    last = (stderr.strip().splitlines()[-1:] or ["no output on stderr"])[0]
     return "exit", None, last, "unexpected worker exit; please report this"

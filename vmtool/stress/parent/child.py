@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 import tempfile
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
@@ -15,8 +14,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
-from vmtool.machine.kills import diagnose_kill, ended_children_s
-from vmtool.memory.process import start_child
+from vmtool.machine.files import KernelFiles
+from vmtool.machine.kills import (
+    KILLED_BY_VMTOOL,
+    diagnose_hang,
+    diagnose_kill,
+    ended_children_s,
+    read_state,
+)
+from vmtool.memory.process import start_child, start_thread
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.accidents import describe_accident
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Sequence
 
+    from vmtool.memory.diagnosis import Diagnosis
     from vmtool.results.stress import Accident
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Entry
@@ -143,16 +150,20 @@ class RunningWorker:
         self.timeline = Timeline(most)
         self.phases: dict[tuple[int, str], PhaseSoFar] = {}
         self.incoming: dict[tuple[int, str], PhaseSoFar] = {}
-        self.hung = False
+        self.hung: Diagnosis | None = None
+        self._killed = False
         self.stderr = ""
         self.moved_ns = monotonic_ns()
         self._seen: list[Entry] = []
-        self._readers = [
-            threading.Thread(target=self._read_messages, args=(stdout, inbox), daemon=True),
-            threading.Thread(target=self._read_errors, args=(stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        try:
+            self._readers = [
+                start_thread(self._read_messages, stdout, inbox),
+                start_thread(self._read_errors, stderr),
+            ]
+        except VmtoolError:
+            self.process.kill()
+            self.process.wait()
+            raise
         self.send(encode("plan", plan))
 
     def send(self, line: str) -> None:
@@ -177,7 +188,15 @@ class RunningWorker:
 
     def kill(self) -> None:
         """End it now."""
-        self.process.kill()
+        if self.process.poll() is None:
+            self._killed = True
+            self.process.kill()
+
+    def kill_hung(self) -> None:
+        """End it because it does not move; why is looked at as long as it exists."""
+        state = read_state(self.process.pid, KernelFiles())
+        self.hung = diagnose_hang(self._before, read_facts(), state)
+        self.kill()
 
     def end(self) -> Ending:
         """Wait for it and return how it ended."""
@@ -192,7 +211,9 @@ class RunningWorker:
                 self.entries(),
                 self.plan,
                 code,
-                killed=diagnose_kill(self._before, read_facts(), cpu_s),
+                killed=KILLED_BY_VMTOOL
+                if self._killed
+                else diagnose_kill(self._before, read_facts(), cpu_s),
                 hung=self.hung,
                 stderr=self.stderr,
             )

@@ -159,8 +159,7 @@ class _Watch:
             )
             patience = self._hang_ns if self._started else max(self._hang_ns, _START_NS)
             if late or worker.stalled_ns() > patience:
-                worker.hung = True
-                worker.kill()
+                worker.kill_hung()
 
     def _take(self, worker: RunningWorker, message: dict[str, Any]) -> None:
         kind = message["message"]

@@ -9,13 +9,12 @@ import gc
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
-from vmtool.memory.process import prefer_for_oom_kill
+from vmtool.memory.process import prefer_for_oom_kill, start_thread
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
@@ -38,11 +37,7 @@ def main(arguments: list[str]) -> int:
         try:
             session.prepare()
         except VmtoolError as error:
-            kind = type(error).__name__
-            _send(
-                "error",
-                WorkerError(int(error.exit_code), kind, str(error), error.cause, error.hint),
-            )
+            _send_error(error)
             return 0
         _send("ready")
         order = sys.stdin.readline()
@@ -50,7 +45,11 @@ def main(arguments: list[str]) -> int:
             return 0  # the parent is gone
         if order == "stop\n":
             session.stop()
-        threading.Thread(target=_listen, args=(session,), daemon=True).start()
+        try:
+            start_thread(_listen, session)
+        except VmtoolError as error:
+            _send_error(error)
+            return 0
         session.run()
         _send("report", session.close())
     return 0
@@ -70,6 +69,11 @@ def _send_so_far(session: Session) -> None:
     # Between rounds, where it costs no phase anything: a collection also empties the free lists
     # of tuples, which fill up to 2,000 of each size and would look like a leak.
     gc.collect()
+
+
+def _send_error(error: VmtoolError) -> None:
+    kind = type(error).__name__
+    _send("error", WorkerError(int(error.exit_code), kind, str(error), error.cause, error.hint))
 
 
 def _send(message: str, value: Any = None) -> None:

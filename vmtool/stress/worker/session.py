@@ -17,6 +17,7 @@ from vmtool.memory.counters import read_process
 from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.inject import parse_fault
+from vmtool.memory.process import start_thread
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import PHASES, CallFailure, HoldResult, MethodResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
@@ -211,12 +212,16 @@ class Session:
             except VmtoolError as error:
                 self.problems.append(Problem(0, error))
                 return
-        threads = [
-            threading.Thread(target=self._work, args=(index,), name=f"stress-{index}")
-            for index in range(1, self.settings.threads)
-        ]
-        for thread in threads:
-            thread.start()
+        try:
+            threads = [
+                start_thread(self._work, index, name=f"stress-{index}")
+                for index in range(1, self.settings.threads)
+            ]
+        except VmtoolError as error:
+            if self._barrier is not None:
+                self._barrier.abort()  # those that were started wait for the others
+            self.problems.append(Problem(0, error))
+            return
         self._work(0)
         for thread in threads:
             thread.join()

@@ -14,6 +14,7 @@ import pytest
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
+from vmtool.machine.kills import KILLED_BY_VMTOOL
 from vmtool.memory import host_methods
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
@@ -284,3 +285,29 @@ def _zombie(pid):
             return stat.read().split()[2] == "Z"
     except OSError:
         return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="states are read from /proc")
+def test_a_stopped_worker_is_called_stopped(make):
+    stopped = []
+
+    def stop_one(progress):
+        if not stopped and progress.cycles:  # before, a worker may take a minute to start
+            stopped.extend(_children(os.getpid()))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    plan = make(duration_ns=600 * SECOND)
+    result = run_stress(plan, read_facts(), hang_ns=2 * SECOND, progress=stop_one)
+    (accident,) = result.accidents
+    assert accident.kind == "hang"
+    assert "is stopped (state T)" in accident.cause
+
+
+def test_a_worker_that_vmtool_killed_is_nobody_elses_victim(make):
+    def interrupt(_cycles):
+        raise KeyboardInterrupt
+
+    plans = [WorkerPlan(make(duration_ns=600 * SECOND), 0, checks=False)]
+    (ending,), interrupted = run_workers(plans, hang_ns=60 * SECOND, progress=interrupt)
+    assert interrupted
+    assert ending.accident.cause == KILLED_BY_VMTOOL.cause
