@@ -15,11 +15,13 @@ from vmtool.errors import ExitCode, VmtoolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+#: What is searched by default; ``lock`` faults memory in, so it has to be asked for.
 _KINDS = ("reserve", "commit", "mappings")
 
 
 @click.command("limits", cls=Command)
-@click.argument("kind", type=click.Choice(_KINDS), required=False)
+@click.argument("kind", type=click.Choice((*_KINDS, "lock")), required=False)
 @backing_option
 @method_option
 @host_option
@@ -34,14 +36,16 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Search how much can be reserved, committed and mapped, with a new process for each try.
+    """Search how much can be reserved, committed, mapped and locked, with a new process each try.
 
     \b
     vmtool limits
     vmtool limits mappings --method fixed
 
     Memory is not touched, except with advise, which has no other way to commit: its search stops
-    at half of what is safe. Without a kind all are searched, which takes up to half a minute.
+    at half of what is safe. Without a kind all but lock are searched, which takes up to half a
+    minute. lock faults memory in and locks it into RAM: at most 1 GiB, or what RLIMIT_MEMLOCK
+    allows.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -56,7 +60,9 @@ def command(
 
     output = Output(as_json, path, quiet)
     output.announce(backing)
-    names = method_names(backing, next(iter(methods), "all"))
+    # Locking is the same whatever committed the memory.
+    every = None if kind == "lock" else "all"
+    names = method_names(backing, next(iter(methods), every))
     device = describe_device(backing)
     watch = ConditionsWatch(name_host=name_host)
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:

@@ -5,6 +5,7 @@
 =============  ==========================================================================
 reserve        reserve NUMBER bytes
 commit         commit NUMBER bytes at once, untouched (``advise`` faults them in), then a granule
+lock           commit NUMBER bytes and lock them into RAM, which faults them in
 mappings       commit every second granule, untouched, until refused or NUMBER areas are reached
 committed      write to memory that is committed
 never          write to memory that is reserved and was never committed
@@ -20,10 +21,11 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import decode
-from vmtool.errors import VmtoolError
+from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.memory import open_backing
 from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.governor import Tier
@@ -33,6 +35,8 @@ from vmtool.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from vmtool.memory.backing import VirtualBacking
 
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")
@@ -55,6 +59,7 @@ class Answer:
         reached: The number that was reached.
         error: What the platform said, or how the process died.
         cause: Why, as far as the counters of that moment show; or why nothing could be refused.
+        elapsed_ns: How long the call took, where that was measured.
         signal_number: Of the signal that killed it, or its exit code as Windows gives it.
     """
 
@@ -63,6 +68,7 @@ class Answer:
     error: str | None = None
     signal_number: int | None = None
     cause: str | None = None
+    elapsed_ns: int | None = None
 
 
 def ask(
@@ -113,6 +119,8 @@ def main(arguments: list[str]) -> int:
         backing = open_backing(kind, method=method)
         if question == "mappings":
             answer = _count_mappings(kind, method, int(number))
+        elif question == "lock":
+            answer = _lock(backing, int(number))
         elif question in WRITES:
             _no_core_dump()
             answer = _write(kind, method, question)
@@ -169,6 +177,20 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
     if counted is None:
         return Answer(None, 0, "the memory areas of a process cannot be counted here")
     return Answer(refusal is None, counted + 2 * max(returned, 0), refusal, cause=cause)
+
+
+def _lock(backing: VirtualBacking, number: int) -> Answer:
+    if sys.platform == "win32":
+        raise UnavailableError("locked memory is measured on Linux and macOS only")
+    else:
+        from vmtool.memory.posix.locking import lock_memory
+
+        size = align_up(number, backing.granularity)
+        reservation = backing.reserve(size)
+        backing.commit(reservation, 0, size)
+        began = perf_counter_ns()
+        lock_memory(reservation.base, size)
+        return Answer(works=True, reached=size, elapsed_ns=perf_counter_ns() - began)
 
 
 def _write(kind: str, method: str, question: str) -> Answer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import CallError, RefusedError, UsageError
+from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.machine.preflight import describe_safe
 from vmtool.memory import describe_device, open_backing
@@ -18,6 +19,7 @@ from vmtool.units import GIB, align_down, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
 
 _LARGEST: Final = 1 << 62
@@ -115,6 +117,8 @@ def search_ceiling(
 
 #: 17 tries double from 1 GiB to 128 TiB; the rest halve the interval to less than 0.1 %.
 _TRIES: Final = 28
+#: More is not locked where nothing limits it: it would have to be faulted in.
+_MOST_LOCKED: Final = 1 * GIB
 #: An area takes the kernel some 200 bytes, so that even this many are harmless.
 _MOST_MAPPINGS: Final = 1 << 20
 
@@ -152,7 +156,9 @@ def find_limits(
         return ask(kind, backing, method, number, stopping=stopping)
 
     on_host = describe_device(backing) is None
-    facts = read_facts() if kind == "commit" and on_host else None
+    facts = read_facts() if kind in {"commit", "lock"} and on_host else None
+    if kind == "lock":
+        return KindLimits(kind, _lock_limits(methods, facts, ask_once))
 
     def search(method: str) -> MethodLimit | None:
         if kind == "mappings":
@@ -174,6 +180,36 @@ def find_limits(
 
     found = (search(method) for method in methods)
     return KindLimits(kind, tuple(limit for limit in found if limit is not None))
+
+
+def _lock_limits(
+    methods: Sequence[str],
+    facts: MachineFacts | None,
+    ask_once: Callable[[str, int], Answer | None],
+) -> tuple[MethodLimit, ...]:
+    """Search what can be locked: as far as RLIMIT_MEMLOCK, or some memory where it does not apply."""
+    if sys.platform == "win32" or facts is None:
+        raise UnavailableError(
+            "locked memory is measured on the host of Linux and macOS only",
+            hint="leave out --backing" if facts is None else None,
+        )
+    else:
+        from vmtool.memory.posix.locking import exempt_from_limit, lock_limit
+
+        limit = lock_limit()
+        unit = facts.page_bytes
+        most = align_down(min(facts.safe_bytes // 2, _MOST_LOCKED), unit)
+        if not most:
+            bound, raising = describe_safe(facts)
+            raise RefusedError("nothing is safe to lock here", cause=bound, hint=raising)
+        likely = most if limit is None else min(align_down(limit, unit), most)
+        if not likely:
+            likely = most = unit  # one refusal says it
+        found = (_bisect(method, ask_once, unit, most, likely) for method in methods)
+        reason = None
+        if exempt_from_limit():
+            reason = "CAP_IPC_LOCK exempts this process from RLIMIT_MEMLOCK"
+        return tuple(replace(one, cause=one.cause or reason) for one in found if one is not None)
 
 
 def _count(method: str, ask_once: Callable[[str, int], Answer | None]) -> MethodLimit | None:
@@ -227,6 +263,7 @@ def _bisect(
     reached = max((number for number, answer in answers.items() if answer.works), default=None)
     refused = min((number for number, answer in answers.items() if not answer.works), default=None)
     last = None if refused is None else answers[refused]
+    took = None if reached is None else answers[reached].elapsed_ns
     if not complete:
         outcome = "partial"
     elif reached is None and all(answer.works is None for answer in answers.values()):
@@ -242,4 +279,5 @@ def _bisect(
         error=None if last is None else last.error,
         cause=None if last is None else last.cause,
         most=most,
+        per_gib_ns=None if not took or not reached else took * GIB // reached,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.units import format_size
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +19,14 @@ _TITLES: Final = {
     "reserve": "the largest reservation",
     "commit": "the largest commit in one call, untouched, after which another can follow",
     "mappings": "memory areas of one process",
+    "lock": "memory locked into RAM by one mlock, which faults it in",
 }
-_SHORT: Final = {"reserve": "reserve", "commit": "commit at once", "mappings": "memory areas"}
+_SHORT: Final = {
+    "reserve": "reserve",
+    "commit": "commit at once",
+    "mappings": "memory areas",
+    "lock": "lock",
+}
 
 
 def to_text(result: LimitsResult, console: Console) -> None:
@@ -56,7 +62,8 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
     if limit.outcome == "not found":
         yield f"{limit.method}: not found, as the process that tried ended: {limit.error}"
         return
-    if limit.outcome == "none" and limit.cause is not None and limit.reached is not None:
+    mappings = kind == "mappings"
+    if mappings and limit.outcome == "none" and limit.cause and limit.reached is not None:
         has = _amount(kind, limit.reached)
         yield f"{limit.method}: no limit: {limit.cause} (the process has {has})"
         return
@@ -66,6 +73,8 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
         yield f"{limit.method}: nothing works ({tries}{most})"
     else:
         yield f"{limit.method}: {_amount(kind, limit.reached)} works ({tries}{most})"
+    if limit.per_gib_ns is not None:
+        yield f"  locking costs {format_duration(limit.per_gib_ns)} a GiB, faulting in included"
     if limit.refused is not None:
         yield f"  {_amount(kind, limit.refused)} is refused: {limit.error}"
         if limit.cause is not None:
@@ -79,6 +88,8 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
         )
     else:
         yield "  nothing was refused within the bounds of the search"
+        if kind == "lock" and limit.cause is not None:
+            yield f"  {limit.cause}"
 
 
 def _amount(kind: str, number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from vmtool.machine.conditions import Conditions  # noqa: TC001 - likewise
 
 #: What can be searched.
-KINDS: Final = ("reserve", "commit", "mappings")
+KINDS: Final = ("reserve", "commit", "mappings", "lock")
 #: Why no number of commits would reach the limit of memory areas.
 ADDS_NONE: Final = "its commits add no memory areas"
 
@@ -30,6 +30,8 @@ class MethodLimit:
         cause: Why that was refused, as far as the counters of that moment show; without a refusal,
             why there can be none.
         most: The most that the search would have tried.
+        per_gib_ns: What the call costs a GiB, measured with the most that worked; only of ``lock``,
+            which faults the pages in.
     """
 
     method: str
@@ -40,6 +42,7 @@ class MethodLimit:
     error: str | None
     cause: str | None = None
     most: int | None = None
+    per_gib_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,74 @@ main(["commit", "host", "fixed", str(512 << 20)])
     assert "RLIMIT_DATA is 256 MiB" in answer["cause"]
 
 
+#: Runs the probe as a process that RLIMIT_MEMLOCK limits, also where root runs the tests.
+LIMITED = """
+import ctypes, os, resource, sys
+limit, arguments = int(sys.argv[1]), sys.argv[2:]
+libc = ctypes.CDLL(None)
+libc.prctl(24, 14, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_IPC_LOCK: takes effect with exec
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+os.execv(sys.executable, [sys.executable, "-m", *arguments])
+"""
+
+
+def run_limited(limit, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", LIMITED, str(limit), *arguments],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+@linux
+def test_what_can_be_locked_is_what_the_limit_says_and_costs_are_measured():
+    ran = run_limited(1 << 20, "vmtool", "limits", "lock", "--json", "-q")
+    if "forbids locking" in ran.stdout + ran.stderr:
+        pytest.skip("a security policy forbids mlock")
+    assert ran.returncode == 0, ran.stderr
+    (found,) = json.loads(ran.stdout)["kinds"][0]["methods"]
+    assert (found["reached"], found["refused"]) == (1 << 20, (1 << 20) + mmap.PAGESIZE)
+    assert found["tries"] == 2
+    assert found["per_gib_ns"] > 0
+    assert "mlock(0x" in found["error"]
+    assert found["cause"] == "RLIMIT_MEMLOCK is 1 MiB and the process has locked 0 B"
+
+
+@linux
+def test_a_process_that_may_lock_nothing_says_so_at_once():
+    ran = run_limited(0, "vmtool.probes.child", "lock", "host", "fixed", str(mmap.PAGESIZE))
+    answer = json.loads(ran.stdout)
+    assert answer["works"] is False
+    assert "EPERM" in answer["error"]
+    assert "RLIMIT_MEMLOCK is 0 B" in answer["cause"]
+
+
+@posix
+def test_locking_ends_at_a_gib_where_nothing_limits_it(tried, monkeypatch):
+    monkeypatch.setattr("vmtool.memory.posix.locking.lock_limit", lambda: None)
+    (found,) = find_limits("lock", "host", ("fixed",), lambda _tries: None).methods
+    assert max(tried) <= GIB
+    assert (found.outcome, found.reached) == ("none", max(tried))
+
+
+def test_the_report_of_locking_has_its_cost():
+    made = result(
+        "lock",
+        MethodLimit(
+            *("fixed", "found", 1 << 23, (1 << 23) + 4096, 2, "mlock failed: ENOMEM"),
+            cause="RLIMIT_MEMLOCK is 8 MiB",
+            most=GIB,
+            per_gib_ns=650_000_000,
+        ),
+    )
+    text = text_of(made)
+    assert "limits: lock 8 MiB" in text
+    assert "locking costs 650 ms a GiB, faulting in included" in text
+    assert "cause: RLIMIT_MEMLOCK is 8 MiB" in text
+
+
 def result(kind, *methods, **fields):
     whole = {"complete": True, "found": True, **fields}
     return LimitsResult("host", (KindLimits(kind, methods),), **whole)

@@ -6,9 +6,12 @@ docs/platform-facts.md#linux-rlimits and #linux-max-map-count.
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"  # before the imports, so that mypy skips them elsewhere
+
 import errno
 import mmap
-import sys
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.diagnosis import Diagnosis, no_address_range

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+if sys.platform == "win32":
+    pytest.skip("asks about POSIX", allow_module_level=True)
+
 from vmtool.memory.posix.diagnosis import diagnose_refusal
 
 PAGE = mmap.PAGESIZE

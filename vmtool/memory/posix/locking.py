@@ -1,0 +1,96 @@
+"""Locked memory: pages that mlock(2) keeps in RAM, and what limits them.
+
+Linux compares what a process has locked with RLIMIT_MEMLOCK, unless it has CAP_IPC_LOCK
+(``can_do_mlock`` and ``mlock_fixup`` in mm/mlock.c); macOS compares with the same limit and one of
+the machine (``vm.user_wire_limit``). Locking faults every page in.
+"""
+
+from __future__ import annotations
+
+import sys
+
+assert sys.platform != "win32"  # before the imports, so that mypy skips them elsewhere
+
+import ctypes
+import errno
+import os
+from typing import Final
+
+from vmtool.memory.diagnosis import Diagnosis, call_failure
+from vmtool.memory.posix.calls import last_errno
+from vmtool.memory.process import parse_kib
+from vmtool.memory.rlimits import has_capability, how_to_raise, read_resource_limit
+from vmtool.units import format_size
+
+_CAP_IPC_LOCK: Final = 14  # include/uapi/linux/capability.h
+_LIMIT: Final = "RLIMIT_MEMLOCK"
+
+
+def lock_memory(address: int, nbytes: int) -> None:
+    """Fault ``address..address + nbytes`` in and keep it in RAM, until it is unmapped.
+
+    Raises:
+        CallError: If the platform refuses; ``cause`` names the limit.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mlock.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+    if not libc.mlock(address, nbytes):
+        return
+    code = last_errno()
+    diagnosis = diagnose_lock(code, nbytes)
+    raise call_failure(
+        "mlock",
+        f"{address:#x}, {nbytes}",
+        code=code,
+        symbol=errno.errorcode.get(code, "UNKNOWN"),
+        detail=os.strerror(code),
+        diagnosis=diagnosis,
+        out_of_memory=code in {errno.ENOMEM, errno.EAGAIN},
+    )
+
+
+def lock_limit() -> int | None:
+    """Return how many bytes this process may lock; ``None`` if RLIMIT_MEMLOCK does not limit it."""
+    limit = read_resource_limit(_LIMIT)
+    return None if limit is None or exempt_from_limit() else limit.soft
+
+
+def exempt_from_limit() -> bool:
+    """Return whether RLIMIT_MEMLOCK does not apply, because of CAP_IPC_LOCK (Linux)."""
+    return has_capability(_CAP_IPC_LOCK)
+
+
+def diagnose_lock(code: int, nbytes: int) -> Diagnosis:
+    """Return why mlock failed, from the limit and what is locked now.
+
+    Args:
+        code: The errno: ENOMEM over the limit, EPERM where the limit is zero, EAGAIN where pages
+            could not be had (mlock(2)).
+        nbytes: The length that was to be locked.
+    """
+    limit, locked = lock_limit(), _read_locked()
+    if limit is not None and (code == errno.EPERM or locked + nbytes > limit):
+        return Diagnosis(
+            "locked-limit",
+            f"{_LIMIT} is {format_size(limit)} and the process has locked {format_size(locked)}",
+            f"{how_to_raise(_LIMIT)}, or give the process CAP_IPC_LOCK",
+        )
+    if code == errno.EPERM:
+        return Diagnosis(
+            "forbidden",
+            "a security policy of this system forbids locking memory",
+            "docker run --cap-add IPC_LOCK",
+        )
+    return Diagnosis(
+        "unknown",
+        "the pages could not be had, or locking splits areas and vm.max_map_count is reached",
+        "lock less; `vmtool doctor` shows every limit",
+    )
+
+
+def _read_locked() -> int:
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+            return parse_kib(status.read()).get("VmLck", 0)
+    except OSError:
+        return 0
