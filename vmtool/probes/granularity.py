@@ -14,7 +14,6 @@ from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.governor import Tier
 from vmtool.probes.guards.calls import prove_granularity
 from vmtool.probes.limits import largest_reservation
-from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.granularity import (
     AllocationGranularity,
     BackingGranularity,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.devices import DeviceInfo
-    from vmtool.probes.guards.calls import Proof
     from vmtool.results.granularity import PeerTrial
 
 
@@ -185,7 +183,7 @@ def probe(name: str, *, prove: bool = False) -> BackingGranularity:
         method=backing.method,
         granularity=backing.units,
         largest_reservation=_largest(backing),
-        checks=tuple(map(_check, prove_granularity(backing))) if prove else (),
+        checks=prove_granularity(backing) if prove else (),
         **_device(backing, prove=prove),
     )
 
@@ -218,14 +216,6 @@ def _largest(backing: VirtualBacking) -> LargestReservation:
     tries = _TRIES if backing.tier is Tier.HOST else _DEVICE_TRIES
     found = largest_reservation(backing, tries=tries)
     return LargestReservation(found.works_bytes, found.refused_bytes, found.tries, found.error)
-
-
-def _check(proof: Proof) -> Check:
-    return Check(
-        proof.attempt,
-        CheckOutcome.of(proof.expected),
-        {"who": proof.who, "accepted": proof.accepted, "answer": proof.answer},
-    )
 
 
 def _absent(name: str, error: VmtoolError) -> BackingGranularity:

@@ -7,6 +7,7 @@ import pytest
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_process
 from vmtool.probes.guards.calls import prove_granularity
+from vmtool.results.check import CheckOutcome
 
 
 def test_the_host_proves_its_granule_and_gives_everything_back():
@@ -14,8 +15,10 @@ def test_the_host_proves_its_granule_and_gives_everything_back():
     prove_granularity(backing)
     before = read_process()
     proofs = prove_granularity(backing)
-    assert all(proof.expected for proof in proofs)
-    assert [proof.accepted for proof in proofs if proof.who == "vmtool"] == [True] * 2 + [False] * 4
+    assert all(proof.outcome is CheckOutcome.PASSED for proof in proofs)
+    assert [proof.values["accepted"] for proof in proofs if proof.values["who"] == "vmtool"] == [
+        True
+    ] * 2 + [False] * 4
     after = read_process()
     if after.mappings is not None:
         assert abs(after.mappings - before.mappings) <= 1
@@ -26,9 +29,11 @@ def test_the_host_proves_its_granule_and_gives_everything_back():
     ("method", "call"), [("fixed", "mmap"), ("protect", "mprotect"), ("advise", "mprotect")]
 )
 def test_the_kernel_is_tried_with_the_call_that_commits(method, call):
-    proofs = [p for p in prove_granularity(open_backing(method=method)) if p.who == "kernel"]
-    assert {proof.attempt.split()[0] for proof in proofs} == {call}
-    refused = [proof.answer for proof in proofs if not proof.accepted]
+    proofs = [
+        p for p in prove_granularity(open_backing(method=method)) if p.values["who"] == "kernel"
+    ]
+    assert {proof.name.split()[0] for proof in proofs} == {call}
+    refused = [proof.values["answer"] for proof in proofs if not proof.values["accepted"]]
     assert len(refused) == 2
     assert all(answer.startswith("EINVAL (22)") for answer in refused)
 
@@ -53,4 +58,4 @@ class Lenient:
 
 def test_a_backing_that_takes_half_a_granule_is_found_out():
     proofs = prove_granularity(Lenient(open_backing()))
-    assert [proof.expected for proof in proofs] == [True, True, False, False, False, False]
+    assert [not proof.failed for proof in proofs] == [True, True, False, False, False, False]

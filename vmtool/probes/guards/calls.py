@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import MisalignedError
 from vmtool.memory.governor import Tier
+from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.results.check import Check
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """One attempt.
-
-    Attributes:
-        who: ``vmtool``, or the platform that was called directly, such as ``kernel``.
-        attempt: What was tried, in granules ``g``.
-        accepted: Whether it was done.
-        answer: The error, or what was done instead.
-        expected: Whether it went as a granule of that size must.
-    """
-
-    who: str
-    attempt: str
-    accepted: bool
-    answer: str
-    expected: bool
-
-
-def prove_granularity(backing: VirtualBacking) -> tuple[Proof, ...]:
+def prove_granularity(backing: VirtualBacking) -> tuple[Check, ...]:
     """Commit and release at g, g/2 and g + 1, through vmtool and directly, and return what happened.
 
     At most two granules are committed, in a reservation of its own that is given back.
@@ -51,16 +33,18 @@ def prove_granularity(backing: VirtualBacking) -> tuple[Proof, ...]:
         backing.unreserve(reservation)
 
 
-def _ask_vmtool(backing: VirtualBacking, reservation: Reservation) -> list[Proof]:
+def _ask_vmtool(backing: VirtualBacking, reservation: Reservation) -> list[Check]:
     g = backing.granularity
 
     def cycle(offset: int, nbytes: int) -> None:
         backing.commit(reservation, offset, nbytes)
         backing.release(reservation, offset, nbytes)
 
-    def attempt(what: str, offset: int, nbytes: int, *, legal: bool) -> Proof:
+    def attempt(what: str, offset: int, nbytes: int, *, legal: bool) -> Check:
         accepted, answer, refused_for_granule = _try(lambda: cycle(offset, nbytes))
-        return Proof("vmtool", what, accepted, answer, accepted if legal else refused_for_granule)
+        return attempt_check(
+            "vmtool", what, accepted, answer, accepted if legal else refused_for_granule
+        )
 
     return [
         attempt("commit and release g at offset 0", 0, g, legal=True),
@@ -83,7 +67,7 @@ def _try(action: Callable[[], None]) -> tuple[bool, str, bool]:
     return True, "done", False
 
 
-def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Proof, ...]:
+def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Check, ...]:
     """Call the platform itself, where vmtool can."""
     if backing.tier is Tier.DEVICE:
         from vmtool.memory.cuda.backing import CudaBacking

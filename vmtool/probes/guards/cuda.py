@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.memory.cuda.driver import CudaError
-from vmtool.probes.guards.calls import Proof
+from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.results.check import Check
 
 
-def ask_driver(backing: CudaBacking) -> tuple[Proof, ...]:
+def ask_driver(backing: CudaBacking) -> tuple[Check, ...]:
     """Create handles of m, m/2 and m + 1 bytes, where m is the driver's minimum granularity.
 
     One handle of m bytes exists at a time, for a moment.
@@ -24,13 +25,13 @@ def ask_driver(backing: CudaBacking) -> tuple[Proof, ...]:
     )
 
 
-def _create(backing: CudaBacking, nbytes: int, what: str, *, legal: bool) -> Proof:
+def _create(backing: CudaBacking, nbytes: int, what: str, *, legal: bool) -> Check:
     attempt = f"cuMemCreate {what} ({nbytes} bytes)"
     call = backing.context.call
     try:
         handle = call("cuMemCreate", nbytes, backing.properties, 0)
     except CudaError as error:
         right = not legal and error.symbol == "CUDA_ERROR_INVALID_VALUE"
-        return Proof("driver", attempt, False, f"{error.symbol} ({error.code})", right)
+        return attempt_check("driver", attempt, False, f"{error.symbol} ({error.code})", right)
     call("cuMemRelease", handle)
-    return Proof("driver", attempt, True, "done", legal)
+    return attempt_check("driver", attempt, True, "done", legal)

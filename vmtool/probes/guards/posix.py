@@ -8,6 +8,7 @@ assert sys.platform != "win32"  # before the imports, so that mypy skips them el
 
 import errno
 import os
+from typing import TYPE_CHECKING
 
 from vmtool.memory.posix.calls import (
     CALLS,
@@ -20,12 +21,15 @@ from vmtool.memory.posix.calls import (
     last_errno,
 )
 from vmtool.memory.posix.counters import read_areas
-from vmtool.probes.guards.calls import Proof
+from vmtool.probes.guards import attempt_check
+
+if TYPE_CHECKING:
+    from vmtool.results.check import Check
 
 _FLAGS = MAP_PRIVATE | MAP_ANON | MAP_FIXED
 
 
-def ask_kernel(method: str, base: int, granule: int) -> tuple[Proof, ...]:
+def ask_kernel(method: str, base: int, granule: int) -> tuple[Check, ...]:
     """Commit past vmtool at *base*, which must be reserved and free for four granules.
 
     Addresses must be whole pages: the kernel says ``EINVAL``. Lengths it silently rounds up,
@@ -51,15 +55,15 @@ def ask_kernel(method: str, base: int, granule: int) -> tuple[Proof, ...]:
     )
 
 
-def _address(call: str, address: int, granule: int, what: str, *, legal: bool) -> Proof:
+def _address(call: str, address: int, granule: int, what: str, *, legal: bool) -> Check:
     code = _commit(call, address, granule)
     if code == 0:
         _give_back(address, granule)
     right = code == (0 if legal else errno.EINVAL)
-    return Proof("kernel", f"{call} {what}", code == 0, _words(code), right)
+    return attempt_check("kernel", f"{call} {what}", code == 0, _words(code), right)
 
 
-def _length(call: str, base: int, nbytes: int, granule: int, what: str) -> Proof:
+def _length(call: str, base: int, nbytes: int, granule: int, what: str) -> Check:
     code = _commit(call, base, nbytes)
     answer, right = _words(code), code == errno.EINVAL
     if code == 0:
@@ -70,7 +74,7 @@ def _length(call: str, base: int, nbytes: int, granule: int, what: str) -> Proof
         if committed is None:
             answer = "accepted; the committed bytes are not available here"
         right = committed in {None, rounded * granule}
-    return Proof("kernel", f"{call} {what}", code == 0, answer, right)
+    return attempt_check("kernel", f"{call} {what}", code == 0, answer, right)
 
 
 def _commit(call: str, address: int, nbytes: int) -> int:

@@ -6,7 +6,7 @@ import sys
 
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.windows.calls import (
     CALLS,
@@ -21,13 +21,16 @@ from vmtool.memory.windows.calls import (
 )
 from vmtool.memory.windows.counters import read_range
 from vmtool.memory.windows.diagnosis import symbol_of
-from vmtool.probes.guards.calls import Proof
+from vmtool.probes.guards import attempt_check
+
+if TYPE_CHECKING:
+    from vmtool.results.check import Check
 
 _MAPPED_ALIGNMENT: Final = 1132
 _WHO: Final = "Windows"
 
 
-def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
+def ask_windows(method: str, base: int, granule: int) -> tuple[Check, ...]:
     """Try the granule past vmtool.
 
     ``view`` and ``private`` use the allocation granularity: a view at an offset that is not a
@@ -49,7 +52,7 @@ def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
     section = CALLS.CreateFileMappingW(PAGE_FILE, 0, PAGE_READWRITE | SEC_COMMIT, 0, 4 * granule, 0)
     if not section:
         code = last_error()
-        return (Proof(_WHO, "CreateFileMappingW 4g", False, _words(code), False),)
+        return (attempt_check(_WHO, "CreateFileMappingW 4g", False, _words(code), False),)
     try:
         return (
             _map(section, granule, granule, "g", legal=True),
@@ -60,20 +63,22 @@ def ask_windows(method: str, base: int, granule: int) -> tuple[Proof, ...]:
         CALLS.CloseHandle(section)
 
 
-def _map(section: int, offset: int, granule: int, what: str, *, legal: bool) -> Proof:
+def _map(section: int, offset: int, granule: int, what: str, *, legal: bool) -> Check:
     attempt = f"MapViewOfFile3 g at section offset {what}"
     view = CALLS.MapViewOfFile3(section, PROCESS, 0, offset, granule, 0, PAGE_READWRITE, 0, 0)
     if view:
         CALLS.UnmapViewOfFile2(PROCESS, view, 0)
-        return Proof(_WHO, attempt, True, "done", legal)
+        return attempt_check(_WHO, attempt, True, "done", legal)
     code = last_error()
-    return Proof(_WHO, attempt, False, _words(code), not legal and code == _MAPPED_ALIGNMENT)
+    return attempt_check(
+        _WHO, attempt, False, _words(code), not legal and code == _MAPPED_ALIGNMENT
+    )
 
 
-def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -> Proof:
+def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -> Check:
     attempt = f"VirtualAlloc MEM_COMMIT {what}"
     if not CALLS.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
-        return Proof(_WHO, attempt, False, _words(last_error()), False)
+        return attempt_check(_WHO, attempt, False, _words(last_error()), False)
     start = address // granule * granule
     committed = read_range(start, start + 3 * granule).charge_bytes
     # If this is refused the pages stay committed until the reservation goes, moments later.
@@ -81,7 +86,7 @@ def _commit(address: int, nbytes: int, what: str, granule: int, expected: int) -
     answer = "done"
     if committed != nbytes:
         answer = f"silently extended: {committed} bytes are committed"
-    return Proof(_WHO, attempt, True, answer, committed == expected)
+    return attempt_check(_WHO, attempt, True, answer, committed == expected)
 
 
 def _words(code: int) -> str:
