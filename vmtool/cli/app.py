@@ -44,6 +44,9 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
     "What is my own engine doing with its memory right now?": {
         "inspect": "What a running process does with its memory, and what will stop it.",
     },
+    "Which of my machines is different, and why?": {
+        "fleet": "Compare results of many machines, and say which differs and why.",
+    },
     "More": {
         "schema": "Print the JSON Schema of a document that vmtool writes.",
     },

@@ -88,6 +88,20 @@ DOCUMENTS: Final = (
         "ReplayComparison",
     ),
     Document(
+        "vmtool.fleet",
+        1,
+        "Results of many machines judged against each other by vmtool fleet",
+        "vmtool.results.fleet",
+        "FleetResult",
+    ),
+    Document(
+        "vmtool.fleet.baseline",
+        1,
+        "What is usual on machines, kept by vmtool fleet --save",
+        "vmtool.results.fleet",
+        "FleetBaseline",
+    ),
+    Document(
         "vmtool.inspect",
         1,
         "A look at a process by vmtool inspect",

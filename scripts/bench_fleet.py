@@ -1,0 +1,148 @@
+"""How well `vmtool fleet` finds slow machines in simulated fleets, and what it costs.
+
+    python scripts/bench_fleet.py            # some minutes, one core
+    python scripts/bench_fleet.py --check    # exit 1 when a promise does not hold
+
+A machine has 5 runs of 7 measures, which vary by 5 % (coefficient of variation) from run to run and
+by 2 % from machine to machine. One machine in 50 is 20 % slower, in one phase of three. Recall is the
+part of them that is named; a false discovery is a named machine and measure that is as fast as others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
+
+from vmtool.fleet.gather import list_files, read_files
+from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.measures import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNS, OF_RUNS, OF_MACHINES, SLOWER = 5, 0.05, 0.02, 1.2
+PHASES = {"commit": 40_000.0, "touch": 15_000.0, "release": 20_000.0}
+FACTS = {"system.cpu_model": "A", "system.cpus": "64", "memory.total_bytes": "512 GiB"}
+
+
+def readings(draw: random.Random, machines: int, slow: set[int]) -> Iterator[Reading]:
+    """Yield the reading of every machine, of which some are slow to commit."""
+    for number in range(machines):
+        own = {phase: draw.lognormvariate(0, OF_MACHINES) for phase in PHASES}
+        if number in slow:
+            own["commit"] *= SLOWER
+        runs = []
+        for _ in range(RUNS):
+            run = {}
+            cycle = 0.0
+            for phase, usual in PHASES.items():
+                noise = draw.lognormvariate(0, OF_RUNS)
+                run[f"stress.fixed.{phase}.median_ns"] = usual * own[phase] * noise
+                tail = draw.lognormvariate(0, OF_RUNS)
+                run[f"stress.fixed.{phase}.p99_ns"] = 3 * usual * own[phase] * tail
+                cycle += usual * own[phase] * noise
+            run["stress.fixed.cycles_per_s"] = 1e9 / cycle
+            runs.append(run)
+        thp = "never" if number in slow else "madvise"
+        facts = {**FACTS, "huge_pages.thp_mode": thp}
+        yield Reading(f"node{number}", "", "vmtool.stress", "", facts, tuple(runs))
+
+
+def fleet_of(draw: random.Random, machines: int, slow: set[int]) -> Fleet:
+    fleet = Fleet()
+    for reading in readings(draw, machines, slow):
+        fleet.add(reading)
+    return fleet
+
+
+def measure(machines: int, fleets: int, seed: int) -> tuple[float, float, float, int]:
+    """Return recall, false discoveries as a part of all, seconds a fleet, and slow machines."""
+    draw = random.Random(seed)
+    named = slow_ones = wrong = found = explained = 0
+    spent = 0.0
+    for _ in range(fleets):
+        slow = set(draw.sample(range(machines), max(machines // 50, 1)))
+        fleet = fleet_of(draw, machines, slow)
+        start = time.process_time()
+        result = judge(fleet)
+        spent += time.process_time() - start
+        hosts = set()
+        for outlier in (each for group in result.groups for each in group.outliers):
+            found += 1
+            number = int(outlier.host.removeprefix("node"))
+            guilty = number in slow and ("commit" in outlier.measure or "cycles" in outlier.measure)
+            wrong += not guilty
+            if guilty:
+                hosts.add(number)
+                explained += outlier.reasons[0].fact == "huge_pages.thp_mode"
+        named += len(hosts)
+        slow_ones += len(slow)
+    return named / slow_ones, wrong / max(found, 1), spent / fleets, slow_ones
+
+
+def files(count: int) -> None:
+    """Write *count* results of stress and gather them."""
+    draw = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder:
+        filler = [[number, 3] for number in range(1500)]  # as large as the histograms of a run
+        for at, reading in enumerate(readings(draw, count, {7})):
+            document = {
+                "schema": "vmtool.stress", "version": 2, "vmtool": "0", "command": [],
+                "machine": {"system": {"cpu_model": "A", "cpus": 64}, "memory": {"total_bytes": 1 << 39}},
+                "runs": [
+                    {"methods": [{"method": "fixed", "cycles_per_s": run["stress.fixed.cycles_per_s"],
+                      "phases": [{"phase": phase, "summary": {
+                          name: run[f"stress.fixed.{phase}.{name}"] for name in ("median_ns", "p99_ns")},
+                          "histogram": {"buckets": filler if not number else []}} for phase in PHASES]}]}
+                    for number, run in enumerate(reading.runs)
+                ],
+            }  # fmt: skip
+            Path(folder, f"node{at}.json").write_text(json.dumps(document))
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        start = time.perf_counter()
+        fleet = Fleet()
+        for found in read_files(list_files([folder])):
+            fleet.add(found)
+        read = time.perf_counter() - start
+        result = judge(fleet)
+        took = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        hosts = {outlier.host for group in result.groups for outlier in group.outliers}
+        print(
+            f"\n{count:,} results ({size >> 20} MiB) gathered in {read:.1f} s, judged after {took:.1f} s, "
+            f"peak RSS {peak >> 10} MiB; named {', '.join(sorted(hosts)) or 'none'}"
+        )
+
+
+def main() -> int:
+    """Print the table and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--results", type=int, default=10_000, help="results to gather (10,000)")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a promise does not hold")
+    options = parser.parse_args()
+    good = True
+    print(f"{'machines':>8} {'fleets':>7} {'slow':>6} {'recall':>8} {'false':>7} {'time':>9}")
+    for machines, fleets in ((10, 400), (20, 200), (50, 100), (100, 60), (1000, 6), (10_000, 1)):
+        recall, false, seconds, slow = measure(machines, fleets, machines)
+        promised = machines >= 50
+        kept = false <= 0.01 and (recall >= 0.95 or not promised)
+        good &= kept
+        print(
+            f"{machines:>8,} {fleets:>7} {slow:>6} {recall:>8.1%} {false:>7.2%} {seconds * 1000:>6,.0f} ms"
+            f"{'' if kept else '  NOT KEPT'}"
+        )
+    files(options.results)
+    return 1 if options.check and not good else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

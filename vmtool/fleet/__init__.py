@@ -1,0 +1,1 @@
+"""Results of many machines: gathered, judged against each other, and what explains a difference."""

@@ -1,0 +1,506 @@
+"""Which machines of a fleet differ from those like them, and which facts separate them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Final
+
+from vmtool.fleet.robust import biweight, discoveries, two_sided_p
+from vmtool.results.fleet import (
+    BaselineGroup,
+    BaselineMeasure,
+    FactSpread,
+    FleetBaseline,
+    FleetResult,
+    Group,
+    Outlier,
+    Problem,
+    Reason,
+    Split,
+    Spread,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from vmtool.fleet.measures import Reading
+
+#: Facts by which machines are alike unless others are named.
+ALIKE: Final = ("system.cpu_model", "system.cpus", "memory.total_bytes", "device")
+#: Fewer machines than this say nothing of what is usual.
+LEAST_MACHINES: Final = 8
+#: The part of outliers that may be so by chance.
+FALSE_DISCOVERIES: Final = 0.01
+#: A scale below this part is taken as this: measures are not so exact.
+_LEAST_SCALE: Final = 0.002
+#: A split: each part has this share of the machines, and Ashman's D (AJ 108:2348, 1994; above 2 is
+#: a clean separation) is this; the halves of one normal distribution have 2.6.
+_LEAST_PART: Final = 0.2
+_SEPARATION: Final = 4.0
+_MOST_REASONS: Final = 5
+#: A fact separates if it does for this part more of the machines than of the others.
+_LEAST_SEPARATION: Final = 0.5
+
+
+@dataclass(slots=True)
+class Machine:
+    """One machine: what all its documents say.
+
+    Attributes:
+        host: Its name.
+        facts: By path; of the last document that has it.
+        runs: Of each measure, a value a run.
+    """
+
+    host: str
+    facts: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, reading: Reading) -> None:
+        """Add what a document says."""
+        self.facts.update(reading.facts)
+        for run in reading.runs:
+            for measure, value in run.items():
+                self.runs.setdefault(measure, []).append(value)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Machines by name, as documents come in.
+
+    Attributes:
+        machines: The machines.
+        problems: Sources that gave no result.
+        results: Documents that were added.
+    """
+
+    machines: dict[str, Machine] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    results: int = 0
+    _texts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, found: Reading | Problem) -> None:
+        """Add one document, or what is wrong with it."""
+        if isinstance(found, Problem):
+            self.problems.append(found)
+            return
+        self.results += 1
+        machine = self.machines.setdefault(found.host, Machine(found.host))
+        machine.add(found)
+        # Ten thousand machines have the same few facts: each text is kept once.
+        texts = self._texts
+        machine.facts = {
+            texts.setdefault(name, name): texts.setdefault(value, value)
+            for name, value in machine.facts.items()
+        }
+        machine.runs = {texts.setdefault(name, name): runs for name, runs in machine.runs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What is usual for a measure, on the scale of the judgement."""
+
+    location: float
+    scale: float
+    runs_variance: float | None
+    logarithmic: bool
+    machines: int
+
+    def deviation(self, runs: int) -> float:
+        """Return the standard deviation of a machine's mean of so many *runs*, as that of a new one."""
+        variance = self.scale**2
+        if self.runs_variance is not None:
+            # The scale is that of machines with typical runs; other numbers of runs vary otherwise.
+            variance = max(variance, self.runs_variance / runs)
+        floor = _LEAST_SCALE if self.logarithmic else _LEAST_SCALE * abs(self.location)
+        least = max(floor, 1e-12)
+        return max(math.sqrt(variance), least) * math.sqrt(1 + 1 / self.machines)
+
+    def value(self, location: float | None = None) -> float:
+        """Return a *location*, by default the usual one, as a value of the measure."""
+        found = self.location if location is None else location
+        return math.exp(found) if self.logarithmic else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """One machine and measure to be judged."""
+
+    group: int
+    host: str
+    measure: str
+    mean: float
+    usual: _Usual
+    p_value: float
+    large: bool
+
+
+def judge(
+    fleet: Fleet,
+    *,
+    by: Sequence[str] = (),
+    threshold: float = 0.1,
+    baseline: FleetBaseline | None = None,
+    complete: bool = True,
+) -> FleetResult:
+    """Return the machines in groups, with those that differ and what may explain it.
+
+    Args:
+        fleet: The machines.
+        by: Facts to group by, instead of the processor, memory and device.
+        threshold: The smallest difference that counts, as a part.
+        baseline: What is usual, instead of what is here.
+        complete: Whether all was gathered.
+    """
+    groups = _grouped(fleet.machines.values(), by)
+    usual: list[dict[str, _Usual]] = []
+    splits: list[list[Split]] = []
+    tests: list[_Test] = []
+    for at, (alike, machines) in enumerate(groups):
+        saved = _saved(baseline, alike)
+        found, parted = _usual_of(machines, threshold, saved)
+        usual.append(found)
+        splits.append([] if saved else parted)
+        tests.extend(_tests(at, machines, found, {s.measure for s in splits[at]}, threshold))
+    significant = discoveries([test.p_value for test in tests], FALSE_DISCOVERIES)
+    outliers = [test for at, test in enumerate(tests) if at in significant and test.large]
+    made = []
+    for at, (alike, machines) in enumerate(groups):
+        mine = [test for test in outliers if test.group == at]
+        tested = Counter(test.measure for test in tests if test.group == at)
+        made.append(_group(alike, machines, usual[at], splits[at], mine, tested))
+    return FleetResult(
+        complete=complete,
+        baseline=baseline is not None,
+        threshold=threshold,
+        false_discovery_rate=FALSE_DISCOVERIES,
+        results=fleet.results,
+        machines=len(fleet.machines),
+        tests=len(tests),
+        groups=tuple(made),
+        problems=tuple(fleet.problems),
+    )
+
+
+def baseline_of(fleet: Fleet, *, by: Sequence[str] = (), threshold: float = 0.1) -> FleetBaseline:
+    """Return what is usual in the groups of *fleet* that have enough machines."""
+    groups = []
+    for alike, machines in _grouped(fleet.machines.values(), by):
+        usual, _ = _usual_of(machines, threshold, None)
+        measures = tuple(
+            BaselineMeasure(
+                measure,
+                found.value(),
+                found.scale,
+                found.logarithmic,
+                None if found.runs_variance is None else math.sqrt(found.runs_variance),
+                found.machines,
+            )
+            for measure, found in usual.items()
+        )
+        if measures:
+            groups.append(BaselineGroup(alike, measures, _usual_facts(machines)))
+    return FleetBaseline(tuple(groups))
+
+
+# ---- groups -----------------------------------------------------------------------------------
+
+
+def _grouped(
+    machines: Iterable[Machine], by: Sequence[str]
+) -> list[tuple[dict[str, str], list[Machine]]]:
+    """Return the machines with the same facts, the largest group first."""
+    groups: dict[tuple[str, ...], list[Machine]] = {}
+    names = tuple(by) or ALIKE
+    for machine in machines:
+        key = tuple(machine.facts.get(name, "") for name in names)
+        groups.setdefault(key, []).append(machine)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        (
+            {name: value for name, value in zip(names, key, strict=True) if value},
+            sorted(found, key=lambda machine: machine.host),
+        )
+        for key, found in ordered
+    ]
+
+
+def _saved(baseline: FleetBaseline | None, alike: Mapping[str, str]) -> BaselineGroup | None:
+    if baseline is None:
+        return None
+    return next((group for group in baseline.groups if dict(group.alike) == alike), None)
+
+
+def _usual_facts(machines: Sequence[Machine]) -> dict[str, str]:
+    return {fact: values.most_common(1)[0][0] for fact, values in _fact_values(machines).items()}
+
+
+def _fact_values(machines: Iterable[Machine]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for machine in machines:
+        for fact, value in machine.facts.items():
+            found.setdefault(fact, Counter())[value] += 1
+    return found
+
+
+# ---- what is usual ----------------------------------------------------------------------------
+
+
+def _usual_of(
+    machines: Sequence[Machine], threshold: float, saved: BaselineGroup | None
+) -> tuple[dict[str, _Usual], list[Split]]:
+    """Return what is usual for each measure of enough machines, and the measures that split them."""
+    if saved is not None:
+        return {
+            each.measure: _Usual(
+                math.log(each.usual) if each.logarithmic else each.usual,
+                each.scale,
+                None if each.runs_scale is None else each.runs_scale**2,
+                each.logarithmic,
+                each.machines,
+            )
+            for each in saved.measures
+        }, []
+    usual: dict[str, _Usual] = {}
+    splits: list[Split] = []
+    for measure in _measures(machines):
+        having = [machine for machine in machines if machine.runs.get(measure)]
+        repeated = [machine for machine in having if len(machine.runs[measure]) > 1]
+        if len(repeated) < LEAST_MACHINES:
+            continue
+        logarithmic = all(value > 0 for machine in having for value in machine.runs[measure])
+        means = [_mean(machine.runs[measure], logarithmic=logarithmic) for machine in repeated]
+        location, scale = biweight(means)
+        variances = [_variance(m.runs[measure], logarithmic=logarithmic) for m in repeated]
+        freedom = median([len(machine.runs[measure]) - 1 for machine in repeated])
+        # The median of a chi-squared is about its mean times (1 - 2/9k)^3 (Wilson and Hilferty).
+        runs_variance = median(variances) / (1 - 2 / (9 * freedom)) ** 3
+        usual[measure] = _Usual(location, scale, runs_variance, logarithmic, len(repeated))
+        split = _split(measure, repeated, means, usual[measure], threshold)
+        if split is not None:
+            splits.append(split)
+    return usual, splits
+
+
+def _measures(machines: Sequence[Machine]) -> list[str]:
+    return sorted({measure for machine in machines for measure in machine.runs})
+
+
+def _mean(values: Sequence[float], *, logarithmic: bool) -> float:
+    return fmean([math.log(value) for value in values] if logarithmic else values)
+
+
+def _variance(values: Sequence[float], *, logarithmic: bool) -> float:
+    found = [math.log(value) for value in values] if logarithmic else list(values)
+    mean = fmean(found)
+    return sum([(value - mean) ** 2 for value in found]) / (len(found) - 1)
+
+
+def _split(
+    measure: str,
+    machines: Sequence[Machine],
+    means: Sequence[float],
+    usual: _Usual,
+    threshold: float,
+) -> Split | None:
+    """Return the two parts that the machines fall into by *measure*, if they do."""
+    order = sorted(range(len(means)), key=means.__getitem__)
+    values = [means[at] for at in order]
+    count = len(values)
+    least = max(math.ceil(_LEAST_PART * count), 3)
+    if count < 2 * least:
+        return None
+    best, cut = math.inf, 0
+    total, squares = sum(values), sum([value * value for value in values])
+    low = low_squares = 0.0
+    for at, value in enumerate(values[:-1], 1):
+        low += value
+        low_squares += value * value
+        if least <= at <= count - least:
+            high = total - low
+            within = low_squares - low * low / at
+            within += squares - low_squares - high * high / (count - at)
+            if within < best:
+                best, cut = within, at
+    below, above = values[:cut], values[cut:]
+    difference = fmean(above) - fmean(below)
+    spread = math.sqrt(max(best / (count - 2), 1e-24))
+    part = math.expm1(difference) if usual.logarithmic else difference / (abs(usual.location) or 1)
+    if difference / spread < _SEPARATION or part < threshold:
+        return None
+    low_machines = [machines[at] for at in order[:cut]]
+    high_machines = [machines[at] for at in order[cut:]]
+    fewer, others = sorted((low_machines, high_machines), key=len)
+    return Split(
+        measure,
+        usual.value(median(below)),
+        usual.value(median(above)),
+        tuple(sorted(machine.host for machine in low_machines)),
+        tuple(sorted(machine.host for machine in high_machines)),
+        tuple(reasons(fewer, _fact_values(others), len(others))),
+    )
+
+
+# ---- tests ------------------------------------------------------------------------------------
+
+
+def _tests(
+    group: int,
+    machines: Sequence[Machine],
+    usual: Mapping[str, _Usual],
+    split: set[str],
+    threshold: float,
+) -> Iterator[_Test]:
+    """Yield every machine and measure that can be judged; a split one is judged as that."""
+    for measure, found in usual.items():
+        if measure in split:
+            continue
+        for machine in machines:
+            runs = machine.runs.get(measure, ())
+            if len(runs) < 2 or (found.logarithmic and min(runs) <= 0):
+                continue
+            mean = _mean(runs, logarithmic=found.logarithmic)
+            distance = mean - found.location
+            t = distance / found.deviation(len(runs))
+            yield _Test(
+                group,
+                machine.host,
+                measure,
+                mean,
+                found,
+                two_sided_p(abs(t), 0.7 * (found.machines - 1)),
+                large=_large(distance, found, threshold),
+            )
+
+
+def _large(distance: float, usual: _Usual, threshold: float) -> bool:
+    if usual.logarithmic:
+        return abs(distance) >= math.log1p(threshold)
+    return abs(distance) >= threshold * max(abs(usual.location), 1)
+
+
+def _group(
+    alike: Mapping[str, str],
+    machines: Sequence[Machine],
+    usual: Mapping[str, _Usual],
+    splits: Sequence[Split],
+    outliers: Sequence[_Test],
+    tested: Mapping[str, int],
+) -> Group:
+    facts = _fact_values(machines)
+    count = len(machines)
+    by_host = {machine.host: machine for machine in machines}
+    explained: dict[str, tuple[Reason, ...]] = {}
+    for host in {test.host for test in outliers}:
+        machine = by_host[host]
+        others = {fact: values.copy() for fact, values in facts.items()}
+        for fact, value in machine.facts.items():
+            others[fact][value] -= 1
+        explained[host] = tuple(reasons([machine], others, count - 1))
+    single = [
+        machine.host
+        for machine in machines
+        if machine.runs and max(map(len, machine.runs.values())) == 1
+    ]
+    return Group(
+        alike=alike,
+        hosts=tuple(by_host),
+        decided=bool(usual),
+        single_runs=tuple(single),
+        spreads=tuple(_spread(measure, machines, usual, tested) for measure in _measures(machines)),
+        outliers=tuple(
+            Outlier(
+                host=test.host,
+                measure=test.measure,
+                value=test.usual.value(test.mean),
+                usual=test.usual.value(),
+                ratio=math.exp(test.mean - test.usual.location) if test.usual.logarithmic else None,
+                p_value=test.p_value,
+                reasons=explained[test.host],
+            )
+            for test in sorted(outliers, key=lambda test: (test.host, test.p_value))
+        ),
+        splits=tuple(splits),
+        facts=tuple(
+            FactSpread(fact, _with_missing(values, count))
+            for fact, values in sorted(facts.items())
+            if len(values) > 1 or values.total() < count
+        ),
+    )
+
+
+def _with_missing(values: Counter[str], count: int) -> dict[str, int]:
+    found = dict(values.most_common())
+    if values.total() < count:
+        found["-"] = count - values.total()
+    return found
+
+
+def _spread(
+    measure: str,
+    machines: Sequence[Machine],
+    usual: Mapping[str, _Usual],
+    tested: Mapping[str, int],
+) -> Spread:
+    found = usual.get(measure)
+    every = [value for machine in machines for value in machine.runs.get(measure, ())]
+    logarithmic = found.logarithmic if found is not None else all(value > 0 for value in every)
+    values = [
+        _back(_mean(machine.runs[measure], logarithmic=logarithmic), logarithmic=logarithmic)
+        if machine.runs.get(measure) and (not logarithmic or min(machine.runs[measure]) > 0)
+        else None
+        for machine in machines
+    ]
+    if found is not None:
+        location, scale = found.value(), found.scale
+    else:
+        known = [value for value in values if value is not None]
+        location, scale = median(known), 0.0
+    variance = None if found is None else found.runs_variance
+    return Spread(
+        measure,
+        location,
+        scale,
+        logarithmic,
+        None if variance is None else math.sqrt(variance),
+        tested.get(measure, 0),
+        tuple(values),
+    )
+
+
+def _back(mean: float, *, logarithmic: bool) -> float:
+    return math.exp(mean) if logarithmic else mean
+
+
+# ---- why --------------------------------------------------------------------------------------
+
+
+def reasons(
+    machines: Sequence[Machine], others: Mapping[str, Counter[str]], count: int
+) -> list[Reason]:
+    """Return the facts that separate *machines* from *count* others, the best first.
+
+    Args:
+        machines: Those that differ.
+        others: How often each value of each fact is among the others.
+        count: How many others there are.
+    """
+    if not count:
+        return []
+    found = []
+    mine = _fact_values(machines)
+    for fact in mine.keys() | others.keys():
+        values = mine.get(fact, Counter())
+        theirs = others.get(fact, Counter())
+        value, number = values.most_common(1)[0] if values else ("-", 0)
+        number = number or len(machines) - values.total()
+        elsewhere = theirs[value] if value != "-" else count - theirs.total()
+        separation = number / len(machines) - elsewhere / count
+        if separation >= _LEAST_SEPARATION:
+            usual = theirs.most_common(1)[0][0] if theirs.total() else "-"
+            found.append(Reason(fact, value, usual, separation))
+    found.sort(key=lambda reason: (-reason.separation, reason.fact))
+    return found[:_MOST_REASONS]

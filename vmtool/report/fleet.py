@@ -1,0 +1,350 @@
+"""The report of ``vmtool fleet``: text, Markdown, page and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from vmtool import __version__
+from vmtool.report.page import facts as fact_table
+from vmtool.report.page import join, page, section, tag
+from vmtool.report.page import table as page_table
+from vmtool.report.table import paragraph, show, table
+from vmtool.units import count_of, format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, RenderableType
+
+    from vmtool.report.page import Markup
+    from vmtool.results.fleet import FleetResult, Group, Outlier, Reason, Split, Spread
+
+#: Outliers and problems that the text lists without ``--all``.
+_SHOWN: Final = 20
+_BARS: Final = 24
+_MOST_VALUES: Final = 6
+
+
+def to_text(result: FleetResult, console: Console, *, everything: bool = False) -> None:
+    """Print the report; with *everything* each machine and each problem."""
+    show(console, _parts(result, everything=everything))
+
+
+def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]:
+    yield paragraph(answer_text(result), style="bold")
+    for group in result.groups:
+        yield paragraph(group_text(group))
+    lines = list(_findings(result))
+    if lines:
+        yield ""
+    for line in lines if everything else lines[:_SHOWN]:
+        yield paragraph(line, indent="  ")
+    if len(lines) > _SHOWN and not everything:
+        yield paragraph(f"and {count_of(len(lines) - _SHOWN, 'more line')}; --all shows them")
+    for group in result.groups:
+        if not group.decided and group.facts and len(group.hosts) > 1:
+            yield ""
+            yield paragraph(f"Facts that differ in {group_name(group)}:")
+            yield table(("fact", "values"), _fact_rows(group, everything=everything))
+    if result.problems:
+        yield ""
+        problems = result.problems if everything else result.problems[:_SHOWN]
+        yield table(("no result from", "why"), [(p.source, p.problem) for p in problems])
+        if len(result.problems) > len(problems):
+            yield f"and {len(result.problems) - len(problems):,} more; --all shows them"
+    if everything:
+        for group in result.groups:
+            yield ""
+            yield paragraph(f"Machines of {group_name(group)}:")
+            yield _machines(group)
+
+
+def answer_text(result: FleetResult) -> str:
+    """Return the answer in a sentence."""
+    hosts = sorted({each.host for group in result.groups for each in group.outliers})
+    splits = sum(bool(group.splits) for group in result.groups)
+    text = "" if result.complete else "interrupted: "
+    if not any(group.decided for group in result.groups):
+        text += "not decided: fewer than 8 machines that are alike, with 2 runs or more each"
+    elif hosts:
+        named = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
+        text += f"{len(hosts)} of {count_of(result.machines, 'machine')} differ: {named}"
+        if len(hosts) == 1:
+            text = text.replace("differ:", "differs:")
+    elif splits:
+        text += f"no single machine differs, but {count_of(splits, 'group')} in two parts"
+    else:
+        text += f"all {count_of(result.machines, 'machine')} are alike"
+    if result.problems:
+        text += f"; no result from {count_of(len(result.problems), 'source')}"
+    return text
+
+
+def group_name(group: Group) -> str:
+    """Return what the machines of a group have in common."""
+    known = group.alike
+    parts = [
+        known.get("device"),
+        known.get("system.cpu_model"),
+        f"{known['system.cpus']} CPUs" if "system.cpus" in known else None,
+        known.get("memory.total_bytes"),
+    ]
+    usual = {"device", "system.cpu_model", "system.cpus", "memory.total_bytes"}
+    others = [f"{name} {value}" for name, value in known.items() if name not in usual]
+    return ", ".join(part for part in (*parts, *others) if part) or "machines"
+
+
+def group_text(group: Group) -> str:
+    """Return a line about a group."""
+    tested = [spread for spread in group.spreads if spread.tested]
+    text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
+    if not group.decided:
+        return f"{text}: not decided"
+    text += f": {count_of(len(tested), 'measure')}"
+    scales = sorted(spread.scale for spread in tested if spread.logarithmic)
+    if scales:
+        text += f" that vary by {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
+    if group.single_runs:
+        text += f"; {count_of(len(group.single_runs), 'machine')} with one run not decided"
+    return text
+
+
+def _findings(result: FleetResult) -> Iterator[str]:
+    for group in result.groups:
+        for split in group.splits:
+            yield split_text(split)
+        for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
+            yield from _host_lines(list(found))
+
+
+def _host_lines(outliers: Sequence[Outlier]) -> Iterator[str]:
+    first = outliers[0]
+    text = f"{first.host}: {'; '.join(difference(outlier) for outlier in outliers[:3])}"
+    if len(outliers) > 3:
+        text += f"; and {count_of(len(outliers) - 3, 'more measure')}"
+    yield f"{text}. {why_text(first.reasons)}"
+
+
+def difference(outlier: Outlier) -> str:
+    """Return how a machine differs, such as ``stress.fixed.commit.median_ns 2.1x slower``."""
+    name = outlier.measure
+    if outlier.ratio is None:
+        return (
+            f"{name} {value_text(name, outlier.value)}, usually {value_text(name, outlier.usual)}"
+        )
+    ratio = outlier.ratio
+    word = "higher" if ratio > 1 else "lower"
+    if name.endswith("_ns"):
+        word = "slower" if ratio > 1 else "faster"
+    elif name.endswith("_per_s"):
+        word = "faster" if ratio > 1 else "slower"
+    return f"{name} {max(ratio, 1 / ratio):.2f}x {word} ({value_text(name, outlier.value)})"
+
+
+def why_text(reasons: Sequence[Reason]) -> str:
+    """Return which facts separate a machine, or machines, from the others."""
+    unique = [reason for reason in reasons if reason.separation > 1 - 1e-9]
+    if len(unique) == 1:
+        reason = unique[0]
+        return (
+            f"The only fact that it does not share: {reason.fact} {reason.value}"
+            f" (others: {reason.usual})"
+        )
+    if not reasons:
+        return "No recorded fact separates it from the others"
+    shown = [f"{r.fact} {r.value} (mostly {r.usual})" for r in reasons[:3]]
+    return f"Facts that separate it best: {'; '.join(shown)}"
+
+
+def split_text(split: Split) -> str:
+    """Return what a split is."""
+    ratio = f"{split.high / split.low:.2f}x, " if split.low > 0 else ""
+    fewer = min((split.low_hosts, split.high_hosts), key=len)
+    text = (
+        f"{split.measure} falls into two parts: {len(split.low_hosts)} machines around"
+        f" {value_text(split.measure, split.low)}, {len(split.high_hosts)} around"
+        f" {value_text(split.measure, split.high)} ({ratio}smaller part: {', '.join(fewer[:3])}"
+        f"{', ...' if len(fewer) > 3 else ''})"
+    )
+    if not split.reasons:
+        return f"{text}. No recorded fact separates them"
+    best = split.reasons[0]
+    return f"{text}. What separates them best: {best.fact} {best.value} (others {best.usual})"
+
+
+def value_text(measure: str, value: float) -> str:
+    """Return *value* with the unit of its measure."""
+    if measure.endswith("_ns"):
+        return format_duration(value)
+    if measure.endswith("_bytes") and value >= 0:
+        return format_size(round(value))
+    return f"{value:,.4g}"
+
+
+def _fact_rows(group: Group, *, everything: bool) -> list[tuple[str, str]]:
+    rows = []
+    for fact in group.facts:
+        values = list(fact.machines.items())
+        shown = values if everything else values[:_MOST_VALUES]
+        text = ", ".join(f"{value} ({count})" for value, count in shown)
+        rows.append((fact.fact, text + (", ..." if len(values) > len(shown) else "")))
+    return rows
+
+
+def _machines(group: Group) -> RenderableType:
+    spreads = [spread for spread in group.spreads if spread.tested] or list(group.spreads)
+    rows = [
+        (host, *(_cell(spread, at) for spread in spreads)) for at, host in enumerate(group.hosts)
+    ]
+    return table(("machine", *(spread.measure for spread in spreads)), rows)
+
+
+def _cell(spread: Spread, at: int) -> str:
+    value = spread.values[at]
+    return "" if value is None else value_text(spread.measure, value)
+
+
+# ---- Markdown and CSV -------------------------------------------------------------------------
+
+
+def to_markdown(result: FleetResult) -> str:
+    """Return the report as Markdown."""
+    lines = [f"**{answer_text(result)}**", ""]
+    lines += [f"* {_escaped(group_text(group))}" for group in result.groups]
+    findings = list(_findings(result))
+    if findings:
+        lines += ["", *(f"* {_escaped(line)}" for line in findings)]
+    for group in result.groups:
+        if group.facts:
+            lines += ["", f"Facts that differ in {_escaped(group_name(group))}:", ""]
+            lines += ["| fact | values |", "|---|---|"]
+            lines += [
+                f"| {_escaped(fact)} | {_escaped(values)} |"
+                for fact, values in _fact_rows(group, everything=False)
+            ]
+    if result.problems:
+        lines += ["", "| no result from | why |", "|---|---|"]
+        lines += [f"| {_escaped(p.source)} | {_escaped(p.problem)} |" for p in result.problems]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
+
+
+def to_csv(result: FleetResult) -> str:
+    """Return a row for each machine and measure."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["group", "machine", "measure", "value", "usual", "ratio", "p_value", "outlier"]
+    )
+    for number, group in enumerate(result.groups, 1):
+        found = {(each.host, each.measure): each for each in group.outliers}
+        for spread in group.spreads:
+            for host, value in zip(group.hosts, spread.values, strict=True):
+                if value is None:
+                    continue
+                outlier = found.get((host, spread.measure))
+                ratio = value / spread.usual if spread.logarithmic else ""
+                p_value = "" if outlier is None else outlier.p_value
+                row = [number, host, spread.measure, value, spread.usual, ratio, p_value]
+                writer.writerow([*row, int(outlier is not None)])
+    return file.getvalue()
+
+
+# ---- page -------------------------------------------------------------------------------------
+
+
+def to_html(result: FleetResult, command: Sequence[str]) -> str:
+    """Return the page that *command* made."""
+    bad = result.outliers or any(group.splits for group in result.groups)
+    return page(
+        "vmtool fleet",
+        tag("h1", "vmtool fleet"),
+        tag("p", tag("code", " ".join(command)), class_="soft"),
+        tag("p", answer_text(result), class_=f"state {'bad' if bad else 'good'}"),
+        *(_group_section(group) for group in result.groups),
+        *([_problems(result)] if result.problems else []),
+        section("How to read this", tag("p", _HOW.format(**_how(result)))),
+        tag("p", f"made by vmtool {__version__}", class_="soft"),
+    )
+
+
+_HOW: Final = (
+    "Machines are compared with those that are alike, by the mean of their runs. A machine differs if"
+    " a difference as large is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
+    " over {tests} tests: at most {rate} of the outliers by chance) and at least {threshold}. Facts are"
+    " ranked by how well they separate machines; that is not proof of a cause."
+)
+
+
+def _how(result: FleetResult) -> dict[str, str]:
+    return {
+        "tests": f"{result.tests:,}",
+        "rate": f"{result.false_discovery_rate:.0%}",
+        "threshold": f"{result.threshold:.0%}",
+    }
+
+
+def _group_section(group: Group) -> Markup:
+    named: dict[str, list[str]] = {}
+    for outlier in group.outliers:
+        named.setdefault(outlier.measure, []).append(outlier.host)
+    findings = [split_text(split) for split in group.splits]
+    for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
+        findings += _host_lines(list(found))
+    rows = [
+        [
+            spread.measure,
+            value_text(spread.measure, spread.usual),
+            f"{100 * spread.scale:.1f}%" if spread.logarithmic and spread.tested else "",
+            histogram(spread),
+            ", ".join(named.get(spread.measure, [])),
+        ]
+        for spread in group.spreads
+    ]
+    names = ("measure", "usual", "between machines", "machines, low to high", "outliers")
+    content = [tag("p", group_text(group))]
+    if findings:
+        content.append(tag("ul", *(tag("li", line) for line in findings)))
+    content.append(page_table(names, rows))
+    if group.facts:
+        content.append(tag("h3", "Facts that differ"))
+        content.append(fact_table(_fact_rows(group, everything=True)))
+    return section(group_name(group), *content)
+
+
+def histogram(spread: Spread) -> Markup:
+    """Return a small picture of how the machines are spread over a measure."""
+    values = [value for value in spread.values if value is not None]
+    if not values:
+        return join()
+    low, high = min(values), max(values)
+    counts = [0] * _BARS
+    for value in values:
+        at = int((value - low) / (high - low) * (_BARS - 1)) if high > low else 0
+        counts[at] += 1
+    most = max(counts)
+    bars = [
+        tag(
+            "rect", tag("title", f"{count} machines"), x=6 * at, y=24 - 22 * count / most,
+            width=5, height=22 * count / most, class_="first",
+        )
+        for at, count in enumerate(counts)
+        if count
+    ]  # fmt: skip
+    label = f"{value_text(spread.measure, low)} to {value_text(spread.measure, high)}"
+    picture = tag(
+        "svg", *bars, viewBox=f"0 0 {6 * _BARS} 24", width=6 * _BARS, height=24, role="img",
+        aria_label=label,
+    )  # fmt: skip
+    return join(picture, tag("span", f" {label}", class_="soft"))
+
+
+def _problems(result: FleetResult) -> Markup:
+    rows = [[problem.source, problem.kind, problem.problem] for problem in result.problems]
+    return section("No result", page_table(("source", "kind", "problem"), rows))

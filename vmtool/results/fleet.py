@@ -1,0 +1,224 @@
+"""The result of ``vmtool fleet``: machines in groups, which differ, and what may explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A source that gave no result.
+
+    Attributes:
+        source: The file, the line of it, or the host.
+        kind: unreadable, other (not a result with a machine), version, lost (its worker died),
+            timeout, failed (its command failed).
+        problem: What is wrong.
+    """
+
+    source: str
+    kind: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A fact that separates machines from the others of their group.
+
+    Attributes:
+        fact: Its path, such as ``huge_pages.thp_mode``.
+        value: What it is there.
+        usual: What it mostly is on the others.
+        separation: How well it separates: the share there that has the value less the share of the
+            others that has it; 1 is perfect.
+    """
+
+    fact: str
+    value: str
+    usual: str
+    separation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """One measure of one machine that differs from the group.
+
+    Attributes:
+        host: The machine.
+        measure: The measure.
+        value: The geometric mean of its runs (the mean, where values can be negative).
+        usual: What is usual in the group.
+        ratio: value / usual, or null where that has no meaning.
+        p_value: How probable so large a difference is for a machine like the others.
+        reasons: Facts that the machine does not share with the others, the best first.
+    """
+
+    host: str
+    measure: str
+    value: float
+    usual: float
+    ratio: float | None
+    p_value: float
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A measure by which a group falls into two parts.
+
+    Attributes:
+        measure: The measure.
+        low: What is usual in the lower part.
+        high: What is usual in the higher part.
+        low_hosts: The machines of the lower part.
+        high_hosts: The machines of the higher part.
+        reasons: Facts that separate the smaller part from the larger, the best first.
+    """
+
+    measure: str
+    low: float
+    high: float
+    low_hosts: tuple[str, ...]
+    high_hosts: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One measure over the machines of a group.
+
+    Attributes:
+        measure: The measure.
+        usual: The biweight location of the machines.
+        scale: The biweight scale: of logarithms, and so a ratio, or of the values.
+        logarithmic: Whether it is of logarithms.
+        runs_scale: The same from run to run within a machine, or null with one run each.
+        tested: Machines that were tested.
+        values: One for each machine of the group, in its order; null where it has none.
+    """
+
+    measure: str
+    usual: float
+    scale: float
+    logarithmic: bool
+    runs_scale: float | None
+    tested: int
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FactSpread:
+    """A fact that is not the same on all machines of a group.
+
+    Attributes:
+        fact: Its path.
+        machines: How many machines have each value.
+    """
+
+    fact: str
+    machines: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Machines that should be alike.
+
+    Attributes:
+        alike: The facts that they were grouped by.
+        hosts: The machines.
+        decided: Whether there were enough of them, with runs enough, to judge.
+        single_runs: Machines with one run of everything, which are not judged.
+        spreads: Every measure.
+        outliers: Measures of machines that differ.
+        splits: Measures by which it falls into two.
+        facts: Facts that differ within it.
+    """
+
+    alike: Mapping[str, str]
+    hosts: tuple[str, ...]
+    decided: bool
+    single_runs: tuple[str, ...]
+    spreads: tuple[Spread, ...]
+    outliers: tuple[Outlier, ...]
+    splits: tuple[Split, ...]
+    facts: tuple[FactSpread, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineMeasure:
+    """What is usual for a measure, kept for machines to come.
+
+    Attributes:
+        measure: The measure.
+        usual: As in a spread.
+        scale: As in a spread.
+        logarithmic: As in a spread.
+        runs_scale: As in a spread.
+        machines: How many machines it is of.
+    """
+
+    measure: str
+    usual: float
+    scale: float
+    logarithmic: bool
+    runs_scale: float | None
+    machines: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineGroup:
+    """What is usual in a group.
+
+    Attributes:
+        alike: The facts of its machines.
+        measures: What is usual.
+        facts: The most frequent value of each fact.
+    """
+
+    alike: Mapping[str, str]
+    measures: tuple[BaselineMeasure, ...]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetBaseline:
+    """What ``vmtool fleet --save`` keeps.
+
+    Attributes:
+        groups: The groups.
+    """
+
+    groups: tuple[BaselineGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """Results of many machines, judged against each other.
+
+    Attributes:
+        complete: Whether everything was gathered; false after an interruption.
+        baseline: Whether machines were judged against a saved baseline.
+        threshold: The smallest difference that counts, as a part.
+        false_discovery_rate: The part of outliers that may be so by chance.
+        results: Documents that were read.
+        machines: Machines in all groups.
+        tests: Measures of machines that were tested.
+        groups: The machines.
+        problems: Sources that gave no result.
+    """
+
+    complete: bool
+    baseline: bool
+    threshold: float
+    false_discovery_rate: float
+    results: int
+    machines: int
+    tests: int
+    groups: tuple[Group, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def outliers(self) -> int:
+        """Measures of machines that differ, in all groups."""
+        return sum(len(group.outliers) for group in self.groups)
