@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.plan import Rules
     from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
+    from vmtool.tasks import Executor
 
     #: Labels and options of one combination.
     Cell = tuple[dict[str, str], ReplayOptions]
@@ -217,6 +219,12 @@ _FILES: Final = (
         metavar="N",
         help="Replay N combinations of --compare at once.",
     ),
+    click.option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Replay combinations of --compare on the workers of a Dask cluster: tcp://HOST:PORT, "
+        "or local:N. TRACE and MODEL must be there under the same name.",
+    ),
     html_option,
     csv_option("the timeline, or the table of --compare, as CSV"),
 )
@@ -372,10 +380,9 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """  # noqa: D301 - click's own mark
     name, axes = _split(options.pop("trace"), options.pop("compare"))
     files = options.pop("html"), options.pop("csv")
-    jobs = options.pop("jobs")
-    return _Run(
-        ReplayOptions(name, **options), axes, jobs, files, Output(as_json, path, quiet)
-    ).run()
+    where = options.pop("jobs"), options.pop("dask")
+    chosen = ReplayOptions(name, **options)
+    return _Run(chosen, axes, where, files, Output(as_json, path, quiet)).run()
 
 
 class _Run:
@@ -385,13 +392,13 @@ class _Run:
         self,
         options: ReplayOptions,
         axes: Sequence[str],
-        jobs: int,
+        where: tuple[int, str | None],
         files: tuple[str | None, str | None],
         output: Output,
     ) -> None:
         self._options = options
         self._axes = axes
-        self._jobs = jobs
+        self._jobs, self._dask = where
         self._html, self._csv = files
         self._output = output
 
@@ -405,10 +412,11 @@ class _Run:
         trace = options.open_trace()
         model = load_options_model(options)
         backing = open_chosen(options)
-        if self._jobs > 1 and (backing is not None or not self._axes):
+        elsewhere = self._jobs > 1 or self._dask is not None
+        if elsewhere and (backing is not None or not self._axes):
             raise UsageError(
-                "--jobs replays combinations of a simulation",
-                hint="add --compare" if backing is None else "leave --jobs or --backing out",
+                "--jobs and --dask replay combinations of a simulation",
+                hint="add --compare" if backing is None else "leave --backing out",
             )
         budget = choose_budget(options, backing)
         granule = None if backing is None else backing.granularity
@@ -432,7 +440,7 @@ class _Run:
 
             if not cells:
                 result = once(options)
-            elif self._jobs == 1:
+            elif not elsewhere:
                 comparison = compare_cells(cells, once)
             else:
                 comparison = self._compare_at_once(cells, rules_of, budget.kv_bytes, stop)
@@ -451,10 +459,9 @@ class _Run:
         budget: int,
         stop: Callable[[], bool],
     ) -> ReplayComparison:
-        """Replay the combinations in several processes."""
+        """Replay the combinations in several processes, or on a cluster."""
         from vmtool.replay.remote import replay_remotely
         from vmtool.results.replay import ComparedReplay
-        from vmtool.tasks import LocalExecutor
 
         rows: list[ComparedReplay | None] = []
         refusals: list[UsageError | RefusedError] = []
@@ -468,9 +475,22 @@ class _Run:
             else:
                 rows.append(None)
                 tasks[at] = options.arguments(budget), settings
-        for at, result in replay_remotely(tasks, LocalExecutor(self._jobs), stop):
-            rows[at] = ComparedReplay(cells[at][0], result, "")
+        with self._executor() as executor:
+            for at, result in replay_remotely(tasks, executor, stop):
+                rows[at] = ComparedReplay(cells[at][0], result, "")
         return _compared(rows, refusals)
+
+    @contextmanager
+    def _executor(self) -> Iterator[Executor]:
+        if self._dask is None:
+            from vmtool.tasks import LocalExecutor
+
+            yield LocalExecutor(self._jobs)
+            return
+        from vmtool.fleet.hosts import connected
+
+        with connected(self._dask) as cluster:
+            yield cluster
 
     def _answer(self, result: ReplayResult) -> int:
         from vmtool.report.replay import to_csv, to_html, to_text

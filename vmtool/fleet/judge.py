@@ -171,7 +171,9 @@ def judge(
     for at, (alike, machines) in enumerate(groups):
         mine = [test for test in outliers if test.group == at]
         tested = Counter(test.measure for test in tests if test.group == at)
-        made.append(_group(alike, machines, usual[at], splits[at], mine, tested))
+        saved = _saved(baseline, alike)
+        known = None if saved is None else saved.facts
+        made.append(_group(alike, machines, usual[at], splits[at], mine, tested, known))
     return FleetResult(
         complete=complete,
         baseline=baseline is not None,
@@ -389,6 +391,7 @@ def _group(
     splits: Sequence[Split],
     outliers: Sequence[_Test],
     tested: Mapping[str, int],
+    saved: Mapping[str, str] | None,
 ) -> Group:
     facts = _fact_values(machines)
     count = len(machines)
@@ -396,6 +399,10 @@ def _group(
     explained: dict[str, tuple[Reason, ...]] = {}
     for host in {test.host for test in outliers}:
         machine = by_host[host]
+        if saved is not None:
+            known = {fact: Counter([value]) for fact, value in saved.items()}
+            explained[host] = tuple(reasons([machine], known, 1))
+            continue
         others = {fact: values.copy() for fact, values in facts.items()}
         for fact, value in machine.facts.items():
             others[fact][value] -= 1

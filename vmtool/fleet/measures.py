@@ -27,6 +27,8 @@ _SKIPPED: Final = frozenset(
         *("total_bytes", "trace", "index", "findings", "processes", "steps", "base"),
     }
 )
+#: What a document has of all runs together although it has it of each run.
+_OF_RUNS: Final = frozenset({"methods", "scaling", "runs"})
 #: Facts that change from moment to moment, or that no two machines share.
 _VOLATILE: Final = frozenset(
     {
@@ -86,6 +88,9 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Readin
     runs = document.get("runs")
     if isinstance(runs, list) and runs:
         found = tuple(dict(_measures(run, prefix)) for run in runs if isinstance(run, Mapping))
+        # What is of all runs together, such as leak slopes, is known once.
+        of_all = {key: value for key, value in document.items() if key not in _OF_RUNS}
+        found = (*found, dict(_measures(of_all, prefix)))
     else:
         found = (dict(_measures(document, prefix)),)
     return Reading(host, source, kind, str(document.get("vmtool")), dict(_facts(document)), found)
@@ -120,9 +125,9 @@ def _measures(value: Any, path: str) -> Iterator[tuple[str, float]]:
         for item in value:
             if isinstance(item, Mapping):
                 names = (item.get(key) for key in _NAMES)
-                name = next((each for each in names if isinstance(each, str)), None)
-                if name is not None:
-                    yield from _measures(item, f"{path}.{name}")
+                named = [each for each in names if isinstance(each, str)]
+                if named:
+                    yield from _measures(item, f"{path}.{named[0]}")
 
 
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -48,11 +48,11 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
         if not group.decided and group.facts and len(group.hosts) > 1:
             yield ""
             yield paragraph(f"Facts that differ in {group_name(group)}:")
-            yield table(("fact", "values"), _fact_rows(group, everything=everything))
+            yield table(("fact", "values"), _fact_rows(group, everything=everything), left=2)
     if result.problems:
         yield ""
         problems = result.problems if everything else result.problems[:_SHOWN]
-        yield table(("no result from", "why"), [(p.source, p.problem) for p in problems])
+        yield table(("no result from", "why"), [(p.source, p.problem) for p in problems], left=2)
         if len(result.problems) > len(problems):
             yield f"and {len(result.problems) - len(problems):,} more; --all shows them"
     if everything:
@@ -106,7 +106,7 @@ def group_text(group: Group) -> str:
     text += f": {count_of(len(tested), 'measure')}"
     scales = sorted(spread.scale for spread in tested if spread.logarithmic)
     if scales:
-        text += f" that vary by {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
+        text += f", {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
     if group.single_runs:
         text += f"; {count_of(len(group.single_runs), 'machine')} with one run not decided"
     return text

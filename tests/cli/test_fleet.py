@@ -1,0 +1,285 @@
+"""``vmtool fleet`` as its users run it: on files, and on real Dask schedulers and workers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import pytest
+from stored_runs import described
+
+from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.measures import Reading
+from vmtool.report import fleet as report
+
+COMMIT = "stress.fixed.commit.median_ns"
+
+
+def readings(machines=20, slow=(7,)):
+    """Yield machines without noise that a test would not know: some runs higher, some lower."""
+    for number in range(machines):
+        own = 1 + 0.01 * (number % 5) if number not in slow else 1.6
+        runs = tuple({COMMIT: 40_000 * own * (1 + 0.02 * (at - 2))} for at in range(5))
+        thp = "never" if number in slow else "madvise"
+        facts = {"system.cpu_model": "EPYC", "system.cpus": "64", "huge_pages.thp_mode": thp}
+        yield Reading(f"node{number:02}", "", "vmtool.stress", "0", facts, runs)
+
+
+def result_of(**more):
+    fleet = Fleet()
+    for reading in readings(**more):
+        fleet.add(reading)
+    return judge(fleet)
+
+
+def stored(folder, **more):
+    """Write results that say what :func:`readings` says."""
+    for reading in readings(**more):
+        phases = [
+            [{"phase": "commit", "summary": {"median_ns": run[COMMIT]}}] for run in reading.runs
+        ]
+        thp = reading.facts["huge_pages.thp_mode"]
+        document = {
+            "schema": "vmtool.stress",
+            "version": 2,
+            "vmtool": "0",
+            "command": [],
+            "machine": {
+                "system": {"cpu_model": "EPYC", "cpus": 64},
+                "huge_pages": {"thp_mode": thp},
+            },
+            "runs": [{"methods": [{"method": "fixed", "phases": each}]} for each in phases],
+        }
+        (folder / f"{reading.host}.json").write_text(json.dumps(document))
+
+
+def test_the_report(golden):
+    golden("fleet", partial(report.to_text, result_of()))
+
+
+def test_a_machine_that_differs_is_named_with_the_reason_and_exits_3(vmtool, tmp_path):
+    stored(tmp_path)
+    files = ("--html", str(tmp_path / "f.html"), "--csv", str(tmp_path / "f.csv"))
+    ran = vmtool("fleet", str(tmp_path), *files)
+    text = " ".join(ran.stdout.split())
+    assert ran.code == 3
+    assert text.startswith("1 of 20 machines differs: node07")
+    assert "only fact that it does not share: huge_pages.thp_mode never (others: madvise)" in text
+    assert "node07" in (tmp_path / "f.html").read_text()
+    rows = (tmp_path / "f.csv").read_text().splitlines()
+    assert len(rows) == 21
+    assert sum(row.endswith(",1") for row in rows) == 1
+    described(vmtool("fleet", str(tmp_path / "node*.json"), "--json").document)
+    assert vmtool("fleet", str(tmp_path / "node0[0-6].json")).code == 0
+    assert "**1 of 20 machines" in vmtool("fleet", str(tmp_path), "--markdown").stdout
+    assert "node03" in vmtool("fleet", str(tmp_path), "--all").stdout
+
+
+def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
+    stored(tmp_path, slow=())
+    saved = tmp_path / "saved.baseline"
+    assert vmtool("fleet", str(tmp_path), "--save", str(saved)).code == 0
+    described(json.loads(saved.read_text()))
+    stored(tmp_path, slow=(7,))
+    one = vmtool("fleet", str(tmp_path / "node07.json"), "--baseline", str(saved))
+    assert one.code == 3
+    assert "huge_pages.thp_mode never" in " ".join(one.stdout.split())
+    assert vmtool("fleet", str(tmp_path / "node08.json"), "--baseline", str(saved)).code == 0
+    wrong = vmtool("fleet", str(tmp_path), "--baseline", str(tmp_path / "node01.json"))
+    assert (wrong.code, wrong.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no results"),
+        (("--", "doctor"), "needs --dask"),
+        (("--dask", "local:2"), "needs a command"),
+        (("--dask", "local:2", "x.json", "--", "doctor"), "not both"),
+        (("--dask", "local:0", "--", "doctor"), "local:N"),
+        (("--dask", "somewhere", "--", "doctor"), "not an address"),
+        (("--dask", "local:2", "--", "fleet"), "cannot be fleet"),
+        (("/nowhere/*.json",), "no results there"),
+        (("--threshold", "0%", "x"), "--threshold"),
+        (("--markdown", "--json", "x"), "exclude"),
+    ],
+)
+def test_wrong_usage_is_2(vmtool, arguments, words):
+    ran = vmtool("fleet", *arguments)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert words in ran.stderr
+
+
+# ---- Dask -------------------------------------------------------------------------------------
+
+pytest.importorskip("distributed")
+ON_LOOPBACK = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on its loopback"
+)
+MODULE = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
+)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Cluster:
+    """A scheduler and workers, each of its own address, in processes of their own."""
+
+    def __init__(self, folder, stack, environment=None, options=(), scheme="tcp"):
+        self.folder = folder
+        self.environment = environment or {}
+        self.options = options
+        self.address = f"{scheme}://127.0.0.1:{free_port()}"
+        self.stack = stack
+        self.workers = {}
+        port = self.address.rpartition(":")[2]
+        self.start("dask_scheduler", "--host", "127.0.0.1", "--port", port, *options)
+
+    def start(self, module, *arguments, environment=None):
+        with (self.folder / f"{module}-{len(self.workers)}.txt").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"distributed.cli.{module}", *arguments, "--no-dashboard"],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment, **(environment or {})},
+                cwd=self.folder,
+            )
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return process
+
+    def worker(self, number, environment=None):
+        host = f"127.0.0.{number}"
+        folder = self.folder / f"worker{number}"
+        folder.mkdir()
+        self.workers[host] = self.start(
+            *("dask_worker", self.address, "--host", host, "--no-nanny", "--nthreads", "1"),
+            *("--death-timeout", "60", "--local-directory", str(folder), *self.options),
+            environment=environment,
+        )
+
+    def wait(self, count):
+        from distributed import Client
+
+        with Client(self.address, timeout=30) as client:
+            client.wait_for_workers(count, timeout=60)
+
+
+@contextmanager
+def cluster_of(folder, numbers, **options):
+    with ExitStack() as stack:
+        cluster = Cluster(folder, stack, **options)
+        for number in numbers:
+            cluster.worker(number)
+        cluster.wait(len(numbers))
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with cluster_of(tmp_path_factory.mktemp("dask"), (2, 3, 4, 5)) as made:
+        yield made
+
+
+def shim(folder, body):
+    """Return an environment in which ``-m vmtool`` runs *body*."""
+    package = folder / "vmtool"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(body)
+    return {"PYTHONPATH": str(folder)}
+
+
+@ON_LOOPBACK
+def test_a_command_runs_once_on_every_host(vmtool, cluster):
+    ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
+    assert ran.code == 0
+    document = ran.document
+    described(document)
+    assert document["complete"]
+    assert [group["hosts"] for group in document["groups"]] == [
+        ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"]
+    ]
+    assert not document["problems"]
+
+
+@ON_LOOPBACK
+def test_a_comparison_of_replays_on_workers_is_the_serial_one(vmtool, cluster):
+    rules = ("kv-replay", "synthetic:requests=30,rate=20", "--model", "qwen3-0.6b")
+    rules = (*rules, "--budget", "1GiB", "--compare", "granule=64KiB,2MiB", "--json")
+    serial = vmtool(*rules).document
+    spread = vmtool(*rules, "--dask", cluster.address).document
+    assert serial.pop("command") != spread.pop("command")
+    assert spread == serial
+
+
+@ON_LOOPBACK
+def test_hosts_without_vmtool_or_with_another_one_are_rows(vmtool, tmp_path):
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        cluster.worker(2)
+        old = 'print(\'{"schema": "vmtool.granularity", "vmtool": "0.0.9", "machine": {}}\')'
+        cluster.worker(3, shim(tmp_path / "old", old))
+        none = "raise ModuleNotFoundError(\"No module named 'vmtool'\")"
+        cluster.worker(4, shim(tmp_path / "none", none))
+        cluster.worker(5, shim(tmp_path / "odd", "print('hello')"))
+        cluster.wait(4)
+        ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
+    problems = {p["source"]: (p["kind"], p["problem"]) for p in ran.document["problems"]}
+    assert problems["127.0.0.3"][0] == "version"
+    assert "vmtool 0.0.9 there" in problems["127.0.0.3"][1]
+    assert problems["127.0.0.4"] == ("failed", "vmtool is not installed for the worker's Python")
+    assert problems["127.0.0.5"][0] == "failed"
+    assert ran.document["machines"] == 1
+
+
+@ON_LOOPBACK
+def test_a_worker_that_is_killed_is_a_row_and_the_rest_goes_on(vmtool, tmp_path):
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        ready = tmp_path / "started"
+        wait = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(20)"
+        cluster.worker(2)
+        cluster.worker(3, shim(tmp_path / "slow", wait))
+        cluster.wait(2)
+        import threading
+
+        def kill():
+            while not ready.exists():
+                time.sleep(0.05)
+            cluster.workers["127.0.0.3"].send_signal(signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
+        killer.join()
+    (problem,) = ran.document["problems"]
+    assert (problem["source"], problem["kind"]) == ("127.0.0.3", "lost")
+    assert ran.document["machines"] == 1
+
+
+@ON_LOOPBACK
+def test_a_host_that_takes_too_long_is_a_row(vmtool, cluster):
+    ran = vmtool(
+        *("fleet", "--dask", cluster.address, "--timeout", "1ms", "--json", "--", "granularity")
+    )
+    assert ran.code == 4
+    assert {problem["kind"] for problem in ran.document["problems"]} == {"timeout"}
+    assert len(ran.document["problems"]) == 4
+
+
+def test_no_scheduler_is_one_clear_error(vmtool):
+    ran = vmtool("fleet", "--dask", f"tcp://127.0.0.1:{free_port()}", "--", "doctor")
+    assert (ran.code, ran.stdout) == (4, "")
+    assert "no Dask scheduler at tcp://127.0.0.1:" in ran.stderr
+    assert "Traceback" not in ran.stderr

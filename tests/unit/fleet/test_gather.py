@@ -1,0 +1,113 @@
+"""Results in files: whatever made them, and whatever is broken among them."""
+
+import gzip
+import json
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.fleet.gather import list_files, read_files
+from vmtool.fleet.measures import Reading, read_document
+from vmtool.results.fleet import Problem
+
+MACHINE = {
+    "system": {"cpu_model": "A", "cpus": 4, "kernel": "6.1"},
+    "memory": {"total_bytes": (64 << 30) - 12345, "available_bytes": 5},
+    "huge_pages": {"thp_mode": "never", "pools": [{"page_bytes": 2097152, "total": 3, "free": 1}]},
+}
+
+
+def document(median=100, **more):
+    method = {
+        "method": "fixed",
+        "cycles": 9,
+        "cycles_per_s": 5.0,
+        "phases": [
+            {
+                "phase": "commit",
+                "summary": {"samples": 3, "median_ns": median, "p99_ns": 200, "max_ns": 1},
+                "histogram": {"buckets": [[1, 2]], "sum_ns": 5},
+            }
+        ],
+    }
+    return {
+        "schema": "vmtool.stress",
+        "version": 1,
+        "vmtool": "0.1.0",
+        "command": [],
+        "settings": {"backing": "host", "granule_bytes": 65536},
+        "methods": [method],
+        "machine": MACHINE,
+        **more,
+    }
+
+
+def test_measures_are_named_by_their_place_and_unit():
+    reading = read_document(document(), "a", "a.json")
+    assert dict(reading.runs[0]) == {
+        "stress.host.64KiB.fixed.cycles_per_s": 5.0,
+        "stress.host.64KiB.fixed.commit.median_ns": 100.0,
+        "stress.host.64KiB.fixed.commit.p99_ns": 200.0,
+    }
+    assert reading.facts["memory.total_bytes"] == "64 GiB"
+    assert reading.facts["huge_pages.pools.2097152.total"] == "3"
+    assert "memory.available_bytes" not in reading.facts
+    assert not any("free" in fact for fact in reading.facts)
+
+
+def test_each_run_of_a_result_is_one_and_the_document_names_the_host():
+    runs = [{"index": at, "methods": document(100 + at)["methods"]} for at in range(3)]
+    slopes = [{"counter": "charge", "per_cycle": 0.5}]
+    found = read_document(
+        document(runs=runs, slopes=slopes, conditions={"host": "web1", "uptime_s": 5}), "x", "x"
+    )
+    assert found.host == "web1"
+    medians = [run.get("stress.host.64KiB.fixed.commit.median_ns") for run in found.runs]
+    assert medians == [100, 101, 102, None]
+    assert found.runs[3] == {"stress.host.64KiB.charge.per_cycle": 0.5}
+    assert "uptime_s" not in found.facts
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, {"schema": "vmtool.kv-estimate"}, {"schema": 5}])
+def test_what_is_no_result_of_a_machine_is_refused(value):
+    with pytest.raises(ValueError, match=r"result of vmtool|without facts"):
+        read_document(value, "a", "a")
+
+
+def test_a_folder_of_results_among_which_some_are_broken(tmp_path):
+    for number in range(1000):
+        text = json.dumps(document())
+        if number in (3, 500, 999):
+            text = "{}" if number == 3 else "not JSON" if number == 500 else "[]"
+        if number in (7, 70):
+            text = text[: len(text) // 2]
+        if number == 44:
+            text = json.dumps({"benchmark": "fio", "iops": 4})
+        if number % 2:
+            (tmp_path / f"node{number}.json").write_text(text)
+        else:
+            (tmp_path / f"node{number}.json.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "notes.txt").write_text("not a result")
+    found = list(read_files(list_files([str(tmp_path)])))
+    readings = [each for each in found if isinstance(each, Reading)]
+    problems = {
+        each.source.split("node")[1].split(".")[0]: each
+        for each in found
+        if isinstance(each, Problem)
+    }
+    assert len(readings) == 994
+    assert {reading.host for reading in readings} >= {"node0", "node1", "node998"}
+    assert {number: problem.kind for number, problem in problems.items()} == {
+        **dict.fromkeys(("3", "44", "999"), "other"),
+        **dict.fromkeys(("7", "70", "500"), "unreadable"),
+    }
+
+
+def test_json_lines_and_globs(tmp_path):
+    lines = "\n".join([json.dumps(document()), json.dumps(document()), "{", ""])
+    (tmp_path / "all.jsonl").write_text(lines)
+    found = list(read_files(list_files([str(tmp_path / "*.jsonl")])))
+    assert [each.host for each in found[:2]] == ["all:1", "all:2"]
+    assert (found[2].source.endswith(":3"), found[2].kind) == (True, "unreadable")
+    with pytest.raises(UsageError, match="no results there"):
+        list_files([str(tmp_path / "*.none")])

@@ -1,0 +1,142 @@
+"""Which machines differ: found, explained, not invented, and not decided where too little is known."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from vmtool.fleet.judge import Fleet, baseline_of, judge, reasons
+from vmtool.fleet.measures import Reading
+
+COMMIT, RATE = "stress.fixed.commit.median_ns", "stress.fixed.cycles_per_s"
+
+
+def fleet_of(machines, *, slow=(), by=1.5, runs=5, seed=1, facts=lambda _: {}):
+    draw = random.Random(seed)
+    fleet = Fleet()
+    for number in range(machines):
+        own = draw.lognormvariate(0, 0.02) * (by if number in slow else 1)
+        made = []
+        for _ in range(runs):
+            value = 4e4 * own * draw.lognormvariate(0, 0.05)
+            made.append({COMMIT: value, RATE: 1e9 / (value + 5e4 * draw.lognormvariate(0, 0.05))})
+        known = {"system.cpu_model": "A", "system.kernel": "6.1", **facts(number)}
+        host = f"node{number:03}"
+        fleet.add(Reading(host, host, "vmtool.stress", "0", known, tuple(made)))
+    return fleet
+
+
+def outliers(result):
+    return {outlier.host for group in result.groups for outlier in group.outliers}
+
+
+def test_a_slow_machine_is_named_with_the_only_fact_that_it_does_not_share():
+    thp = {17: "never"}
+    fleet = fleet_of(
+        40, slow={17}, facts=lambda n: {"thp": thp.get(n, "madvise"), "rack": str(n % 4)}
+    )
+    result = judge(fleet)
+    assert outliers(result) == {"node017"}
+    (group,) = result.groups
+    commit = next(each for each in group.outliers if each.measure == COMMIT)
+    assert commit.ratio == pytest.approx(1.5, rel=0.1)
+    assert [(r.fact, r.value, r.usual) for r in commit.reasons][:1] == [("thp", "never", "madvise")]
+    assert {fact.fact: dict(fact.machines) for fact in group.facts}["thp"] == {
+        "madvise": 39,
+        "never": 1,
+    }
+
+
+def test_machines_that_are_alike_are_not_named():
+    named = [outliers(judge(fleet_of(60, seed=seed))) for seed in range(20)]
+    assert named == [set()] * 20
+
+
+@pytest.mark.parametrize(("machines", "runs"), [(7, 5), (30, 1), (1, 5)])
+def test_too_few_machines_or_runs_are_not_decided(machines, runs):
+    result = judge(
+        fleet_of(machines, slow={0}, by=5, runs=runs, facts=lambda n: {"thp": str(n % 2)})
+    )
+    (group,) = result.groups
+    assert not group.decided
+    assert not group.outliers
+    assert result.tests == 0
+    assert len(group.single_runs) == (machines if runs == 1 else 0)
+    assert ("thp" in {fact.fact for fact in group.facts}) == (machines > 1)
+
+
+def test_a_machine_with_one_run_is_not_judged_by_the_others():
+    fleet = fleet_of(20)
+    fleet.add(
+        Reading("odd", "odd", "vmtool.stress", "0", {"system.cpu_model": "A"}, ({COMMIT: 9e9},))
+    )
+    (group,) = judge(fleet).groups
+    assert group.decided
+    assert not group.outliers
+    assert group.single_runs == ("odd",)
+
+
+def test_half_of_the_machines_slower_is_a_split_with_its_reason():
+    fleet = fleet_of(
+        40,
+        slow=set(range(0, 40, 2)),
+        facts=lambda n: {"governor": "powersave" if n % 2 == 0 else "performance"},
+    )
+    (group,) = judge(fleet).groups
+    assert not group.outliers
+    split = next(each for each in group.splits if each.measure == COMMIT)
+    assert split.high / split.low == pytest.approx(1.5, rel=0.1)
+    assert split.high_hosts == tuple(f"node{n:03}" for n in range(0, 40, 2))
+    assert split.reasons[0].fact == "governor"
+    assert split.reasons[0].separation == 1
+
+
+def test_machines_are_compared_with_those_like_them_only():
+    fleet = fleet_of(
+        40, slow=set(range(20)), by=3, facts=lambda n: {"device": "H200" if n < 20 else "A10"}
+    )
+    result = judge(fleet)
+    assert [dict(group.alike)["device"] for group in result.groups] == ["A10", "H200"]
+    assert not outliers(result)
+    assert not any(group.splits for group in result.groups)
+    (together,) = judge(fleet, by=["system.kernel"]).groups
+    assert together.splits
+
+
+def test_the_threshold_is_the_smallest_difference_that_counts():
+    fleet = fleet_of(100, slow={3}, by=1.3, seed=4)
+    assert outliers(judge(fleet, threshold=0.1)) == {"node003"}
+    assert outliers(judge(fleet, threshold=0.5)) == set()
+
+
+def test_machines_to_come_are_judged_by_a_baseline():
+    usual = baseline_of(fleet_of(40, facts=lambda _: {"thp": "madvise"}))
+    fleet = fleet_of(3, slow={1}, seed=9, facts=lambda n: {"thp": "never" if n == 1 else "madvise"})
+    result = judge(fleet, baseline=usual)
+    assert result.baseline
+    assert outliers(result) == {"node001"}
+    assert result.groups[0].outliers[0].reasons[0].fact == "thp"
+    assert not outliers(judge(fleet))
+
+
+def test_values_that_may_be_negative_are_judged_too():
+    fleet = Fleet()
+    draw = random.Random(3)
+    for number in range(30):
+        leak = 4096.0 if number == 5 else 0.0
+        runs = tuple({"stress.charge.per_cycle": leak + draw.gauss(0, 2)} for _ in range(5))
+        fleet.add(Reading(f"n{number}", "", "vmtool.stress", "0", {}, runs))
+    (group,) = judge(fleet).groups
+    (found,) = group.outliers
+    assert found.host == "n5"
+    assert found.ratio is None
+    assert found.value == pytest.approx(4096, abs=10)
+
+
+def test_a_fact_that_is_missing_separates_as_well():
+    from vmtool.fleet.judge import Machine
+
+    bare = Machine("bare", {"kernel": "6"})
+    others = {"kernel": Counter({"6": 9}), "cgroup": Counter({"v2": 9})}
+    (reason,) = reasons([bare], others, 9)
+    assert (reason.fact, reason.value, reason.usual, reason.separation) == ("cgroup", "-", "v2", 1)
