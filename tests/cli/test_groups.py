@@ -3,11 +3,13 @@
 import mmap
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from seccomp import refusing
 
+from vmtool.machine.facts import CgroupFacts, CgroupLevel
 from vmtool.units import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
@@ -172,3 +174,15 @@ def test_a_strangers_container(vmtool_child, make_group, arguments):
         assert document["settings"]["budget_bytes"] < 128 * MIB
     else:
         assert 100 * MIB < document["budget"]["total_bytes"] < 256 * MIB
+
+
+def test_a_matrix_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkeypatch):
+    from vmtool.machine import read_facts
+
+    level = CgroupLevel("/cg/app", 2, limit_bytes=40 * MIB, used_bytes=20 * MIB)
+    tight = replace(read_facts(), cgroup=CgroupFacts((level,)))
+    monkeypatch.setattr("vmtool.machine.read_facts", lambda: tight)
+    ran = vmtool("matrix")
+    assert ran.code == 5
+    assert "the control group /cg/app leaves 20 MiB of 40 MiB" in ran.stderr
+    assert "/cg/app/memory.max" in ran.stderr

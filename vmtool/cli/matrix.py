@@ -16,7 +16,7 @@ from vmtool.cli.stress_options import (
     measure_room,
     open_backings,
 )
-from vmtool.errors import CheckFailedError, ExitCode, UsageError
+from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
@@ -107,6 +107,12 @@ def command(
     if not result.complete:
         output.notice("interrupted; everything is released, the matrix is partial")
         return ExitCode.INTERRUPTED
+    if result.cells and all(cell.refused for cell in result.cells):
+        raise RefusedError(
+            f"nothing could be measured: {result.cells[0].refused}",
+            cause=room.bound,
+            hint=room.how_to_raise,
+        )
     if not result.passed:
         raise CheckFailedError(
             "a cell of the matrix failed",

@@ -313,10 +313,10 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
 def measure_room(backing: VirtualBacking, facts: MachineFacts, *, workers: int) -> Room:
     """Return what the machine, or the device of *backing*, has room for beside *workers*."""
     from vmtool.cli.options import device_free
-    from vmtool.machine.preflight import describe_safe, safe_device_part
+    from vmtool.machine.preflight import describe_safe, safe_device_part, safe_for_workers
     from vmtool.stress.plan import Room
 
     free = device_free(backing, contexts=workers)
     bound, how_to_raise = describe_safe(facts, free)
-    safe = facts.safe_bytes if free is None else safe_device_part(free)
+    safe = safe_for_workers(facts, workers) if free is None else safe_device_part(free)
     return Room(safe, free, bound, how_to_raise)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import FREE_RAM, describe_bound, safe_part
 from vmtool.memory.rlimits import how_to_raise
-from vmtool.units import MIB, align_down, count_of, format_size
+from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,6 +160,18 @@ def describe_safe(facts: MachineFacts, device_free: int | None = None) -> tuple[
     return words, _how_to_raise(kind, facts)
 
 
+def safe_for_workers(facts: MachineFacts, workers: int) -> int:
+    """Return what *workers* may commit together, beside what each takes of the machine for itself.
+
+    Limits of a process hold for each of them, so that a worker's own memory is in what is used.
+    """
+    own = workers * WORKER_BYTES
+    bounds = facts.safe_bounds
+    for name in bounds.keys() - facts.process_bounds.keys():
+        bounds[name] = max(bounds[name] - own, 0)
+    return min(bounds.values())
+
+
 def refuse_without_memory(facts: MachineFacts) -> None:
     """Raise where this machine lets nothing be committed safely.
 
@@ -249,7 +261,9 @@ def _for_workers(demand: Demand) -> str:
     if not demand.worker_bytes:
         return ""
     each = format_size(demand.worker_bytes)
-    return f", and {count_of(demand.processes, 'worker')} take {each} each for themselves"
+    if demand.processes == 1:
+        return f", and its worker takes {each} for itself"
+    return f", and {demand.processes:,} workers take {each} each for themselves"
 
 
 def _fewer_workers(demand: Demand) -> str:

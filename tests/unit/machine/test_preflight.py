@@ -29,6 +29,7 @@ from vmtool.machine.preflight import (
     page_table_bytes,
     refuse_unsafe,
     refuse_without_memory,
+    safe_for_workers,
 )
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit
@@ -275,6 +276,14 @@ def test_processes_and_threads_are_counted(facts, words):
 def test_root_may_start_more_than_its_limit():
     limits = LimitFacts(tasks=ResourceLimit(32, 32), tasks_used=32, tasks_exempt=True)
     assert check(Demand(tasks=13), small(limits=limits)) == ()
+
+
+def test_workers_take_of_the_machine_and_not_of_each_processs_limit():
+    level = CgroupLevel("/cg/app", 2, limit_bytes=GIB, used_bytes=0)
+    grouped = small(cgroup=CgroupFacts((level,)))
+    assert safe_for_workers(grouped, 2) == 768 * MIB - 2 * WORKER_BYTES
+    process = replace(ROOMY.process, data_limit_bytes=50 * MIB, data_bytes=14 * MIB)
+    assert safe_for_workers(small(process=process), 2) == 18 * MIB
 
 
 def test_one_worker_is_never_told_to_use_fewer():
