@@ -58,10 +58,17 @@ class TensorCost:
 
 @dataclass(frozen=True, slots=True)
 class StateCost:
-    """One recurrent state of one layer: the same bytes for every sequence."""
+    """One recurrent state of one layer: the same bytes for every sequence.
+
+    Attributes:
+        name: As in the geometry.
+        nbytes: Its bytes.
+        taps: Of a convolution, the past inputs that it keeps; 0 for other states.
+    """
 
     name: str
     nbytes: int
+    taps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ class SequenceCost:
                     )
                     for tensor in group.tensors
                 ),
-                tuple(StateCost(s.name, formats.state_bytes(s)) for s in group.states),
+                tuple(StateCost(s.name, formats.state_bytes(s), s.taps) for s in group.states),
             )
             for group in geometry.groups()
         )

@@ -6,6 +6,7 @@ scales are counted for each row and never across heads.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -126,6 +127,8 @@ _FORMATS: Final = (
     ElementFormat("q4_0", "GGML, 18 B per 32", 32, 18),
     ElementFormat("q4_1", "GGML, 20 B per 32", 32, 20),
     ElementFormat("iq4_nl", "GGML, 18 B per 32", 32, 18),
+    ElementFormat("mxfp4", "4-bit float, shared exponent per 32", 32, 17),
+    ElementFormat("tq3_0", "3.5 bits: 14 B per 32", 32, 14),
 )
 #: Every format by its canonical name.
 FORMATS: Final = {item.name: item for item in _FORMATS}
@@ -142,16 +145,34 @@ def find_format(name: str) -> ElementFormat:
         UsageError: If there is none, with the closest names.
     """
     key = name.strip().lower().replace("-", "_")
-    found = _BY_NAME.get(key)
+    found = _BY_NAME.get(key) or _turbo(key)
     if found is None:
         from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
 
         close = get_close_matches(key, _BY_NAME, n=3)
         raise UsageError(
             f"unknown element format {name[:40]!r}",
-            hint=f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(FORMATS)}",
+            hint=f"did you mean {' or '.join(close)}?"
+            if close
+            else f"use {', '.join(FORMATS)} or turbo2 to turbo4",
         )
     return found
+
+
+_TURBO: Final = re.compile(r"turbo([234])(?:_0)?(?::(32|64|128|256))?")
+
+
+def _turbo(key: str) -> ElementFormat | None:
+    """Return a format of llama.cpp's forks: 2, 3 or 4 bits, and a 16-bit norm for each block.
+
+    They differ in the block, 128 elements by default here: ``turbo3:32`` is one of 32.
+    """
+    match = _TURBO.fullmatch(key)
+    if match is None:
+        return None
+    bits, block = int(match[1]), int(match[2] or 128)
+    nbytes = bits * block // 8 + 2
+    return ElementFormat(key, f"{bits} bits, {nbytes} B per {block}", block, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +184,15 @@ class Formats:
         value: Of V.
         state: Of recurrent states whose type the model leaves open.
         index_keys: Of the index keys of sparse attention.
+        recurrent: Of recurrent states but convolutions, whatever the model says; ``None`` is what it
+            says.
     """
 
     key: ElementFormat
     value: ElementFormat
     state: ElementFormat
     index_keys: ElementFormat = INDEX_FORMAT
+    recurrent: ElementFormat | None = None
 
     def of(self, tensor: Tensor) -> ElementFormat:
         """Return the format of *tensor*."""
@@ -179,6 +203,8 @@ class Formats:
     def state_bytes(self, state: StateTensor) -> int:
         """Return the bytes of *state* for one sequence."""
         chosen = self.state if state.dtype is None else find_format(state.dtype)
+        if self.recurrent is not None and state.name not in ("conv", "shift"):
+            chosen = self.recurrent
         return state.elements * chosen.group_bytes // chosen.group
 
 

@@ -178,11 +178,13 @@ class StateTensor:
         name: ``conv``, ``ssm``, ``recurrent`` or ``shift``.
         parts: What it is made of, one after the other in one tensor.
         dtype: ``fp32``, ``fp16`` or ``bf16`` where the model fixes it; ``None`` is the model's own.
+        taps: Of a convolution, the past inputs that it keeps; 0 for other states.
     """
 
     name: str
     parts: tuple[StatePart, ...]
     dtype: str | None = None
+    taps: int = 0
 
     @property
     def elements(self) -> int:
@@ -259,8 +261,9 @@ class ModelGeometry:
         tp: Ranks that divide the heads.
         pp: Stages that divide the layers.
         dcp: Ranks that divide the tokens.
-        cache_dtype: The format of K and V of a quantised checkpoint, or ``None``.
-        assumed: Whether the architecture is unknown, and is taken for standard attention because
+        cache_dtype: The format of K and V that a quantised checkpoint asks for, or ``None``.
+        file_format: ``gguf`` or ``onnx`` where the file is one that some engines read in another way.
+        assumed: Whether the architecture is not known, and is taken for standard attention because
             all of its fields are standard.
     """
 
@@ -274,6 +277,7 @@ class ModelGeometry:
     pp: int = 1
     dcp: int = 1
     cache_dtype: str | None = None
+    file_format: str = ""
     assumed: bool = False
 
     def groups(self) -> tuple[LayerGroup, ...]:

@@ -17,7 +17,7 @@ from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 
 if TYPE_CHECKING:
-    from vmtool.kv.formats import Formats
+    from vmtool.kv.formats import ElementFormat, Formats
     from vmtool.kv.geometry import Layer, ModelGeometry, Tensor
 
 _PADDING: Final = 256
@@ -27,7 +27,7 @@ _TYPE_NAMES: Final = {
     "fp32": "f32",
     "fp16": "f16",
     "bf16": "bf16",
-    **{name: name for name in FORMATS if name.startswith(("q", "iq"))},
+    **{name: name for name in FORMATS if name.startswith(("q", "iq", "mxfp4", "tq"))},
 }
 #: Models whose window it does not use: it has none for them, and switched that of Phi off (pull
 #: request 13676).
@@ -162,7 +162,7 @@ def llamacpp_buffers(
             "--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp"
         )
     for chosen in (formats.key, formats.value):
-        if chosen.name not in _TYPE_NAMES:
+        if chosen.name not in _TYPE_NAMES and not chosen.name.startswith("turbo"):
             raise UsageError(
                 f"--as llama.cpp: it has no KV type {chosen.name}",
                 hint=f"use one of {', '.join(_TYPE_NAMES)}",
@@ -278,6 +278,10 @@ def _cache_of(tensor: Tensor) -> str:
     return "cache" if tensor.extent.grows else "window cache"
 
 
+def _type_name(chosen: ElementFormat) -> str:
+    return _TYPE_NAMES.get(chosen.name) or chosen.name.partition(":")[0]
+
+
 def _attention(
     what: str,
     extent: Extent,
@@ -308,8 +312,8 @@ def _attention(
         len({layer.index for layer, _ in kept}) + idle,
         key,
         value,
-        _TYPE_NAMES[formats.key.name],
-        _TYPE_NAMES[formats.value.name],
+        _type_name(formats.key),
+        _type_name(formats.value),
         key + value,
         settings.streams,
     )

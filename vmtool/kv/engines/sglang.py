@@ -1,21 +1,22 @@
 """What SGLang would log for the same pool: "KV Cache is allocated", "max_total_num_tokens".
 
-Source: ``pool_configurator.py`` at commit 003fca80 (``DefaultPoolConfigurator``: the memory by the
-bytes of a token, down to whole pages) and ``memory_pool.py`` at commit 000ccdba (buffers have one page
-more than tokens, for padding). Models with windows, states or index keys have other pools.
+Source: ``pool_configurator.py``, ``kv_cache_configurator.py`` and ``memory_pool.py`` of 0.5.23: the
+memory by the bytes of a token, down to whole pages; buffers have one page more than tokens, for
+padding, and states one slot more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import Extent, LayerKind, TensorRole
+from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.cost import SequenceCost, TensorCost
     from vmtool.kv.formats import Formats
 
 #: Its names of the formats that it has for K and V alike.
@@ -23,7 +24,42 @@ _TYPE_NAMES: Final = {
     "bf16": "torch.bfloat16",
     "fp16": "torch.float16",
     "fp8": "torch.float8_e4m3fn",
+    "fp8_ds_mla": "torch.float8_e4m3fn",
 }
+#: ``--swa-full-tokens-ratio``: tokens of layers with a window for each of the others'.
+SWA_RATIO: Final = Fraction(4, 5)
+#: ``--mamba-full-memory-ratio``: memory of states for each byte of the KV cache.
+STATE_RATIO: Final = Fraction(9, 10)
+_CONVOLUTION: Final = ("conv", "shift")
+
+
+@dataclass(frozen=True, slots=True)
+class SglangSettings:
+    """What the engine is started with.
+
+    Attributes:
+        page: Tokens of a page, ``--page-size``.
+        state_slots: Sequences whose states have room, ``--max-mamba-cache-size``; ``None`` is what
+            :data:`STATE_RATIO` of the memory holds.
+    """
+
+    page: int = 1
+    state_slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SglangBuffers:
+    """The buffers of layers that keep the same tokens.
+
+    Attributes:
+        tokens: Tokens in them, without the page of padding.
+        key_bytes: Bytes of those of K, or of latents with their index keys.
+        value_bytes: Bytes of those of V; ``None`` for latents, which are both.
+    """
+
+    tokens: int
+    key_bytes: int
+    value_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,72 +68,158 @@ class SglangPool:
 
     Attributes:
         page_tokens: Tokens of a page, ``--page-size``.
-        token_bytes: Bytes of a token in all layers of the rank.
+        token_bytes: Bytes of a token in all layers of the rank that keep every token; of those with
+            a window where no other are.
         max_total_num_tokens: Tokens of all sequences together.
-        key_bytes: Bytes of the buffers of K, or of latents.
-        value_bytes: Bytes of those of V; ``None`` for latents, which are both.
+        swa_tokens: Tokens of layers with a window; ``None`` if there are none.
+        full: The buffers of layers that keep every token, or ``None``.
+        window: The buffers of layers with a window, or ``None``.
+        state_slots: Sequences whose states have room; ``None`` if the model has no states.
+        conv_bytes: Bytes of convolution states.
+        state_bytes: Bytes of other states.
         type_name: The element type as it is logged.
     """
 
     page_tokens: int
     token_bytes: int
     max_total_num_tokens: int
-    key_bytes: int
-    value_bytes: int | None
+    swa_tokens: int | None
+    full: SglangBuffers | None
+    window: SglangBuffers | None
+    state_slots: int | None
+    conv_bytes: int
+    state_bytes: int
     type_name: str
 
 
-def sglang_pool(cost: SequenceCost, formats: Formats, budget: int, page: int) -> SglangPool:
+def sglang_pool(
+    cost: SequenceCost, formats: Formats, budget: int, settings: SglangSettings
+) -> SglangPool:
     """Return how SGLang divides *budget* bytes of KV memory on one rank.
 
     Raises:
         UsageError: If it has no such format, or the layers are not modelled here.
     """
-    if formats.key != formats.value:
+    if formats.key != formats.value and formats.key.name != "fp8_ds_mla":
         raise UsageError("--as sglang: it has one KV type for K and V")
     if formats.key.name not in _TYPE_NAMES:
         raise UsageError(
             f"--as sglang: the KV type {formats.key.name} is not modelled",
             hint=f"use one of {', '.join(_TYPE_NAMES)}",
         )
-    if not _is_plain(cost):
-        raise UsageError(
-            "--as sglang: only models are modelled whose layers all keep every token, and alike:"
-            " no windows, states, index keys or cross attention"
-        )
-    (layers,) = cost.layers
-    sizes = {tensor.role: layers.count * tensor.bytes_per_token for tensor in layers.tensors}
-    token_bytes = sum(sizes.values())
-    tokens = budget // token_bytes // page * page
-    value = sizes.pop(TensorRole.VALUE, None)
+    _refuse_unmodelled(cost)
+    states = {True: 0, False: 0}
+    for layer in cost.layers:
+        for state in layer.states:
+            states[state.name in _CONVOLUTION] += layer.count * state.nbytes
+    per_sequence = states[True] + states[False]
+    slots, memory = _state_slots(per_sequence, budget, settings)
+    full = _sizes(cost, windowed=False)
+    window = _sizes(cost, windowed=True)
+    full_bytes, window_bytes = sum(full.values()), sum(window.values())
+    page = settings.page
+    tokens, swa = _tokens(memory, full_bytes, window_bytes, page)
     return SglangPool(
         page,
-        token_bytes,
+        full_bytes or window_bytes,
         tokens,
-        (tokens + page) * sum(sizes.values()),
-        None if value is None else (tokens + page) * value,
+        swa,
+        _buffers(full, tokens, page),
+        _buffers(window, swa or 0, page),
+        slots if per_sequence else None,
+        states[True] * (slots + 1),
+        states[False] * (slots + 1),
         _TYPE_NAMES[formats.key.name],
     )
 
 
 def log_lines(pool: SglangPool) -> dict[str, list[str]]:
     """Return the lines that SGLang would log, by the versions that log so."""
-    sizes = f"KV size: {pool.key_bytes / GIB:.2f} GB"
-    if pool.value_bytes is not None:
-        sizes = f"K size: {pool.key_bytes / GIB:.2f} GB, V size: {pool.value_bytes / GIB:.2f} GB"
-    count = f"#tokens: {pool.max_total_num_tokens}, {sizes}"
+    older, newer = [], []
+    if pool.state_slots is not None:
+        line = (
+            f"Mamba Cache is allocated. max_mamba_cache_size: {pool.state_slots},"
+            f" conv_state size: {pool.conv_bytes / GIB:.2f}GB,"
+            f" ssm_state size: {pool.state_bytes / GIB:.2f}GB"
+        )
+        older.append(line)
+        newer.append(line)
+    if pool.swa_tokens is not None and pool.full is not None:
+        line = (
+            "Use sliding window memory pool."
+            f" full_layer_tokens={pool.max_total_num_tokens}, swa_layer_tokens={pool.swa_tokens}"
+        )
+        older.append(line)
+        newer.append(line)
+    for buffers in (pool.window, pool.full):
+        if buffers is not None:
+            count = f"#tokens: {buffers.tokens}, {_sizes_text(buffers)}"
+            older.append(f"KV Cache is allocated. {count}")
+            newer.append(f"KV Cache is allocated. dtype: {pool.type_name}, {count}")
     total = f"max_total_num_tokens={pool.max_total_num_tokens}"
-    return {
-        "older": [f"KV Cache is allocated. {count}", total],
-        "newer": [f"KV Cache is allocated. dtype: {pool.type_name}, {count}", total],
-    }
+    return {"older": [*older, total], "newer": [*newer, total]}
 
 
-def _is_plain(cost: SequenceCost) -> bool:
-    """Return whether all layers are alike and keep K and V, or a latent, of every token."""
-    return len(cost.layers) == 1 and all(
-        layer.kind in (LayerKind.FULL, LayerKind.MLA)
-        and not layer.states
-        and all(t.role is not TensorRole.INDEX and t.extent == Extent() for t in layer.tensors)
-        for layer in cost.layers
+def _sizes_text(buffers: SglangBuffers) -> str:
+    if buffers.value_bytes is None:
+        return f"KV size: {buffers.key_bytes / GIB:.2f} GB"
+    key, value = buffers.key_bytes / GIB, buffers.value_bytes / GIB
+    return f"K size: {key:.2f} GB, V size: {value:.2f} GB"
+
+
+def _refuse_unmodelled(cost: SequenceCost) -> None:
+    for layer in cost.layers:
+        if layer.kind is LayerKind.COMPRESSED or any(t.name == "window" for t in layer.tensors):
+            raise UsageError(f"--as sglang: layers with {layer.kind.value} are not modelled")
+        if any(tensor.extent.span is Span.FIXED for tensor in layer.tensors):
+            raise UsageError("--as sglang: layers with cross attention are not modelled")
+
+
+def _state_slots(per_sequence: int, budget: int, settings: SglangSettings) -> tuple[int, int]:
+    """Return the slots for states, and the memory that is left."""
+    if not per_sequence:
+        return 0, budget
+    slots = settings.state_slots
+    if slots is None:
+        share = int(budget * STATE_RATIO / (1 + STATE_RATIO))
+        slots = max((share - per_sequence) // per_sequence, 0)
+    return slots, max(budget - (slots + 1) * per_sequence, 0)
+
+
+def _sizes(cost: SequenceCost, *, windowed: bool) -> dict[TensorRole, int]:
+    """Return the bytes of a token in the tensors that keep all tokens, or a window, by role."""
+    sizes: dict[TensorRole, int] = {}
+    for count, tensor in cost.tensors():
+        if tensor.extent.grows is not windowed:
+            # What a layer keeps beside K and V lies with K.
+            role = TensorRole.VALUE if tensor.role is TensorRole.VALUE else TensorRole.KEY
+            sizes[role] = sizes.get(role, 0) + count * _shared(tensor)
+    return sizes
+
+
+def _shared(tensor: TensorCost) -> int:
+    return -(-tensor.bytes_per_token // tensor.extent.ranks)
+
+
+def _tokens(memory: int, full: int, window: int, page: int) -> tuple[int, int | None]:
+    """Return the tokens of all layers, and those of layers with a window."""
+    if not full and not window:
+        raise UsageError("--as sglang: no layer keeps anything for each token")
+    if not full:
+        tokens = memory // window // page * page
+        return tokens, tokens
+    if not window:
+        return memory // full // page * page, None
+    tokens = int(memory / (full + SWA_RATIO * window)) // page * page
+    return tokens, int(tokens * SWA_RATIO) // page * page
+
+
+def _buffers(sizes: dict[TensorRole, int], tokens: int, page: int) -> SglangBuffers | None:
+    if not sizes:
+        return None
+    value = sizes.get(TensorRole.VALUE)
+    return SglangBuffers(
+        tokens,
+        (tokens + page) * sizes[TensorRole.KEY],
+        None if value is None else (tokens + page) * value,
     )

@@ -1,8 +1,8 @@
 """What vLLM would log for the same pool: blocks, "GPU KV cache size", "Maximum concurrency".
 
-Source: ``kv_cache_interface.py`` and ``kv_cache_utils.py`` at commit 001cabc1 (early 2026), and for
-the newer meaning of the cache size the releases from about 0.21. A *page* is one block of one layer
-on one rank.
+Source: ``kv_cache_interface.py``, ``kv_cache_planning.py`` and ``kv_cache_utils.py`` of 0.33, and of
+commit 001cabc1 (early 2026) for what versions before about 0.21 log as the size of the cache. A
+*page* is one block of one layer on one rank.
 
 fp8 becomes another format where a latent has index keys: in every such model by ``models/config.py``
 at commit 0144dd5b (class ``DeepseekV32ForCausalLM``, late 2025), and later by
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import Extent, ModelGeometry
 
 #: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
+#: 0.33 has no ``all`` any more.
 STATE_MODES: Final = ("none", "align", "all")
-# Attention kernels take blocks in multiples of 16 tokens (64 on some backends, not modelled).
+#: Attention kernels take blocks in multiples of so many tokens, those of latents of more: 64 with
+#: Triton, 128 with CUTLASS_MLA (``get_supported_kernel_block_sizes`` of the backends).
 _KERNEL_BLOCK: Final = 16
+_LATENT_KERNEL_BLOCK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,22 @@ class VllmSettings:
         in_flight: Tokens that a step may add before a window drops old ones:
             ``--max-num-batched-tokens``, and twice that where scheduling is asynchronous.
         state_mode: One of :data:`STATE_MODES`; prefix caching means ``align`` or ``all``.
+        encoder_tokens: Tokens for which cross attention has room, ``--max-num-batched-tokens``;
+            ``None`` is as many as are in flight.
+        draft_tokens: Tokens of a draft, ``num_speculative_tokens``.
+        kernel_block: Tokens in whose multiples the attention kernel takes blocks; ``None`` is 16, and
+            64 for latents.
+        num_blocks: Blocks of the pool, ``--num-gpu-blocks-override``; ``None`` is what the memory has.
     """
 
     max_model_len: int
     block: int = 16
     in_flight: int = 8192
     state_mode: str = "none"
+    encoder_tokens: int | None = None
+    draft_tokens: int = 0
+    kernel_block: int | None = None
+    num_blocks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,9 @@ class VllmPool:
         concurrency: "Maximum concurrency".
         aligned_block_tokens: The block size that hybrid alignment chose, or ``None``.
         state_padding_bytes: What a state page was padded by to match.
+        padded_page_bytes: The most that a page of attention was padded by to match; 0 if none was.
+        starts: Whether vLLM starts: it keeps one block of the pool back, and the others must hold a
+            request of ``max_model_len``.
     """
 
     num_blocks: int
@@ -80,6 +96,8 @@ class VllmPool:
     concurrency: Fraction
     aligned_block_tokens: int | None
     state_padding_bytes: int
+    padded_page_bytes: int
+    starts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +109,11 @@ class _Spec:
     token_bytes: int = 0
     extent: Extent | None = None
     state_bytes: int = 0
+    padded_bytes: int = 0
 
     @property
     def page_bytes(self) -> int:
-        return self.state_bytes or self.block * self.token_bytes
+        return self.padded_bytes or self.state_bytes or self.block * self.token_bytes
 
     @property
     def uniform_key(self) -> tuple[object, ...]:
@@ -105,7 +124,11 @@ class _Spec:
         """Return the blocks of one request of ``max_model_len``."""
         if self.extent is None:
             every_block = -(-settings.max_model_len // self.block)
-            return {"none": 1, "align": 2, "all": every_block}[settings.state_mode]
+            alone = {"none": 1, "align": 2, "all": every_block}[settings.state_mode]
+            return alone + settings.draft_tokens
+        if self.extent.span is Span.FIXED:
+            tokens = settings.encoder_tokens
+            return -(-(settings.in_flight if tokens is None else tokens) // self.block)
         held = self.extent.tokens_held(settings.max_model_len, settings.in_flight)
         # A window need not begin at a block's edge, so it can touch one block more.
         return -(-held // self.block) + (self.extent.span is Span.WINDOW)
@@ -136,12 +159,14 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPo
     specs = [spec for layer in cost.layers for spec in _layer_specs(layer, settings)]
     if not specs:
         raise UsageError("the model keeps nothing, so vLLM has no KV cache to size")
+    if settings.num_blocks is not None and settings.num_blocks < 1:
+        raise UsageError(f"--blocks {settings.num_blocks}: a pool has at least one block")
     specs, aligned, padding = _align_states(specs, settings)
     if len({spec.uniform_key for spec in specs}) == 1:
         page = sum(spec.page_bytes for spec in specs)
         sizes = {spec.page_bytes for spec in specs}
         return _pool(
-            budget // page,
+            budget // page if settings.num_blocks is None else settings.num_blocks,
             [specs[0]],
             settings,
             page_bytes=sizes.pop() if len(sizes) == 1 else 0,
@@ -154,7 +179,7 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPo
     groups = [spec for spec, count in layers.items() for _ in range(-(-count // size))]
     page = specs[0].page_bytes
     return _pool(
-        budget // page // size,
+        budget // page // size if settings.num_blocks is None else settings.num_blocks,
         groups,
         settings,
         page_bytes=page,
@@ -191,12 +216,19 @@ def _layer_specs(layer: LayerCost, settings: VllmSettings) -> list[_Spec]:
         _Spec("attention" if name == "attention" else "latent", settings.block, size, extent)
         for (name, extent), size in sizes.items()
     ]
+    states = layer.state_bytes
+    if settings.draft_tokens:  # the convolution remembers what a draft may take back
+        states += sum(
+            state.nbytes // state.taps * settings.draft_tokens
+            for state in layer.states
+            if state.taps
+        )
     if layer.states:
         # Without prefix caching, MambaModelConfig in vLLM's models/config.py makes mamba_block_size
         # the longest request: a block is a sequence.
         alone = settings.state_mode == "none"
         block = settings.max_model_len if alone else settings.block
-        found.append(_Spec("state", block, state_bytes=layer.state_bytes))
+        found.append(_Spec("state", block, state_bytes=states))
     return found * layer.count
 
 
@@ -208,8 +240,10 @@ def _align_states(
     tokens = [spec.token_bytes for spec in specs if spec.extent is not None]
     if not states or not tokens:
         return specs, None, 0
-    unit = _KERNEL_BLOCK * max(tokens)
-    block = max(settings.block, _KERNEL_BLOCK * -(-max(states) // unit))
+    latent = any(spec.kind == "latent" for spec in specs)
+    kernel = settings.kernel_block or (_LATENT_KERNEL_BLOCK if latent else _KERNEL_BLOCK)
+    unit = kernel * max(tokens)
+    block = max(settings.block, kernel * -(-max(states) // unit))
     page = block * max(tokens)
     aligned = []
     for spec in specs:
@@ -223,15 +257,27 @@ def _align_states(
 
 
 def _unify_pages(specs: list[_Spec]) -> list[_Spec]:
-    """Give layers with small pages larger blocks, until all pages are equal."""
+    """Make all pages equal: small ones get larger blocks, or are padded where that does not do it.
+
+    Pages of latents cannot be padded (``unify_kv_cache_spec_page_size``).
+    """
     page = max(spec.page_bytes for spec in specs)
+    found = []
     for spec in specs:
-        if page % spec.page_bytes:
+        if spec.page_bytes == page:
+            found.append(spec)
+        elif spec.extent is None:
+            found.append(replace(spec, padded_bytes=page))
+        elif page % spec.page_bytes == 0:
+            found.append(replace(spec, block=spec.block * (page // spec.page_bytes)))
+        elif spec.kind == "attention":
+            found.append(replace(spec, padded_bytes=page))
+        else:
             raise UsageError(
                 f"--as vllm: pages of {spec.page_bytes} B and {page} B cannot be made equal, so"
                 " vLLM would refuse the model at this block size and format"
             )
-    return [replace(spec, block=spec.block * (page // spec.page_bytes)) for spec in specs]
+    return found
 
 
 def _group_size(counts: list[int]) -> int:
@@ -251,7 +297,9 @@ def _pool(
 ) -> VllmPool:
     per_request = sum(spec.blocks_for(settings) for spec in groups)
     concurrency = Fraction(num_blocks, per_request)
-    block = min(spec.block for spec in groups)
+    attending = [spec.block for spec in groups if spec.extent is not None]
+    block = min(attending, default=settings.block)
+    older_block = min(spec.block for spec in groups)
     # Ranks that divide the tokens hold that many times as many together.
     ranks = max(spec.extent.ranks if spec.extent else 1 for spec in groups)
     return VllmPool(
@@ -262,9 +310,16 @@ def _pool(
         group_layers=group_layers,
         padding_layers=padding_layers,
         blocks_per_request=per_request,
-        tokens_older=num_blocks // len(groups) * block * ranks,
+        tokens_older=num_blocks // len(groups) * older_block * ranks,
         tokens_newer=int(concurrency * settings.max_model_len),
         concurrency=concurrency,
         aligned_block_tokens=aligned[0],
         state_padding_bytes=aligned[1],
+        padded_page_bytes=max(
+            spec.padded_bytes - spec.block * spec.token_bytes
+            if spec.padded_bytes and spec.extent is not None
+            else 0
+            for spec in groups
+        ),
+        starts=num_blocks > per_request,
     )

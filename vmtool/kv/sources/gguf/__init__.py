@@ -56,6 +56,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
         context,
         "fp16",
         fields.facts,
+        file_format="gguf",
         assumed=known is None,
     )
 

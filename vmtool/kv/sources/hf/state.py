@@ -59,7 +59,9 @@ def gated_delta(fields: Fields) -> tuple[StateTensor, ...]:
     dim_k, dim_v = fields.integer("linear_dim_k"), fields.integer("linear_dim_v")
     taps = fields.integer("conv_kernel") - 1
     return (
-        StateTensor("conv", (StatePart(keys, 2 * dim_k * taps), StatePart(values, dim_v * taps))),
+        StateTensor(
+            "conv", (StatePart(keys, 2 * dim_k * taps), StatePart(values, dim_v * taps)), taps=taps
+        ),
         StateTensor("recurrent", (StatePart(values, dim_v * dim_k),), _ssm_dtype(fields)),
     )
 
@@ -73,7 +75,7 @@ def mamba1(fields: Fields) -> tuple[StateTensor, ...]:
         fields.derived("ssm_inner", inner, f"expand x hidden = {expand} x {hidden}")
     taps = fields.integer("conv_kernel") - 1
     return (
-        StateTensor("conv", (StatePart(inner, taps),)),
+        StateTensor("conv", (StatePart(inner, taps),), taps=taps),
         StateTensor("ssm", (StatePart(inner, fields.integer("ssm_state")),), _ssm_dtype(fields)),
     )
 
@@ -88,6 +90,7 @@ def mamba2(fields: Fields) -> tuple[StateTensor, ...]:
         StateTensor(
             "conv",
             (StatePart(count, dim * taps), StatePart(groups, 2 * state * taps, replicates=True)),
+            taps=taps,
         ),
         StateTensor("ssm", (StatePart(count, dim * state),), _ssm_dtype(fields)),
     )
@@ -126,7 +129,7 @@ def gated_linear(fields: Fields) -> tuple[StateTensor, ...]:
     hidden, taps = fields.integer("hidden"), fields.integer("conv_kernel") - 1
     width = fields.optional("lru_width") or hidden
     return (
-        StateTensor("conv", (StatePart(hidden, taps),)),
+        StateTensor("conv", (StatePart(hidden, taps),), taps=taps),
         StateTensor("recurrent", (StatePart(width, 1),), "fp32"),
     )
 
@@ -138,7 +141,7 @@ def short_conv(fields: Fields) -> tuple[StateTensor, ...]:
     """
     width = fields.optional("conv_dim") or fields.integer("hidden")
     taps = fields.integer("conv_kernel") - 1
-    return (StateTensor("conv", (StatePart(width, taps),)),)
+    return (StateTensor("conv", (StatePart(width, taps),), taps=taps),)
 
 
 def lightning(fields: Fields) -> tuple[StateTensor, ...]:
@@ -160,7 +163,7 @@ def kimi_delta(fields: Fields) -> tuple[StateTensor, ...]:
     count, dim = place.integer("linear_heads"), place.integer("linear_dim")
     taps = place.integer("conv_kernel") - 1
     return (
-        StateTensor("conv", (StatePart(count, 3 * dim * taps),)),
+        StateTensor("conv", (StatePart(count, 3 * dim * taps),), taps=taps),
         StateTensor("recurrent", (StatePart(count, dim * dim),), "fp32"),
     )
 
