@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from difflib import get_close_matches
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_question import load_model, read_granule
 from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,
@@ -21,22 +19,19 @@ from vmtool.cli.options import (
     output_options,
     read_axes,
 )
-from vmtool.cli.output import (
-    Output,
-    command_line,
-)
-from vmtool.errors import UsageError
+from vmtool.cli.output import Output
+from vmtool.errors import ExitCode, RefusedError, UsageError
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from vmtool.cli.kv_question import Asked
+    from vmtool.cli.kv_question import EstimateOptions, Request
+    from vmtool.kv.engines.results import LlamaCppResult, SglangResult, VllmResult
     from vmtool.kv.estimate import Question
-    from vmtool.report.kv_table import Row
+    from vmtool.kv.results import ComparisonRow
 
-#: Which model, in which format, on which rank: of every command about a model's KV cache.
-MODEL_OPTIONS: Final = (
+_MODEL: Final = (
     click.option(
         "--hub", metavar="OWNER/NAME", help="Fetch config.json from the Hugging Face hub."
     ),
@@ -47,9 +42,14 @@ MODEL_OPTIONS: Final = (
     click.option("--dtype", help="Element format of K and V: bf16, fp8, int8, q8_0, nvfp4, ..."),
     click.option("--dtype-k", help="Element format of K (and of MLA's latent)."),
     click.option("--dtype-v", help="Element format of V."),
+    click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
+)
+
+#: Which model, in which format, on which rank: of every command about a model's KV cache.
+MODEL_OPTIONS: Final = (
+    *_MODEL,
     click.option("--tp", type=COUNT, default=1, help="Ranks that divide the heads."),
     click.option("--pp", type=COUNT, default=1, help="Stages that divide the layers."),
-    click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
 )
 
 #: How a budget becomes tokens: of every command that packs sequences.
@@ -76,326 +76,466 @@ BLOCK: Final = click.option(
 #: Every option of the command but those that other commands share.
 estimate_options: Final = option_group(
     click.argument("model", required=False),
-    click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
-    *MODEL_OPTIONS,
-    click.option(
-        "--budget",
-        default="auto",
-        show_default=True,
-        metavar="SIZE",
-        help="Memory of one rank: a size, auto (what this machine has available), 75% of that, or"
-        " cuda:0 (what is free there).",
+    option_group(
+        click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
+        *_MODEL,
+        click.option(
+            "--tp",
+            type=COUNT,
+            help="Ranks that divide the heads.  [default: 1, or the devices of --budget 8x...]",
+        ),
+        click.option("--pp", type=COUNT, help="Stages that divide the layers.  [default: 1]"),
+        click.option(
+            "--pp-layers", metavar="N,N", help="Layers of each stage, where they are not even."
+        ),
+        click.option("--state-dtype", help="Element format of recurrent states, such as bf16."),
+        click.option(
+            "--strict", is_flag=True, help="Refuse an architecture that is not known, exit 5."
+        ),
+        heading="Which model",
     ),
-    click.option(
-        "--weights",
-        metavar="SIZE|FILE",
-        help="Subtract the weights: a size, or their file, divided evenly among the ranks.",
+    option_group(
+        click.option(
+            "--context", type=COUNT, help="Tokens of a sequence; the model's own by default."
+        ),
+        click.option(
+            "--sequences", type=COUNT, default=1, help="How many sequences there are at once."
+        ),
+        click.option(
+            "--budget",
+            metavar="SIZE",
+            help="Memory of one rank: a size, auto (what this machine has available), 75% of that,"
+            " cuda:0 (what is free there), a device such as h100, 90% of one, or 8x one. Without it"
+            " only the cost is shown.",
+        ),
+        click.option(
+            "--weights",
+            metavar="SIZE|FILE",
+            help="Subtract the weights, divided evenly among the ranks: a size, their file, none, or"
+            " auto, the default: those of the model where their size is known.",
+        ),
+        RESERVE,
+        click.option(
+            "--overhead",
+            metavar="SIZE|PERCENT",
+            help="Subtract what the engine takes besides.  [default: 8% of a named device with"
+            " --as vllm, else nothing]",
+        ),
+        click.option(
+            "--in-flight",
+            type=COUNT,
+            metavar="TOKENS",
+            help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm and 512 with --as llama.cpp.",
+        ),
+        heading="Question",
     ),
-    RESERVE,
-    click.option("--context", type=COUNT, help="Tokens of a sequence; the model's own by default."),
-    click.option(
-        "--sequences",
-        type=COUNT,
-        default=1,
-        help="Find the longest length of COUNT sequences at once.",
+    option_group(
+        click.option(
+            "--granule",
+            "granules",
+            type=SIZE,
+            multiple=True,
+            help="Granule of packing, 2MiB by default; more are added to the table.",
+        ),
+        POLICY,
+        click.option(
+            "--block",
+            type=COUNT,
+            help="Tokens in a block.  [default: 16; 1 with --as sglang]",
+        ),
+        click.option(
+            "--waste",
+            default="10%",
+            show_default=True,
+            metavar="PERCENT",
+            help="Find the length from which less than this is wasted.",
+        ),
+        click.option(
+            "--packing", is_flag=True, help="Also show every packing policy and every granule."
+        ),
+        heading="How it is packed",
     ),
-    click.option(
-        "--in-flight",
-        type=COUNT,
-        metavar="TOKENS",
-        help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm and 512 with --as llama.cpp.",
+    option_group(
+        click.option(
+            "--as",
+            "engine",
+            metavar="ENGINE",
+            help="Print what vllm, llama.cpp or sglang would log for the same pool; vllm@0.20 is an"
+            " older version.",
+        ),
+        click.option(
+            "--state-blocks",
+            default="none",
+            metavar="MODE",
+            help="vLLM's mamba_cache_mode: none, or with prefix caching align (all before 0.21).",
+        ),
+        click.option(
+            "--batch-tokens",
+            type=COUNT,
+            help="vLLM's max_num_batched_tokens, for which cross attention has room.  [default: the"
+            " tokens in flight]",
+        ),
+        click.option("--kernel-block", type=COUNT, help="vLLM: the attention kernel's block."),
+        click.option("--blocks", type=COUNT, help="vLLM: blocks of the pool, whatever the budget."),
+        click.option(
+            "--draft-tokens",
+            type=click.IntRange(0, 1024),
+            default=0,
+            help="Tokens of a draft, for which vLLM and llama.cpp keep more of each state.",
+        ),
+        click.option(
+            "--unified",
+            is_flag=True,
+            help="llama.cpp: all sequences share one buffer of --context tokens.",
+        ),
+        click.option(
+            "--swa-full", is_flag=True, help="llama.cpp: layers with a window keep all tokens."
+        ),
+        click.option(
+            "--flash-attention/--no-flash-attention",
+            default=True,
+            help="llama.cpp: without, V of each layer is as wide as the widest.",
+        ),
+        heading="As an engine",
     ),
-    click.option(
-        "--granule",
-        "granules",
-        type=SIZE,
-        multiple=True,
-        help="Granule of packing, 2MiB by default; more are added to the table.",
-    ),
-    POLICY,
-    BLOCK,
-    click.option(
-        "--waste",
-        default="10%",
-        show_default=True,
-        metavar="PERCENT",
-        help="Find the length from which less than this is wasted.",
-    ),
-    click.option("--explain", is_flag=True, help="Say where each value of the model came from."),
-    click.option(
-        "--compare",
-        multiple=True,
-        metavar="AXIS=A,B",
-        help="Compare model, dtype, granule or policy in one table; may be repeated.",
-    ),
-    click.option(
-        "--sweep",
-        metavar="context=A..B",
-        help="Show the cost from A to B tokens: doubling, or A..B:STEP.",
-    ),
-    click.option(
-        "--csv",
-        type=FILE_OR_STDOUT,
-        metavar="FILE",
-        help="Write the table of --compare or --sweep as CSV; - writes CSV to stdout instead of the table.",
-    ),
-    click.option(
-        "--as",
-        "engine",
-        metavar="ENGINE",
-        help="Print what vllm, llama.cpp or sglang would log for the same pool.",
-    ),
-    click.option(
-        "--state-blocks",
-        default="none",
-        metavar="MODE",
-        help="vLLM's mamba_cache_mode for --as vllm: none, or with prefix caching align or all.",
-    ),
-    click.option(
-        "--unified",
-        is_flag=True,
-        help="For --as llama.cpp: all sequences share one buffer of --context tokens.",
+    option_group(
+        click.option(
+            "--compare",
+            multiple=True,
+            metavar="AXIS=A,B",
+            help="Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
+            " table; may be repeated, and goes with --as.",
+        ),
+        click.option(
+            "--sweep",
+            metavar="context=A..B",
+            help="Follow the cost from A to B tokens: doubling, or A..B:STEP.",
+        ),
+        click.option(
+            "--explain", is_flag=True, help="Say where each value of the model came from."
+        ),
+        click.option(
+            "--csv",
+            type=FILE_OR_STDOUT,
+            metavar="FILE",
+            help="Write the table of --compare or --sweep as CSV; - writes CSV to stdout instead of the table.",
+        ),
+        heading="Tables",
     ),
 )
 
 
-_LLAMACPP_IN_FLIGHT: Final = 512
-
-
-def answer_as(asked: Asked, engine: str, output: Output) -> None:
-    """Print what *engine* would log.
-
-    Raises:
-        UsageError: If the engine is unknown, or could not serve the model so.
-    """
-    engines: dict[str, Callable[[Asked], tuple[dict[str, Any], list[str]]]] = {
-        "vllm": _vllm,
-        "llama.cpp": _llamacpp,
-        "sglang": _sglang,
-    }
-    if engine.lower() not in engines:
-        # Not so close that one engine is taken for another: trtllm is no vllm.
-        close = get_close_matches(engine.lower(), engines, n=1, cutoff=0.85)
-        meant = f"did you mean {close[0]}? " if close else ""
-        raise UsageError(
-            f"unknown engine {engine[:40]!r}", hint=f"{meant}use one of {', '.join(engines)}"
-        )
-    body, lines = engines[engine.lower()](asked)
-    from vmtool.report.table import paragraph, show, verbatim
-
-    def document() -> dict[str, Any]:
-        from vmtool.report.document import document
-
-        name = "vmtool.kv-estimate.engine"
-        return document(name, 1, command=command_line(), body={"engine": engine.lower(), **body})
-
-    # Log lines are what the user compares, so they are never wrapped.
-    output.emit(
-        document,
-        lambda console: show(
-            console,
-            (verbatim(line) if line.startswith("  ") else paragraph(line) for line in lines),
-        ),
-    )
-
-
-def _vllm(asked: Asked) -> tuple[dict[str, Any], list[str]]:
-    from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.engines.vllm import (
-        VllmSettings,
-        log_lines,
-        stored_formats,
-        vllm_pool,
-    )
-    from vmtool.kv.estimate import PREFILL_TOKENS
-    from vmtool.report.kv import both, count_of, formats_text
-
-    question = asked.question()
-    formats = stored_formats(question.geometry, question.formats)
-    settings = VllmSettings(
-        max_model_len=question.length,
-        block=question.block,
-        in_flight=question.in_flight or PREFILL_TOKENS,
-        state_mode=asked.options["state_blocks"],
-    )
-    cost = SequenceCost.of(question.geometry, formats)
-    pool = vllm_pool(cost, question.budget.kv_bytes, settings)
-    setting = (
-        f"{question.geometry.name} in vLLM, {formats_text(question)}, with"
-        f" {both(question.budget.kv_bytes)} of KV memory on each rank,"
-        f" max_model_len {settings.max_model_len:,},"
-        f" {settings.in_flight:,} tokens in flight:"
-    )
-    blocks = (
-        f"{count_of(pool.num_blocks, 'block')} of {count_of(pool.block_tokens, 'token')} in"
-        f" {count_of(pool.groups, 'group')} of {count_of(pool.group_layers, 'layer')};"
-        f" {count_of(pool.blocks_per_request, 'block')} a request"
-    )
-    text = [setting, blocks]
-    if formats != question.formats:
-        plain = vllm_pool(
-            SequenceCost.of(question.geometry, question.formats), question.budget.kv_bytes, settings
-        )
-        asked_for = question.formats.key.name
-        text.append(
-            f"{asked_for} is kept as {formats.key.name}, as FLASHMLA_SPARSE wants it; with"
-            f" FLASHINFER_MLA_SPARSE, the first choice on Blackwell since pull request 37252, it"
-            f" stays {asked_for}: {count_of(plain.tokens_newer, 'token')}"
-        )
-    if pool.aligned_block_tokens is not None:
-        text.append(
-            f"blocks have {pool.aligned_block_tokens:,} tokens so that one is as large as a state;"
-            f" each state page is padded by {pool.state_padding_bytes:,} B"
-        )
-    if pool.padding_layers:
-        text.append(f"groups are filled up with {count_of(pool.padding_layers, 'padding layer')}")
-    logged = log_lines(pool, settings)
-    for versions, lines in logged.items():
-        text += [f"vLLM {versions}:", *(f"  {line}" for line in lines)]
-    if pool.concurrency < 1:
-        text.append("vLLM refuses to start: the memory does not hold one request of that length.")
-    body = {
-        "format_k": formats.key.name,
-        "num_blocks": pool.num_blocks,
-        "block_tokens": pool.block_tokens,
-        "page_bytes": pool.page_bytes or None,
-        "groups": pool.groups,
-        "group_layers": pool.group_layers,
-        "padding_layers": pool.padding_layers,
-        "blocks_per_request": pool.blocks_per_request,
-        "state_padding_bytes": pool.state_padding_bytes,
-        "max_model_len_tokens": settings.max_model_len,
-        "tokens_older": pool.tokens_older,
-        "tokens_newer": pool.tokens_newer,
-        "log_lines": logged,
-    }
-    return body, text
-
-
-def _sglang(asked: Asked) -> tuple[dict[str, Any], list[str]]:
-    import click
-    from click.core import ParameterSource
-
-    from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.engines.sglang import log_lines, sglang_pool
-    from vmtool.report.kv import both, count_of, formats_text
-
-    question = asked.question()
-    # SGLang's own page is one token, by default.
-    source = click.get_current_context().get_parameter_source("block")
-    page = 1 if source is ParameterSource.DEFAULT else question.block
-    cost = SequenceCost.of(question.geometry, question.formats)
-    pool = sglang_pool(cost, question.formats, question.budget.kv_bytes, page)
-    setting = (
-        f"{question.geometry.name} in SGLang, {formats_text(question)}, with"
-        f" {both(question.budget.kv_bytes)} of KV memory on each rank, pages of"
-        f" {count_of(page, 'token')} (--block), {both(pool.token_bytes)} a token:"
-    )
-    text = [setting]
-    logged = log_lines(pool)
-    for versions, lines in logged.items():
-        text += [f"SGLang, {versions} versions:", *(f"  {line}" for line in lines)]
-    if not pool.max_total_num_tokens:
-        text.append("SGLang refuses to start: the memory does not hold one page.")
-    body = {
-        "page_tokens": pool.page_tokens,
-        "token_bytes": pool.token_bytes,
-        "max_total_num_tokens": pool.max_total_num_tokens,
-        "key_bytes": pool.key_bytes,
-        "value_bytes": pool.value_bytes,
-        "log_lines": logged,
-    }
-    return body, text
-
-
-def _llamacpp(asked: Asked) -> tuple[dict[str, Any], list[str]]:
-    from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line
-    from vmtool.report.kv import both
-
-    question = asked.question()
-    settings = LlamaCppSettings(
-        context=question.length,
-        sequences=question.sequences,
-        ubatch=question.in_flight or _LLAMACPP_IN_FLIGHT,
-        unified=asked.options["unified"],
-    )
-    buffers = llamacpp_buffers(question.geometry, question.formats, settings)
-    total = sum(buffer.nbytes for buffer in buffers)
-    logged = [log_line(buffer, settings) for buffer in buffers]
-    spare = question.budget.kv_bytes - total
-    setting = (
-        f"{question.geometry.name} in llama.cpp (after pull requests 16812 and 19067),"
-        f" -c {settings.total_context} -np {settings.sequences} -ub {settings.ubatch}"
-        f"{' --kv-unified' if settings.unified else ''}:"
-    )
-    rest = f"{both(spare)} of the budget are left" if spare >= 0 else f"{both(-spare)} too much"
-    text = [setting, *(f"  {line}" for line in logged), f"together {both(total)}; {rest}"]
-    body = {
-        "context_tokens": settings.context,
-        "sequences": settings.sequences,
-        "unified": settings.unified,
-        "total_bytes": total,
-        "buffers": buffers,
-        "log_lines": logged,
-    }
-    return body, text
-
-
-_AXES: Final = ("model", "dtype", "granule", "policy")
+_AXES: Final = (
+    "model",
+    "dtype",
+    "granule",
+    "policy",
+    "tp",
+    "pp",
+    "budget",
+    "context",
+    "sequences",
+)
 #: More rows than this are no table that anyone reads.
 _MOST_ROWS: Final = 1000
 
 
-def answer_compare(asked: Asked, axes: Sequence[str], csv: str | None, output: Output) -> None:
-    """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``.
+@click.command(
+    "kv-estimate", cls=Command, short_help="What a model's KV cache costs, and how many tokens fit."
+)
+@estimate_options
+@output_options
+def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
+    """Say what a model's KV cache costs, exactly, and how many tokens fit into memory.
 
-    Raises:
-        UsageError: If an axis or a value on it is unknown.
-    """
-    from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv_table import Row, compare_body, compare_text
+    \b
+    vmtool kv-estimate llama-3.1-8b --budget 16GiB
+    vmtool kv-estimate qwen3-8b --compare dtype=bf16,q8_0 --compare tp=1,2,4
 
-    named = asked.options["model"]
-    values = read_axes(axes, _AXES, _MOST_ROWS, first={"model": [named] if named else []})
+    MODEL is a built-in name (--list), a config.json or a folder with one, a GGUF file, a
+    genai_config.json, an ONNX model, OWNER/NAME on the hub or its address, - for stdin, or nothing
+    with --layers, --kv-heads and --head-dim.
+    """  # noqa: D301 - click's own mark
+    from vmtool.cli.kv_question import EstimateOptions
+
+    output = Output(as_json, path, quiet)
+    given = EstimateOptions(**options)
+    if given.csv == "-" and (as_json or path != "-"):
+        raise UsageError("--csv - is the whole result: it goes with neither --json nor --output")
+    if given.list_models:
+        _list(output)
+        return ExitCode.DONE
+    keep_inputs(given.model)
+    if given.engine is not None:
+        from vmtool.kv.engines import find_engine
+
+        find_engine(given.engine)  # what cannot be is refused before a model is read
+    _say_what_takes_time(given, output)
+    request = read_request(given)
+    _refuse_assumed(request, output)
+    if given.compare:
+        _compare(request, output)
+    elif given.sweep:
+        _sweep(request, output)
+    elif given.engine is not None:
+        _engine(request, output)
+    else:
+        _answer(request, output)
+    return ExitCode.DONE
+
+
+def _say_what_takes_time(given: EstimateOptions, output: Output) -> None:
+    if given.budget is not None:
+        output.announce(given.budget.strip().lower())
+    if given.model is not None:
+        from vmtool.kv.sources import remote_name
+
+        repository = remote_name(given.model)
+        if repository is not None:
+            output.notice(f"{given.model!r} is no file here; asking the hub for {repository}")
+
+
+def _refuse_assumed(request: Request, output: Output) -> None:
+    """Say that an unknown architecture is taken for a standard one, or refuse it."""
+    model = request.model
+    if not model.assumed:
+        return
+    what = (
+        f"{model.architecture[:60]!r} is not an architecture that vmtool knows; all of its fields are"
+        " standard, so it is taken for standard attention"
+    )
+    if request.options.strict:
+        raise RefusedError(what, hint="leave --strict out to take it so")
+    output.notice(what)
+
+
+def _say_beyond_context(question: Question, output: Output) -> None:
+    context = question.geometry.context_tokens
+    if context is not None and question.length > context:
+        output.notice(
+            f"--context {question.length:,} is beyond the model's own {context:,}; its positions may"
+            " not be trained for it"
+        )
+
+
+def _answer(request: Request, output: Output) -> None:
+    from vmtool.kv.estimate import answer_question
+    from vmtool.kv.packing import POLICIES
+    from vmtool.report.kv import to_text
+
+    question = request.question()
+    _refuse_large_weights(question)
+    _say_beyond_context(question, output)
+    everything = output.as_json or request.options.packing
+    result = answer_question(
+        question, policies=POLICIES if everything else (), explain=request.options.explain
+    )
+    output.emit(result, lambda console: to_text(result, console, packing=request.options.packing))
+
+
+def _refuse_large_weights(question: Question) -> None:
+    budget = question.budget
+    if budget is None or budget.weights_bytes <= budget.total_bytes or not budget.weights_origin:
+        return
+    from vmtool.units import format_size
+
+    raise RefusedError(
+        f"the weights, {format_size(budget.weights_bytes)} a rank ({budget.weights_origin}), are"
+        f" more than the budget of {format_size(budget.total_bytes)}",
+        hint="use more ranks (--tp), --weights with what is loaded, or --weights none",
+    )
+
+
+def _engine(request: Request, output: Output) -> None:
+    from vmtool.report.engines import to_text
+
+    question = request.question()
+    _refuse_large_weights(question)
+    _say_beyond_context(question, output)
+    result = _engine_result(request, question)
+    output.emit(result, lambda console: to_text(result, console))
+
+
+def _engine_result(
+    request: Request, question: Question
+) -> VllmResult | SglangResult | LlamaCppResult:
+    """Return what the engine of ``--as`` makes of *question*."""
+    from vmtool.kv import engines
+
+    options = request.options
+    name, version = engines.find_engine(options.engine or "")
+    if name == "vllm":
+        from vmtool.kv.engines.vllm import VllmSettings
+        from vmtool.kv.estimate import PREFILL_TOKENS
+
+        settings = VllmSettings(
+            max_model_len=question.length,
+            block=question.block,
+            in_flight=question.in_flight or PREFILL_TOKENS,
+            state_mode=options.state_blocks,
+            encoder_tokens=options.batch_tokens,
+            draft_tokens=options.draft_tokens,
+            kernel_block=options.kernel_block,
+            num_blocks=options.blocks,
+        )
+        return engines.as_vllm(question, settings, version)
+    if name == "sglang":
+        from vmtool.kv.engines.sglang import SglangSettings
+
+        # SGLang's own page is one token, where nobody gives another size.
+        slots = options.sequences if options.sequences > 1 else None
+        return engines.as_sglang(question, SglangSettings(options.block or 1, slots))
+    return engines.as_llamacpp(
+        question,
+        unified=options.unified,
+        swa_full=options.swa_full,
+        flash_attention=options.flash_attention,
+        rollback=options.draft_tokens,
+    )
+
+
+def _compare(request: Request, output: Output) -> None:
+    """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``."""
+    from dataclasses import replace
+
+    from vmtool.kv.results import ComparisonResult
+    from vmtool.report.kv_table import compare_text
+
+    options = request.options
+    named = options.model
+    values = read_axes(
+        options.compare, _AXES, _MOST_ROWS, first={"model": [named] if named else []}
+    )
     rows = []
     for combination in itertools.product(*values.values()):
         labels = dict(zip(values, combination, strict=True))
-        question = _question(asked, labels)
-        try:
-            rows.append(Row.of(labels, Estimate(question)))
-        except UsageError as error:
-            # What one combination cannot do is a result; a name that is unknown is not.
-            rows.append(Row.impossible(labels, question, str(error)))
-    if _wrote_csv_only(csv, rows, output):
-        return
-    output.emit(
-        lambda: _document("compare", compare_body(rows)),
-        lambda console: compare_text(rows, console),
+        rows.append(_row(request.changed(labels), labels))
+    best = best_of(rows)
+    rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
+    result = ComparisonResult(options.sequences, options.engine_name, tuple(rows))
+    if not _wrote_csv_only(options.csv, rows, output):
+        output.emit(result, lambda console: compare_text(result, console))
+
+
+def _row(request: Request, labels: dict[str, str]) -> ComparisonRow:
+    """Return one row; what a combination cannot do is a result, an unknown name is not."""
+    from vmtool.kv.engines.results import LlamaCppResult, VllmResult
+    from vmtool.kv.estimate import answer_of, need_of
+    from vmtool.kv.results import ComparisonRow
+
+    budget = request.memory
+    row = ComparisonRow(
+        labels=labels,
+        model=request.model.name,
+        format_k="",
+        format_v="",
+        granule_bytes=(request.options.granules or (2 << 20,))[0],
+        policy=request.options.policy,
+        context_tokens=request.options.context or request.model.context_tokens or 8192,
+        budget_bytes=None if budget is None else budget.total_bytes,
+    )
+    from dataclasses import replace
+
+    from vmtool.kv.formats import find_format
+    from vmtool.kv.packing import POLICIES, unknown_policy
+
+    if request.options.policy not in POLICIES:
+        raise unknown_policy(request.options.policy)
+    if "dtype" in labels:
+        find_format(labels["dtype"])
+    try:
+        question = request.question()
+        _refuse_large_weights(question)
+        row = replace(
+            row,
+            format_k=question.formats.key.name,
+            format_v=question.formats.value.name,
+            context_tokens=question.length,
+            budget_bytes=None if question.budget is None else question.budget.kv_bytes,
+        )
+        cost = question.cost
+        row = replace(
+            row,
+            fixed_bytes=cost.fixed_bytes,
+            slope_bytes=cost.slope.numerator,
+            slope_tokens=cost.slope.denominator,
+            answer=answer_of(question, cost, question.policy),
+            need=need_of(question, cost),
+        )
+        if request.options.engine is None:
+            return row
+        made = _engine_result(request, question)
+    except (UsageError, RefusedError) as error:
+        return replace(row, answer=None, need=None, problem=str(error))
+    if isinstance(made, LlamaCppResult):
+        return replace(row, engine_bytes=made.total_bytes)
+    if isinstance(made, VllmResult):
+        return replace(
+            row,
+            engine_tokens=made.tokens_newer,
+            engine_sequences=int(made.concurrency * 100),
+        )
+    return replace(row, engine_tokens=made.pool.max_total_num_tokens)
+
+
+def best_of(rows: Sequence[ComparisonRow]) -> list[bool]:
+    """Return which rows are best; none where nothing fits, lengths differ, or there is no budget."""
+    if len({row.context_tokens for row in rows}) > 1 or any(
+        row.budget_bytes is None for row in rows
+    ):
+        return [False] * len(rows)
+    best = max(map(_rank, rows))
+    return [_rank(row) == best > (0, 0) for row in rows]
+
+
+def _rank(row: ComparisonRow) -> tuple[float, float]:
+    """Return how good *row* is: the sequences that fit, then the tokens of a single one."""
+    if row.problem or row.answer is None:
+        return (0, 0)
+    if row.engine_tokens is not None:
+        return (row.engine_sequences or 0, row.engine_tokens)
+    return tuple(  # type: ignore[return-value]
+        math.inf if capacity is None or capacity.fits is None else capacity.fits
+        for capacity in (row.answer.max_sequences, row.answer.max_tokens)
     )
 
 
-def answer_sweep(asked: Asked, sweep: str, csv: str | None, output: Output) -> None:
-    """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``.
+def _sweep(request: Request, output: Output) -> None:
+    """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
+    from dataclasses import replace
 
-    Raises:
-        UsageError: If *sweep* is not of that form.
-    """
-    from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv_table import Row, sweep_body, sweep_text
+    from vmtool.kv.estimate import answer_of, need_of
+    from vmtool.kv.results import ComparisonRow, SweepResult
+    from vmtool.report.kv_table import sweep_text
 
-    lengths = read_sweep(sweep)
+    lengths = read_sweep(request.options.sweep or "")
     # A layout with a stride has room for the longest sequence of the sweep.
-    question = replace(asked.question(), stride=max(lengths))
-    rows = [
-        Row.of({"context": f"{length}"}, Estimate(replace(question, context=length)))
-        for length in lengths
-    ]
-    if _wrote_csv_only(csv, rows, output):
-        return
-    output.emit(
-        lambda: _document("sweep", sweep_body(rows)),
-        lambda console: sweep_text(rows, console),
-    )
+    question = replace(request.question(), stride=max(lengths))
+    _refuse_large_weights(question)
+    cost = question.cost
+    rows = []
+    for length in lengths:
+        at = replace(question, context=length)
+        rows.append(
+            ComparisonRow(
+                labels={"context": f"{length}"},
+                model=question.geometry.name,
+                format_k=question.formats.key.name,
+                format_v=question.formats.value.name,
+                granule_bytes=question.granule,
+                policy=question.policy,
+                context_tokens=length,
+                budget_bytes=None if question.budget is None else question.budget.kv_bytes,
+                fixed_bytes=cost.fixed_bytes,
+                slope_bytes=cost.slope.numerator,
+                slope_tokens=cost.slope.denominator,
+                answer=answer_of(at, cost, question.policy),
+                need=need_of(at, cost),
+            )
+        )
+    result = SweepResult(tuple(rows))
+    if not _wrote_csv_only(request.options.csv, rows, output):
+        output.emit(result, lambda console: sweep_text(result, console))
 
 
 def read_sweep(text: str) -> list[int]:
@@ -424,102 +564,18 @@ def read_sweep(text: str) -> list[int]:
     return [*range(low, high, step), high]
 
 
-def _question(asked: Asked, labels: dict[str, str]) -> Question:
-    changes: dict[str, Any] = dict(labels)
-    if "model" in labels:
-        changes["model"] = load_model({**asked.options, "model": labels["model"], "hub": None})
-    if "granule" in labels:
-        changes["granule"] = read_granule(labels["granule"])
-    return asked.question(**changes)
-
-
-def _wrote_csv_only(path: str | None, rows: list[Row], output: Output) -> bool:
+def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:
     """Write the requested CSV, and return whether it took the place of the result."""
-    from io import StringIO
+    from vmtool.report.kv_table import to_csv
 
-    from vmtool.report.kv_table import write_csv
-
-    def table() -> str:
-        file = StringIO()
-        write_csv(rows, file)
-        return file.getvalue()
-
-    output.save(path, table)
+    output.save(path, lambda: to_csv(rows))
     return path == "-"
 
 
-def _document(kind: str, body: dict[str, Any]) -> dict[str, Any]:
-    from vmtool.report.document import document
-
-    return document(f"vmtool.kv-estimate.{kind}", 1, command=command_line(), body=body)
-
-
-@click.command("kv-estimate", cls=Command)
-@estimate_options
-@output_options
-def command(as_json: bool, path: str, quiet: bool, **options: Any) -> None:
-    """Say how many tokens of a model fit into memory, exactly, and what granules change.
-
-    \b
-    vmtool kv-estimate llama-3.1-8b --budget 16GiB
-    vmtool kv-estimate qwen3-8b --budget 8GiB --compare dtype=bf16,q8_0
-
-    MODEL is a built-in name (--list), a config.json or a folder with one, a GGUF file, a
-    genai_config.json, an ONNX model, or nothing with --layers, --kv-heads and --head-dim.
-    """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_question import asked
-
-    output = Output(as_json, path, quiet)
-    if options["csv"] == "-" and (as_json or path != "-"):
-        raise UsageError("--csv - is the whole result: it goes with neither --json nor --output")
-    if options["list_models"]:
-        _list(output)
-        return
-    keep_inputs(options["model"])
-    output.announce((options["budget"] or "").strip().lower())
-    question = asked(options)
-    if options["engine"]:
-        answer_as(question, options["engine"], output)
-    elif options["compare"]:
-        answer_compare(question, options["compare"], options["csv"], output)
-    elif options["sweep"]:
-        answer_sweep(question, options["sweep"], options["csv"], output)
-    else:
-        _answer(question, output, explain=options["explain"])
-
-
-def _answer(question: Asked, output: Output, *, explain: bool) -> None:
-    from vmtool.kv.estimate import Estimate
-    from vmtool.report.kv import to_text
-
-    estimate = Estimate(question.question())
-    estimate.policy(estimate.question.policy)  # what cannot be is refused before a file is opened
-
-    def document() -> dict[str, Any]:
-        from vmtool.cli.kv_question import GIVEN
-        from vmtool.machine import read_facts
-        from vmtool.report.kv import to_body
-
-        machine = None if question.budget.origin == GIVEN else read_facts()
-        return _document_kv_estimate({"machine": machine, **to_body(estimate, explain=explain)})
-
-    output.emit(
-        document,
-        lambda console: to_text(estimate, console, explain=explain),
-    )
-
-
 def _list(output: Output) -> None:
+    from vmtool.kv.results import ModelList
     from vmtool.kv.sources import builtin_names
     from vmtool.report.table import show
 
-    names = builtin_names()
-    output.emit(
-        lambda: _document_kv_estimate({"models": names}), lambda console: show(console, names)
-    )
-
-
-def _document_kv_estimate(body: dict[str, Any]) -> dict[str, Any]:
-    from vmtool.report.document import document
-
-    return document("vmtool.kv-estimate", 1, command=command_line(), body=body)
+    result = ModelList(builtin_names())
+    output.emit(result, lambda console: show(console, result.models))

@@ -1,68 +1,220 @@
-"""What ``--budget``, ``--weights`` and ``--reserve`` mean on this machine."""
+"""What the options of ``vmtool kv-estimate`` mean: the model, the memory, and the question."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import re
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.units import parse_percent, parse_size
+from vmtool.units import format_size, parse_count, parse_percent, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from fractions import Fraction
+    from collections.abc import Mapping
 
-    from vmtool.kv.estimate import Budget, Question
+    from vmtool.kv.estimate import Question
     from vmtool.kv.geometry import ModelGeometry
+    from vmtool.kv.results import Budget
 
 #: The origin of a budget that does not depend on this machine.
 GIVEN: Final = "as given"
+#: Granules that are always shown beside the host's page: of Windows and some arm64, and of CUDA.
+KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
+#: What vLLM leaves of a device by default: 1 - ``gpu_memory_utilization``.
+_VLLM_OVERHEAD: Final = Fraction(8, 100)
+_LARGEST_GRANULE: Final = 1 << 40
+_LARGEST_COUNT: Final = 1 << 48
+_PART_OF: Final = re.compile(r"\s*([\d.]+\s*%)\s*of\s+(.+)", re.IGNORECASE | re.DOTALL)
+_TIMES: Final = re.compile(r"\s*(\d{1,4})\s*[x*]\s*(?=\S)(.+)", re.IGNORECASE | re.DOTALL)
+#: ``8B``: who writes that means 8 billion parameters.
+_BILLIONS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*B\s*")
 
 
-def read_budget(text: str, *, weights: str | None, reserve: int, ranks: int) -> Budget:
-    """Return the budget of one rank.
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which model; the fields are those of the options.
+
+    Attributes:
+        model: A built-in name, a file, a folder, ``-``, OWNER/NAME or its address.
+        hub: OWNER/NAME.
+        layers: Layers, instead of the model's own.
+        kv_heads: KV heads of a layer.
+        head_dim: Elements of a head of K.
+        head_dim_v: Elements of a head of V.
+    """
+
+    model: str | None = None
+    hub: str | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    head_dim_v: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> ModelOptions:
+        """Return those of *options*, as click has them."""
+        return cls(**{item.name: options[item.name] for item in fields(cls)})
+
+    @property
+    def overrides(self) -> dict[str, int]:
+        """The values that win over the file's, by name."""
+        names = ("layers", "kv_heads", "head_dim", "head_dim_v")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateOptions(ModelOptions):
+    """Every option of ``vmtool kv-estimate`` but those of its output, as click has them."""
+
+    list_models: bool = False
+    strict: bool = False
+    dtype: str | None = None
+    dtype_k: str | None = None
+    dtype_v: str | None = None
+    state_dtype: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    pp_layers: str | None = None
+    dcp: int = 1
+    budget: str | None = None
+    weights: str | None = None
+    reserve: int = 0
+    overhead: str | None = None
+    context: int | None = None
+    sequences: int = 1
+    in_flight: int | None = None
+    granules: tuple[int, ...] = ()
+    policy: str = "per-tensor"
+    block: int | None = None
+    waste: str = "10%"
+    explain: bool = False
+    packing: bool = False
+    compare: tuple[str, ...] = ()
+    sweep: str | None = None
+    csv: str | None = None
+    engine: str | None = None
+    state_blocks: str = "none"
+    batch_tokens: int | None = None
+    draft_tokens: int = 0
+    kernel_block: int | None = None
+    blocks: int | None = None
+    unified: bool = False
+    swa_full: bool = False
+    flash_attention: bool = True
+
+    @property
+    def engine_name(self) -> str:
+        """The engine of ``--as`` without its version; empty if there is none."""
+        return (self.engine or "").lower().partition("@")[0]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens in a block."""
+        return 16 if self.block is None else self.block
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What ``--budget`` names.
+
+    Attributes:
+        total_bytes: The memory of one rank.
+        origin: Where that number came from.
+        count: How many devices were named, or ``None``.
+        is_device: Whether it is a device's, or a part of it, so that the weights are in it too.
+        is_whole: Whether it is all that a device has, of which engines leave a part.
+    """
+
+    total_bytes: int
+    origin: str
+    count: int | None = None
+    is_device: bool = False
+    is_whole: bool = False
+
+
+def read_memory(text: str) -> Memory:
+    """Return what ``--budget`` *text* names.
 
     Args:
-        text: A size; ``auto`` for the memory that this machine has available under every limit;
-            a part of that, such as ``75%``; or ``cuda:N`` for a device's free memory.
-        weights: A size, or a path that `vmtool.kv.weights.weights_bytes` takes; weights read from
-            files are divided evenly among the ranks.
-        reserve: Bytes for everything else.
-        ranks: Ranks that divide the model.
+        text: A size; ``auto`` for the memory that this machine has available under every limit; a
+            part of that, such as ``75%``; ``cuda:N`` for a device's free memory; the name of a
+            device, such as ``h100``; ``90% of`` one of these; ``8x`` one of these.
 
     Raises:
-        UsageError: If *text* or *weights* is none of these.
+        UsageError: If it is none of these.
         UnavailableError: If the available memory is unknown, or there is no such device.
     """
-    from vmtool.kv.estimate import Budget
-
-    total, origin = _total(text)
-    return Budget(total, origin, _weights(weights, ranks), reserve)
-
-
-def _total(text: str) -> tuple[int, str]:
+    if match := _TIMES.fullmatch(text):
+        count = int(match[1])
+        if not count:
+            raise UsageError(f"--budget {text!r}: there must be at least one device")
+        one = read_memory(match[2])
+        return replace(one, count=count, origin=f"{one.origin}, {count} devices")
+    if match := _PART_OF.fullmatch(text):
+        part = _part(match[1], text)
+        whole = read_memory(match[2])
+        name = match[2].strip() if whole.origin == GIVEN else whole.origin
+        total = int(whole.total_bytes * part)
+        return Memory(total, f"{match[1].strip()} of {name}", whole.count, is_device=True)
     name = text.strip().lower()
     if name == "cuda" or name.startswith("cuda:"):
-        return _device_free(name)
+        total, origin = _device_free(name)
+        return Memory(total, origin, is_device=True)
     if name == "auto":
-        return _available(), "available on this machine"
+        return Memory(_available(), "available on this machine")
     if name.endswith("%"):
-        try:
-            part = parse_percent(name)
-        except ValueError as error:
-            raise UsageError(f"--budget: {error}") from None
-        if not 0 < part <= 1:
-            raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
-        return int(_available() * part), f"{name} of what is available on this machine"
+        return Memory(
+            int(_available() * _part(name, text)), f"{name} of what is available on this machine"
+        )
+    from vmtool.kv.devices import find_device
+
+    device = find_device(name)
+    if device is not None:
+        return Memory(device[1], f"all of one {device[0]}", is_device=True, is_whole=True)
     try:
         total = parse_size(text, exact=False)
     except ValueError as error:
-        raise UsageError(
-            f"--budget: {error}", hint="give a size, a percentage, auto or cuda:0"
-        ) from None
+        hint = "give a size, auto, cuda:0, a device such as h100, 90% of one, or 8x one"
+        raise UsageError(f"--budget: {error}", hint=hint) from None
     if not total:
         raise UsageError("--budget: it must be more than 0")
-    return total, GIVEN
+    return Memory(total, GIVEN)
+
+
+def read_budget(
+    text: str, *, weights: str | None, reserve: int, ranks: int, known: Budget | None = None
+) -> Budget:
+    """Return the budget of one rank.
+
+    Args:
+        text: See :func:`read_memory`.
+        weights: A size, or a path that `vmtool.kv.weights.weights_bytes` takes; divided evenly
+            among the ranks.
+        reserve: Bytes for everything else.
+        ranks: Ranks that divide the model.
+        known: The memory, where *text* was read already.
+
+    Raises:
+        UsageError: If *text* or *weights* is not understood.
+        UnavailableError: If the available memory is unknown, or there is no such device.
+    """
+    from vmtool.kv.results import Budget
+
+    memory = read_memory(text) if known is None else Memory(known.total_bytes, known.origin)
+    nbytes, origin = _weights(weights)
+    return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
+
+
+def _part(percent: str, text: str) -> Fraction:
+    try:
+        part = parse_percent(percent.replace(" ", ""))
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from None
+    if not 0 < part <= 1:
+        raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
+    return part
 
 
 def _available() -> int:
@@ -78,118 +230,201 @@ def _available() -> int:
 
 def _device_free(name: str) -> tuple[int, str]:
     from vmtool.cli.options import BACKING
-    from vmtool.machine.devices import read_device_memory
     from vmtool.memory import device_ordinal
-    from vmtool.memory.cuda.devices import device
+    from vmtool.memory.cuda.context import DeviceContext
 
     name = BACKING.convert(name, None, None)
-    info = device(device_ordinal(name) or 0)  # without virtual memory management too
-    return read_device_memory(info).free_bytes, f"free on {name}, {info.name}"
+    context = DeviceContext(device_ordinal(name) or 0)
+    try:
+        return context.free_and_total_bytes()[0], f"free on {name}, {context.info.name}"
+    finally:
+        context.close()
 
 
-def _weights(text: str | None, ranks: int) -> int:
-    if text is None:
-        return 0
+def _weights(text: str | None) -> tuple[int, str]:
+    """Return the bytes of all weights, and where that number came from."""
+    if text is None or text == "none":
+        return 0, ""
     if os.path.lexists(text):
         from vmtool.kv.weights import weights_bytes
 
-        return -(-weights_bytes(text) // ranks)
+        return weights_bytes(text), "of their files"
+    if match := _BILLIONS.fullmatch(text):
+        size = format_size(int(float(match[1]) * 2 * 10**9))
+        raise UsageError(
+            f"--weights {text} is a number of bytes; for {match[1]} billion parameters give theirs",
+            hint=f"at 16 bits each that is about {size}",
+        )
     try:
-        return parse_size(text, exact=False)
+        return parse_size(text, exact=False), "as given"
     except ValueError as error:
         raise UsageError(f"--weights: {error}", hint="or give the path of the weights") from None
 
 
-#: Granules that are always shown beside the host's page: of Windows and some arm64, and of CUDA.
-KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
-_LARGEST_GRANULE: Final = 1 << 40
-_LARGEST_COUNT: Final = 1 << 48
-_GEOMETRY_FLAGS: Final = ("layers", "kv_heads", "head_dim", "head_dim_v")
+def _own_weights(options: ModelOptions) -> tuple[int, str]:
+    """Return the bytes of the model's own weights where they can be known, and how."""
+    from vmtool.kv.sources import builtin_names
+    from vmtool.kv.weights import bytes_beside, published_bytes
+
+    name = options.model
+    if name is None or options.overrides:
+        return 0, ""
+    if name.lower() in builtin_names():
+        nbytes = published_bytes(name.lower())
+        return (0, "") if nbytes is None else (nbytes, "as published, about")
+    if name != "-" and os.path.lexists(name):
+        found = bytes_beside(name)
+        return (0, "") if found is None else (found, "of the files beside it")
+    return 0, ""
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Request:
     """The options, read and checked.
 
     Attributes:
         options: As click has them.
         model: The model, not yet divided among ranks.
-        budget: The memory of one rank.
-        granules: Those of the table, ascending.
-        granule: That of the policies.
+        memory: What ``--budget`` names, or ``None``.
         waste_threshold: A part of what is committed.
+        stages: The layers of each stage, or ``None`` to divide them evenly.
     """
 
-    options: Mapping[str, Any]
+    options: EstimateOptions
     model: ModelGeometry
-    budget: Budget
-    granules: tuple[int, ...]
-    granule: int
+    memory: Memory | None
     waste_threshold: Fraction
+    stages: tuple[int, ...] | None
 
     @property
-    def shard(self) -> ModelGeometry:
-        """What the fullest rank holds of the model."""
-        return self.divided(self.model)
+    def tp(self) -> int:
+        """Ranks that divide the heads: as given, or as many as there are devices."""
+        if self.options.tp is not None:
+            return self.options.tp
+        count = None if self.memory is None else self.memory.count
+        return max((count or 1) // self.pp, 1)
 
-    def divided(self, model: ModelGeometry) -> ModelGeometry:
-        """Return what the fullest rank holds of *model*."""
-        ranks = {name: self.options[name] for name in ("tp", "pp", "dcp")}
-        return model if set(ranks.values()) == {1} else model.shard(**ranks)
+    @property
+    def pp(self) -> int:
+        """Stages that divide the layers."""
+        if self.stages is not None:
+            return len(self.stages)
+        return self.options.pp or 1
 
-    def question(
-        self,
-        *,
-        model: ModelGeometry | None = None,
-        dtype: str | None = None,
-        granule: int | None = None,
-        policy: str | None = None,
-    ) -> Question:
-        """Return the question, with what a comparison changes in it.
+    def budget(self) -> Budget | None:
+        """Return the budget of one rank, or ``None`` if none was given.
+
+        Raises:
+            UsageError: If the devices are not as many as the ranks, or a size is not understood.
+        """
+        from vmtool.kv.results import Budget
+
+        options, memory = self.options, self.memory
+        if memory is None:
+            return None
+        ranks = self.tp * self.pp
+        if memory.count not in (None, ranks):
+            raise UsageError(
+                f"--budget names {memory.count} devices, but tp {self.tp} x pp {self.pp} are {ranks}"
+                " ranks",
+                hint="leave --tp out to divide the heads among all devices",
+            )
+        if options.weights is None and options.engine and not memory.is_device:
+            nbytes, origin = 0, ""  # what engines log is the memory of their cache
+        elif options.weights in (None, "auto"):
+            nbytes, origin = _own_weights(options)
+        else:
+            nbytes, origin = _weights(options.weights)
+        reserve = options.reserve + self._overhead(memory)
+        return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
+
+    def _overhead(self, memory: Memory) -> int:
+        text = self.options.overhead
+        if text is None:
+            if memory.is_whole and self.options.engine_name == "vllm":
+                return int(memory.total_bytes * _VLLM_OVERHEAD)
+            return 0
+        if text.endswith("%"):
+            try:
+                return int(memory.total_bytes * parse_percent(text))
+            except ValueError as error:
+                raise UsageError(f"--overhead: {error}") from None
+        try:
+            return parse_size(text, exact=False)
+        except ValueError as error:
+            raise UsageError(f"--overhead: {error}") from None
+
+    def question(self) -> Question:
+        """Return the question.
 
         Raises:
             UsageError: If the model cannot be divided so, or a format is unknown.
         """
-        from vmtool.kv.estimate import Question
-        from vmtool.kv.formats import choose_formats
+        from vmtool.kv.estimate import Question, why_format
+        from vmtool.kv.formats import choose_formats, find_format
+        from vmtool.kv.results import FormatOrigin
 
-        options = self.options
-        model = model or self.model
-        key = dtype or options["dtype_k"] or options["dtype"]
-        value = dtype or options["dtype_v"] or options["dtype"]
-        # llama.cpp reads GGUF files, which do not say it.
-        engine = (options["engine"] or "").lower()
-        cache_dtype = None if engine == "llama.cpp" else model.cache_dtype
+        options, model = self.options, self.model
+        key, value = options.dtype_k or options.dtype, options.dtype_v or options.dtype
+        # llama.cpp reads GGUF files, which do not say it, and keeps f16 by default.
+        as_llamacpp = options.engine_name == "llama.cpp"
+        cache_dtype = None if as_llamacpp else model.cache_dtype
+        origin = why_format(model, key or value, cache_dtype)
+        if as_llamacpp and key is None:
+            key, origin = "fp16", FormatOrigin.GIVEN if value else FormatOrigin.ENGINE
+            value = value or key
+        formats = choose_formats(model.dtype, key=key, value=value, cache_dtype=cache_dtype)
+        if options.state_dtype is not None:
+            formats = replace(formats, recurrent=find_format(options.state_dtype))
+        divided = (self.tp, self.pp, options.dcp) != (1, 1, 1)
+        granules = options.granules or KNOWN_GRANULES[-1:]
         return Question(
-            geometry=self.divided(model),
-            formats=choose_formats(model.dtype, key=key, value=value, cache_dtype=cache_dtype),
-            format_origin=_format_origin(model, key or value, cache_dtype),
-            budget=self.budget,
-            granules=self.granules,
-            granule=granule or self.granule,
-            policy=policy or options["policy"],
-            block=options["block"],
-            context=options["context"],
-            sequences=options["sequences"],
-            in_flight=options["in_flight"] or 0,
+            geometry=model.shard(tp=self.tp, pp=self.pp, dcp=options.dcp, stages=self.stages)
+            if divided
+            else model,
+            formats=formats,
+            format_origin=origin,
+            budget=self.budget(),
+            granules=tuple(sorted({_host_page(), *KNOWN_GRANULES, *granules})),
+            granule=granules[0],
+            policy=options.policy,
+            block=options.block_tokens,
+            context=options.context,
+            sequences=options.sequences,
+            in_flight=options.in_flight or 0,
             waste_threshold=self.waste_threshold,
+            whole=model.shard(tp=self.tp, dcp=options.dcp) if divided else None,
         )
 
+    def changed(self, labels: Mapping[str, str]) -> Request:
+        """Return the request with the *labels* of a comparison in place of the options.
 
-def _format_origin(model: ModelGeometry, named: str | None, cache_dtype: str | None) -> str:
-    """Return why the cache has its format; `choose_formats` has the sources."""
-    if named is not None:
-        return "as given"
-    if cache_dtype is not None:
-        return f"as {model.provenance['cache_dtype'].detail} says"
-    if model.dtype in ("bf16", "fp16"):
-        return "the model's own"
-    if model.dtype is not None:
-        return f"as vLLM serves models of {model.dtype} (llama.cpp: fp16)"
-    return "assumed, as the type is not stated: vLLM takes that of the weights, llama.cpp fp16"
+        Raises:
+            UsageError: If a value is not understood.
+        """
+        changes: dict[str, Any] = {}
+        for axis, text in labels.items():
+            if axis == "granule":
+                changes["granules"] = (read_granule(text), *self.options.granules)
+            elif axis == "dtype":
+                changes |= {"dtype": text, "dtype_k": None, "dtype_v": None}
+            elif axis in ("tp", "pp", "context", "sequences"):
+                changes[axis] = read_count(axis, text)
+            else:  # model, policy, budget
+                changes[axis] = text
+        if "model" in changes:
+            changes["hub"] = None
+        options = replace(self.options, **changes)
+        result = replace(self, options=options)
+        if "model" in labels:
+            result = replace(result, model=load_model(options))
+        if "budget" in labels:
+            result = replace(result, memory=read_memory(labels["budget"]))
+        return result
 
 
-def asked(options: Mapping[str, Any]) -> Asked:
-    """Return what *options* ask.
+def read_request(options: EstimateOptions) -> Request:
+    """Return the request of *options*.
 
     Raises:
         UsageError: If they contradict each other or are out of range.
@@ -197,25 +432,19 @@ def asked(options: Mapping[str, Any]) -> Asked:
         UnavailableError: If the budget names something that this machine does not have.
     """
     _check(options)
-    model = load_model(options)
-    granules = options["granules"] or KNOWN_GRANULES[-1:]
-    budget = read_budget(
-        options["budget"],
-        weights=options["weights"],
-        reserve=options["reserve"],
-        ranks=options["tp"] * options["pp"],
-    )
-    return Asked(
+    first = options
+    if options.model is None and options.hub is None:
+        first = replace(options, model=_first_compared(options.compare))
+    return Request(
         options,
-        model,
-        budget,
-        tuple(sorted({_host_page(), *KNOWN_GRANULES, *granules})),
-        granules[0],
-        _percent(options["waste"]),
+        load_model(first),
+        None if options.budget is None else read_memory(options.budget),
+        _percent(options.waste),
+        _stages(options.pp_layers),
     )
 
 
-def load_model(options: Mapping[str, Any]) -> ModelGeometry:
+def load_model(options: ModelOptions) -> ModelGeometry:
     """Return the model that *options* name.
 
     Raises:
@@ -223,14 +452,13 @@ def load_model(options: Mapping[str, Any]) -> ModelGeometry:
     """
     from vmtool.kv import sources
 
-    values = {name: options[name] for name in _GEOMETRY_FLAGS if options[name] is not None}
-    if options["model"] and options["hub"]:
+    values = options.overrides
+    if options.model and options.hub:
         raise UsageError("give MODEL or --hub, not both")
-    if options["hub"]:
-        return sources.from_hub(options["hub"], overrides=values)
-    name = options["model"] or _first_compared(options["compare"])
-    if name:
-        return sources.load(name, overrides=values)
+    if options.hub:
+        return sources.from_hub(options.hub, overrides=values)
+    if options.model:
+        return sources.load(options.model, overrides=values)
     missing = [name for name in ("layers", "kv_heads", "head_dim") if name not in values]
     if missing:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
@@ -241,13 +469,19 @@ def load_model(options: Mapping[str, Any]) -> ModelGeometry:
     return sources.from_flags(**values)
 
 
-def _first_compared(axes: Sequence[str]) -> str | None:
-    """Return the first model that ``--compare model=A,B`` names."""
-    for text in axes:
-        axis, _, names = text.partition("=")
-        if axis == "model":
-            return names.partition(",")[0].strip()
-    return None
+def read_count(name: str, text: str) -> int:
+    """Return the count *text*, such as ``32k``.
+
+    Raises:
+        UsageError: If it is none, or 0, or too large.
+    """
+    try:
+        count = parse_count(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if not 0 < count <= _LARGEST_COUNT:
+        raise UsageError(f"{name} {text}: it must be from 1 to 2^48")
+    return count
 
 
 def read_granule(text: str) -> int:
@@ -264,38 +498,66 @@ def read_granule(text: str) -> int:
     return granule
 
 
+def _first_compared(axes: tuple[str, ...]) -> str | None:
+    """Return the first model that ``--compare model=A,B`` names."""
+    for text in axes:
+        axis, _, names = text.partition("=")
+        if axis == "model":
+            return names.partition(",")[0].strip()
+    return None
+
+
+def _stages(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    return tuple(read_count("--pp-layers", part.strip()) for part in text.split(","))
+
+
 def _check_granule(granule: int) -> None:
     if not 0 < granule <= _LARGEST_GRANULE:
         raise UsageError(f"a granule of {granule} B: it must be from 1 B to 1 TiB")
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    chosen = [name for name in ("compare", "sweep", "engine") if options[name]]
-    if len(chosen) > 1:
-        raise UsageError("give one of --compare, --sweep and --as")
-    if chosen and options["explain"]:
-        raise UsageError("--explain goes with the answer about one model only")
-    if options["csv"] and not (options["compare"] or options["sweep"]):
-        raise UsageError("--csv needs --compare or --sweep")
-    _check_engine(options)
-    for granule in options["granules"]:
-        _check_granule(granule)
-    for name in ("context", "sequences", "in_flight", "block"):
-        if (options[name] or 0) > _LARGEST_COUNT:
-            raise UsageError(f"--{name.replace('_', '-')} {options[name]}: must be at most 2^48")
-
-
-def _check_engine(options: Mapping[str, Any]) -> None:
-    """Refuse what only an engine reads where it would be read by none."""
+def _check(options: EstimateOptions) -> None:
     from vmtool.kv.packing import POLICIES, unknown_policy
 
-    engine = (options["engine"] or "").lower()
-    if options["state_blocks"] != "none" and engine != "vllm":
-        raise UsageError("--state-blocks goes with --as vllm only")
-    if options["unified"] and engine != "llama.cpp":
-        raise UsageError("--unified goes with --as llama.cpp only")
-    if options["policy"] not in POLICIES:
-        raise unknown_policy(options["policy"])
+    if options.compare and options.sweep:
+        raise UsageError("give --compare or --sweep, not both")
+    if options.sweep and options.engine:
+        raise UsageError("--sweep does not go with --as", hint="use --compare context=8k,32k")
+    several = options.compare or options.sweep or options.engine
+    if several and (options.explain or options.packing):
+        raise UsageError("--explain and --packing go with the answer about one model only")
+    if options.csv and not (options.compare or options.sweep):
+        raise UsageError("--csv needs --compare or --sweep")
+    if options.pp_layers and options.pp not in (None, len(options.pp_layers.split(","))):
+        raise UsageError(f"--pp {options.pp} and --pp-layers {options.pp_layers} disagree")
+    if options.policy not in POLICIES:
+        raise unknown_policy(options.policy)
+    for granule in options.granules:
+        _check_granule(granule)
+    for name in ("context", "sequences", "in_flight", "block", "batch_tokens", "blocks"):
+        if (getattr(options, name) or 0) > _LARGEST_COUNT:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} must be at most 2^48")
+    _check_engine(options)
+
+
+def _check_engine(options: EstimateOptions) -> None:
+    """Refuse what only an engine reads where it would be read by none."""
+    engine = options.engine_name
+    for flag, is_set, engines in (
+        ("--state-blocks", options.state_blocks != "none", ("vllm",)),
+        ("--batch-tokens", options.batch_tokens is not None, ("vllm",)),
+        ("--kernel-block", options.kernel_block is not None, ("vllm",)),
+        ("--blocks", options.blocks is not None, ("vllm",)),
+        ("--draft-tokens", options.draft_tokens > 0, ("vllm", "llama.cpp")),
+        ("--unified", options.unified, ("llama.cpp",)),
+        ("--swa-full", options.swa_full, ("llama.cpp",)),
+        ("--no-flash-attention", not options.flash_attention, ("llama.cpp",)),
+    ):
+        if is_set and engine not in engines:
+            raise UsageError(f"{flag} goes with --as {' or '.join(engines)} only")
 
 
 def _percent(text: str) -> Fraction:

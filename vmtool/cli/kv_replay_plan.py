@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from vmtool.kv.estimate import Budget
     from vmtool.kv.geometry import ModelGeometry
+    from vmtool.kv.results import Budget
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.plan import Plan, Rules
@@ -195,10 +195,9 @@ def load_options_model(options: ReplayOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.cli.kv_question import load_model
+    from vmtool.cli.kv_question import ModelOptions, load_model
 
-    asked: dict[str, Any] = {**asdict(options), "compare": ()}
-    return load_model(asked)
+    return load_model(ModelOptions.of(asdict(options)))
 
 
 def open_chosen(options: ReplayOptions) -> VirtualBacking | None:
@@ -232,7 +231,7 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
         UnavailableError: If this machine's memory is unknown.
     """
     from vmtool.cli.kv_question import read_budget
-    from vmtool.kv.estimate import Budget
+    from vmtool.kv.results import Budget
 
     if options.budget is None and backing is not None:
         return Budget(_safe(backing), f"what is safe on {backing.name}")

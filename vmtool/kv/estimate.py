@@ -1,63 +1,41 @@
-"""How the tokens of one tensor fall onto granules: how many fit, what is left, what tiles exactly."""
+"""What a sequence costs, how it falls onto granules, and what a budget holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from math import isqrt, lcm
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.geometry import (
-    LayerKind,
-    Provenance,
-    Source,
-    Span,
-)
+from vmtool.kv.formats import choose_formats
+from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
 from vmtool.kv.packing import POLICIES, make_policy
-from vmtool.kv.packing.capacity import (
-    longest_sequence,
-    most_sequences,
-    waste_at,
-    waste_ends,
+from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
+from vmtool.kv.results import (
+    Budget,
+    EstimateResult,
+    Fit,
+    FormatOrigin,
+    LayerBytes,
+    ModelSummary,
+    Need,
+    PolicyResult,
+    Prefill,
+    SequenceBytes,
+    TensorResult,
 )
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import TensorCost
+    from collections.abc import Iterable
+
+    from vmtool.kv.cost import LayerCost
     from vmtool.kv.formats import Formats
     from vmtool.kv.geometry import ModelGeometry
-    from vmtool.kv.packing.capacity import Capacity, Waste
     from vmtool.kv.packing.ranges import Policy
 
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """One tensor's tokens against one granule.
-
-    Attributes:
-        token_bytes: Bytes of one token in the tensor.
-        granule_bytes: The granule.
-        tokens: Whole tokens in a granule; 0 if a token is larger.
-        tail_bytes: What is left of a granule behind them.
-        granules_per_token: Granules that one token spans at least; 1 if it fits in one.
-        tile_tokens: The fewest tokens whose bytes are a whole number of granules.
-        tile_granules: That number.
-    """
-
-    token_bytes: int
-    granule_bytes: int
-    tokens: int
-    tail_bytes: int
-    granules_per_token: int
-    tile_tokens: int
-    tile_granules: int
-
-    @property
-    def tail(self) -> Fraction:
-        """The tail as a part of the granule."""
-        return Fraction(self.tail_bytes, self.granule_bytes)
+_GIB: Final = 1 << 30
 
 
 def fit(token_bytes: int, granule_bytes: int) -> Fit:
@@ -113,28 +91,6 @@ PREFILL_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """The memory that there is, and what is not for the KV cache.
-
-    Attributes:
-        total_bytes: All of it.
-        origin: Where that number came from.
-        weights_bytes: For the weights.
-        reserve_bytes: For everything else.
-    """
-
-    total_bytes: int
-    origin: str
-    weights_bytes: int = 0
-    reserve_bytes: int = 0
-
-    @property
-    def kv_bytes(self) -> int:
-        """What is left for the KV cache; 0 if there is not enough for the rest."""
-        return max(self.total_bytes - self.weights_bytes - self.reserve_bytes, 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
     """The question.
 
@@ -142,36 +98,39 @@ class Question:
         geometry: The model, or what one rank holds of it.
         formats: The element formats.
         format_origin: Why these.
-        budget: The memory.
+        budget: The memory of one rank; ``None`` to compute only the cost.
         granules: Granules for the table of tensors, ascending.
         granule: The granule that policies round to.
-        policy: The name of the policy that the headline is about.
+        policy: The name of the policy that the answer is about.
         block: Tokens in a block.
-        context: The length of a sequence, or ``None`` for the model's.
+        context: The requested length of a sequence, or ``None`` for the model's.
         sequences: How many sequences share the budget, to find their longest length.
         in_flight: Tokens that one step may add before a window drops old ones.
         waste_threshold: Where waste counts as ended, as a part of what is committed.
         stride: Tokens that each head has room for where a layout has a stride, or ``None`` for
-            that length.
+            the requested length.
+        whole: The model as the ranks hold it that divide its heads, before stages divide its layers;
+            ``None`` if that is *geometry*.
     """
 
     geometry: ModelGeometry
     formats: Formats
-    format_origin: str
-    budget: Budget
-    granules: tuple[int, ...]
-    granule: int
-    policy: str
-    block: int
-    context: int | None
-    sequences: int
-    in_flight: int
-    waste_threshold: Fraction
+    format_origin: FormatOrigin
+    budget: Budget | None = None
+    granules: tuple[int, ...] = (2 << 20,)
+    granule: int = 2 << 20
+    policy: str = "per-tensor"
+    block: int = 16
+    context: int | None = None
+    sequences: int = 1
+    in_flight: int = 0
+    waste_threshold: Fraction = Fraction(1, 10)
     stride: int | None = None
+    whole: ModelGeometry | None = None
 
     @property
     def length(self) -> int:
-        """The length of a sequence."""
+        """The requested length of a sequence."""
         return self.context or self.geometry.context_tokens or DEFAULT_CONTEXT
 
     @property
@@ -188,221 +147,285 @@ class Question:
             facts["context"] = Provenance(self.length, Source.DEFAULT, "vmtool", reason)
         return facts
 
-
-@dataclass(frozen=True, slots=True)
-class TensorFit:
-    """One tensor of some layers against every granule.
-
-    Attributes:
-        kind: How those layers remember what it holds.
-        layers: How many layers have such a tensor.
-        tensor: The tensor.
-        fits: One for each granule.
-        block: The smallest block that tiles the policies' granule; that of the question if it does.
-        tiles: Whether the block of the question does.
-    """
-
-    kind: LayerKind
-    layers: int
-    tensor: TensorCost
-    fits: tuple[Fit, ...]
-    block: int
-    tiles: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyAnswer:
-    """What one policy makes of the question.
-
-    Attributes:
-        name: The policy.
-        floor_bytes: What a sequence of one token commits.
-        reserved_bytes: The address space of a sequence that may grow to that length.
-        waste: The waste at that length.
-        one: The longest single sequence that the budget holds, whatever the model's context.
-        many: How many sequences of that length fit.
-        longest: The longest length for the given number of sequences.
-        policy: The policy itself.
-        waste_threshold: The given share of waste.
-    """
-
-    name: str
-    floor_bytes: int
-    reserved_bytes: int
-    waste: Waste
-    one: Capacity
-    many: Capacity
-    longest: Capacity
-    policy: Policy
-    waste_threshold: Fraction
-
     @property
-    def waste_ends(self) -> int | None:
-        """The length from which waste stays below the threshold, or ``None``; it can take seconds."""
-        return waste_ends(self.policy, self.waste_threshold)
-
-    @property
-    def tokens_at_once(self) -> int | None:
-        """Tokens that the sequences of that length have together."""
-        return None if self.many.fits is None else self.many.fits * self.waste.tokens
-
-
-class Estimate:
-    """The answers to one `Question`, each computed on first use.
-
-    Attributes:
-        question: The question.
-        cost: The bytes of one sequence.
-    """
-
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.cost = SequenceCost.of(
-            question.geometry, question.formats, in_flight=question.in_flight
-        )
-
-    def policy(self, name: str) -> Policy:
-        """Return the policy *name* for this model and granule.
-
-        Raises:
-            UsageError: If there is none, or it cannot lay this model out.
-        """
-        asked = self.question
-        return make_policy(
-            name,
-            self.cost,
-            asked.granule,
-            block=asked.block,
-            stride_tokens=asked.stride or asked.length,
-        )
-
-    @cached_property
-    def in_flight_counts(self) -> bool:
-        """Whether a sequence takes more with tokens in flight: where a window or chunk holds them."""
-        length = self.question.length
-        least, most = (
-            replace(self.cost, in_flight=n).bytes_for(length) for n in (0, PREFILL_TOKENS)
-        )
-        return least < most
-
-    @cached_property
-    def prefill(self) -> Estimate | None:
-        """The same while each sequence reads ``PREFILL_TOKENS`` of its prompt at once.
-
-        ``None`` where that takes no more, or the question itself says how many are in flight.
-        """
-        if self.question.in_flight or not self.in_flight_counts:
-            return None
-        return Estimate(replace(self.question, in_flight=PREFILL_TOKENS))
-
-    @cached_property
-    def tensors(self) -> tuple[TensorFit, ...]:
-        """Every tensor against every granule."""
-        asked = self.question
-        return tuple(
-            TensorFit(
-                LayerKind.CROSS if tensor.extent.span is Span.FIXED else layer.kind,
-                layer.count,
-                tensor,
-                tuple(fit(tensor.bytes_per_token, granule) for granule in asked.granules),
-                suggest_block(asked.block, tensor.bytes_per_token, asked.granule),
-                tiles(asked.block, tensor.bytes_per_token, asked.granule),
-            )
-            for layer in self.cost.layers
-            for tensor in layer.tensors
-        )
-
-    @cached_property
-    def answer(self) -> PolicyAnswer:
-        """What the policy of the question makes of it."""
-        return self.answer_of(self.question.policy)
-
-    def answers(self) -> dict[str, PolicyAnswer | UsageError]:
-        """Return what each policy makes of the question, or why it cannot."""
-        found: dict[str, PolicyAnswer | UsageError] = {}
-        for name in POLICIES:
-            try:
-                chosen = name == self.question.policy
-                found[name] = self.answer if chosen else self.answer_of(name)
-            except UsageError as error:
-                found[name] = error
-        return found
-
-    def answer_of(self, name: str) -> PolicyAnswer:
-        """Return what the policy *name* makes of the question.
-
-        Raises:
-            UsageError: If there is none, or it cannot lay this model out.
-        """
-        asked = self.question
-        policy = self.policy(name)
-        available = asked.budget.kv_bytes
-        return PolicyAnswer(
-            name,
-            floor_bytes=policy.committed_bytes(1),
-            reserved_bytes=policy.reserved_bytes(asked.length),
-            waste=waste_at(policy, asked.length),
-            one=longest_sequence(policy, available),
-            many=most_sequences(policy, available, asked.length),
-            longest=longest_sequence(
-                policy,
-                available,
-                sequences=asked.sequences,
-                context=asked.geometry.context_tokens,
-            ),
-            policy=policy,
-            waste_threshold=asked.waste_threshold,
-        )
+    def cost(self) -> SequenceCost:
+        """The bytes of one sequence."""
+        return SequenceCost.of(self.geometry, self.formats, in_flight=self.in_flight)
 
 
 def estimate(
     model: str,
-    budget_bytes: int,
     *,
-    dtype: str | None = None,
-    granule_bytes: int = 2 << 20,
-    policy: str = "per-tensor",
-    block_tokens: int = 16,
-    context_tokens: int | None = None,
+    budget: int | None = None,
+    weights: int = 0,
+    context: int | None = None,
     sequences: int = 1,
-) -> Estimate:
-    """Return how many tokens of *model* fit into *budget_bytes* of KV memory.
-
-    ``estimate("llama-3.1-8b", 16 << 30).answer`` has the tokens of one sequence and the sequences
-    of the model's context.
+    dtype: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dcp: int = 1,
+    granule: int = 2 << 20,
+    policy: str = "per-tensor",
+    block: int = 16,
+    in_flight: int = 0,
+) -> EstimateResult:
+    """Return what the KV cache of *model* costs, and what *budget* holds.
 
     Args:
-        model: A built-in name, a file, or a folder with one, as ``vmtool kv-estimate`` takes it.
-        budget_bytes: Memory for the KV cache alone: weights are not subtracted.
-        dtype: The element format of K and V; ``None``: the model's own.
-        granule_bytes: What commits are rounded to.
-        policy: How sequences are packed, such as ``paged``.
-        block_tokens: Tokens in a block of a paged policy.
-        context_tokens: The length of a sequence; ``None``: the model's context.
-        sequences: How many share the budget to find the longest length.
+        model: A built-in name, a file, or a folder with one.
+        budget: Bytes of one rank, or ``None`` to compute only the cost.
+        weights: Bytes of one rank's weights, which are subtracted.
+        context: Tokens of a sequence; ``None`` is the model's own longest.
+        sequences: How many sequences share the budget.
+        dtype: The element format of K and V, such as ``fp8``; ``None`` is the model's own.
+        tp: Ranks that divide the heads.
+        pp: Stages that divide the layers.
+        dcp: Ranks that divide the tokens.
+        granule: The granule in bytes that packing rounds to.
+        policy: The packing policy, one of ``vmtool.kv.packing.POLICIES``.
+        block: Tokens in a block.
+        in_flight: Tokens that one step may add before a window drops old ones.
 
     Raises:
-        UsageError: If *model* is not known or cannot be read, or a name is wrong.
+        UsageError: If a value is out of range, or the model cannot be divided or stored so.
+        InputError: If the model's file is not understood.
     """
-    from vmtool.kv.formats import choose_formats  # noqa: PLC0415 - only this function reads files
-    from vmtool.kv.sources import load  # noqa: PLC0415
+    from vmtool.kv.sources import load  # noqa: PLC0415 - most questions come with a geometry
 
     geometry = load(model)
-    return Estimate(
-        Question(
-            geometry=geometry,
-            formats=choose_formats(
-                geometry.dtype, key=dtype, value=dtype, cache_dtype=geometry.cache_dtype
-            ),
-            format_origin="the model's own" if dtype is None else "as given",
-            budget=Budget(budget_bytes, "as given"),
-            granules=(granule_bytes,),
-            granule=granule_bytes,
-            policy=policy,
-            block=block_tokens,
-            context=context_tokens,
-            sequences=sequences,
-            in_flight=0,
-            waste_threshold=Fraction(1, 10),
+    formats = choose_formats(
+        geometry.dtype, key=dtype, value=dtype, cache_dtype=geometry.cache_dtype
+    )
+    question = Question(
+        geometry=geometry.shard(tp=tp, pp=pp, dcp=dcp),
+        formats=formats,
+        format_origin=why_format(geometry, dtype, geometry.cache_dtype),
+        budget=None if budget is None else Budget(budget, "given", weights),
+        granules=(granule,),
+        granule=granule,
+        policy=policy,
+        block=block,
+        context=context,
+        sequences=sequences,
+        in_flight=in_flight,
+        whole=geometry.shard(tp=tp, dcp=dcp),
+    )
+    return answer_question(question)
+
+
+def why_format(model: ModelGeometry, named: str | None, cache_dtype: str | None) -> FormatOrigin:
+    """Return why the cache has its format; `choose_formats` has the sources."""
+    if named is not None:
+        return FormatOrigin.GIVEN
+    if cache_dtype is not None:
+        return FormatOrigin.CHECKPOINT
+    if model.dtype in ("bf16", "fp16"):
+        return FormatOrigin.MODEL
+    return FormatOrigin.SERVED if model.dtype is not None else FormatOrigin.ASSUMED
+
+
+def answer_question(
+    question: Question, *, policies: Iterable[str] = (), explain: bool = False
+) -> EstimateResult:
+    """Return the answer to *question*.
+
+    Args:
+        question: The question.
+        policies: The policies that are shown beside that of the question.
+        explain: Whether to say where each value came from.
+
+    Raises:
+        UsageError: If a format cannot store the model's rows, or the question's policy cannot lay
+            them out.
+    """
+    cost = question.cost
+    chosen = answer_of(question, cost, question.policy)
+    found = {name: _try_answer(question, cost, name) for name in POLICIES if name in set(policies)}
+    found[question.policy] = chosen
+    in_flight_counts = _in_flight_counts(cost, question.length)
+    return EstimateResult(
+        model=_summary(question.geometry),
+        format_k=question.formats.key.name,
+        format_v=question.formats.value.name,
+        format_summary=_format_summary(question.formats),
+        format_origin=question.format_origin,
+        packed_format=_packed_format(question),
+        budget=question.budget,
+        context_tokens=question.length,
+        context_assumed=question.length_is_assumed,
+        sequences=question.sequences,
+        granule_bytes=question.granule,
+        block_tokens=question.block,
+        in_flight_tokens=question.in_flight,
+        in_flight_counts=in_flight_counts,
+        waste_threshold=int(question.waste_threshold * 1000),
+        sequence=_sequence(cost, question.length),
+        layers=tuple(_layer(layer) for layer in cost.layers),
+        tensors=_tensors(question, cost),
+        policy=question.policy,
+        policies={name: found[name] for name in POLICIES if name in found},
+        need=need_of(question, cost),
+        prefill=_prefill(question) if in_flight_counts else None,
+        provenance=question.provenance if explain else None,
+    )
+
+
+def answer_of(question: Question, cost: SequenceCost, name: str) -> PolicyResult:
+    """Return what the policy *name* makes of *question*.
+
+    Raises:
+        UsageError: If there is none, or it cannot lay this model out.
+    """
+    policy = _policy(question, cost, name)
+    waste = waste_at(policy, question.length)
+    result = PolicyResult(
+        floor_bytes=policy.committed_bytes(1),
+        reserved_bytes=policy.reserved_bytes(question.length),
+        used_bytes=waste.used_bytes,
+        committed_bytes=waste.committed_bytes,
+        wasted_bytes=waste.wasted_bytes,
+        waste_ends_tokens=waste_ends(policy, question.waste_threshold),
+    )
+    if question.budget is None:
+        return result
+    available = question.budget.kv_bytes
+    return replace(
+        result,
+        max_tokens=longest_sequence(policy, available),
+        max_sequences=most_sequences(policy, available, question.length),
+        max_tokens_each=longest_sequence(
+            policy,
+            available,
+            sequences=question.sequences,
+            context=question.geometry.context_tokens,
+        ),
+    )
+
+
+def need_of(question: Question, cost: SequenceCost) -> Need:
+    """Return what the requested sequences need of each rank, and of all."""
+    geometry = question.geometry
+    policy = _policy(question, cost, question.policy)
+    rank = policy.committed_bytes(question.length, question.sequences)
+    total = rank
+    if question.whole is not None:
+        whole = replace(question, geometry=question.whole).cost
+        policy = _policy(question, whole, question.policy)
+        total = geometry.tp * policy.committed_bytes(question.length, question.sequences)
+    budget = question.budget
+    fits = None if budget is None else rank <= budget.kv_bytes
+    return Need(question.sequences, question.length, rank, total, fits)
+
+
+def _try_answer(question: Question, cost: SequenceCost, name: str) -> PolicyResult:
+    try:
+        return answer_of(question, cost, name)
+    except UsageError as error:
+        return PolicyResult(impossible=str(error))
+
+
+def _policy(question: Question, cost: SequenceCost, name: str) -> Policy:
+    return make_policy(
+        name,
+        cost,
+        question.granule,
+        block=question.block,
+        stride_tokens=question.stride or question.length,
+    )
+
+
+def _summary(geometry: ModelGeometry) -> ModelSummary:
+    return ModelSummary(
+        geometry.name,
+        geometry.architecture,
+        len(geometry.layers),
+        geometry.context_tokens,
+        geometry.tp,
+        geometry.pp,
+        geometry.dcp,
+        geometry.assumed,
+    )
+
+
+def _format_summary(formats: Formats) -> str:
+    if formats.key == formats.value:
+        return formats.key.summary
+    return f"{formats.key.summary}; {formats.value.summary}"
+
+
+def _packed_format(question: Question) -> str:
+    if not question.formats.key.name.startswith("fp8"):
+        return ""
+    from vmtool.kv.engines.vllm import stored_formats  # noqa: PLC0415 - few questions need it
+
+    packed = stored_formats(question.geometry, question.formats).key.name
+    return packed if packed != question.formats.key.name else ""
+
+
+def _sequence(cost: SequenceCost, length: int) -> SequenceBytes:
+    slope = cost.slope
+    return SequenceBytes(
+        fixed_bytes=cost.fixed_bytes,
+        slope_bytes=slope.numerator,
+        slope_tokens=slope.denominator,
+        saturation_tokens=cost.saturation_tokens,
+        at_context_bytes=cost.bytes_for(length),
+        next_token_bytes=cost.marginal_bytes(length),
+        tokens_per_gib=int(_GIB / slope) if slope else None,
+    )
+
+
+def _layer(layer: LayerCost) -> LayerBytes:
+    positions = {t.extent.size for t in layer.tensors if t.extent.span is Span.FIXED}
+    return LayerBytes(
+        layer.kind,
+        layer.indices,
+        layer.bytes_per_token,
+        layer.cross_bytes,
+        max(positions, default=0),
+        layer.state_bytes,
+    )
+
+
+def _tensors(question: Question, cost: SequenceCost) -> tuple[TensorResult, ...]:
+    block, granule = question.block, question.granule
+    return tuple(
+        TensorResult(
+            name=tensor.name,
+            kind=LayerKind.CROSS if tensor.extent.span is Span.FIXED else layer.kind,
+            layers=layer.count,
+            format=tensor.format_name,
+            heads=tensor.heads,
+            row_bytes=tensor.row_bytes,
+            bytes_per_token=tensor.bytes_per_token,
+            extent=tensor.extent,
+            granules=tuple(fit(tensor.bytes_per_token, size) for size in question.granules),
+            block_tiles=tiles(block, tensor.bytes_per_token, granule),
+            suggested_block_tokens=suggest_block(block, tensor.bytes_per_token, granule),
         )
+        for layer in cost.layers
+        for tensor in layer.tensors
+    )
+
+
+def _in_flight_counts(cost: SequenceCost, length: int) -> bool:
+    """Return whether a sequence takes more with tokens in flight, as a window or chunk does."""
+    least, most = (replace(cost, in_flight=n).bytes_for(length) for n in (0, PREFILL_TOKENS))
+    return least < most
+
+
+def _prefill(question: Question) -> Prefill | None:
+    """Return what fits while each sequence reads ``PREFILL_TOKENS`` of its prompt at once.
+
+    ``None`` where the question itself says how many are in flight, or has no budget.
+    """
+    if question.in_flight or question.budget is None:
+        return None
+    prefill = replace(question, in_flight=PREFILL_TOKENS)
+    policy = _policy(prefill, prefill.cost, prefill.policy)
+    available = question.budget.kv_bytes
+    return Prefill(
+        PREFILL_TOKENS,
+        longest_sequence(policy, available),
+        most_sequences(policy, available, prefill.length),
     )

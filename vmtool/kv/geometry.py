@@ -290,20 +290,30 @@ class ModelGeometry:
             for (kind, tensors, states), indices in found.items()
         )
 
-    def shard(self, *, tp: int = 1, pp: int = 1, dcp: int = 1) -> ModelGeometry:
+    def shard(
+        self, *, tp: int = 1, pp: int = 1, dcp: int = 1, stages: tuple[int, ...] | None = None
+    ) -> ModelGeometry:
         """Return what the fullest rank holds.
 
         Heads are divided by *tp*, and copied when there are fewer heads than ranks; a latent is
         complete on every rank. Layers are divided into *pp* stages as vLLM does, and the stage
         that holds most at the model's context length is returned. *dcp* divides the tokens of
-        layers that keep all of them among ranks that would hold copies.
+        layers that keep all of them among ranks that would hold copies. *stages* are the layers of
+        each stage, where they are not divided evenly.
 
         Raises:
             UsageError: If heads, layers or ranks cannot be divided so, naming the field.
         """
-        # it needs the types of this module
-
-        return shard(self, tp=tp, pp=pp, dcp=dcp)
+        for flag, ranks in (("tp", tp), ("pp", pp), ("dcp", dcp)):
+            if ranks < 1:
+                raise UsageError(f"{flag} = {ranks}: it must be 1 or more")
+        if (self.tp, self.pp, self.dcp) != (1, 1, 1):
+            raise UsageError(f"{self.name} is already divided among ranks")
+        if tp % dcp:
+            raise UsageError(f"dcp = {dcp} does not divide tp = {tp}: it reuses the ranks of tp")
+        stage = _fullest_stage(self, pp, stages)
+        layers = tuple(_shard_layer(layer, tp, dcp) for layer in stage)
+        return replace(self, layers=layers, tp=tp, pp=pp, dcp=dcp)
 
 
 def _ceil_div(value: int, divisor: int) -> int:
@@ -314,30 +324,26 @@ def _ceil_div(value: int, divisor: int) -> int:
 _DEFAULT_WEIGHING_TOKENS = 1 << 17
 
 
-def shard(geometry: ModelGeometry, *, tp: int, pp: int, dcp: int) -> ModelGeometry:
-    """Return what the fullest rank holds; see `ModelGeometry.shard`."""
-    for flag, ranks in (("tp", tp), ("pp", pp), ("dcp", dcp)):
-        if ranks < 1:
-            raise UsageError(f"{flag} = {ranks}: it must be 1 or more")
-    if (geometry.tp, geometry.pp, geometry.dcp) != (1, 1, 1):
-        raise UsageError(f"{geometry.name} is already divided among ranks")
-    if tp % dcp:
-        raise UsageError(f"dcp = {dcp} does not divide tp = {tp}: it reuses the ranks of tp")
-    stage = _fullest_stage(geometry, pp)
-    layers = tuple(_shard_layer(layer, tp, dcp) for layer in stage)
-    return replace(geometry, layers=layers, tp=tp, pp=pp, dcp=dcp)
-
-
-def _fullest_stage(geometry: ModelGeometry, pp: int) -> tuple[Layer, ...]:
+def _fullest_stage(
+    geometry: ModelGeometry, pp: int, stages: tuple[int, ...] | None = None
+) -> tuple[Layer, ...]:
     """Return the pipeline stage that holds most elements at the model's context length."""
     layers = geometry.layers
     if pp > len(layers):
         raise UsageError(f"pp = {pp}: {geometry.name} has only {len(layers)} layers")
-    # vLLM's get_pp_indices: the remainder goes to the stages before the last, from the end.
-    counts = [len(layers) // pp] * pp
-    for i in range(len(layers) % pp):
-        counts[-2 - i] += 1
-    stages = []
+    if stages is None:
+        # vLLM's get_pp_indices: the remainder goes to the stages before the last, from the end.
+        counts = [len(layers) // pp] * pp
+        for i in range(len(layers) % pp):
+            counts[-2 - i] += 1
+    else:
+        counts = list(stages)
+        if sum(counts) != len(layers) or len(counts) != pp:
+            raise UsageError(
+                f"--pp-layers: {'+'.join(map(str, counts))} layers are {sum(counts)};"
+                f" {geometry.name} has {len(layers)}"
+            )
+    divided = []
     start = 0
     for count in counts:
         stage = layers[start : start + count]
@@ -347,10 +353,10 @@ def _fullest_stage(geometry: ModelGeometry, pp: int) -> tuple[Layer, ...]:
                     f"pp = {pp} puts layer {layer.index} and layer {layer.shares}, whose KV it"
                     " shares, into different stages"
                 )
-        stages.append(stage)
+        divided.append(stage)
         start += count
     n = geometry.context_tokens or _DEFAULT_WEIGHING_TOKENS
-    return max(stages, key=lambda stage: sum(layer.elements_held(n) for layer in stage))
+    return max(divided, key=lambda stage: sum(layer.elements_held(n) for layer in stage))
 
 
 def _shard_layer(layer: Layer, tp: int, dcp: int) -> Layer:

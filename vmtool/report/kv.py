@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import UsageError
-from vmtool.kv.geometry import Span
 from vmtool.kv.packing.capacity import Limit
+from vmtool.kv.results import FormatOrigin
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.units import format_size
 
@@ -17,9 +16,17 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.estimate import Budget, Estimate, Fit, PolicyAnswer, Question, TensorFit
     from vmtool.kv.packing.capacity import Capacity
+    from vmtool.kv.results import (
+        Budget,
+        EstimateResult,
+        Fit,
+        LayerBytes,
+        Need,
+        PolicyResult,
+        SequenceBytes,
+        TensorResult,
+    )
 
 _GB: Final = 10**9
 
@@ -44,34 +51,16 @@ def count_of(number: int | None, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def slope_text(slope: Fraction) -> str:
+def slope_text(sequence: SequenceBytes) -> str:
     """Return bytes for each token, or for as many tokens as make them whole."""
-    if slope.denominator == 1:
-        return f"{slope.numerator:,} B x tokens"
-    return f"{slope.numerator:,} B x tokens / {slope.denominator}"
+    if sequence.slope_tokens == 1:
+        return f"{sequence.slope_bytes:,} B x tokens"
+    return f"{sequence.slope_bytes:,} B x tokens / {sequence.slope_tokens}"
 
 
-def formats_text(question: Question) -> str:
+def formats_text(key: str, value: str) -> str:
     """Return the element formats of K and V."""
-    formats = question.formats
-    if formats.key == formats.value:
-        return formats.key.name
-    return f"K {formats.key.name}, V {formats.value.name}"
-
-
-def _format_text(question: Question) -> str:
-    formats = question.formats
-    summary = formats.key.summary
-    if formats.key != formats.value:
-        summary += f"; {formats.value.summary}"
-    text = f"{formats_text(question)} ({summary}), {question.format_origin}"
-    if formats.key.name.startswith("fp8"):
-        from vmtool.kv.engines.vllm import stored_formats  # noqa: PLC0415 - few questions need it
-
-        packed = stored_formats(question.geometry, formats).key.name
-        if packed != formats.key.name:
-            text += f"; vLLM's FLASHMLA_SPARSE keeps it as --dtype {packed}"
-    return text
+    return key if key == value else f"K {key}, V {value}"
 
 
 def why(capacity: Capacity) -> str:
@@ -85,173 +74,262 @@ def why(capacity: Capacity) -> str:
     }[capacity.limit]
 
 
-def to_text(estimate: Estimate, console: Console, *, explain: bool = False) -> None:
-    """Print the report."""
-    show(console, _parts(estimate, explain=explain))
+def to_text(result: EstimateResult, console: Console, *, packing: bool = False) -> None:
+    """Print the report.
+
+    Args:
+        result: What was found out.
+        console: Where it goes.
+        packing: Whether to print every granule and packing policy too.
+    """
+    show(console, _parts(result, packing=packing))
 
 
-def _parts(estimate: Estimate, *, explain: bool) -> Iterator[RenderableType]:
-    yield _headline(estimate)
+def _parts(result: EstimateResult, *, packing: bool) -> Iterator[RenderableType]:
+    yield paragraph(_headline(result))
     yield ""
-    yield pairs(_facts(estimate))
-    yield ""
-    yield from _tensor_parts(estimate)
-    yield ""
-    yield from _policy_parts(estimate)
-    if explain:
+    yield pairs(_facts(result))
+    if packing:
         yield ""
-        yield from explain_parts(estimate.question)
+        yield from _tensor_parts(result)
+        yield ""
+        yield from _policy_parts(result)
+    if result.provenance is not None:
+        yield ""
+        yield from _explain_parts(result)
 
 
-def _headline(estimate: Estimate) -> RenderableType:
-    question, answer = estimate.question, estimate.answer
-    budget = question.budget
-    have = f"{format_size(budget.kv_bytes)} of KV memory"
-    if answer.one.fits == 0:
-        return paragraph(
-            f"{question.geometry.name}: no token fits in {have}: the first commits"
-            f" {both(answer.floor_bytes)} under {answer.name} on"
-            f" {format_size(question.granule)} granules.",
+# ---- the answer -----------------------------------------------------------------------------
+
+
+def _headline(result: EstimateResult) -> str:
+    name = result.model.name
+    if result.budget is None:
+        return f"{name}: {_cost_answer(result)}"
+    have = f"{format_size(result.budget.kv_bytes)} of KV memory"
+    if result.budget.weights_bytes:
+        weights = format_size(result.budget.weights_bytes)
+        have += f", after {weights} of weights,"
+    answer = result.answer
+    if answer.max_tokens is None or answer.max_sequences is None:
+        return f"{name}: {_cost_answer(result)}"
+    if answer.max_tokens.fits == 0:
+        return (
+            f"{name}: no token fits in {have}: the first commits {both(answer.floor_bytes)} under"
+            f" {result.policy} on {format_size(result.granule_bytes)} granules."
         )
-    one = _length(answer) + (" in one sequence" if answer.one.fits is not None else "")
-    text = f"{question.geometry.name}: {have} holds {one}, or {_many(estimate)}"
-    if estimate.prefill is not None:
-        prefill = estimate.prefill.answer
-        many = count_of(prefill.many.fits, "sequence")
-        text += f", while decoding; {_length(prefill)} or {many}{_while(estimate.prefill)}"
-    elif question.in_flight and estimate.in_flight_counts:
-        text += _while(estimate)
+    if result.sequences > 1:
+        return f"{name}: {_fit_answer(result.need, answer.max_sequences, have)}"
+    text = f"{name}: {have} holds {_length(answer.max_tokens)}"
+    if answer.max_tokens.fits is not None:
+        text += " in one sequence"
+    text += f", or {_sequences(answer.max_sequences, result)}"
+    if result.prefill is not None:
+        prefill = result.prefill
+        many = count_of(prefill.max_sequences.fits, "sequence")
+        text += f", while decoding; {_length(prefill.max_tokens)} or {many}"
+        text += _while(prefill.in_flight_tokens)
+    elif result.in_flight_tokens and result.in_flight_counts:
+        text += _while(result.in_flight_tokens)
     text += "."
-    context = question.geometry.context_tokens
-    if context is not None and answer.one.fits is not None and answer.one.fits > context:
+    context, fits = result.model.context_tokens, answer.max_tokens.fits
+    if context is not None and fits is not None and fits > context:
         text += f" The model's context is {context:,}."
-    return paragraph(text)
+    return text
 
 
-def _length(answer: PolicyAnswer) -> str:
+def _cost_answer(result: EstimateResult) -> str:
+    """Return what the requested sequences need, or what a token and a sequence cost."""
+    if result.sequences > 1:
+        return f"{_need_text(result, result.need)}."
+    sequence = result.sequence
+    length = count_of(result.context_tokens, "token")
+    cost = f"a sequence of {length} takes {format_size(sequence.at_context_bytes)}"
+    if sequence.tokens_per_gib is None:
+        return f"{cost}, and no more however long it is ({_format(result)})."
+    token = f"{sequence.slope_bytes:,} B a token"
+    if sequence.slope_tokens > 1:
+        token = f"{sequence.slope_bytes:,} B for every {sequence.slope_tokens:,} tokens"
     return (
-        "a sequence of any length"
-        if answer.one.fits is None
-        else count_of(answer.one.fits, "token")
+        f"{token} ({_format(result)}); {cost}; 1 GiB holds"
+        f" {count_of(sequence.tokens_per_gib, 'token')} of a long one."
     )
 
 
-def _many(estimate: Estimate) -> str:
-    length = count_of(estimate.question.length, "token")
-    return f"{count_of(estimate.answer.many.fits, 'sequence')} of {length}"
+def _need_text(result: EstimateResult, need: Need) -> str:
+    length = count_of(need.context_tokens, "token")
+    text = (
+        f"{count_of(need.sequences, 'sequence')} of {length} need {format_size(need.total_bytes)}"
+    )
+    model = result.model
+    if (model.tp, model.pp) != (1, 1):
+        ranks = f"tp {model.tp}" + (f", pp {model.pp}" if model.pp > 1 else "")
+        text += f" ({format_size(need.rank_bytes)} a rank at {ranks})"
+    return text
 
 
-def _while(estimate: Estimate) -> str:
-    return f" while each prefills {count_of(estimate.question.in_flight, 'token')} at once"
+def _fit_answer(need: Need, many: Capacity, have: str) -> str:
+    fits = "fit in" if need.fits else "do not fit in"
+    length = count_of(need.context_tokens, "token")
+    return (
+        f"{count_of(need.sequences, 'sequence')} of {length} {fits} {have}: they need"
+        f" {format_size(need.rank_bytes)} a rank, and {count_of(many.fits, 'sequence')}"
+        f" {'fits' if many.fits == 1 else 'fit'}."
+    )
 
 
-def _facts(estimate: Estimate) -> list[tuple[str, str]]:
-    question, cost, answer = estimate.question, estimate.cost, estimate.answer
-    length = question.length
-    geometry = question.geometry
-    rows = [("memory", _budget_text(question.budget))]
-    if (geometry.tp, geometry.pp, geometry.dcp) != (1, 1, 1):
-        ranks = f"tp {geometry.tp}, pp {geometry.pp}, dcp {geometry.dcp}"
+def _length(capacity: Capacity) -> str:
+    if capacity.fits is None:
+        return "a sequence of any length"
+    return count_of(capacity.fits, "token")
+
+
+def _sequences(capacity: Capacity, result: EstimateResult) -> str:
+    length = count_of(result.context_tokens, "token")
+    return f"{count_of(capacity.fits, 'sequence')} of {length}"
+
+
+def _while(tokens: int) -> str:
+    return f" while each prefills {count_of(tokens, 'token')} at once"
+
+
+def _format(result: EstimateResult) -> str:
+    return formats_text(result.format_k, result.format_v)
+
+
+# ---- the facts ------------------------------------------------------------------------------
+
+
+def _facts(result: EstimateResult) -> list[tuple[str, str]]:
+    model, sequence, answer = result.model, result.sequence, result.answer
+    length = result.context_tokens
+    rows = []
+    if result.budget is not None:
+        rows.append(("memory", _budget_text(result.budget)))
+    if (model.tp, model.pp, model.dcp) != (1, 1, 1):
+        ranks = f"tp {model.tp}, pp {model.pp}, dcp {model.dcp}"
         rows.append(("rank", f"{ranks}: everything here is for the fullest rank"))
     rows += [
-        ("format", _format_text(question)),
-        ("a sequence", _sequence_text(cost)),
-        *(("layers" if i == 0 else "", text) for i, text in enumerate(_kinds(cost))),
+        ("format", _format_text(result)),
+        ("a sequence", _sequence_text(sequence)),
+        *(("layers" if i == 0 else "", _layer_text(item)) for i, item in enumerate(result.layers)),
     ]
-    used = cost.bytes_for(length)
-    average = f"{used / length:,.1f} B on average"
+    assumed = "; vmtool's own choice of a length, as neither the model nor --context states one"
+    average = f"{sequence.at_context_bytes / length:,.1f} B on average"
     packed = (
-        f"{answer.name} on granules of {format_size(question.granule)}:"
-        f" {both(answer.waste.committed_bytes)} committed at that length,"
-        f" {both(answer.waste.wasted_bytes)} wasted, {format_size(answer.reserved_bytes)} reserved"
+        f"{result.policy} on granules of {format_size(result.granule_bytes)}:"
+        f" {both(answer.committed_bytes)} committed at that length,"
+        f" {both(answer.wasted_bytes)} wasted, {format_size(answer.reserved_bytes)} reserved"
     )
-    length_note = ""
-    if question.length_is_assumed:
-        length_note = (
-            "; a length of vmtool's own choice, as neither the model nor --context says one"
-        )
     rows += [
-        (f"at {length:,} tokens", both(used) + length_note),
-        ("a token there", f"{both(cost.marginal_bytes(length))} for the next, {average}"),
+        (
+            f"at {length:,} tokens",
+            both(sequence.at_context_bytes) + (assumed if result.context_assumed else ""),
+        ),
+        ("next token", f"{both(sequence.next_token_bytes)}, {average}"),
         ("packing", packed),
-        ("one sequence", f"{count_of(answer.one.fits, 'token')}; {why(answer.one)}"),
-        ("sequences", f"{_many(estimate)}; {why(answer.many)}"),
     ]
-    if question.sequences > 1:
-        count = count_of(answer.longest.fits, "token")
-        rows.append((f"each of {question.sequences:,}", f"{count}; {why(answer.longest)}"))
+    if answer.max_tokens is not None:
+        text = f"{count_of(answer.max_tokens.fits, 'token')}; {why(answer.max_tokens)}"
+        rows.append(("max tokens", text))
+    if answer.max_sequences is not None:
+        text = f"{_sequences(answer.max_sequences, result)}; {why(answer.max_sequences)}"
+        rows.append(("max sequences", text))
+    if answer.max_tokens_each is not None and result.sequences > 1:
+        text = f"{count_of(answer.max_tokens_each.fits, 'token')}; {why(answer.max_tokens_each)}"
+        rows.append((f"each of {result.sequences:,}", text))
     return rows
 
 
-def _kinds(cost: SequenceCost) -> Iterator[str]:
-    for layer in cost.layers:
-        parts = []
-        if layer.bytes_per_token:
-            parts.append(f"{layer.bytes_per_token:,} B for each token kept")
-        if layer.cross_bytes:
-            (size,) = {t.extent.size for t in layer.tensors if t.extent.span is Span.FIXED}
-            parts.append(
-                f"{layer.cross_bytes:,} B of cross attention over {size:,} encoder positions"
-            )
-        if layer.states:
-            parts.append(f"{layer.state_bytes:,} B of state")
-        yield f"{layer.count} x {layer.kind.value}: {' and '.join(parts) or 'nothing'}"
-
-
-def _sequence_text(cost: SequenceCost) -> str:
-    text = f"{both(cost.fixed_bytes)} + {slope_text(cost.slope)}"
-    if cost.saturation_tokens:
-        text += f", from {cost.saturation_tokens:,} tokens on, when every window is full"
+def _format_text(result: EstimateResult) -> str:
+    text = f"{_format(result)} ({result.format_summary}), {_ORIGINS[result.format_origin]}"
+    if result.packed_format:
+        text += f"; vLLM's FLASHMLA_SPARSE keeps it as --dtype {result.packed_format}"
     return text
+
+
+_ORIGINS: Final = {
+    FormatOrigin.GIVEN: "as given",
+    FormatOrigin.CHECKPOINT: "as the checkpoint's quantization says",
+    FormatOrigin.MODEL: "the model's own",
+    FormatOrigin.SERVED: "as vLLM serves models of fp32 (llama.cpp: fp16)",
+    FormatOrigin.ASSUMED: "assumed, as the type is not stated: vLLM takes that of the weights,"
+    " llama.cpp fp16",
+    FormatOrigin.ENGINE: "the engine's default",
+}
+
+
+def _sequence_text(sequence: SequenceBytes) -> str:
+    text = f"{both(sequence.fixed_bytes)} + {slope_text(sequence)}"
+    if sequence.saturation_tokens:
+        text += f", from {sequence.saturation_tokens:,} tokens on, when every window is full"
+    return text
+
+
+def _layer_text(layer: LayerBytes) -> str:
+    parts = []
+    if layer.bytes_per_token:
+        parts.append(f"{layer.bytes_per_token:,} B for each token kept")
+    if layer.cross_attention_bytes:
+        parts.append(
+            f"{layer.cross_attention_bytes:,} B of cross attention over"
+            f" {layer.cross_attention_tokens:,} encoder positions"
+        )
+    if layer.state_bytes:
+        parts.append(f"{layer.state_bytes:,} B of state")
+    return f"{len(layer.indices)} x {layer.kind.value}: {' and '.join(parts) or 'nothing'}"
 
 
 def _budget_text(budget: Budget) -> str:
     total = f"{budget.total_bytes:,} B = {budget.total_bytes / (1 << 30):.2f} GiB"
     text = f"{total} ({budget.total_bytes / _GB:.2f} GB), {budget.origin}"
-    for name, nbytes in (("weights", budget.weights_bytes), ("reserve", budget.reserve_bytes)):
-        if nbytes:
-            text += f"; minus {format_size(nbytes)} {name}"
+    if budget.weights_origin:
+        size = format_size(budget.weights_bytes)
+        text += f"; minus {size} weights a rank, {budget.weights_origin}"
+    else:
+        text += "; no weights subtracted"
+    if budget.reserve_bytes:
+        text += f"; minus {format_size(budget.reserve_bytes)} reserve"
     return text
 
 
-def _tensor_parts(estimate: Estimate) -> list[RenderableType]:
-    question = estimate.question
-    if not estimate.tensors:
+# ---- granules and policies ------------------------------------------------------------------
+
+
+def _tensor_parts(result: EstimateResult) -> list[RenderableType]:
+    if not result.tensors:
         return [paragraph("No layer keeps anything for each token.")]
-    granule = format_size(question.granule)
-    headings = [
-        "tensor",
-        "of",
-        "B/token",
-        *(format_size(nbytes) for nbytes in question.granules),
-        f"tile {granule}",
-    ]
+    granule = format_size(result.granule_bytes)
+    sizes = [format_size(item.granule_bytes) for item in result.tensors[0].granules]
+    headings = ["tensor", "of", "B/token", *sizes, f"tile {granule}"]
     rows = [
         [
-            item.tensor.name,
+            item.name,
             f"{item.layers} x {item.kind.value}",
-            f"{item.tensor.bytes_per_token:,}",
-            *(_fit_text(found) for found in item.fits),
-            f"{_on(item, question.granule).tile_tokens:,}",
+            f"{item.bytes_per_token:,}",
+            *(_fit_text(found) for found in item.granules),
+            f"{_on(item, result.granule_bytes).tile_tokens:,}",
         ]
-        for item in estimate.tensors
+        for item in result.tensors
     ]
     title = f"Tokens per granule of each tensor (bytes left over), and tokens that tile {granule}"
     parts: list[RenderableType] = [paragraph(title), table(headings, rows, left=2, label=2)]
     blocks = {
-        item.tensor.bytes_per_token: item.block for item in estimate.tensors if not item.tiles
+        item.bytes_per_token: item.suggested_block_tokens
+        for item in result.tensors
+        if not item.block_tiles
     }
     for token_bytes, block in blocks.items():
         text = (
-            f"A block of {question.block:,} tokens of {token_bytes:,} B straddles granules of"
+            f"A block of {result.block_tokens:,} tokens of {token_bytes:,} B straddles granules of"
             f" {granule}; {block:,} tokens do not."
         )
         parts.append(paragraph(text))
     return parts
 
 
-def _on(item: TensorFit, granule: int) -> Fit:
-    return next(found for found in item.fits if found.granule_bytes == granule)
+def _on(item: TensorResult, granule: int) -> Fit:
+    return next(found for found in item.granules if found.granule_bytes == granule)
 
 
 def _fit_text(found: Fit) -> str:
@@ -259,54 +337,73 @@ def _fit_text(found: Fit) -> str:
         return f"0: {found.granules_per_token} granules a token"
     if not found.tail_bytes:
         return f"{found.tokens:,}"
-    return f"{found.tokens:,} ({found.tail_bytes:,} B, {percent(found.tail)})"
+    tail = percent(found.tail_bytes / found.granule_bytes)
+    return f"{found.tokens:,} ({found.tail_bytes:,} B, {tail})"
 
 
-def _policy_parts(estimate: Estimate) -> list[RenderableType]:
-    question = estimate.question
-    threshold = percent(question.waste_threshold)
-    headings = ["packing", "1 token", "wasted", f"<{threshold} from", "one holds", "sequences"]
+def _policy_parts(result: EstimateResult) -> list[RenderableType]:
+    threshold = percent(result.waste_threshold / 1000)
+    headings = ["packing", "1 token", "wasted", f"under {threshold} waste from"]
+    if result.budget is not None:
+        headings += ["max tokens", "max sequences"]
     rows = []
     notes = []
-    found = estimate.answers()
-    ones = {answer.one.fits for answer in found.values() if not isinstance(answer, UsageError)}
-    for name, answer in found.items():
-        if isinstance(answer, UsageError):
-            notes.append(str(answer))
+    possible = [answer for answer in result.policies.values() if not answer.impossible]
+    longest = {None if a.max_tokens is None else a.max_tokens.fits for a in possible}
+    for name, answer in result.policies.items():
+        if answer.impossible:
+            notes.append(answer.impossible)
             continue
-        rows.append(_policy_row(answer, name, chosen=name == question.policy))
-        if answer.one.limit is Limit.STRIDE and len(ones) > 1:
-            stride = count_of(answer.one.fits, "token")
-            notes.append(f"{name}: one holds no more than its stride of {stride} (--context)")
+        rows.append(_policy_row(answer, name, chosen=name == result.policy))
+        most = answer.max_tokens
+        if most is not None and most.limit is Limit.STRIDE and len(longest) > 1:
+            stride = count_of(most.fits, "token")
+            notes.append(f"{name}: no sequence is longer than its stride of {stride} (--context)")
     title = (
-        f"Packing sequences of {count_of(question.length, 'token')} on granules of"
-        f" {format_size(question.granule)}, the length from which less than {threshold} is wasted,"
-        " and what fits"
+        f"Packing sequences of {count_of(result.context_tokens, 'token')} on granules of"
+        f" {format_size(result.granule_bytes)}, and the length from which less than {threshold} is"
+        " wasted"
     )
     parts: list[RenderableType] = [paragraph(title), table(headings, rows)]
-    parts.extend(paragraph(note, indent="  ") for note in notes)
-    return parts
+    return [*parts, *(paragraph(note, indent="  ") for note in notes)]
 
 
-def _policy_row(answer: PolicyAnswer, name: str, *, chosen: bool) -> list[str]:
-    waste = answer.waste
-    lost = waste.wasted_bytes / waste.committed_bytes if waste.committed_bytes else 0
+def _policy_row(answer: PolicyResult, name: str, *, chosen: bool) -> list[str]:
     return [
         f"{name} *" if chosen else name,
         format_size(answer.floor_bytes),
-        f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
-        "never" if answer.waste_ends is None else f"{answer.waste_ends:,}",
-        "any" if answer.one.fits is None else f"{answer.one.fits:,}",
-        "any" if answer.many.fits is None else f"{answer.many.fits:,}",
+        waste_text(answer),
+        "never" if answer.waste_ends_tokens is None else f"{answer.waste_ends_tokens:,}",
+        *(
+            capacity_text(capacity)
+            for capacity in (answer.max_tokens, answer.max_sequences)
+            if capacity is not None
+        ),
     ]
 
 
-def explain_parts(question: Question) -> list[RenderableType]:
+def waste_text(answer: PolicyResult) -> str:
+    """Return the waste of a sequence, and what part of its memory that is."""
+    lost = answer.wasted_bytes / answer.committed_bytes if answer.committed_bytes else 0
+    return f"{format_size(answer.wasted_bytes)} ({percent(lost)})"
+
+
+def capacity_text(capacity: Capacity | None) -> str:
+    """Return how many fit, in a table; empty without a budget."""
+    if capacity is None:
+        return ""
+    return "any" if capacity.fits is None else f"{capacity.fits:,}"
+
+
+# ---- where the values come from -------------------------------------------------------------
+
+
+def _explain_parts(result: EstimateResult) -> list[RenderableType]:
     """Return where each value of the geometry came from; what most share is said once."""
-    facts = question.provenance
+    facts = result.provenance or {}
     places = Counter((fact.source.value, fact.where) for fact in facts.values())
     usual, count = max(places.items(), key=lambda item: item[1], default=(("", ""), 0))
-    title = f"Where the values come from ({question.geometry.architecture})"
+    title = f"Where the values come from ({result.model.architecture})"
     if count > 1:
         title += f": {usual[0]}, {usual[1]}, unless a row says otherwise"
     else:
@@ -319,111 +416,3 @@ def explain_parts(question: Question) -> list[RenderableType]:
         text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
         rows.append([name, str(fact.value), text])
     return [paragraph(title), table(["", "value", "from"], rows, prose=2)]
-
-
-def to_body(estimate: Estimate, *, explain: bool = False) -> dict[str, Any]:
-    """Return the keys of the JSON document."""
-    question, cost = estimate.question, estimate.cost
-    geometry, budget = question.geometry, question.budget
-    body = {
-        "model": {
-            "name": geometry.name,
-            "architecture": geometry.architecture,
-            "layers": len(geometry.layers),
-            "context_tokens": geometry.context_tokens,
-            "tp": geometry.tp,
-            "pp": geometry.pp,
-            "dcp": geometry.dcp,
-        },
-        "format_k": question.formats.key.name,
-        "format_v": question.formats.value.name,
-        "format_origin": question.format_origin,
-        "budget": {
-            "total_bytes": budget.total_bytes,
-            "weights_bytes": budget.weights_bytes,
-            "reserve_bytes": budget.reserve_bytes,
-            "kv_bytes": budget.kv_bytes,
-            "origin": budget.origin,
-        },
-        "context_tokens": question.length,
-        "sequences": question.sequences,
-        "granule_bytes": question.granule,
-        "block_tokens": question.block,
-        "in_flight_tokens": question.in_flight,
-        "sequence": _sequence_body(cost, question.length),
-        "layers": _layer_bodies(cost),
-        "tensors": [_tensor_body(item) for item in estimate.tensors],
-        "policy": question.policy,
-        "policies": {
-            name: {"impossible": str(answer)}
-            if isinstance(answer, UsageError)
-            else policy_body(answer)
-            for name, answer in estimate.answers().items()
-        },
-    }
-    if estimate.prefill is not None:
-        prefill = estimate.prefill
-        body["prefill"] = {
-            "in_flight_tokens": prefill.question.in_flight,
-            "one_sequence": prefill.answer.one,
-            "sequences_of_context": prefill.answer.many,
-        }
-    if explain:
-        body["provenance"] = question.provenance
-    return body
-
-
-def _sequence_body(cost: SequenceCost, length: int) -> dict[str, Any]:
-    return {
-        "fixed_bytes": cost.fixed_bytes,
-        "slope_bytes": cost.slope.numerator,
-        "slope_tokens": cost.slope.denominator,
-        "saturation_tokens": cost.saturation_tokens,
-        "at_context_bytes": cost.bytes_for(length),
-        "marginal_bytes": cost.marginal_bytes(length),
-    }
-
-
-def _layer_bodies(cost: SequenceCost) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": layer.kind,
-            "indices": layer.indices,
-            "bytes_per_token_held": layer.bytes_per_token,
-            "cross_attention_bytes": layer.cross_bytes,
-            "state_bytes": layer.state_bytes,
-        }
-        for layer in cost.layers
-    ]
-
-
-def _tensor_body(item: TensorFit) -> dict[str, Any]:
-    tensor = item.tensor
-    return {
-        "name": tensor.name,
-        "kind": item.kind,
-        "layers": item.layers,
-        "format": tensor.format_name,
-        "heads": tensor.heads,
-        "row_bytes": tensor.row_bytes,
-        "bytes_per_token": tensor.bytes_per_token,
-        "extent": tensor.extent,
-        "granules": item.fits,
-        "block_tiles": item.tiles,
-        "suggested_block_tokens": item.block,
-    }
-
-
-def policy_body(answer: PolicyAnswer) -> dict[str, Any]:
-    """Return the JSON object of what one policy makes of the question."""
-    return {
-        "floor_bytes": answer.floor_bytes,
-        "reserved_bytes": answer.reserved_bytes,
-        "used_bytes": answer.waste.used_bytes,
-        "committed_bytes": answer.waste.committed_bytes,
-        "wasted_bytes": answer.waste.wasted_bytes,
-        "waste_ends_tokens": answer.waste_ends,
-        "one_sequence": answer.one,
-        "sequences_of_context": answer.many,
-        "longest_for_sequences": answer.longest,
-    }

@@ -1,111 +1,44 @@
-"""The tables of ``vmtool kv-estimate --compare`` and ``--sweep``, as text, JSON and CSV."""
+"""The tables of ``vmtool kv-estimate --compare`` and ``--sweep``, as text and CSV."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from vmtool.report.kv import count_of, formats_text, percent, policy_body
+from vmtool.report.kv import capacity_text, count_of, formats_text, waste_text
 from vmtool.report.table import comparison, paragraph, show, table
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.estimate import Estimate, PolicyAnswer, Question
+    from vmtool.kv.results import ComparisonResult, ComparisonRow, SweepResult
 
-_BAR: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One combination and its answer.
-
-    Attributes:
-        labels: What was chosen, by axis.
-        question: The question.
-        cost: The bytes of a sequence, or ``None`` if it is not possible.
-        answer: What its policy makes of it, or ``None``.
-        problem: Why there is no answer, or empty.
-    """
-
-    labels: dict[str, str]
-    question: Question
-    cost: SequenceCost | None
-    answer: PolicyAnswer | None
-    problem: str = ""
-
-    @classmethod
-    def of(cls, labels: dict[str, str], estimate: Estimate) -> Row:
-        """Return the row of *estimate*."""
-        return cls(labels, estimate.question, estimate.cost, estimate.answer)
-
-    @classmethod
-    def impossible(cls, labels: dict[str, str], question: Question, problem: str) -> Row:
-        """Return the row of a combination that cannot be."""
-        return cls(labels, question, None, None, problem)
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """How good the row is: the sequences that fit, then the tokens of a single one."""
-        if self.answer is None:
-            return (0, 0)
-        many, one = self.answer.many.fits, self.answer.one.fits
-        return (math.inf if many is None else many, math.inf if one is None else one)
+_BAR: Final = 40
 
 
-def _best(rows: list[Row]) -> list[bool]:
-    """Return which rows are best; none where nothing fits, or lengths differ."""
-    if len({row.question.length for row in rows}) > 1:
-        return [False] * len(rows)
-    best = max(row.rank for row in rows)
-    return [row.rank == best > (0, 0) for row in rows]
-
-
-# ---- comparison -----------------------------------------------------------------------------
-
-
-def compare_text(rows: list[Row], console: Console) -> None:
+def compare_text(result: ComparisonResult, console: Console) -> None:
     """Print the comparison; the best rows are marked."""
-    show(console, _compare_parts(rows))
+    show(console, _compare_parts(result))
 
 
-def _compare_parts(rows: list[Row]) -> Iterator[RenderableType]:
+def _compare_parts(result: ComparisonResult) -> Iterator[RenderableType]:
+    rows = result.rows
     axes = list(rows[0].labels)
-    first = rows[0].question
-    fixed = {
-        "model": first.geometry.name,
-        "dtype": formats_text(first),
-        "granule": f"{format_size(first.granule)} granules",
-        "policy": first.policy,
-    }
-    lengths = {row.question.length for row in rows}
-    one = len(lengths) == 1
-    told = [text for axis, text in fixed.items() if axis not in axes]
-    told.append(f"{format_size(first.budget.kv_bytes)} of KV memory")
-    length = count_of(first.length, "token") if one else "each model's context"
-    told.append(f"sequences of {length}")
-    rule = (
-        "best: most sequences, then most tokens in a single one"
-        if one
-        else "none is best, as these differ: --context N compares at one length"
-    )
-    yield paragraph(f"{', '.join(told)}; {rule}")
+    one_length = len({row.context_tokens for row in rows}) == 1
+    yield paragraph(_compare_title(result, axes, one_length=one_length))
     yield ""
-    measured = ["B/token", "fixed", "1 token", "wasted", "one holds", "sequences", ""]
-    headings = [*axes, *([] if one else ["context"]), *measured]
+    measured = _measured(result)
+    headings = [*axes, *([] if one_length else ["context"]), *measured, ""]
     cells = [
         [
             *row.labels.values(),
-            *([] if one else [f"{row.question.length:,}"]),
-            *_cells(row),
-            "best" if best else "",
+            *([] if one_length else [f"{row.context_tokens:,}"]),
+            *(measured[name](row) for name in measured),
+            "best" if row.best else "",
         ]
-        for row, best in zip(rows, _best(rows), strict=True)
+        for row in rows
         if row.answer is not None
     ]
     if cells:
@@ -116,115 +49,185 @@ def _compare_parts(rows: list[Row]) -> Iterator[RenderableType]:
             yield paragraph(text, indent="  ")
 
 
-def _cells(row: Row) -> list[str]:
-    answer, cost = row.answer, row.cost
-    if answer is None or cost is None:
-        return []
-    waste = answer.waste
-    lost = waste.wasted_bytes / waste.committed_bytes if waste.committed_bytes else 0
-    slope = cost.slope
-    return [
-        f"{slope.numerator:,}" + (f" / {slope.denominator}" if slope.denominator > 1 else ""),
-        format_size(cost.fixed_bytes),
-        format_size(answer.floor_bytes),
-        f"{format_size(waste.wasted_bytes)} ({percent(lost)})",
-        "any" if answer.one.fits is None else f"{answer.one.fits:,}",
-        "any" if answer.many.fits is None else f"{answer.many.fits:,}",
-    ]
+def _compare_title(result: ComparisonResult, axes: list[str], *, one_length: bool) -> str:
+    first = next((row for row in result.rows if not row.problem), result.rows[0])
+    fixed = {
+        "model": first.model,
+        "dtype": formats_text(first.format_k, first.format_v),
+        "granule": f"{format_size(first.granule_bytes)} granules",
+        "policy": first.policy,
+    }
+    same = [text for axis, text in fixed.items() if axis not in axes and text]
+    if result.engine:
+        same.append(f"as {result.engine}")
+    if first.budget_bytes is not None and not {"budget", "tp", "pp", "model"} & set(axes):
+        same.append(f"{format_size(first.budget_bytes)} of KV memory")
+    length = count_of(first.context_tokens, "token") if one_length else "each its own length"
+    if "sequences" not in axes and result.sequences > 1:
+        same.append(f"{result.sequences:,} sequences of {length}")
+    else:
+        same.append(f"sequences of {length}")
+    if first.budget_bytes is None:
+        return ", ".join(same)
+    rule = (
+        "best: most sequences, then most tokens in a single one"
+        if one_length
+        else "none is best, as these differ: --context N compares at one length"
+    )
+    return f"{', '.join(same)}; {rule}"
 
 
-def compare_body(rows: list[Row]) -> dict[str, Any]:
-    """Return the keys of the JSON document of a comparison."""
-    best = zip(rows, _best(rows), strict=True)
-    return {"rows": [{**_row_body(row), "best": is_best} for row, is_best in best]}
+def _measured(result: ComparisonResult) -> dict[str, Callable[[ComparisonRow], str]]:
+    """Return what is measured of each row, by heading."""
+    budget = any(row.budget_bytes is not None for row in result.rows)
+    ranks = {"tp", "pp", "budget", "model"} & set(result.rows[0].labels)
+    found: dict[str, Callable[[ComparisonRow], str]] = {}
+    if budget and ranks:
+        found["KV memory"] = _memory
+    found |= {"B/token": _slope, "fixed": _fixed, "1 token": _floor, "wasted": _waste}
+    if result.engine == "llama.cpp":
+        found["caches"] = _caches
+        return found
+    if result.engine:
+        found["tokens"] = _engine_tokens
+        if result.engine == "vllm":
+            found["requests"] = _requests
+        return found
+    if budget:
+        found |= {"max tokens": _max_tokens, "max sequences": _max_sequences}
+    if not budget or result.sequences > 1 or "sequences" in result.rows[0].labels:
+        found["needed"] = _needed
+    return found
+
+
+def _memory(row: ComparisonRow) -> str:
+    return "" if row.budget_bytes is None else format_size(row.budget_bytes)
+
+
+def _slope(row: ComparisonRow) -> str:
+    return f"{row.slope_bytes:,}" + (f" / {row.slope_tokens}" if row.slope_tokens > 1 else "")
+
+
+def _fixed(row: ComparisonRow) -> str:
+    return format_size(row.fixed_bytes)
+
+
+def _floor(row: ComparisonRow) -> str:
+    return "" if row.answer is None else format_size(row.answer.floor_bytes)
+
+
+def _waste(row: ComparisonRow) -> str:
+    return "" if row.answer is None else waste_text(row.answer)
+
+
+def _max_tokens(row: ComparisonRow) -> str:
+    return "" if row.answer is None else capacity_text(row.answer.max_tokens)
+
+
+def _max_sequences(row: ComparisonRow) -> str:
+    return "" if row.answer is None else capacity_text(row.answer.max_sequences)
+
+
+def _needed(row: ComparisonRow) -> str:
+    return "" if row.need is None else format_size(row.need.rank_bytes)
+
+
+def _engine_tokens(row: ComparisonRow) -> str:
+    return "" if row.engine_tokens is None else f"{row.engine_tokens:,}"
+
+
+def _requests(row: ComparisonRow) -> str:
+    return "" if row.engine_sequences is None else f"{row.engine_sequences / 100:.2f}"
+
+
+def _caches(row: ComparisonRow) -> str:
+    return "" if row.engine_bytes is None else format_size(row.engine_bytes)
 
 
 # ---- sweep ----------------------------------------------------------------------------------
 
 
-def sweep_text(rows: list[Row], console: Console) -> None:
-    """Print the sweep, with a plot of how much of the memory is used."""
-    show(console, _sweep_parts(rows, console.width))
+def sweep_text(result: SweepResult, console: Console) -> None:
+    """Print the sweep, with a chart of the sequences that fit, or else of the bytes."""
+    show(console, _sweep_parts(result.rows, console.width))
 
 
-def _sweep_parts(rows: list[Row], width: int) -> Iterator[RenderableType]:
-    question = rows[0].question
+def _sweep_parts(rows: Sequence[ComparisonRow], width: int) -> Iterator[RenderableType]:
+    first = rows[0]
     text = (
-        f"{question.geometry.name}, {formats_text(question)}, {question.policy} on granules of"
-        f" {format_size(question.granule)}, {format_size(question.budget.kv_bytes)} of KV memory"
+        f"{first.model}, {formats_text(first.format_k, first.format_v)}, {first.policy} on granules"
+        f" of {format_size(first.granule_bytes)}"
     )
+    if first.budget_bytes is not None:
+        text += f", {format_size(first.budget_bytes)} of KV memory"
     yield paragraph(text)
     yield ""
-    headings = ["context", "bytes", "committed", "wasted", "sequences"]
-    answers = [(row.question.length, row.answer) for row in rows if row.answer is not None]
-    cells = [
-        [
-            f"{length:,}",
-            f"{answer.waste.used_bytes:,}",
-            f"{answer.waste.committed_bytes:,}",
-            f"{answer.waste.wasted_bytes:,}",
-            "any" if answer.many.fits is None else f"{answer.many.fits:,}",
-        ]
-        for length, answer in answers
-    ]
+    headings = ["context", "used", "committed", "wasted"]
+    if first.budget_bytes is not None:
+        headings.append("sequences")
+    cells = []
+    for row in rows:
+        if row.answer is None:
+            continue
+        answer = row.answer
+        used = [format_size(answer.used_bytes), format_size(answer.committed_bytes)]
+        cells.append([f"{row.context_tokens:,}", *used, waste_text(answer)])
+        if first.budget_bytes is not None:
+            cells[-1].append(capacity_text(answer.max_sequences))
     yield table(headings, cells)
     yield ""
-    yield paragraph("Used part of what is committed, by context")
-    size = max(len(f"{length:,}") for length, _ in answers)
-    room = max(min(_BAR, width - size - 9), 10)
-    for length, answer in answers:
-        waste = answer.waste
-        used = waste.used_bytes / waste.committed_bytes if waste.committed_bytes else 1.0
-        filled = int(used * room)  # full only when nothing is wasted
-        bar = "█" * filled + "░" * (room - filled)
-        yield f"{length:>{size},} {bar} {percent(used):>6}"
+    yield from _chart(rows, width)
 
 
-def sweep_body(rows: list[Row]) -> dict[str, Any]:
-    """Return the keys of the JSON document of a sweep."""
-    return {"rows": [_row_body(row) for row in rows]}
+def _chart(rows: Sequence[ComparisonRow], width: int) -> Iterator[RenderableType]:
+    """Yield bars: the sequences that fit, or the bytes of one where there is no budget."""
+    counts = []
+    for row in rows:
+        capacity = None if row.answer is None else row.answer.max_sequences
+        if capacity is None:
+            counts.append((row.answer.committed_bytes if row.answer else 0, ""))
+        elif capacity.fits is None:
+            return  # any number fits, at every length
+        else:
+            counts.append((capacity.fits, f"{capacity.fits:,}"))
+    budget = rows[0].budget_bytes is not None
+    yield paragraph("Sequences that fit, by context" if budget else "Committed, by context")
+    texts = [text or format_size(count) for count, text in counts]
+    size = max(len(f"{row.context_tokens:,}") for row in rows)
+    room = max(min(_BAR, width - size - max(map(len, texts)) - 2), 4)
+    most = max(count for count, _ in counts) or 1
+    for row, (count, _), text in zip(rows, counts, texts, strict=True):
+        bar = "█" * -(-count * room // most)
+        yield f"{row.context_tokens:>{size},} {bar:<{room}} {text}".rstrip()
 
 
-# ---- JSON and CSV ---------------------------------------------------------------------------
+# ---- CSV ------------------------------------------------------------------------------------
 
 
-def _row_body(row: Row) -> dict[str, Any]:
-    question, answer = row.question, row.answer
-    body: dict[str, Any] = {
-        "model": question.geometry.name,
-        "format_k": question.formats.key.name,
-        "format_v": question.formats.value.name,
-        "granule_bytes": question.granule,
-        "policy": question.policy,
-        "context_tokens": question.length,
-        "budget_bytes": question.budget.kv_bytes,
-    }
-    if answer is None or row.cost is None:
-        return {**body, "impossible": row.problem}
-    slope = row.cost.slope
-    cost = {
-        "fixed_bytes": row.cost.fixed_bytes,
-        "slope_bytes": slope.numerator,
-        "slope_tokens": slope.denominator,
-    }
-    return {**body, **cost, **policy_body(answer)}
-
-
-def write_csv(rows: list[Row], file: IO[str]) -> None:
-    """Write *rows* as CSV, in exact integers; an empty count is any number."""
+def to_csv(rows: Sequence[ComparisonRow]) -> str:
+    """Return *rows* as CSV, in exact integers; an empty count is any number, or without a budget."""
     import csv  # noqa: PLC0415 - only where it is needed
+    from io import StringIO  # noqa: PLC0415
 
+    file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
+    axes = [
+        axis for axis in rows[0].labels if axis not in ("model", "granule", "policy", "context")
+    ]
     head = ("model", "format_k", "format_v", "granule_bytes", "policy", "context_tokens")
     amounts = ("floor_bytes", "used_bytes", "committed_bytes", "wasted_bytes", "waste_ends_tokens")
+    engine = ("engine_tokens", "engine_sequences", "engine_bytes")
     writer.writerow(
-        [*head, "budget_bytes", *amounts, "one_sequence_tokens", "sequences", "problem"]
+        [*head, *axes, "budget_bytes", *amounts, "max_tokens", "max_sequences", *engine, "problem"]
     )
     for row in rows:
-        body = _row_body(row)
-        line = [body[name] for name in (*head, "budget_bytes")]
+        line = [*(getattr(row, name) for name in head), *(row.labels[axis] for axis in axes)]
+        line.append(row.budget_bytes)
         if row.answer is None:
-            writer.writerow([*line, *[""] * (len(amounts) + 2), row.problem])
-            continue
-        counts = (row.answer.one.fits, row.answer.many.fits)
-        writer.writerow([*line, *(body[name] for name in amounts), *counts, ""])
+            line += [""] * (len(amounts) + 2)
+        else:
+            line += [getattr(row.answer, name) for name in amounts]
+            for capacity in (row.answer.max_tokens, row.answer.max_sequences):
+                line.append(None if capacity is None else capacity.fits)
+        writer.writerow([*line, *(getattr(row, name) for name in engine), row.problem])
+    return file.getvalue()

@@ -121,6 +121,55 @@ DOCUMENTS: Final = (
     ),
     Document("vmtool.limits", 2, "How far memory goes", "vmtool.results.limits", "LimitsResult"),
     Document("vmtool.guards", 2, "Whether memory faults", "vmtool.results.guards", "GuardsResult"),
+    Document(
+        "vmtool.kv-estimate",
+        2,
+        "What a model's KV cache costs, by vmtool kv-estimate",
+        "vmtool.kv.results",
+        "EstimateResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.compare",
+        2,
+        "A comparison by vmtool kv-estimate --compare",
+        "vmtool.kv.results",
+        "ComparisonResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.sweep",
+        2,
+        "Many lengths, by vmtool kv-estimate --sweep",
+        "vmtool.kv.results",
+        "SweepResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.models",
+        1,
+        "The built-in models, by vmtool kv-estimate --list",
+        "vmtool.kv.results",
+        "ModelList",
+    ),
+    Document(
+        "vmtool.kv-estimate.vllm",
+        1,
+        "What vLLM would make of the memory, by vmtool kv-estimate --as vllm",
+        "vmtool.kv.engines.results",
+        "VllmResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.sglang",
+        1,
+        "What SGLang would make of the memory, by vmtool kv-estimate --as sglang",
+        "vmtool.kv.engines.results",
+        "SglangResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.llama.cpp",
+        1,
+        "The caches that llama.cpp would make, by vmtool kv-estimate --as llama.cpp",
+        "vmtool.kv.engines.results",
+        "LlamaCppResult",
+    ),
 )
 
 

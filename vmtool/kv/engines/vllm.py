@@ -134,6 +134,25 @@ class _Spec:
         return -(-held // self.block) + (self.extent.span is Span.WINDOW)
 
 
+def served_geometry(geometry: ModelGeometry) -> ModelGeometry:
+    """Return *geometry* as vLLM serves it: from a GGUF file, convolutions have the model's type.
+
+    32 bits, which such a geometry has for all states, are llama.cpp's.
+    """
+    if geometry.file_format != "gguf":
+        return geometry
+    return replace(
+        geometry,
+        layers=tuple(
+            replace(
+                layer,
+                states=tuple(replace(s, dtype=None) if s.taps else s for s in layer.states),
+            )
+            for layer in geometry.layers
+        ),
+    )
+
+
 def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
     """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are unchanged.
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from vmtool.errors import UsageError
+from vmtool.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vmtool.kv.geometry import ModelGeometry
 
-__all__ = ["builtin_names", "from_flags", "from_hub", "load"]
+__all__ = ["builtin_names", "from_flags", "from_hub", "load", "remote_name"]
 
 
 def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeometry:
-    """Return the geometry of *spec*: a built-in name, a file, or a folder with one.
+    """Return the geometry of *spec*.
 
-    A built-in name wins over a file of the same name; write ``./name`` for the file.
+    That is a built-in name, a file, a folder with one, ``-`` for stdin, a pipe, or on the hub
+    ``OWNER/NAME`` or its address. A built-in name wins over a file of the same name (write ``./name``
+    for the file), and a file over the hub.
 
     Args:
         spec: What the user wrote.
@@ -39,11 +41,22 @@ def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeome
     overrides = _checked(overrides)
     if builtin.known(spec):
         return builtin.load(spec, overrides)
-    if not os.path.lexists(spec):
-        raise UsageError(
-            f"{spec[:80]!r} is neither a file nor a built-in model", hint=builtin.suggestion(spec)
-        )
-    return _load_file(spec, overrides)
+    if spec == "-" or os.path.lexists(spec):
+        return _load_file(spec, overrides)
+    if remote_name(spec) is not None:
+        return from_hub(spec, overrides=overrides)
+    raise UsageError(
+        f"{spec[:80]!r} is neither a file nor a built-in model", hint=builtin.suggestion(spec)
+    )
+
+
+def remote_name(spec: str) -> str | None:
+    """Return the owner/name for which *spec* would ask the hub; ``None`` if it would not."""
+    from vmtool.kv.sources import builtin, hub  # noqa: PLC0415
+
+    if builtin.known(spec) or spec == "-" or os.path.lexists(spec):
+        return None
+    return hub.repository_of(spec)
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -97,11 +110,12 @@ def _checked(overrides: Mapping[str, int] | None) -> dict[str, int]:
 
 def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
     """Return the geometry in *path*, telling the formats apart by their first bytes."""
+    from vmtool.inputs import is_stream  # noqa: PLC0415
     from vmtool.kv.sources.reading import config_in, head_of  # noqa: PLC0415
 
     path = config_in(path)
     head = head_of(path, 4)
-    if head == b"GGUF":
+    if head == b"GGUF" and not is_stream(path):
         from vmtool.kv.sources import gguf  # noqa: PLC0415
 
         return gguf.load(path, overrides)
@@ -122,6 +136,12 @@ def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
     )
 
     data = read_object(path, MAX_CONFIG_BYTES)
+    if "weight_map" in data and "model_type" not in data:
+        raise InputError(
+            path,
+            "is an index of weights, not a model's config",
+            hint="give the config.json beside it, and this file to --weights",
+        )
     model = data.get("model")
     if isinstance(model, dict) and "decoder" in model:
         from vmtool.kv.sources import genai  # noqa: PLC0415

@@ -18,7 +18,6 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources.fields import FLAGS
 from vmtool.kv.sources.hf.resolve import resolve
-from vmtool.kv.sources.hub import is_repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -323,11 +322,14 @@ def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
 
 
 def suggestion(name: str) -> str:
-    """Return what the user may have meant by *name*."""
+    """Return what the user may have meant by *name*: first names that contain it, then close ones."""
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
     wanted = name[:80].lower().rpartition("/")[2]
+    containing = sorted((known for known in names() if wanted and wanted in known), key=len)
     close = difflib.get_close_matches(wanted, names(), n=3)
-    did_you_mean = f"did you mean {', '.join(close)}? " if close else ""
-    hub = f", or --hub {name} to fetch it from the hub" if is_repository(name) else ""
-    return f"{did_you_mean}give a path, or a name that `vmtool kv-estimate --list` shows{hub}"
+    found = list(dict.fromkeys([*containing, *close]))[:3]
+    did_you_mean = f"did you mean {', '.join(found)}? " if found else ""
+    return (
+        f"{did_you_mean}give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"
+    )

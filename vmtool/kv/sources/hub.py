@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, UsageError
 
@@ -12,34 +14,64 @@ if TYPE_CHECKING:
 
     from vmtool.kv.geometry import ModelGeometry
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_ADDRESS: Final = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)")
+#: Longer than any answer takes; the library would try again and again for half a minute.
+_TIMEOUT_SECONDS: Final = 3
 
 
-def is_repository(name: str) -> bool:
-    """Return whether *name* is of the form owner/name."""
-    return _REPOSITORY.fullmatch(name) is not None
+def repository_of(spec: str) -> str | None:
+    """Return the owner/name that *spec* means, itself or an address of one; ``None`` if neither."""
+    match = _ADDRESS.match(spec)
+    name = match[1] if match else spec
+    return name if _REPOSITORY.fullmatch(name) else None
 
 
-def load(repository: str, overrides: Mapping[str, int]) -> ModelGeometry:
-    """Return the geometry of *repository*; see `vmtool.kv.sources.from_hub`."""
-    if not is_repository(repository):
-        raise UsageError(f"{repository!r} is not of the form owner/name")
+def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry of *spec*; see `vmtool.kv.sources.from_hub`."""
+    repository = repository_of(spec)
+    if repository is None:
+        raise UsageError(f"{spec[:200]!r} is not of the form owner/name")
     try:
-        from huggingface_hub import hf_hub_download  # noqa: PLC0415
+        from huggingface_hub import (  # noqa: PLC0415
+            hf_hub_download,
+            try_to_load_from_cache,
+        )
     except ImportError as exc:
         raise UnavailableError(
             "fetching from the hub needs huggingface_hub, which is not installed",
             hint="pip install 'vmtool[hub]', or download config.json and give its path",
         ) from exc
-    try:
-        path = hf_hub_download(repository, "config.json")
-    except Exception as exc:  # the library raises its own, requests' and the OS's errors
-        raise UnavailableError(
-            f"config.json of {repository} could not be fetched: {exc}",
-            hint="check the name, the network and the login, or give the path of a downloaded copy",
-        ) from exc
-    from vmtool.kv.sources.hf.resolve import resolve  # noqa: PLC0415
-    from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
+    path = try_to_load_from_cache(repository, "config.json")
+    if not isinstance(path, str):
+        _refuse_offline(repository)
+        try:
+            path = hf_hub_download(repository, "config.json", etag_timeout=_TIMEOUT_SECONDS)
+        except Exception as exc:  # the library raises its own, requests' and the OS's errors
+            reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+            raise UnavailableError(
+                f"config.json of {repository} could not be fetched: {reason}",
+                hint="check the name and your access, or download it and give its path",
+            ) from exc
+    from vmtool.kv.sources import load as load_file  # noqa: PLC0415 - it imports this module
 
-    data = read_object(path, MAX_CONFIG_BYTES)
-    return resolve(data, f"{repository}/config.json", repository, overrides=overrides)
+    return replace(load_file(path, overrides=overrides), name=repository)
+
+
+def _refuse_offline(repository: str) -> None:
+    """Fail at once if the hub does not answer; the library tries for half a minute."""
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        with urllib.request.urlopen(endpoint, timeout=_TIMEOUT_SECONDS):  # noqa: S310
+            return
+    except urllib.error.HTTPError:
+        return  # it answered
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, "reason", None) or exc
+        raise UnavailableError(
+            f"config.json of {repository} could not be fetched: the hub does not answer ({reason})",
+            hint="download config.json elsewhere and give its path",
+        ) from exc

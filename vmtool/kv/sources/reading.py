@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from vmtool import inputs
 from vmtool.errors import InputError, printable
 from vmtool.kv.sources.fields import shown
 
@@ -82,34 +83,16 @@ def _is_regular(descriptor: int) -> bool:
 
 
 def head_of(path: str, length: int) -> bytes:
-    """Return the first *length* bytes of *path*, or as many as it has.
+    """Return the first *length* bytes of *path*, decompressed, or as many as it has.
 
     Raises:
-        InputError: If it cannot be read or is not a regular file.
+        InputError: If it cannot be read.
     """
-    with open_regular(path) as file:
+    with inputs.open_bytes(path) as file:
         try:
             return file.read(length)
         except OSError as exc:
             raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
-
-
-def read_bounded(path: str, limit: int) -> bytes:
-    """Return the bytes of *path*, reading at most *limit* + 1 of them.
-
-    Raises:
-        InputError: If it cannot be read, is not a regular file, or is longer than *limit*.
-    """
-    with open_regular(path) as file:
-        try:
-            data = file.read(limit + 1)
-        except OSError as exc:
-            raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
-    if len(data) > limit:
-        raise InputError(
-            path, f"is larger than {limit} bytes, too large to be what is expected here"
-        )
-    return data
 
 
 def parse_object(path: str, data: bytes) -> dict[str, Any]:
@@ -153,5 +136,5 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
 
 
 def read_object(path: str, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Return the JSON object in *path*; see `read_bounded` and `parse_object` for what is refused."""
-    return parse_object(path, read_bounded(path, limit))
+    """Return the JSON object in *path*; see `parse_object` for what is refused."""
+    return parse_object(path, inputs.read_bytes(path, limit, text=True))
