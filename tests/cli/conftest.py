@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -51,6 +52,23 @@ def vmtool(capsys):
         # Windows ends lines with two characters; a child is read so that they are one.
         out, err = (text.replace("\r\n", "\n") for text in captured)
         return Ran(int(code), out, err)
+
+    return call
+
+
+@pytest.fixture
+def estimate(vmtool):
+    """Return a function that runs ``vmtool kv-estimate`` with a command line as text.
+
+    Where a budget is given and nothing is said of weights, they are left out: what most tests
+    count is the cache.
+    """
+
+    def call(line):
+        words = shlex.split(line)
+        if "--budget" in words and not {"--weights", "--as"} & set(words):
+            words += ["--weights", "none"]
+        return vmtool("kv-estimate", *words)
 
     return call
 

@@ -48,7 +48,7 @@ def test_the_public_names_are_loaded_when_they_are_used():
         "import sys, vmtool\n"
         "assert 'vmtool.memory' not in sys.modules\n"
         "from vmtool import VirtualBuffer, estimate, open_backing\n"
-        "print(estimate('llama-3.1-8b', 16 << 30).answer.one.fits)"
+        "print(estimate('llama-3.1-8b', 16 << 30).answer.max_tokens.fits)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, timeout=60

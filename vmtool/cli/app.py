@@ -139,7 +139,7 @@ def main() -> None:
 
     \b
     vmtool stress
-    vmtool kv-estimate llama-3.1-8b --budget 16GiB
+    vmtool kv-estimate llama-3.1-8b --budget 24GiB
     """  # noqa: D301 - click's own mark
 
 

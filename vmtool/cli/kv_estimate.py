@@ -256,7 +256,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     genai_config.json, an ONNX model, OWNER/NAME on the hub or its address, - for stdin, or nothing
     with --layers, --kv-heads and --head-dim.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_question import EstimateOptions
+    from vmtool.cli.kv_question import EstimateOptions, read_request
 
     output = Output(as_json, path, quiet)
     given = EstimateOptions(**options)

@@ -155,8 +155,8 @@ class Question:
 
 def estimate(
     model: str,
-    *,
     budget: int | None = None,
+    *,
     weights: int = 0,
     context: int | None = None,
     sequences: int = 1,

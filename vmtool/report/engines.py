@@ -28,7 +28,7 @@ def to_text(result: VllmResult | SglangResult | LlamaCppResult, console: Console
 def _vllm(result: VllmResult) -> Iterator[RenderableType]:
     room = f"{result.concurrency:.2f} requests of {count_of(result.max_model_len_tokens, 'token')}"
     yield paragraph(
-        f"{result.model} in vLLM {result.version}, {result.requested_format}, with"
+        f"{result.model} in vLLM {result.engine_version}, {result.requested_format}, with"
         f" {both(result.budget_bytes)} of KV memory on each rank: room for {room}"
         f" ({result.in_flight_tokens:,} tokens in flight)."
     )

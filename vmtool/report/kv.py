@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import printable
 from vmtool.kv.packing.capacity import Limit
 from vmtool.kv.results import FormatOrigin
 from vmtool.report.table import pairs, paragraph, show, table
@@ -405,7 +406,7 @@ def _explain_parts(result: EstimateResult) -> list[RenderableType]:
     usual, count = max(places.items(), key=lambda item: item[1], default=(("", ""), 0))
     title = f"Where the values come from ({result.model.architecture})"
     if count > 1:
-        title += f": {usual[0]}, {usual[1]}, unless a row says otherwise"
+        title += f": {usual[0]}, {printable(usual[1])}, unless a row says otherwise"
     else:
         usual = ("", "")
     rows = []
@@ -414,5 +415,5 @@ def _explain_parts(result: EstimateResult) -> list[RenderableType]:
         known = 2 if place == usual else int(fact.where == usual[1])
         other = ", ".join(place[: 2 - known])
         text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
-        rows.append([name, str(fact.value), text])
+        rows.append([name, printable(str(fact.value)), printable(text)])
     return [paragraph(title), table(["", "value", "from"], rows, prose=2)]

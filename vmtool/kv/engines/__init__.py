@@ -72,7 +72,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
         lines = dict(reversed(lines.items()))
     return VllmResult(
         model=question.geometry.name,
-        version=version,
+        engine_version=version,
         requested_format=question.formats.key.name,
         format_k=formats.key.name,
         budget_bytes=budget,

@@ -15,7 +15,7 @@ class VllmResult:
 
     Attributes:
         model: The model's name.
-        version: The version whose lines come first in the report.
+        engine_version: The version whose lines come first in the report.
         requested_format: The requested element format.
         format_k: The format in which K or a latent is kept.
         budget_bytes: The memory for the KV cache on each rank.
@@ -40,7 +40,7 @@ class VllmResult:
     """
 
     model: str
-    version: str
+    engine_version: str
     requested_format: str
     format_k: str
     budget_bytes: int

@@ -173,6 +173,8 @@ def _refuse_unmodelled(cost: SequenceCost) -> None:
             raise UsageError(f"--as sglang: layers with {layer.kind.value} are not modelled")
         if any(tensor.extent.span is Span.FIXED for tensor in layer.tensors):
             raise UsageError("--as sglang: layers with cross attention are not modelled")
+        if any(tensor.extent.ranks > 1 for tensor in layer.tensors):
+            raise UsageError("--as sglang: tokens divided among ranks are not modelled")
 
 
 def _state_slots(per_sequence: int, budget: int, settings: SglangSettings) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError, UsageError
@@ -53,9 +52,11 @@ def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
                 f"config.json of {repository} could not be fetched: {reason}",
                 hint="check the name and your access, or download it and give its path",
             ) from exc
-    from vmtool.kv.sources import load as load_file  # noqa: PLC0415 - it imports this module
+    from vmtool.kv.sources.hf.resolve import resolve  # noqa: PLC0415
+    from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
 
-    return replace(load_file(path, overrides=overrides), name=repository)
+    data = read_object(path, MAX_CONFIG_BYTES)
+    return resolve(data, f"{repository}/config.json", repository, overrides=overrides)
 
 
 def _refuse_offline(repository: str) -> None:

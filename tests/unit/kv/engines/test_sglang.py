@@ -5,7 +5,7 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.engines.sglang import log_lines, sglang_pool
+from vmtool.kv.engines.sglang import SglangBuffers, SglangSettings, log_lines, sglang_pool
 from vmtool.kv.formats import choose_formats
 from vmtool.units import GIB
 
@@ -13,7 +13,7 @@ from vmtool.units import GIB
 def pool(name, budget, page=1, key="bf16", value=None, **ranks):
     geometry = sources.load(name).shard(**ranks)
     formats = choose_formats(geometry.dtype, key=key, value=value)
-    return sglang_pool(SequenceCost.of(geometry, formats), formats, budget, page)
+    return sglang_pool(SequenceCost.of(geometry, formats), formats, budget, SglangSettings(page))
 
 
 @pytest.mark.parametrize(
@@ -45,30 +45,67 @@ def test_newer_versions_log_the_type():
 def test_tokens_are_whole_pages_and_the_buffers_have_one_more():
     found = pool("llama-3.1-8b", 100 * 131_072, 64)
     assert found.max_total_num_tokens == 64
-    assert found.key_bytes == found.value_bytes == (64 + 64) * 65_536
+    assert found.full == SglangBuffers(64, (64 + 64) * 65_536, (64 + 64) * 65_536)
     assert pool("llama-3.1-8b", 63 * 131_072, 64).max_total_num_tokens == 0
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "gemma-3-27b",  # windows in some layers
-        "starcoder2-15b",  # in all
-        "falcon-mamba-7b",
-        "qwen3.5-27b",
-        "deepseek-v3.2",
         "deepseek-v4-flash",
         "whisper-large-v3",
-        "gemma-4-e2b",  # layers that share
     ],
 )
 def test_models_with_other_pools_are_not_guessed(name):
-    with pytest.raises(UsageError, match="whose layers all keep every token"):
+    with pytest.raises(UsageError, match="are not modelled"):
         pool(name, GIB)
 
 
+def test_index_keys_lie_with_the_latents_as_a_public_log_has_it():
+    # A log of DeepSeek-V3.2: 975,424 tokens in 43.67 GB, pages of 64.
+    token = 61 * (656 + 132)
+    found = pool("deepseek-v3.2", 975_424 * token, 64, "fp8_ds_mla", tp=8)
+    assert found.max_total_num_tokens == 975_424
+    assert log_lines(found)["older"][0].endswith("#tokens: 975424, KV size: 43.67 GB")
+
+
+def test_layers_with_a_window_have_four_tokens_for_five_of_the_others():
+    # 52 layers with a window and 10 without, of 2 x 16 heads x 128 elements of 16 bits.
+    layer = 2 * 16 * 128 * 2
+    found = pool("gemma-3-27b", 10 * GIB)
+    full = 10 * GIB * 5 // (layer * (10 * 5 + 52 * 4))
+    assert found.max_total_num_tokens == full
+    assert found.swa_tokens == full * 4 // 5
+    line = log_lines(found)["newer"][0]
+    assert line.endswith(f"full_layer_tokens={full}, swa_layer_tokens={full * 4 // 5}")
+
+
+def test_a_window_in_all_layers_is_a_pool_like_any_other():
+    found = pool("starcoder2-15b", GIB)
+    assert (found.swa_tokens, found.full) == (found.max_total_num_tokens, None)
+
+
+def test_states_take_nine_parts_of_nineteen_and_one_slot_is_besides():
+    # 48 states of 3,207,168 B; 16 layers of 4096 B a token.
+    state = 48 * 3_207_168
+    found = pool("qwen3.5-27b", 19 * GIB)
+    slots = 9 * GIB // state - 1
+    assert found.state_slots == slots
+    assert found.conv_bytes + found.state_bytes == (slots + 1) * state
+    assert found.max_total_num_tokens == (19 * GIB - (slots + 1) * state) // 65_536
+
+
+def test_as_many_states_as_are_asked_for():
+    geometry = sources.load("qwen3.5-27b")
+    formats = choose_formats(geometry.dtype, key="bf16", value=None)
+    cost = SequenceCost.of(geometry, formats)
+    found = sglang_pool(cost, formats, 19 * GIB, SglangSettings(state_slots=3))
+    assert found.state_slots == 3
+    assert found.max_total_num_tokens == (19 * GIB - 4 * 48 * 3_207_168) // 65_536
+
+
 def test_tokens_divided_among_ranks_are_not_guessed():
-    with pytest.raises(UsageError, match="whose layers all keep every token"):
+    with pytest.raises(UsageError, match="tokens divided among ranks are not modelled"):
         pool("deepseek-v3", GIB, tp=8, dcp=8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import tracemalloc
@@ -103,7 +104,7 @@ def test_a_built_in_name_ignores_case_and_says_that_it_is_built_in():
     ("wrong", "suggested"),
     [
         ("llama3.1-8b", "llama-3.1-8b"),
-        ("Qwen/Qwen3-8B-Instruct", "qwen3-8b"),
+        ("Qwen3-8B-Instruct", "qwen3-8b"),
         ("gemma-3-27", "gemma-3-27b"),
     ],
 )
@@ -116,14 +117,41 @@ def test_a_wrong_name_is_answered_with_close_ones(wrong, suggested):
 def test_a_name_like_no_other_is_answered_with_where_to_look():
     with pytest.raises(UsageError) as caught:
         sources.load("zzzzzzzz" * 1000)
-    assert caught.value.hint == "give a path, or a name that `vmtool kv-estimate --list` shows"
+    assert caught.value.hint == (
+        "give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"
+    )
 
 
-@pytest.mark.parametrize(("name", "hub"), [("Qwen/Qwen3-8B", True), ("qwen3-9b", False)])
-def test_a_name_like_one_on_the_hub_is_answered_with_the_flag_that_fetches_it(name, hub):
-    with pytest.raises(UsageError) as caught:
-        sources.load(name)
-    assert ("--hub Qwen/Qwen3-8B" in caught.value.hint) is hub
+@pytest.mark.parametrize(
+    "spec",
+    ["owner/name", "https://huggingface.co/owner/name", "https://hf.co/owner/name/tree/main"],
+)
+def test_a_name_on_the_hub_and_its_address_are_fetched(fake_hub, spec):
+    assert sources.load(spec).name == "owner/name"
+    assert fake_hub == [("owner/name", "config.json")]
+
+
+def test_a_config_in_the_cache_is_not_fetched_again(fake_hub, monkeypatch, write_config):
+    path = write_config({**LLAMA, "num_hidden_layers": 3})
+    hub = sys.modules["huggingface_hub"]
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_: path)
+    assert len(sources.load("owner/name").layers) == 3
+    assert fake_hub == []
+
+
+def test_a_hub_that_does_not_answer_is_told_at_once(fake_hub, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
+    monkeypatch.setattr("urllib.request.urlopen", _no_answer)
+    hub = sys.modules["huggingface_hub"]
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_: None, raising=False)
+    monkeypatch.setattr(hub, "hf_hub_download", None, raising=False)
+    with pytest.raises(UnavailableError, match="the hub does not answer"):
+        sources.from_hub("owner/name")
+
+
+def _no_answer(*_, **__):
+    raise OSError("Network is unreachable")
 
 
 def test_quantisation_may_be_described_beside_the_config(tmp_path, write_config):
@@ -186,7 +214,7 @@ def test_an_unknown_override_is_refused(write_config):
 def fake_hub(monkeypatch, write_config):
     calls = []
 
-    def download(repository, filename):
+    def download(repository, filename, **_):
         calls.append((repository, filename))
         if repository == "owner/missing":
             raise OSError("404")
@@ -194,6 +222,8 @@ def fake_hub(monkeypatch, write_config):
 
     module = types.ModuleType("huggingface_hub")
     module.hf_hub_download = download
+    module.try_to_load_from_cache = lambda *_: None
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     return calls
 
@@ -206,11 +236,11 @@ def test_only_the_config_is_fetched_from_the_hub(fake_hub):
 
 
 def test_a_failed_download_is_unavailable(fake_hub):
-    with pytest.raises(UnavailableError, match="owner/missing could not be fetched: 404"):
+    with pytest.raises(UnavailableError, match="of owner/missing could not be fetched: 404"):
         sources.from_hub("owner/missing")
 
 
-@pytest.mark.parametrize("name", ["name", "a/b/c", "../etc/passwd", "a b/c", "https://x/y"])
+@pytest.mark.parametrize("name", ["name", "a/b/c", "../etc/passwd", "a b/c", "https://x/y/z"])
 def test_what_is_not_owner_and_name_is_refused(fake_hub, name):
     with pytest.raises(UsageError, match="owner/name"):
         sources.from_hub(name)

@@ -1,0 +1,109 @@
+"""``vmtool kv-estimate --as``: the lines that each engine would log, and what else it says."""
+
+import pytest
+from stored_runs import described
+
+from vmtool.units import MIB
+
+
+def test_as_vllm_prints_both_meanings(estimate):
+    # Source of the figures: vllm issue 40691, with as much memory as 1487 blocks take.
+    memory = 1487 * 16 * 784 * 4096
+    ran = estimate(f"qwen3.5-27b --budget {memory} --context 32k --as vllm")
+    assert "  GPU KV cache size: 290,864 tokens\n" in ran.stdout
+    assert ran.stdout.count("Maximum concurrency for 32,768 tokens per request: 33.04x") == 2
+    assert "before about 0.21" in ran.stdout
+
+
+def test_as_vllm_uses_the_format_that_it_makes_of_fp8(estimate):
+    # A latent of 656 B and index keys of 132 B in 61 layers: 111,689 blocks of 16 in 80 GiB.
+    line = "deepseek-v3.2 --budget 80GiB --as vllm --dtype"
+    text = estimate(f"{line} fp8").stdout
+    assert text.count("  GPU KV cache size: 1,787,024 tokens\n") == 2
+    assert "it stays fp8: 1,988,960 tokens" in " ".join(text.split())
+    assert estimate(f"{line} fp8 --json").document["format_k"] == "fp8_ds_mla"
+    same = estimate(f"{line} fp8_ds_mla").stdout
+    assert same.count("  GPU KV cache size: 1,787,024 tokens\n") == 2
+    assert "stays" not in same
+
+
+def test_as_vllm_says_that_it_would_not_start(estimate):
+    ran = estimate("llama-3.1-8b --budget 1GiB --context 16k --as vllm")
+    assert "vLLM refuses to start" in ran.stdout
+
+
+def test_as_sglang_prints_its_lines(estimate):
+    # Source of the figures: vllm issue 21348, with as much memory as those tokens take.
+    memory = 367_404 * 94 * 2 * 128 * 2
+    line = f"qwen3-235b-a22b --tp 4 --dtype bf16 --budget {memory} --as sglang"
+    text = estimate(line).stdout
+    sizes = "#tokens: 367404, K size: 8.23 GB, V size: 8.23 GB"
+    assert f"  KV Cache is allocated. {sizes}\n" in text
+    assert f"  KV Cache is allocated. dtype: torch.bfloat16, {sizes}\n" in text
+    assert text.count("  max_total_num_tokens=367404\n") == 2
+    assert "pages of 1 token" in " ".join(text.split())
+    paged = estimate(f"{line} --block 16 --json").document
+    assert (paged["pool"]["page_tokens"], paged["pool"]["max_total_num_tokens"]) == (16, 367_392)
+    assert "SGLang refuses to start" in estimate("gpt2 --budget 1KiB --as sglang").stdout
+
+
+def test_as_llama_cpp_prints_its_lines(estimate):
+    # Source of the figures: unsloth issue 10489.
+    ran = estimate("gemma-4-12b --dtype q8_0 --budget 4GiB --as llama.cpp --json")
+    assert [buffer["cells"] for buffer in ran.document["buffers"]] == [262_144, 1536]
+    assert ran.document["total_bytes"] == (2176 + 255) * MIB
+    assert (
+        "size = 2176.00 MiB (262144 cells,   8 layers,  1/1 seqs)" in ran.document["log_lines"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "document"),
+    [
+        ("llama-3.1-8b", "vmtool.kv-estimate"),
+        ("llama-3.1-8b --budget 40GiB --explain", "vmtool.kv-estimate"),
+        ("starcoder2-15b --budget 40GiB", "vmtool.kv-estimate"),
+        ("gemma-3-27b --budget 80GiB --sequences 4", "vmtool.kv-estimate"),
+        ("llama-3.1-8b --compare dtype=bf16,fp8_ds_mla", "vmtool.kv-estimate.compare"),
+        ("llama-3.1-8b --compare tp=1,2 --budget 8GiB --as vllm", "vmtool.kv-estimate.compare"),
+        ("llama-3.1-8b --sweep context=1k..4k", "vmtool.kv-estimate.sweep"),
+        ("--list", "vmtool.kv-estimate.models"),
+        ("qwen3.5-27b --budget 20GiB --as vllm", "vmtool.kv-estimate.vllm"),
+        ("qwen3.5-27b --budget 20GiB --as vllm@0.20", "vmtool.kv-estimate.vllm"),
+        ("gemma-3-27b --budget 20GiB --as sglang", "vmtool.kv-estimate.sglang"),
+        ("qwen3.5-27b --budget 20GiB --as llama.cpp", "vmtool.kv-estimate.llama.cpp"),
+    ],
+)
+def test_each_document_is_as_its_schema_describes(estimate, line, document):
+    ran = estimate(f"{line} --json")
+    assert (ran.code, ran.document["schema"]) == (0, document)
+    described(ran.document)
+
+
+def test_engines_of_a_comparison_are_told_in_their_own_unit(estimate):
+    rows = estimate(
+        "llama-3.1-8b --budget 8GiB --context 8k --as vllm --compare tp=1,2 --json"
+    ).document["rows"]
+    assert [row["engine_tokens"] for row in rows] == [65_536, 131_072]
+
+
+def test_older_versions_of_vllm_are_told_apart(estimate):
+    line = "qwen3.5-27b --budget 20GiB --context 32k --state-blocks all --as"
+    assert estimate(f"{line} vllm@0.20").code == 0
+    ran = estimate(f"{line} vllm")
+    assert ran.code == 2
+    assert "has no state mode all any more" in ran.stderr
+
+
+def test_sglang_tells_its_windows_and_states(estimate):
+    text = estimate("gemma-3-27b --budget 20GiB --as sglang").stdout
+    assert "Use sliding window memory pool. full_layer_tokens=" in text
+    text = estimate("qwen3.5-27b --budget 20GiB --as sglang").stdout
+    assert "Mamba Cache is allocated. max_mamba_cache_size: " in text
+
+
+def test_llama_cpp_may_keep_the_whole_window_and_states_besides(estimate):
+    whole = estimate("gemma-3-12b --budget 80GiB --as llama.cpp --context 8k --swa-full --json")
+    assert [buffer["cells"] for buffer in whole.document["buffers"]] == [8192, 8192]
+    text = estimate("qwen3.5-27b --budget 80GiB --as llama.cpp --context 8k").stdout
+    assert "llama_memory_recurrent: size = " in text
