@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.formats import choose_formats
+from vmtool.kv.formats import choose_formats, stored_formats
 from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
 from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
@@ -354,10 +354,6 @@ def _format_summary(formats: Formats) -> str:
 
 
 def _packed_format(question: Question) -> str:
-    if not question.formats.key.name.startswith("fp8"):
-        return ""
-    from vmtool.kv.engines.vllm import stored_formats  # noqa: PLC0415 - few questions need it
-
     packed = stored_formats(question.geometry, question.formats).key.name
     return packed if packed != question.formats.key.name else ""
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.geometry import TensorRole
+from vmtool.kv.geometry import LayerKind, TensorRole
 
 if TYPE_CHECKING:
-    from vmtool.kv.geometry import StateTensor, Tensor
+    from vmtool.kv.geometry import ModelGeometry, StateTensor, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +237,17 @@ def choose_formats(
     if value is not None:
         chosen = replace(chosen, value=find_format(value))
     return chosen
+
+
+def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
+    """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are unchanged.
+
+    It packs fp8 latents of sparse attention with scales, and positions in 16 bits.
+    """
+    name = formats.key.name
+    if name.startswith("fp8") and not name.startswith("fp8_ds"):
+        for layer in geometry.layers:
+            if any(tensor.role is TensorRole.INDEX for tensor in layer.tensors):
+                packed = "fp8_ds_v4" if layer.kind is LayerKind.COMPRESSED else "fp8_ds_mla"
+                return replace(formats, key=FORMATS[packed])
+    return formats

@@ -52,6 +52,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
     from vmtool.kv.cost import SequenceCost  # noqa: PLC0415 - each engine is loaded alone
     from vmtool.kv.engines import vllm  # noqa: PLC0415
     from vmtool.kv.engines.results import VllmResult  # noqa: PLC0415
+    from vmtool.kv.formats import stored_formats  # noqa: PLC0415
 
     newer = _version(version) >= _NEWER_SINCE
     if settings.state_mode == "all" and newer:
@@ -61,7 +62,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
         )
     budget = _budget(question, "vllm", settings.num_blocks)
     geometry = vllm.served_geometry(question.geometry)
-    formats = vllm.stored_formats(geometry, question.formats)
+    formats = stored_formats(geometry, question.formats)
     pool = vllm.vllm_pool(SequenceCost.of(geometry, formats), budget, settings)
     plain = None
     if formats != question.formats:

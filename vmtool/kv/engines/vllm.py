@@ -17,12 +17,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.formats import FORMATS
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import LayerCost, SequenceCost
-    from vmtool.kv.formats import Formats
     from vmtool.kv.geometry import Extent, ModelGeometry
 
 #: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
@@ -151,20 +149,6 @@ def served_geometry(geometry: ModelGeometry) -> ModelGeometry:
             for layer in geometry.layers
         ),
     )
-
-
-def stored_formats(geometry: ModelGeometry, formats: Formats) -> Formats:
-    """Return the formats that vLLM's ``FLASHMLA_SPARSE`` makes of *formats*; most are unchanged.
-
-    It packs fp8 latents of sparse attention with scales, and positions in 16 bits.
-    """
-    name = formats.key.name
-    if name.startswith("fp8") and not name.startswith("fp8_ds"):
-        for layer in geometry.layers:
-            if any(tensor.role is TensorRole.INDEX for tensor in layer.tensors):
-                packed = "fp8_ds_v4" if layer.kind is LayerKind.COMPRESSED else "fp8_ds_mla"
-                return replace(formats, key=FORMATS[packed])
-    return formats
 
 
 def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPool:

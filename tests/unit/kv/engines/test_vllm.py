@@ -10,10 +10,9 @@ from vmtool.kv.cost import SequenceCost
 from vmtool.kv.engines.vllm import (
     VllmSettings,
     log_lines,
-    stored_formats,
     vllm_pool,
 )
-from vmtool.kv.formats import choose_formats
+from vmtool.kv.formats import choose_formats, stored_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.units import GIB
 
