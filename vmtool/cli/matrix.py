@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.options import COUNT, SIZE, Command, backing_options, load_cost, output_options
-from vmtool.cli.output import Output
+from vmtool import __version__
+from vmtool.cli.options import (
+    COUNT,
+    SIZE,
+    Command,
+    backing_options,
+    html_option,
+    load_cost,
+    output_options,
+)
+from vmtool.cli.output import Output, command_line
 from vmtool.cli.stress_options import (
     into_settings,
     matrix_settings,
@@ -45,6 +54,7 @@ def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     help="The length of the model's sequence; 128k is 131,072.  [default: 8k]",
 )
 @matrix_settings
+@html_option
 @output_options
 @into_settings
 def command(
@@ -54,6 +64,7 @@ def command(
     model: str | None,
     context: int | None,
     hang_ns: int,
+    html: str | None,
     as_json: bool,
     path: str,
     quiet: bool,
@@ -70,7 +81,7 @@ def command(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
-    from vmtool.report.matrix import to_text
+    from vmtool.report.matrix import to_html, to_text
     from vmtool.stress.matrix import run_matrix
     from vmtool.stress.plan import method_names
 
@@ -104,6 +115,7 @@ def command(
             progress=lambda done, total: show(lambda: line(done, total)),
         )
     output.emit(result, lambda console: to_text(result, console))
+    output.save(html, lambda: to_html(result, command=command_line(), version=__version__))
     if not result.complete:
         output.notice("interrupted; everything is released, the matrix is partial")
         return ExitCode.INTERRUPTED

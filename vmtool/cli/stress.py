@@ -135,7 +135,7 @@ def _run(
 
 
 def _write_files(output: Output, control: StressControl, result: StressResult) -> None:
-    """Write the result as the files that were asked for beside it."""
+    """Write the result as the files that were requested beside it."""
 
     def page() -> str:
         from vmtool.report.stress_page import to_html
@@ -154,9 +154,17 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 def _show_warnings(output: Output, result: StressResult) -> None:
     from vmtool.report.checks import advice_text
 
+    shown: dict[str, list[str]] = {}
     for advice in result.warnings:
+        shown.setdefault(advice.kind, []).append(advice.method or "")
+        if len(shown[advice.kind]) > 1:
+            continue
         message, remedy = advice_text(advice)
         output.notice(f"warning: {message}\n  {remedy}")
+    more = {kind: names[1:] for kind, names in shown.items() if len(names) > 1}
+    if more:
+        words = "; ".join(f"{kind} with {', '.join(names)}" for kind, names in more.items())
+        output.notice(f"the same of other methods: {words} (--explain shows them)")
 
 
 def _required(name: str, result: StressResult) -> Check:

@@ -422,4 +422,4 @@ def huge_text(found: Recommendation) -> str | None:
 def method_option_words(method: str) -> str:
     """Return *method* as the options that ask for it."""
     base = base_method(method)
-    return base if base == method else f"{base} with --huge"
+    return base if base == method else f"{base} --huge"

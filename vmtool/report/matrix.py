@@ -1,4 +1,4 @@
-"""A matrix of stress as text: which granule to use, and what every cell costs."""
+"""A matrix of stress as text and as a page: which granule to use, what every cell costs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from vmtool.documents import encode
 from vmtool.report.checks import method_option_words
+from vmtool.report.page import details, download, facts, flat, glossary, page, section, tag
+from vmtool.report.page import table as html_table
+from vmtool.report.stress import conditions_line
 from vmtool.report.table import paragraph, table
+from vmtool.results import document_of
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from collections.abc import Sequence
+
+    from rich.console import Console
 
     from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult
 
@@ -23,18 +30,11 @@ def to_text(result: MatrixResult, console: Console) -> None:
         console.print(f"on {result.device}")
     if result.granules:
         console.print()
-        console.print(_granule_table(result))
+        console.print(table(*_granule_rows(result), left=2))
     console.print()
-    methods = list(dict.fromkeys(cell.method for cell in result.cells))
-    words = "one cycle: the medians of commit, touch and release together"
-    if len(methods) > 1:
-        words += (
-            '; "fastest" means that its interval lies below all others and that the next is at '
-            "least 5 % slower"
-        )
-    console.print(paragraph(words))
+    console.print(paragraph(_reading(result)))
     console.print()
-    console.print(_cell_table(result, methods))
+    console.print(table(*_cell_rows(result), left=2, label=2))
     failed = [cell for cell in result.cells if cell.failed]
     console.print()
     console.print(
@@ -65,14 +65,50 @@ def answer(result: MatrixResult) -> str:
     return text
 
 
-def _granule_table(result: MatrixResult) -> RenderableType:
-    headings = ["granule", "best method", "per GiB"]
+def to_html(result: MatrixResult, *, command: Sequence[str], version: str) -> str:
+    """Return the page of *result*.
+
+    Args:
+        result: What was found.
+        command: The command line that made it.
+        version: The version of vmtool that made it.
+    """
+    conditions = result.conditions
+    where = None
+    if conditions is not None:
+        where = conditions_line(conditions, result.settings.label, result.machine)
+    return page(
+        f"vmtool matrix: {where}" if where else "vmtool matrix",
+        tag("h1", "vmtool matrix"),
+        tag("p", answer(result), class_=f"state {'good' if result.passed else 'bad'}"),
+        tag("p", where, class_="soft") if where else "",
+        section("Granules", html_table(*_granule_rows(result))),
+        section("One cycle of every cell", html_table(*_cell_rows(result))),
+        details("How to read this", tag("p", _reading(result))),
+        details("Machine", facts(flat("", result.machine))),
+        glossary(),
+        download("vmtool-matrix.json", encode(result, document_of(result).head(list(command)))),
+        tag("p", tag("code", " ".join(command)), f", made by vmtool {version}", class_="soft"),
+    )
+
+
+def _reading(result: MatrixResult) -> str:
+    words = "one cycle: the medians of commit, touch and release together"
+    if len({cell.method for cell in result.cells}) > 1:
+        words += (
+            '; "fastest" means that its interval lies below all others and that the next is at '
+            "least 5 % slower"
+        )
+    return words
+
+
+def _granule_rows(result: MatrixResult) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows: each granule with its best method, cost and waste."""
     huge = any(choice.without_huge_ns is not None for choice in result.granules)
     waste = result.model is not None
+    headings = ["granule", "best method", "per GiB"]
     headings += ["without --huge"] * huge + ["waste", "per used GiB"] * waste
-    return table(
-        headings, [_granule_row(c, huge=huge, waste=waste) for c in result.granules], left=2
-    )
+    return headings, [_granule_row(c, huge=huge, waste=waste) for c in result.granules]
 
 
 def _granule_row(choice: GranuleChoice, *, huge: bool, waste: bool) -> list[str]:
@@ -93,7 +129,9 @@ def _granule_row(choice: GranuleChoice, *, huge: bool, waste: bool) -> list[str]
     return row
 
 
-def _cell_table(result: MatrixResult, methods: list[str]) -> RenderableType:
+def _cell_rows(result: MatrixResult) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows: one cycle of every cell, and the fastest method of a row."""
+    methods = list(dict.fromkeys(cell.method for cell in result.cells))
     rows: dict[tuple[int, str], dict[str, MatrixCell]] = {}
     for cell in result.cells:
         rows.setdefault((cell.granule_bytes, cell.pattern), {})[cell.method] = cell
@@ -107,7 +145,7 @@ def _cell_table(result: MatrixResult, methods: list[str]) -> RenderableType:
         headings.append("fastest")
         for line, key in zip(lines, rows, strict=True):
             line.append(winners.get(key) or "no clear winner")
-    return table(headings, lines, left=2, label=2)
+    return headings, lines
 
 
 def _cell(cell: MatrixCell | None) -> str:

@@ -129,7 +129,7 @@ def answer(result: StressResult) -> str:
     system = result.machine.get("system", {}).get("os", "")
     if result.recommendation is not None:
         return f"{recommendation_text(result.recommendation, system)}; {checks}"
-    costs = [(m.method, cost) for m in result.methods if (cost := _cycle_ns(m)) is not None]
+    costs = [(m.method, cost) for m in result.methods if (cost := cycle_ns(m)) is not None]
     if not costs:
         return checks
     granule = format_size(result.settings.granule_bytes)
@@ -140,7 +140,8 @@ def answer(result: StressResult) -> str:
     )
 
 
-def _cycle_ns(method: MethodResult) -> int | None:
+def cycle_ns(method: MethodResult) -> int | None:
+    """Return the medians of commit, touch and release together."""
     found = [
         phase.summary.median_ns
         for phase in method.phases
@@ -154,7 +155,7 @@ def _spread(result: StressResult, name: str) -> str:
     costs = [
         cost
         for run in result.runs
-        if (method := run.method(name)) is not None and (cost := _cycle_ns(method)) is not None
+        if (method := run.method(name)) is not None and (cost := cycle_ns(method)) is not None
     ]
     if len(costs) < 2:
         return ""
@@ -215,7 +216,7 @@ def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> 
 
 
 def _method_line(method: MethodResult, result: StressResult) -> Text:
-    cost = _cycle_ns(method)
+    cost = cycle_ns(method)
     each = (
         "" if cost is None else f"{format_duration(cost)} a cycle{_spread(result, method.method)}, "
     )

@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from vmtool.documents import encode
 from vmtool.report.chart import Series, histogram_chart, timeline_chart
 from vmtool.report.checks import (
     advice_text,
     describe,
     hint,
     huge_text,
-    recommendation_text,
-    summarize,
 )
 from vmtool.report.page import (
     Markup,
     check,
     checks,
+    details,
+    download,
     facts,
     figure,
     flat,
+    glossary,
     grid,
     join,
     page,
@@ -28,8 +30,16 @@ from vmtool.report.page import (
     table,
     tag,
 )
-from vmtool.report.stress import HEADINGS, call_rows, conditions_line, unmapping_words
+from vmtool.report.stress import (
+    HEADINGS,
+    answer,
+    call_rows,
+    conditions_line,
+    cycle_ns,
+    unmapping_words,
+)
 from vmtool.report.table import backing_label
+from vmtool.results import document_of
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
@@ -44,10 +54,21 @@ if TYPE_CHECKING:
         StressResult,
     )
 
-_STATISTICS: Final = ("median", "p90", "p99", "p999", "max")
+_STATISTICS: Final = ("median", "mean", "p90", "p99", "p999", "max")
 _TITLES: Final = {"charge": "Commit charge"}
-# More lines than this cannot be told apart.
+# More lines than this cannot be distinguished.
 _MOST_WORKERS: Final = 8
+_READING: Final = """\
+A cycle is one commit and the release of what it committed. Its cost is the medians of commit, touch and
+release together: commit alone only changes page tables, and the first touch pays for the pages.
+
+A histogram shows how many samples took how long, on a logarithmic axis; the lines are the median and the
+99th percentile.
+
+At checkpoints the kernel's counters are compared with what vmtool expects; a difference beyond the allowed
+range is a failed check. A slope whose whole interval is above zero, and whose growth exceeds what an
+interpreter takes while it warms up, is a leak.
+"""
 
 
 def to_html(result: StressResult, *, command: Sequence[str], version: str) -> str:
@@ -59,19 +80,32 @@ def to_html(result: StressResult, *, command: Sequence[str], version: str) -> st
         version: The version of vmtool that made it.
     """
     return page(
-        "vmtool stress",
+        _title(result),
         tag("h1", "vmtool stress"),
-        tag("p", tag("code", " ".join(command)), class_="soft"),
         _state(result),
-        section("Checks", _accidents(result), _checks(result), _warnings(result)),
+        _accidents(result),
         section("Latency", *(_method(method) for method in result.methods), _unmapping(result)),
-        section("Counters over time", *_counters(result.checkpoints)),
+        section("Runs", _runs(result)),
+        section("Checks", _checks(result), _warnings(result)),
         section("Growth per cycle", _slopes(result)),
+        section("Counters over time", *_counters(result.checkpoints)),
         section("Scaling", _scaling(result)),
-        section("Settings", facts(_settings(result))),
-        section("Machine", facts(flat("", result.machine))),
-        tag("p", f"made by vmtool {version}", class_="soft"),
+        details("Settings", facts(_settings(result))),
+        details("Machine", facts(flat("", result.machine))),
+        details("How to read this", *(tag("p", text) for text in _READING.split("\n\n"))),
+        glossary(),
+        download("vmtool-stress.json", encode(result, document_of(result).head(list(command)))),
+        tag("p", tag("code", " ".join(command)), f", made by vmtool {version}", class_="soft"),
     )
+
+
+def _title(result: StressResult) -> str:
+    """Return a title that separates this page from others."""
+    conditions = result.conditions
+    parts = [result.settings.label]
+    if conditions is not None:
+        parts += [conditions.host, conditions.started]
+    return ": ".join(["vmtool stress", *filter(None, [", ".join(filter(None, parts))])])
 
 
 def show_counter(counter: str) -> Callable[[int], str]:
@@ -86,22 +120,38 @@ def counter_title(counter: str) -> str:
 
 def _state(result: StressResult) -> Markup:
     good = result.passed and result.outcome is Outcome.COMPLETE
-    system = result.machine.get("system", {}).get("os", "")
-    best = result.recommendation
-    conditions = result.conditions
+    best, conditions = result.recommendation, result.conditions
+    machine = result.machine.get("system", {})
+    words = [
+        backing_label(result.settings.backing, result.device),
+        str(machine.get("cpu_model") or ""),
+    ]
+    if conditions is not None:
+        words.append(conditions_line(conditions, result.settings.label, result.machine))
+    huge = huge_text(best) if best is not None else None
     return join(
-        tag("p", f"on {backing_label(result.settings.backing, result.device)}"),
-        tag("p", conditions_line(conditions, result.settings.label, result.machine))
-        if conditions
-        else "",
-        tag(
-            "p",
-            f"{result.outcome.value}; checks: {summarize(result.checks)}",
-            class_=f"state {'good' if good else 'bad'}",
-        ),
-        tag("p", recommendation_text(best, system)) if best else "",
-        tag("p", huge) if best and (huge := huge_text(best)) else "",
+        tag("p", answer(result), class_=f"state {'good' if good else 'bad'}"),
+        tag("p", huge) if huge else "",
+        tag("p", ", ".join(filter(None, words)), class_="soft"),
     )
+
+
+def _runs(result: StressResult) -> Markup:
+    """Return the cycle of each method in each run: what one process measures depends on chance."""
+    if len(result.runs) < 2:
+        return Markup()
+    names = [method.method for method in result.methods]
+    rows = [
+        (
+            f"run {run.index + 1}",
+            *(
+                _duration(None if (found := run.method(name)) is None else cycle_ns(found))
+                for name in names
+            ),
+        )
+        for run in result.runs
+    ]
+    return table(("one cycle", *names), rows)
 
 
 def _accidents(result: StressResult) -> Markup:
@@ -168,7 +218,7 @@ def _method(method: MethodResult) -> Markup:
     return join(
         tag("h3", method.method),
         tag("p", f"{rates}, {format_size(round(method.bytes_per_s))} a second"),
-        table(("", "median", "p90", "p99", "p99.9", "max", "samples"), rows),
+        table(("", "median", "mean", "p90", "p99", "p99.9", "max", "samples"), rows),
         grid([_histogram(method.method, phase) for phase in method.phases]),
         table(HEADINGS, call_rows(method)),
     )
@@ -194,7 +244,7 @@ def _duration(ns: int | None) -> str:
 
 
 def _counters(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
-    """Return a chart of each ledger for each method, one line a worker, and for the processes."""
+    """Return a chart of each counter for each method, one line a worker, and for the processes."""
     kept = [point for point in checkpoints if point.worker < _MOST_WORKERS]
     if not kept:
         return []
@@ -208,6 +258,9 @@ def _counters(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
     ]
     for method in dict.fromkeys(point.method for point in kept):
         lanes = _by_worker(point for point in kept if point.method == method)
+        lanes = [lane for lane in lanes if len(lane) > 1]  # one point is no series
+        if not lanes:
+            continue
         parts.append(tag("h3", f"The reserved ranges, {method}"))
         names = dict.fromkeys(r.counter for lane in lanes for point in lane for r in point.buffers)
         parts.append(grid([figure(counter_title(name), _expected(name, lanes)) for name in names]))
@@ -232,7 +285,7 @@ def _expected(counter: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
         series.append(Series("first", [(at, reading.observed) for at, reading in found]))
         series.append(Series("second", [(at, reading.expected) for at, reading in found]))
         band = [(at, reading.low, reading.high) for at, reading in found]
-    # With several lines the bands would lie over each other and tell nothing.
+    # With several lines the bands would lie over each other.
     return timeline_chart(
         f"{counter_title(counter)} of the reserved ranges over time",
         [line for line in series if line.points],

@@ -54,7 +54,7 @@ class StressSettings:
         touch: ``none``, ``first`` (a few bytes of each 4 KiB) or ``full``.
         verify: ``off``, ``sample`` (two 4 KiB pieces of each granule) or ``full``.
         huge: Whether every method asks for huge pages.
-        inject: Faults that were asked for, such as ``mmap:3=ENOMEM``.
+        inject: Faults to inject, such as ``mmap:3=ENOMEM``.
         chunk_bytes: Of one physical handle of a device; ``None`` for the host, or what the driver
             recommends.
         retain_bytes: What a pool keeps unmapped at most; ``None``: everything.
@@ -290,7 +290,7 @@ class UnmapResult:
     """Whether unmapping waited for work that was running elsewhere on the device.
 
     Attributes:
-        waited: ``None`` if the work never lasted long enough to tell.
+        waited: ``None`` if the work never lasted long enough.
         rounds: How often unmapping was timed, idle and busy.
         idle_ns: The median of one cuMemUnmap on an idle device.
         busy_ns: The same while another range was being filled.
@@ -331,7 +331,7 @@ class Recommendation:
 
     Attributes:
         method: Its name; ``+huge`` at the end asks for huge pages.
-        reason: ``fastest``, or ``promises-more``: *fastest* is at most 5 % faster and keeps less.
+        reason: ``fastest``, or ``promises-more``: *fastest* is at most 5 % faster, or not clearly, and keeps less.
         cycle_ns: The medians of commit, touch and release together, by method.
         fastest: The method with the cheapest cycle.
         without_huge: The same method without huge pages, where both were measured.
@@ -387,7 +387,7 @@ class RunResult:
         outcome: How it ended.
         wall_ns: From its first worker's start to the last one's end.
         order: The methods in the order in which this run took turns.
-        methods: In the order asked for.
+        methods: In the order requested.
     """
 
     index: int
@@ -406,7 +406,7 @@ class StressResult:
     """The result of ``vmtool stress``.
 
     Attributes:
-        settings: What was asked for.
+        settings: What was requested.
         outcome: How it ended.
         wall_ns: From the first worker's start to the last one's end.
         overhead_ns: What the harness adds to one sample: the median of an empty phase.
@@ -419,8 +419,8 @@ class StressResult:
             peak, added up; ``None`` where not available.
         budget_reached: Whether *peak_committed_bytes* came within one granule a thread of the
             budget.
-        hold: The whole budget committed at once, where that was asked for.
-        methods: All runs together, in the order asked for.
+        hold: The whole budget committed at once, where that was requested.
+        methods: All runs together, in the order requested.
         runs: Each run apart, in the order they ran.
         checkpoints: Bounded: long runs keep evenly spaced ones.
         checkpoint_share: The part of the workers' time that checkpoints took.

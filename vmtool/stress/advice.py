@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.check import Value
-    from vmtool.results.stress import MethodResult, PhaseResult, StressResult
+    from vmtool.results.stress import MethodResult, PhaseResult, RunResult, StressResult
 
 _FEW_SAMPLES: Final = 100
 _OUTLIER: Final = 10  # times the median
@@ -28,17 +28,26 @@ _WORTH_IT: Final = 1.05
 _PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 
 
-def recommend(methods: Sequence[MethodResult]) -> Recommendation | None:
+def recommend(
+    methods: Sequence[MethodResult], runs: Sequence[RunResult] = ()
+) -> Recommendation | None:
     """Return the method to use here, if several were measured.
 
-    The cheapest cycle (the medians of commit, touch and release) wins; a difference below 5 % goes
-    to the method that promises more.
+    The cheapest cycle (the medians of commit, touch and release) wins. A method that promises more
+    is preferred where its cycle costs at most 5 % more, or where the two are not clearly apart: its
+    best run is no worse than the worst of the cheapest method.
     """
     costs = {m.method: cost for m in methods if (cost := cycle_ns(m)) is not None}
     if len(costs) < 2:
         return None
     fastest = min(costs, key=lambda name: costs[name])
-    near = [name for name in costs if costs[name] <= costs[fastest] * _WORTH_IT]
+    worst = max(_run_costs(runs, fastest), default=0)
+    near = [
+        name
+        for name in costs
+        if costs[name] <= costs[fastest] * _WORTH_IT
+        or min(_run_costs(runs, name), default=worst + 1) <= worst
+    ]
     best = min(near, key=lambda name: (_rank(base_method(name)), costs[name]))
     other = base_method(best) if best.endswith(HUGE) else best + HUGE
     factor = without = None
@@ -78,6 +87,13 @@ def cycle_ns(method: MethodResult) -> int | None:
     ]
     known = [median for median in medians if median is not None]
     return sum(known) if len(known) >= 2 else None
+
+
+def _run_costs(runs: Sequence[RunResult], name: str) -> list[int]:
+    found = (run.method(name) for run in runs)
+    return [
+        cost for method in found if method is not None and (cost := cycle_ns(method)) is not None
+    ]
 
 
 def _rank(method: str) -> int:

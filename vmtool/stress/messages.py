@@ -60,7 +60,7 @@ class WorkerReport:
     """What one worker found, so far or in the end.
 
     Attributes:
-        complete: Whether it ended by itself with everything asked for.
+        complete: Whether it ended by itself with everything that was requested.
         interrupted: Whether it was asked to stop before.
         checkpoints: Kept by the parent, to whom each is sent when it is taken.
         methods: In a report of a worker that goes on without their phases, which are sent apart.

@@ -1,4 +1,4 @@
-"""What a stress run will do: defaults filled in, bad values refused, needs held against limits."""
+"""What a stress run will do: defaults filled in, bad values refused, needs compared with limits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def with_huge(
 
     Args:
         methods: Those of the backing.
-        settings: What was asked for.
+        settings: What was requested.
         thp: The mode of transparent huge pages; only ``madvise`` gives them on request.
     """
     chosen = settings.huge or settings.huge_page_bytes is not None

@@ -7,6 +7,7 @@ from stored_runs import gaussian, method, run
 
 from vmtool.machine import read_facts
 from vmtool.report.checks import advice_text, huge_text, recommendation_text
+from vmtool.results.stress import Outcome, RunResult
 from vmtool.stress.advice import recommend, warn
 from vmtool.units import MIB
 
@@ -114,6 +115,31 @@ def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
     assert "advise is not clearly faster" in recommendation_text(found, "Linux")
 
 
+def test_methods_whose_runs_overlap_are_a_tie():
+    slow, fast = gaussian(2, 23_000, 500), gaussian(3, 20_000, 500)
+    methods = [_method("fixed", touch=slow), _method("advise", touch=fast)]
+
+    def runs(*touches):
+        return [
+            RunResult(
+                i,
+                Outcome.COMPLETE,
+                1,
+                ("fixed", "advise"),
+                tuple(
+                    _method(name, touch=[cost] * 9)
+                    for name, cost in zip(("fixed", "advise"), pair, strict=False)
+                ),
+            )
+            for i, pair in enumerate(touches)
+        ]
+
+    apart = runs((23_000, 20_000), (24_000, 20_500), (22_500, 19_000))
+    assert recommend(methods, apart).method == "advise"
+    mixed = runs((23_000, 20_000), (19_500, 20_500), (26_000, 19_000))
+    assert recommend(methods, mixed).method == "fixed"
+
+
 def test_huge_pages_are_recommended_with_their_factor():
     slow, fast = gaussian(2, 80_000, 500), gaussian(3, 20_000, 500)
     found = recommend([_method("fixed", touch=slow), _method("fixed+huge", touch=fast)])
@@ -121,7 +147,7 @@ def test_huge_pages_are_recommended_with_their_factor():
     assert found.huge_factor == pytest.approx(
         found.cycle_ns["fixed"] / found.cycle_ns["fixed+huge"]
     )
-    assert "use fixed with --huge" in recommendation_text(found, "Linux")
+    assert "use fixed --huge" in recommendation_text(found, "Linux")
     assert "times faster" in huge_text(found)
 
 

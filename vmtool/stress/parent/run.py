@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
-#: A worker that was told to stop has this long to give everything back before it is killed.
+#: A worker that was asked to stop has this long to give everything back before it is killed.
 _GRACE_NS: Final = 10 * 10**9
 #: Loading Python on a busy machine is no hang, whatever the user's timeout for operations is.
 _START_NS: Final = 60 * 10**9
@@ -353,7 +353,7 @@ def _assemble(
         resident_before_bytes=first.resident_before_bytes if first else None,
         resident_after_bytes=first.resident_after_bytes if first else None,
         methods=methods,
-        recommendation=recommend(methods),
+        recommendation=recommend(methods, results),
         scaling=_scaling(settings, single, methods),
         checkpoints=checkpoints,
         checkpoint_share=sum(r.checkpoint_ns for r in reports) / busy if busy else 0.0,
@@ -404,7 +404,7 @@ def _hold(reports: Sequence[WorkerReport]) -> HoldResult | None:
 def _machine(facts: MachineFacts, backing: str) -> dict[str, Any]:
     """Return what is recorded about the machine: its facts, and those of the device in use."""
     recorded: dict[str, Any] = plain(facts)
-    with suppress(VmtoolError):  # a driver that has failed tells no more; the result says that
+    with suppress(VmtoolError):  # a driver that has failed answers no more; the result says so
         device = describe_device(backing)
         if device is not None:
             recorded["device"] = plain(device)

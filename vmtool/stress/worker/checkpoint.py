@@ -108,7 +108,7 @@ class Checkpoints:
         """
         began = perf_counter_ns()
         found = self._observer.compare(self._buffers, settled=settled)
-        methods = "+".join(dict.fromkeys(buffer.method for buffer in self._buffers))
+        methods = ", ".join(dict.fromkeys(buffer.method for buffer in self._buffers))
         with self._lock:
             self._add(began, cycle, methods, *found)
 

@@ -121,7 +121,7 @@ class HostContents:
         capacity: Its size in bytes.
         granule_bytes: The unit of operations.
         fill: What to write from.
-        buffer_id: Tells buffers apart (16 bits).
+        buffer_id: Identifies the buffer (16 bits).
         touch: ``none``, ``first`` or ``full``.
         verify: ``off``, ``sample`` or ``full``.
         zeroes: Whether the platform promises that fresh memory is zero.
@@ -237,7 +237,7 @@ class HostContents:
         return rotation * STRIDE
 
     def _write_heads(self, at: int, source: int) -> None:
-        """Write the first three words of each stretch; the third tells stretches apart."""
+        """Write the first three words of each stretch; the third differs between stretches."""
         to, end = at // 8, (at + self._piece) // 8
         word, last = source // 8, (source + self._piece) // 8
         for i in range(3):
@@ -342,7 +342,7 @@ class DeviceContents:
         copies: The way to the device's memory.
         reservation: Where the buffer is.
         granule_bytes: The unit of operations.
-        buffer_id: Tells buffers apart.
+        buffer_id: Identifies the buffer.
         touch: ``first`` (the first 4 KiB of each piece) or ``full``.
         verify: ``off``, ``sample`` (two stretches of 4 KiB) or ``full``.
         zeroes: Whether fresh memory is promised to be zero.
