@@ -186,3 +186,30 @@ def test_a_matrix_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkey
     assert ran.code == 5
     assert "the control group /cg/app leaves 20 MiB of 40 MiB" in ran.stderr
     assert "/cg/app/memory.max" in ran.stderr
+
+
+def test_a_probe_that_the_group_kills_is_no_number(vmtool_child, make_group):
+    join = make_group("memory", memory__max=40 * MIB)
+    ran = vmtool_child("limits", "mappings", "--method", "fixed", "--json", before=join)
+    if not ran.stdout:
+        pytest.skip("Python needs more than this group has")
+    (method,) = ran.document["kinds"][0]["methods"]
+    if method["outcome"] != "not found":
+        pytest.skip("the kernel let the probe have more than the group's limit")
+    assert ran.code == 1
+    assert method["reached"] is None
+    assert "control group" in method["cause"]
+    assert "no limit was found" in ran.stderr
+
+
+def test_a_replay_without_memory_is_refused_with_the_limit(vmtool, monkeypatch, tmp_path):
+    from vmtool.machine import read_facts
+
+    level = CgroupLevel("/cg/app", 2, limit_bytes=40 * MIB, used_bytes=40 * MIB)
+    tight = replace(read_facts(), cgroup=CgroupFacts((level,)))
+    monkeypatch.setattr("vmtool.machine.read_facts", lambda: tight)
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 10, "output_length": 5}\n', encoding="utf-8")
+    ran = vmtool("kv-replay", str(trace), "--model", "gemma-3-1b", "--backing", "host")
+    assert ran.code == 5, ran.stderr
+    assert "nothing is safe to commit: the control group /cg/app leaves 0 B of 40 MiB" in ran.stderr

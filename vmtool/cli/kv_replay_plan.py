@@ -229,6 +229,7 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
     Raises:
         UsageError: If ``--budget`` or ``--weights`` is not understood.
         UnavailableError: If this machine's memory is unknown.
+        RefusedError: If nothing is safe to take.
     """
     from vmtool.cli.kv_question import read_budget
     from vmtool.kv.results import Budget
@@ -286,13 +287,18 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
 def _safe(backing: VirtualBacking) -> int:
     from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
-    from vmtool.machine.preflight import page_table_bytes, safe_device_part
+    from vmtool.machine.preflight import (
+        page_table_bytes,
+        refuse_without_memory,
+        safe_device_part,
+    )
     from vmtool.units import MIB
 
     free = device_free(backing)
     if free is not None:
         return safe_device_part(free)
     facts = read_facts()
+    refuse_without_memory(facts)
     # The preflight counts the page tables too, and memory may become less until it looks.
     safe = facts.safe_bytes - page_table_bytes(facts.safe_bytes, facts.page_bytes)
     return safe * 9 // 10 // MIB * MIB

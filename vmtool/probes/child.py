@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import decode
 from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.machine import read_facts
+from vmtool.machine.kills import diagnose_kill
 from vmtool.memory import open_backing
 from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.governor import Tier
-from vmtool.memory.process import prefer_for_oom_kill, start_child, window
+from vmtool.memory.process import prefer_for_oom_kill, signal_name, start_child, window
 from vmtool.results.limits import ADDS_NONE
 from vmtool.units import align_up
 
@@ -90,6 +92,7 @@ def ask(
     """
     if stopping():
         return None
+    before = read_facts()
     with start_child("vmtool.probes.child", question, backing, method, str(number)) as child:
         try:
             for _ in range(round(_TIMEOUT_S / _TURN_S)):
@@ -107,7 +110,10 @@ def ask(
         return decode(Answer, json.loads(stdout))
     last = stderr.strip().splitlines()[-1:]
     code = child.returncode
-    return Answer(None, 0, last[0] if last else None, -code if code < 0 else code)
+    number = -code if code < 0 else code
+    error = last[0] if last else f"it got {signal_name(number)}" if code < 0 else None
+    cause = diagnose_kill(before, read_facts()).cause if error == "it got SIGKILL" else None
+    return Answer(None, 0, error, number, cause)
 
 
 def main(arguments: list[str]) -> int:

@@ -40,6 +40,11 @@ def to_text(result: LimitsResult, console: Console) -> None:
         for method in of_kind.methods:
             for line in _lines(of_kind.kind, method):
                 console.print(line)
+        if of_kind.kind == "commit" and _always_overcommits(result):
+            console.print(
+                "vm.overcommit_memory is 1: every commit is granted until addresses end, and the OOM "
+                "killer ends a process when more is touched than there is memory"
+            )
     if not result.complete:
         console.print("\ninterrupted: the search did not reach its end")
 
@@ -56,6 +61,11 @@ def answer(result: LimitsResult) -> str:
         else:
             parts.append(f"{_SHORT[of_kind.kind]}: not found")
     return "limits: " + "; ".join(parts)
+
+
+def _always_overcommits(result: LimitsResult) -> bool:
+    commit = result.machine.get("commit") if result.device is None else None
+    return isinstance(commit, dict) and commit.get("mode") == 1
 
 
 def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
