@@ -162,7 +162,7 @@ class VirtualBuffer(Owner):
             total = self._blocks.total
             if total == self._blocks.end:  # no holes: the common case
                 if end > total:
-                    self.commit(total, end - total)
+                    self._commit(total, end - total)
             else:
                 self._fill(end)
             self._length = nbytes
@@ -183,10 +183,10 @@ class VirtualBuffer(Owner):
             total = self._blocks.total
             if total == self._blocks.end:  # no holes: the common case
                 if total > keep:
-                    self.release(keep, total - keep)
+                    self._release(keep, total - keep)
             else:
                 for start, end in list(self._blocks.spans(keep, self.reservation.capacity)):
-                    self.release(start, end - start)
+                    self._release(start, end - start)
             self._length = nbytes
 
     def commit(self, offset: int, nbytes: int) -> None:
@@ -198,25 +198,7 @@ class VirtualBuffer(Owner):
             CallError: If the platform refuses; nothing was committed.
         """
         with self._lock:
-            reservation, lease = self._reservation, self._lease
-            if reservation is None:
-                raise ClosedError("the buffer is closed")
-            if lease is None or nbytes <= 0:
-                self._backing.commit(reservation, offset, nbytes)
-                return
-            try:
-                lease.grow(nbytes)
-            except BudgetError:
-                reservation.check_commit(offset, nbytes)  # an illegal span is the better error
-                raise
-            try:
-                self._backing.commit(reservation, offset, nbytes)
-            except QuarantineError:
-                self._charge_owned(lease)
-                raise
-            except BaseException:
-                lease.shrink(nbytes)
-                raise
+            self._commit(offset, nbytes)
 
     def release(self, offset: int, nbytes: int) -> None:
         """Release any committed span; the length stays as it is.
@@ -227,19 +209,7 @@ class VirtualBuffer(Owner):
             CallError: If the platform refuses; nothing was released.
         """
         with self._lock:
-            reservation = self._reservation
-            if reservation is None:
-                raise ClosedError("the buffer is closed")
-            if self._exports.made or self._exports.lent_bytes:
-                self._exports.check(offset, offset + nbytes)
-            try:
-                self._backing.release(reservation, offset, nbytes)
-            except QuarantineError:
-                if self._lease is not None:
-                    self._charge_owned(self._lease)
-                raise
-            if self._lease is not None:
-                self._lease.shrink(nbytes)
+            self._release(offset, nbytes)
 
     def view(self) -> memoryview:
         """Return a writable view of the length, valid while the buffer grows.
@@ -352,6 +322,42 @@ class VirtualBuffer(Owner):
             f"{format_size(self._capacity)}, {format_size(self.committed)} committed>"
         )
 
+    def _commit(self, offset: int, nbytes: int) -> None:
+        reservation, lease = self._reservation, self._lease
+        if reservation is None:
+            raise ClosedError("the buffer is closed")
+        if lease is None or nbytes <= 0:
+            self._backing.commit(reservation, offset, nbytes)
+            return
+        try:
+            lease.grow(nbytes)
+        except BudgetError:
+            reservation.check_commit(offset, nbytes)  # an illegal span is the better error
+            raise
+        try:
+            self._backing.commit(reservation, offset, nbytes)
+        except QuarantineError:
+            self._charge_owned(lease)
+            raise
+        except BaseException:
+            lease.shrink(nbytes)
+            raise
+
+    def _release(self, offset: int, nbytes: int) -> None:
+        reservation = self._reservation
+        if reservation is None:
+            raise ClosedError("the buffer is closed")
+        if self._exports.made or self._exports.lent_bytes:
+            self._exports.check(offset, offset + nbytes)
+        try:
+            self._backing.release(reservation, offset, nbytes)
+        except QuarantineError:
+            if self._lease is not None:
+                self._charge_owned(self._lease)
+            raise
+        if self._lease is not None:
+            self._lease.shrink(nbytes)
+
     def _export(self) -> Export:
         with self._lock:
             if not self.reservation.blocks.covers(0, self._length):
@@ -377,9 +383,9 @@ class VirtualBuffer(Owner):
         done: list[tuple[int, int]] = []
         try:
             for start, gap_end in list(self._blocks.gaps(0, end)):
-                self.commit(start, gap_end - start)
+                self._commit(start, gap_end - start)
                 done.append((start, gap_end - start))
         except BaseException:
             for start, nbytes in done:
-                self.release(start, nbytes)
+                self._release(start, nbytes)
             raise
