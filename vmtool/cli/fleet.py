@@ -92,7 +92,7 @@ def command(
     FILE is a result with --json of stress, check, granularity, doctor, limits, grow or inspect: one
     file a machine, JSON lines, gzip, a folder, or - for stdin. Machines that are alike are compared by
     the mean of their runs; at least 8 of them and 2 runs each are needed. The exit code is 3 if a
-    machine differs.
+    machine differs or has failed checks.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.app import COMMAND_AFTER
 
@@ -158,7 +158,7 @@ def _run(options: FleetOptions, output: Output) -> int:
         return ExitCode.INTERRUPTED
     if not fleet.results:
         return ExitCode.UNAVAILABLE
-    return ExitCode.CHECK_FAILED if result.outliers else ExitCode.DONE
+    return ExitCode.CHECK_FAILED if result.outliers or result.failed else ExitCode.DONE
 
 
 def _gather(options: FleetOptions, fleet: Fleet, stop: Callable[[], bool]) -> None:

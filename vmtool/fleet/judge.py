@@ -88,6 +88,10 @@ class Fleet:
             self.problems.append(found)
             return
         self.results += 1
+        if found.failed:
+            self.problems.append(
+                Problem(found.host, "checks", f"failed: {', '.join(found.failed)}")
+            )
         machine = self.machines.setdefault(found.host, Machine(found.host))
         machine.add(found)
         # Ten thousand machines have the same few facts: each text is kept once.

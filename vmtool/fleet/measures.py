@@ -54,6 +54,7 @@ class Reading:
         version: The version of vmtool that wrote it.
         facts: Facts of the machine and settings, by path.
         runs: The measures of each run, by path.
+        failed: Checks that failed, and the outcome if the command did not complete.
     """
 
     host: str
@@ -62,6 +63,7 @@ class Reading:
     version: str
     facts: Mapping[str, str]
     runs: tuple[Mapping[str, float], ...]
+    failed: tuple[str, ...] = ()
 
 
 def read_document(document: Mapping[str, Any], host: str, source: str) -> Reading:
@@ -93,7 +95,25 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Readin
         found = (*found, dict(_measures(of_all, prefix)))
     else:
         found = (dict(_measures(document, prefix)),)
-    return Reading(host, source, kind, str(document.get("vmtool")), dict(_facts(document)), found)
+    return Reading(
+        host,
+        source,
+        kind,
+        str(document.get("vmtool")),
+        dict(_facts(document)),
+        found,
+        tuple(_failed(document)),
+    )
+
+
+def _failed(document: Mapping[str, Any]) -> Iterator[str]:
+    outcome = document.get("outcome")
+    if isinstance(outcome, str) and outcome not in {"complete", "passed"}:
+        yield f"outcome {outcome}"
+    checks = document.get("checks")
+    for check in checks if isinstance(checks, list) else ():
+        if isinstance(check, Mapping) and check.get("outcome") == "failed":
+            yield str(check.get("name"))
 
 
 def _plan(settings: Any) -> Iterator[str]:

@@ -52,7 +52,7 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
     if result.problems:
         yield ""
         problems = result.problems if everything else result.problems[:_SHOWN]
-        yield table(("no result from", "why"), [(p.source, p.problem) for p in problems], left=2)
+        yield table(("source", "problem"), [(p.source, p.problem) for p in problems], left=2)
         if len(result.problems) > len(problems):
             yield f"and {len(result.problems) - len(problems):,} more; --all shows them"
     if everything:
@@ -67,20 +67,26 @@ def answer_text(result: FleetResult) -> str:
     hosts = sorted({each.host for group in result.groups for each in group.outliers})
     splits = sum(bool(group.splits) for group in result.groups)
     text = "" if result.complete else "interrupted: "
+    if result.failed:
+        text += f"failed checks on {_named(result.failed)}; "
     if not any(group.decided for group in result.groups):
         text += "not decided: fewer than 8 machines that are alike, with 2 runs or more each"
     elif hosts:
-        named = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
-        text += f"{len(hosts)} of {count_of(result.machines, 'machine')} differ: {named}"
+        text += f"{len(hosts)} of {count_of(result.machines, 'machine')} differ: {_named(hosts)}"
         if len(hosts) == 1:
             text = text.replace("differ:", "differs:")
     elif splits:
         text += f"no single machine differs, but {count_of(splits, 'group')} in two parts"
     else:
         text += f"all {count_of(result.machines, 'machine')} are alike"
-    if result.problems:
-        text += f"; no result from {count_of(len(result.problems), 'source')}"
+    missing = sum(problem.kind != "checks" for problem in result.problems)
+    if missing:
+        text += f"; no result from {count_of(missing, 'source')}"
     return text
+
+
+def _named(hosts: Sequence[str]) -> str:
+    return ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
 
 
 def group_name(group: Group) -> str:
@@ -226,7 +232,7 @@ def to_markdown(result: FleetResult) -> str:
                 for fact, values in _fact_rows(group, everything=False)
             ]
     if result.problems:
-        lines += ["", "| no result from | why |", "|---|---|"]
+        lines += ["", "| source | problem |", "|---|---|"]
         lines += [f"| {_escaped(p.source)} | {_escaped(p.problem)} |" for p in result.problems]
     return "\n".join(lines) + "\n"
 
@@ -347,4 +353,4 @@ def histogram(spread: Spread) -> Markup:
 
 def _problems(result: FleetResult) -> Markup:
     rows = [[problem.source, problem.kind, problem.problem] for problem in result.problems]
-    return section("No result", page_table(("source", "kind", "problem"), rows))
+    return section("Problems", page_table(("source", "kind", "problem"), rows))

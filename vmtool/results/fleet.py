@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A source that gave no result.
+    """A source that gave no result, or one with failed checks.
 
     Attributes:
         source: The file, the line of it, or the host.
         kind: unreadable, other (not a result with a machine), version, lost (its worker died),
-            timeout, failed (its command failed).
+            timeout, failed (its command failed), or checks (its result has failed checks, and is
+            judged all the same).
         problem: What is wrong.
     """
 
@@ -205,7 +206,7 @@ class FleetResult:
         machines: Machines in all groups.
         tests: Measures of machines that were tested.
         groups: The machines.
-        problems: Sources that gave no result.
+        problems: Sources that gave no result, and machines with failed checks.
     """
 
     complete: bool
@@ -217,6 +218,11 @@ class FleetResult:
     tests: int
     groups: tuple[Group, ...]
     problems: tuple[Problem, ...]
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Machines with failed checks."""
+        return tuple(dict.fromkeys(p.source for p in self.problems if p.kind == "checks"))
 
     @property
     def outliers(self) -> int:
