@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -143,7 +144,7 @@ class Cluster:
         self.stack = stack
         self.workers = {}
         port = self.address.rpartition(":")[2]
-        self.start("dask_scheduler", "--host", "127.0.0.1", "--port", port, *options)
+        self.start("dask_scheduler", "--host", f"{scheme}://127.0.0.1", "--port", port, *options)
 
     def start(self, module, *arguments, environment=None):
         with (self.folder / f"{module}-{len(self.workers)}.txt").open("w") as log:
@@ -289,6 +290,37 @@ entry()
         ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", *rules, "--runs", "1")
     assert ran.code == 3
     assert [(p["source"], p["kind"]) for p in ran.document["problems"]] == [("127.0.0.5", "checks")]
+
+
+@ON_LOOPBACK
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_tls_is_that_of_dasks_own_configuration(vmtool_child, tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    prefix = "DASK_DISTRIBUTED__COMM__TLS__"
+    environment = {f"{prefix}CA_FILE": str(certificate)}
+    for role in ("SCHEDULER", "WORKER", "CLIENT"):
+        environment[f"{prefix}{role}__CERT"] = str(certificate)
+        environment[f"{prefix}{role}__KEY"] = str(key)
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack, environment, scheme="tls")
+        cluster.worker(2)
+        command = ("fleet", "--dask", cluster.address, "--json", "--", "granularity")
+        refused = vmtool_child(*command)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        ran = vmtool_child(*command)
+    assert refused.code == 4
+    assert "Traceback" not in refused.stderr
+    assert ran.code == 0
+    assert ran.document["machines"] == 1
 
 
 @ON_LOOPBACK
