@@ -189,7 +189,7 @@ def test_a_matrix_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkey
 
 
 def test_a_probe_that_the_group_kills_is_no_number(vmtool_child, make_group):
-    join = make_group("memory", memory__max=40 * MIB)
+    join = make_group("memory", memory__max=30 * MIB)
     ran = vmtool_child("limits", "mappings", "--method", "fixed", "--json", before=join)
     if not ran.stdout:
         pytest.skip("Python needs more than this group has")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,7 +13,9 @@ from vmtool.cli.options import (
     Command,
     backing_options,
     huge_option,
+    into_dataclass,
     node_option,
+    option_group,
     output_options,
 )
 from vmtool.cli.output import Output
@@ -51,45 +53,54 @@ class GrowOptions:
 
 
 @click.command("grow", cls=Command)
-@click.option("--to", type=SIZE, required=True, metavar="SIZE", help="The peak length.")
-@click.option(
-    "--step",
-    type=SIZE,
-    metavar="SIZE",
-    help="The length of a step; the default is a 32nd of the peak, for doubling a 1024th.",
+@option_group(
+    click.option("--to", type=SIZE, required=True, metavar="SIZE", help="The peak length."),
+    click.option(
+        "--step",
+        type=SIZE,
+        metavar="SIZE",
+        help="The length of a step; the default is a 32nd of the peak, for doubling a 1024th.",
+    ),
+    click.option(
+        "--tokens",
+        type=COUNT,
+        metavar="N",
+        help="Tokens of --model in a step, instead of --step.",
+    ),
+    click.option(
+        "--model", metavar="MODEL", help="The model of --tokens; see vmtool kv-estimate -h."
+    ),
+    click.option(
+        "--pattern",
+        type=click.Choice(("linear", "doubling", "sawtooth")),
+        default="linear",
+        show_default=True,
+        help="The way up and down.",
+    ),
+    click.option(
+        "--against",
+        type=click.Choice(("realloc", "nothing")),
+        help="Also grow by copying into ever larger blocks, for at most 2 s. "
+        "The default is realloc up to 1 GiB, else nothing.",
+    ),
+    click.option(
+        "--budget",
+        type=SIZE,
+        metavar="SIZE",
+        help="The most to commit; the default is what is safe on this machine.",
+    ),
+    heading="How to grow",
 )
-@click.option(
-    "--tokens",
-    type=COUNT,
-    metavar="N",
-    help="Tokens of --model in a step, instead of --step.",
+@option_group(
+    backing_options,
+    click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h."),
+    huge_option,
+    node_option,
+    heading="Memory",
 )
-@click.option("--model", metavar="MODEL", help="The model of --tokens; see vmtool kv-estimate -h.")
-@click.option(
-    "--pattern",
-    type=click.Choice(("linear", "doubling", "sawtooth")),
-    default="linear",
-    show_default=True,
-    help="The way up and down.",
-)
-@click.option(
-    "--against",
-    type=click.Choice(("realloc", "nothing")),
-    help="Also grow by copying into ever larger blocks, for at most 2 s. "
-    "The default is realloc up to 1 GiB, else nothing.",
-)
-@click.option(
-    "--budget",
-    type=SIZE,
-    metavar="SIZE",
-    help="The most to commit; the default is what is safe on this machine.",
-)
-@backing_options
-@click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h.")
-@huge_option
-@node_option
 @output_options
-def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
+@into_dataclass("options", lambda: GrowOptions)
+def command(*, options: GrowOptions, as_json: bool, path: str, quiet: bool) -> int:
     """Grow a buffer to a size and shrink it again, and check every step of it.
 
     \b
@@ -100,7 +111,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     be the length in whole granules, else the exit code is 3. The same growth is then done by copying
     into larger blocks. More than is safe on this machine is refused with exit code 5.
     """  # noqa: D301 - click's own mark
-    return _run(GrowOptions(**options), Output(as_json, path, quiet))
+    return _run(options, Output(as_json, path, quiet))
 
 
 def _run(options: GrowOptions, output: Output) -> int:

@@ -382,8 +382,8 @@ def _descriptors(demand: Demand, facts: MachineFacts) -> Shortage | None:
     return Shortage(
         "descriptor-limit",
         Severity.REFUSE,
-        f"the plan opens {demand.descriptors:,} files; RLIMIT_NOFILE is {limit.soft:,} and "
-        f"{facts.limits.descriptors_used:,} are open",
+        f"the plan opens {demand.descriptors:,} files; RLIMIT_NOFILE is {limit.soft:,}, "
+        f"{facts.limits.descriptors_used:,} are open and {_SPARE_DESCRIPTORS} are kept in reserve",
         left,
         fewer + how_to_raise("RLIMIT_NOFILE", limit=limit),
     )

@@ -290,7 +290,7 @@ def test_one_worker_is_never_told_to_use_fewer():
     limits = LimitFacts(descriptors=ResourceLimit(16, 16), descriptors_used=4)
     (shortage,) = check(Demand(descriptors=19), small(limits=limits))
     assert (shortage.kind, shortage.safe) == ("descriptor-limit", 4)
-    assert "RLIMIT_NOFILE is 16 and 4 are open" in shortage.message
+    assert "RLIMIT_NOFILE is 16, 4 are open" in shortage.message
     assert "workers" not in shortage.remedy
 
 
