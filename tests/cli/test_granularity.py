@@ -76,7 +76,7 @@ def test_tensors_are_rows_and_granules_say_who_uses_them(vmtool):
     lines = vmtool("granularity", "--model", "gemma-4-26b-a4b").stdout.splitlines()
     start = lines.index("tokens per granule of one KV tensor")
     headings, *rows, granules = lines[start + 1 : start + 7]
-    assert headings.split()[:3] == ["tensor", "a", "token"]
+    assert headings.split()[:3] == ["tensor", "per", "token"]
     assert [row.split("   ")[0] for row in rows] == [
         *("k (sliding window)", "v (sliding window)", "k (full attention)", "v (full attention)")
     ]

@@ -92,7 +92,7 @@ def amount(counter: str, value: float) -> str:
 def _contents(_rest: str, values: _Values) -> str:
     if "granule" not in values:
         how = "every byte" if values["verify"] == "full" else "two pieces of 4 KiB"
-        return f"{how} of each released span held what was written ({values['spans']:,} spans)"
+        return f"{how} of each released span contained what was written ({values['spans']:,} spans)"
     zero = values["found"] == "zero"
     text = (
         f"granule {values['granule']} (offset {values['offset']}), cycle {values['cycle']}: "
@@ -160,11 +160,14 @@ def _counters(name: str, values: _Values) -> str:
 
 
 def _leak(name: str, values: _Values) -> str:
-    unit = "mappings" if name.endswith("mappings") else "bytes"
+    def shown(value: float) -> str:
+        return f"{value:.3g}" if name.endswith("mappings") else format_size(round(value))
+
     return (
-        f"{values['per_cycle']:.3g} {unit} a cycle ({values['low']:.3g} to {values['high']:.3g} "
-        f"with {values['confidence']:.0%} confidence), {values['grown']} in all; "
-        f"a leak of {values['detectable_per_cycle']:.3g} {unit} a cycle would have been seen"
+        f"{shown(values['per_cycle'])} a cycle ({shown(values['low'])} to "
+        f"{shown(values['high'])} with {values['confidence']:.0%} confidence), "
+        f"{shown(values['grown'])} in all; "
+        f"a leak of {shown(values['detectable_per_cycle'])} a cycle would have been seen"
     )
 
 

@@ -114,11 +114,11 @@ def headline(result: CompareResult) -> str:
         if change.direction in {Direction.SLOWER, Direction.FASTER}
     ]
     if any(change.direction is Direction.UNCLEAR for change in judged):
-        text = "no change is proven, nor that there is none"
+        text = "undecided: the intervals reach beyond the threshold"
     else:
         text = f"unchanged within {percent(result.threshold)}"
     if others:
-        text += f", but {'; '.join(f'{_found_text(c)} {c.direction.value}' for c in others)}"
+        text += f"; but {'; '.join(f'{c.direction.value}: {_found_text(c)}' for c in others)}"
     return f"{text}; {runs}"
 
 

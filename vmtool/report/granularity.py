@@ -9,7 +9,7 @@ from rich.text import Text
 
 from vmtool.memory.cuda.diagnosis import dotted
 from vmtool.report.machine import machine_rows
-from vmtool.report.table import plain_table, table
+from vmtool.report.table import ReportTable, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -237,8 +237,15 @@ def _print_tokens(result: GranularityResult, console: Console) -> None:
         [tensor, format_size(size), *(_tokens_cell(cells[tensor, each]) for each in granules)]
         for tensor, size in sizes.items()
     ]
-    headings = ["tensor", "a token", *map(format_size, granules)]
-    console.print(table(headings, rows, prose=len(granules)))
+    found = ReportTable(
+        "tensor",
+        "per token",
+        *((format_size(granule), "right") for granule in granules),
+        prose=len(granules),
+    )
+    for row in rows:
+        found.add_row(*row)
+    console.print(found)
     words = "; ".join(f"{format_size(size)}: {', '.join(users[size])}" for size in granules)
     console.print(f"granules: {words}")
 

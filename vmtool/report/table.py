@@ -96,8 +96,11 @@ class ReportTable:
         label: int = 1,
         prose: int = 0,
     ) -> None:
-        pairs = [
-            item if isinstance(item, tuple) else (item, "left" if i < left or prose else "right")
+        words = len(columns) - prose
+        pairs: list[tuple[str, JustifyMethod]] = [
+            item
+            if isinstance(item, tuple)
+            else (item, "left" if i < left or i >= words else "right")
             for i, item in enumerate(columns)
         ]
         self.headings = [heading for heading, _ in pairs]
