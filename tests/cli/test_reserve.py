@@ -80,7 +80,7 @@ def test_bad_sizes_are_exit_2_and_leave_nothing_reserved(vmtool, size, words):
 
 def test_a_size_is_rounded_up_to_whole_granules(vmtool):
     document = vmtool("reserve", "5000", "--json").document
-    assert document["asked_bytes"] == 5000
+    assert document["requested_bytes"] == 5000
     assert document["capacity_bytes"] == align_up(5000, mmap.ALLOCATIONGRANULARITY)
     assert "5,000 bytes rounded up to whole granules" in vmtool("reserve", "5000").stdout
 
@@ -208,7 +208,7 @@ def test_the_report(golden, machine_facts):
         device=None,
         method="fixed",
         base=0x7E45C9200000,
-        asked_bytes=TIB,
+        requested_bytes=TIB,
         capacity_bytes=TIB,
         reserve_ns=36_500,
         checks=(

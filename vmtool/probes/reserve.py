@@ -29,19 +29,19 @@ PROCESS_TOLERANCE_BYTES: Final = 1 << 20
 
 @contextmanager
 def measured_reservation(
-    backing: VirtualBacking, asked: int, machine: MachineFacts
+    backing: VirtualBacking, requested: int, machine: MachineFacts
 ) -> Iterator[ReserveResult]:
     """Reserve and yield what that changed; the reservation is given back at the end.
 
     Args:
         backing: Where to reserve.
-        asked: The size in bytes; it is rounded up to whole granules.
+        requested: The size in bytes; it is rounded up to whole granules.
         machine: The facts of the machine, for the result.
 
     Raises:
         CallError: If the platform refuses.
     """
-    nbytes = align_up(asked, backing.granularity)
+    nbytes = align_up(requested, backing.granularity)
     use = None
     if backing.tier is Tier.DEVICE:
         use = DeviceUse(cast("CudaBacking", backing).context)  # the only backing of this tier
@@ -66,7 +66,7 @@ def measured_reservation(
             device=backing.device_name,
             method=backing.method,
             base=reservation.base,
-            asked_bytes=asked,
+            requested_bytes=requested,
             capacity_bytes=nbytes,
             reserve_ns=elapsed,
             checks=checks,

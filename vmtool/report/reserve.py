@@ -43,8 +43,8 @@ def to_text(result: ReserveResult, console: Console) -> None:
     console.print(
         f"{result.capacity_bytes:,} bytes at {result.base:#x} ({where}{running_on(result.machine)})"
     )
-    if result.asked_bytes != result.capacity_bytes:
-        console.print(f"{result.asked_bytes:,} bytes rounded up to whole granules")
+    if result.requested_bytes != result.capacity_bytes:
+        console.print(f"{result.requested_bytes:,} bytes rounded up to whole granules")
     console.print()
     wide = console.width >= _WIDE
     table = plain_table(

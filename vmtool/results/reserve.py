@@ -18,7 +18,7 @@ class ReserveResult:
         device: The driver's name of the device; ``None`` for the host.
         method: The commit method.
         base: The first address.
-        asked_bytes: The requested size.
+        requested_bytes: The requested size.
         capacity_bytes: The size of the reservation: the requested size in whole granules.
         reserve_ns: How long the call took.
         checks: One for each counter: ``counters.address_space``, ``counters.charge``,
@@ -34,7 +34,7 @@ class ReserveResult:
     device: str | None
     method: str
     base: int
-    asked_bytes: int
+    requested_bytes: int
     capacity_bytes: int
     reserve_ns: int
     checks: tuple[Check, ...]

@@ -10,6 +10,7 @@ from typing import Final
 
 from vmtool.errors import UnavailableError, is_no_memory, why_no_memory
 from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.rlimits import how_to_raise
 from vmtool.units import format_size
 
 _INSTALL_DRIVER: Final = "install the NVIDIA display driver, or use --backing host"
@@ -252,7 +253,7 @@ def diagnose_device(at: Situation, *, many: int = _MANY_MAPPINGS) -> Diagnosis:
                 "address-space-limit",
                 f"RLIMIT_AS limits this process to {format_size(at.address_limit_bytes)} of "
                 "addresses, and CUDA reserves device addresses there as well",
-                "run without ulimit -v",
+                how_to_raise("RLIMIT_AS"),
             )
         return Diagnosis(
             "device-address-range",
