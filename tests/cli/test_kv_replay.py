@@ -332,7 +332,7 @@ def test_late_requests_are_a_notice_that_names_sort(vmtool, tmp_path):
     trace.write_text("".join(line.format(at if at != 50 else 1) for at in range(200)))
     ran = vmtool("kv-replay", str(trace), *SMALL[1:])
     assert ran.code == 0
-    assert "1 request is earlier than one before it; --sort sorts by time" in ran.stderr
+    assert "1 request is out of order; --sort sorts by time" in ran.stderr
     assert vmtool("kv-replay", str(trace), *SMALL[1:], "--sort").stderr == ""
 
 

@@ -224,5 +224,5 @@ def test_a_file_beside_the_result_is_not_stdout(vmtool, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     ran = vmtool(command, option, "-")
     assert (ran.code, ran.stdout) == (2, "")
-    assert "'-' is stdout, which the result has; name a file" in ran.stderr
+    assert "'-' is stdout, where the result goes; give a file" in ran.stderr
     assert list(tmp_path.iterdir()) == []

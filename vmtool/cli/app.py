@@ -35,7 +35,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "stress": "Commit and release real memory, measured and checked.",
         "matrix": "Which granule and method cost least here.",
         "allocators": "Compare a device's own allocators with virtual memory management.",
-        "compare": "Say what got faster or slower between two sets of runs.",
+        "compare": "Show what got faster or slower between two sets of runs.",
     },
     "How many tokens does that buy me?": {
         "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",

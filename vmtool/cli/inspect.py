@@ -44,7 +44,7 @@ class InspectCommand:
 
 @click.command("inspect", cls=Command)
 @click.argument("pid", required=False, type=click.IntRange(1))
-@click.option("--name", metavar="NAME", help="The process with this name instead of a number.")
+@click.option("--name", metavar="NAME", help="Select the process by its name instead of its PID.")
 @click.option("--watch", is_flag=True, help="Sample it until Ctrl-C, or for --duration.")
 @click.option(
     "--interval", type=DURATION, default="1s", show_default=True, metavar="TIME",
@@ -60,12 +60,12 @@ class InspectCommand:
     help="Show the N largest reservations.",
 )  # fmt: skip
 @click.option("--children", is_flag=True, help="List its descendants as well.")
-@click.option("--numa", is_flag=True, help="Say on which NUMA nodes the pages are.")
+@click.option("--numa", is_flag=True, help="Show on which NUMA nodes the pages are.")
 @click.option(
     "--assert", "conditions", multiple=True, metavar="CONDITION",
     help="Exit 3 unless it holds, such as 'resident.slope<1MiB/min'. Can be given several times.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit 3 for a condition that is not decided, too.")
+@click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not decided.")
 @csv_option("the samples as a table")
 @html_option
 @click.option(
@@ -186,7 +186,7 @@ def _inspect(
             code=errno.ESRCH,
             symbol="ESRCH",
             detail="the process ended before anything was read",
-            hint="give the number of a process that runs",
+            hint="give the PID of a running process",
         ) from error
 
 
@@ -267,7 +267,7 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
         output.notice(f"{asked.program[0]} ended before its memory was read")
         return code
     if options.duration_ns is not None and child.ended() is None:
-        output.notice("the watch is over; the command goes on")
+        output.notice("no longer watching; the command continues")
     code = child.wait()
     result = replace(result, process=replace(result.process, exit_code=code))
     _write(asked, output, result, after_command=True)

@@ -90,7 +90,7 @@ estimate_options: Final = option_group(
         ),
         click.option("--state-dtype", help="Element format of recurrent states, such as bf16."),
         click.option(
-            "--strict", is_flag=True, help="Refuse an architecture that is not known, exit 5."
+            "--strict", is_flag=True, help="Refuse an unknown architecture (exit code 5)."
         ),
         heading="Which model",
     ),
@@ -305,7 +305,7 @@ def _refuse_assumed(request: Request, output: Output) -> None:
         " standard, so it is taken for standard attention"
     )
     if request.options.strict:
-        raise RefusedError(what, hint="leave --strict out to take it so")
+        raise RefusedError(what, hint="leave out --strict to assume it")
     output.notice(what)
 
 

@@ -446,9 +446,9 @@ class _Run:
                 comparison = self._compare_at_once(cells, rules_of, budget.kv_bytes, stop)
         late = trace.reading.late
         if late:
-            what = "request is earlier than one before it"
+            what = "request is out of order"
             if late > 1:
-                what = "requests are earlier than one before them"
+                what = "requests are out of order"
             self._output.notice(f"{late:,} {what}; --sort sorts by time")
         return self._answer_comparison(comparison) if cells else self._answer(result)
 

@@ -46,7 +46,9 @@ def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     metavar="SIZE,...",
     help="Which granules to measure.  [default: 4KiB,64KiB,2MiB]",
 )
-@click.option("--model", metavar="MODEL", help="Also show what each granule wastes of its cache.")
+@click.option(
+    "--model", metavar="MODEL", help="Also show how much of its cache each granule wastes."
+)
 @click.option(
     "--context",
     type=COUNT,

@@ -85,7 +85,7 @@ class _ResultFile(click.Path):
             if sys.stdout is None:
                 raise VmtoolError("cannot write stdout: it is closed", hint="use -o FILE")
         elif path == "-":
-            self.fail("'-' is stdout, which the result has; name a file", param, ctx)
+            self.fail("'-' is stdout, where the result goes; give a file", param, ctx)
         else:
             from vmtool.cli.output import claim
 
@@ -121,7 +121,7 @@ def keep_inputs(*paths: str | None) -> None:
         option = results.get(os.path.realpath(path))
         if option is not None and Path(path).exists():
             raise UsageError(
-                f"{option} would write over {path}, which is read", hint="give another file"
+                f"{option} would overwrite {path}, which is an input", hint="give another file"
             )
 
 

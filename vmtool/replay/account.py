@@ -187,7 +187,7 @@ class Account:
             f"the totals contradict each other at {self.now} ns: {self.owned} bytes owned, "
             f"{self.committed} committed, {self.pooled} pooled, {self.reserved} reserved, "
             f"{self.budget} allowed",
-            hint="this is a fault of vmtool; please report it with the command line",
+            hint="this is a bug in vmtool; please report it with the command line",
         )
 
     # ---- operations -------------------------------------------------------------------------

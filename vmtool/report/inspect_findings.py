@@ -201,7 +201,7 @@ def _tables(values: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stopped(_values: Mapping[str, object]) -> tuple[str, str]:
-    return "the process is stopped (state T)", "`kill -CONT PID` lets it go on"
+    return "the process is stopped (state T)", "`kill -CONT PID` lets it continue"
 
 
 _SENTENCES: Final = {

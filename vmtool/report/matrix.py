@@ -53,7 +53,7 @@ def answer(result: MatrixResult) -> str:
     if best is None:
         return "no granule could be measured"
     text = (
-        f"use granules of {format_size(best.granule_bytes)} with "
+        f"use granules of {format_size(best.granule_bytes)} and "
         f"{method_option_words(best.method)}: {format_duration(best.per_gib_ns)} per GiB committed, touched "
         "and released"
     )

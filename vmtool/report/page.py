@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 #: The words of the reports that other fields use otherwise, or not at all.
 GLOSSARY: Final = (
-    ("reserve", "Take a range of addresses that no memory is behind."),
-    ("commit", "Have the system promise memory for a part of a reservation."),
+    ("reserve", "Take a range of addresses, without memory."),
+    ("commit", "Put memory behind a part of a reservation."),
     ("touch", "Write to committed memory for the first time, so that pages are put behind it."),
     ("release", "Give the memory back and keep the addresses."),
     ("granule", "The unit of commits: a multiple of what the platform can map."),
     ("cycle", "One commit, its touch and its release."),
     ("charge", "What the system counts against its limit of promised memory."),
     ("resident", "Pages that are in RAM."),
-    ("mappings", "Areas of an address space that the kernel keeps apart; Linux limits them."),
+    ("mappings", "Mappings of a process with the same rights; Linux limits their number."),
     ("run", "One plan in one fresh process. Runs differ by more than chance within one does."),
     ("p99", "The time that 99 % of the samples stayed under."),
     ("waste", "Committed bytes that hold no tokens."),

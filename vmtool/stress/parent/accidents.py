@@ -21,7 +21,7 @@ _CAUSES: Final = {
         "run again with the same --seed; `vmtool guards` tests the guards alone",
     ),
     "SIGBUS": (
-        "memory behind a committed address could not be had: no huge page left, or bad hardware",
+        "memory behind a committed address could not be provided: no huge page left, or bad hardware",
         "look at `dmesg`, and at the free pages with `vmtool doctor`",
     ),
 }

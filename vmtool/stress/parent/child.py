@@ -69,8 +69,8 @@ class JournalFolder:
             else:
                 return
         raise VmtoolError(
-            f"there is no place for the workers' journals: {refusal}",
-            hint="set TMPDIR to a folder that can be written to and is not full",
+            f"cannot create the workers' journals: {refusal}",
+            hint="set TMPDIR to a writable folder with free space",
         ) from refusal
 
     def _make(self, place: str | None, threads: Sequence[int]) -> None:
