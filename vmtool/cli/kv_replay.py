@@ -66,8 +66,8 @@ _TRACE: Final = (
     click.option(
         "--sort",
         is_flag=True,
-        help="Sort requests by time, in memory. Without it, more than 1 % earlier than one before "
-        "are refused.",
+        help="Sort requests by time, in memory. Without it, a trace with more than 1 % of its "
+        "requests out of order is refused.",
     ),
     click.option(
         "--max-bad-lines",

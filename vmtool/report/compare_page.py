@@ -189,8 +189,8 @@ def _reading(result: CompareResult) -> Iterator[str]:
         " may be called changed by chance."
     )
     yield (
-        "The histograms show all samples of both sides, each as a share of its own. A shape with"
-        " two peaks is two machines in one: other work, other processors, other pages."
+        "The histograms show all samples of both sides, each as a share of its own. Two peaks"
+        " mean that something changed meanwhile: other work, another processor, other pages."
     )
 
 
