@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
+from vmtool.cli import ARGUMENTS, COMMAND_AFTER
 from vmtool.errors import ExitCode, VmtoolError, is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
     },
     "What can this machine map, in what unit, and what will stop me?": {
         "granularity": "Units of reserving and committing, and the largest reservation.",
-        "doctor": "Every limit that virtual memory can meet here, and how to raise it.",
+        "doctor": "Every limit on virtual memory here, and how to raise it.",
         "reserve": "Reserve addresses and show that this takes no memory.",
         "limits": "How far reserving, committing and mapping go, and what stops them.",
         "guards": "Show that memory which is not committed faults.",
@@ -55,10 +56,6 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
 COMMANDS: Final[dict[str, str]] = {
     name: line for commands in COMMAND_GROUPS.values() for name, line in commands.items()
 }
-#: Where the group keeps the arguments it was called with, in click's ``meta``.
-ARGUMENTS: Final = "vmtool.arguments"
-#: Where the group keeps the command after ``--`` that ``inspect`` and ``fleet`` take.
-COMMAND_AFTER: Final = "vmtool.command"
 _TAKE_A_COMMAND: Final = frozenset({"inspect", "fleet"})
 
 

@@ -104,7 +104,7 @@ def command(
     A command after -- is started and watched to its end; its exit code becomes the exit code. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.app import COMMAND_AFTER
+    from vmtool.cli import COMMAND_AFTER
     from vmtool.inspect.trends import parse_condition
     from vmtool.inspect.watch import InspectOptions
 

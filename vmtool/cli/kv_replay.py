@@ -369,7 +369,7 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Replay a trace of requests as sequences that grow token by token, and account for every byte.
 
     \b
-    vmtool kv-replay synthetic:requests=500,rate=5 --model llama-3.1-8b --budget 8GiB
+    vmtool kv-replay synthetic:requests=500 --model llama-3.1-8b --budget 8GiB
     vmtool kv-replay synthetic:requests=9,output=64 --model qwen3-0.6b --backing host
 
     TRACE is a file: Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with

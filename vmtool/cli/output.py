@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.app import ARGUMENTS
+from vmtool.cli import ARGUMENTS
 from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.machine.nvml import read_nvml
-from vmtool.results.inspect import DeviceUse, Unavailable
+from vmtool.results.inspect import ProcessDevice, Unavailable
 
 if TYPE_CHECKING:
     from vmtool.machine.nvml import NvmlReading
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def read_devices(
     pids: tuple[int, ...], reading: NvmlReading | None = None
-) -> tuple[tuple[DeviceUse, ...], Unavailable | None]:
+) -> tuple[tuple[ProcessDevice, ...], Unavailable | None]:
     """Return every device that one of *pids* has memory on, or why that is not known.
 
     Args:
@@ -30,7 +30,7 @@ def read_devices(
         if device.processes is not None and not here:
             continue
         found.append(
-            DeviceUse(
+            ProcessDevice(
                 device=device.index,
                 name=device.name,
                 total_bytes=device.total_bytes,

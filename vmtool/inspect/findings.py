@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vmtool.inspect.areas import MemoryArea
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.inspect import Group, LimitUse, Sample
+    from vmtool.results.inspect import ControlGroupUse, LimitUse, Sample
 
 _FULL: Final = 0.9
 _FILLING: Final = 0.75
@@ -42,7 +42,7 @@ _ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRati
 def find(
     counters: Sample,
     limits: Iterable[LimitUse],
-    group: Group | None,
+    group: ControlGroupUse | None,
     machine: MachineFacts,
     *,
     areas: Sequence[MemoryArea] | None = None,
@@ -95,7 +95,7 @@ def _limits(limits: Iterable[LimitUse]) -> Iterator[ProcessFinding]:
             yield ProcessFinding(name, FindingRating.NOTE, values)
 
 
-def _group(group: Group | None) -> Iterator[ProcessFinding]:
+def _group(group: ControlGroupUse | None) -> Iterator[ProcessFinding]:
     if group is None:
         return
     events = group.events or {}

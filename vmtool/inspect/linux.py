@@ -25,7 +25,7 @@ from vmtool.inspect.areas import (
 )
 from vmtool.machine.cgroup import ancestry, parse_limit, parse_membership, parse_mounts
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
-from vmtool.results.inspect import Group, LimitUse, ProcessIdentity, Sample, Unavailable
+from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
 _LIMITS: Final = {
@@ -268,11 +268,11 @@ class LinuxProcess:
         return self.rlimits().get("Max stack size", (None, None))[0]
 
     def limits(
-        self, counters: Sample, group: Group | None, detail: Detail | None
+        self, counters: Sample, group: ControlGroupUse | None, detail: Detail | None
     ) -> tuple[LimitUse, ...]:
         return limit_uses(self, counters, group, detail)
 
-    def group(self) -> Group | None:
+    def group(self) -> ControlGroupUse | None:
         """Return the control group that accounts for the process's memory."""
         text = self._try("cgroup", "control group")
         if text is None:
@@ -287,7 +287,7 @@ class LinuxProcess:
                 return group
         return None
 
-    def group_bytes(self, group: Group) -> int | None:
+    def group_bytes(self, group: ControlGroupUse) -> int | None:
         """Return what is charged to *group* now."""
         name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
         return parse_int(KernelFiles().read(f"{group.path}/{name}"))
@@ -337,7 +337,7 @@ def user_tasks(uid: int, proc: str = "/proc") -> int | None:
 
 
 def limit_uses(
-    process: LinuxProcess, counters: Sample, group: Group | None, detail: Detail | None
+    process: LinuxProcess, counters: Sample, group: ControlGroupUse | None, detail: Detail | None
 ) -> tuple[LimitUse, ...]:
     """Return every limit of *process* that is known, with what is used of it."""
     files = KernelFiles()
@@ -404,7 +404,9 @@ def limit_uses(
     return tuple(found)
 
 
-def _read_group(files: KernelFiles, version: int, directories: tuple[str, ...]) -> Group | None:
+def _read_group(
+    files: KernelFiles, version: int, directories: tuple[str, ...]
+) -> ControlGroupUse | None:
     two = version == 2
     names = (
         ("memory.max", "memory.current", "memory.events")
@@ -437,7 +439,7 @@ def _read_group(files: KernelFiles, version: int, directories: tuple[str, ...]) 
         if (limit := parse_limit(files.read(f"{directory}/pids.max"))) is not None
     ]
     pids_max, pids_path = min(pids, default=(None, own))
-    return Group(
+    return ControlGroupUse(
         path=path,
         version=version,
         current_bytes=parse_int(files.read(f"{path}/{names[1]}")),

@@ -12,7 +12,7 @@ import time
 import psutil
 
 from vmtool.inspect.areas import Detail, ProcessGoneError
-from vmtool.results.inspect import Group, LimitUse, ProcessIdentity, Sample, Unavailable
+from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 
 class PortableProcess:
@@ -102,16 +102,16 @@ class PortableProcess:
         except (psutil.Error, OSError):
             return None
 
-    def group(self) -> Group | None:
+    def group(self) -> ControlGroupUse | None:
         return None
 
-    def group_bytes(self, group: Group) -> int | None:  # noqa: ARG002
+    def group_bytes(self, group: ControlGroupUse) -> int | None:  # noqa: ARG002
         return None
 
     def limits(
         self,
         counters: Sample,  # noqa: ARG002
-        group: Group | None,  # noqa: ARG002
+        group: ControlGroupUse | None,  # noqa: ARG002
         detail: Detail | None,  # noqa: ARG002
     ) -> tuple[LimitUse, ...]:
         return ()

@@ -12,7 +12,7 @@ from vmtool.results.inspect import ChildProcess, ProcessIdentity
 
 if TYPE_CHECKING:
     from vmtool.inspect.areas import Detail
-    from vmtool.results.inspect import Group, LimitUse, Sample, Unavailable
+    from vmtool.results.inspect import ControlGroupUse, LimitUse, Sample, Unavailable
 
 _SHOWN: Final = 10
 
@@ -41,14 +41,14 @@ class ProcessView(Protocol):
     def program(self) -> str | None:
         """Return the path of the program that it runs now."""
 
-    def group(self) -> Group | None:
+    def group(self) -> ControlGroupUse | None:
         """Return its control group."""
 
-    def group_bytes(self, group: Group) -> int | None:
+    def group_bytes(self, group: ControlGroupUse) -> int | None:
         """Return what is charged to *group* now."""
 
     def limits(
-        self, counters: Sample, group: Group | None, detail: Detail | None
+        self, counters: Sample, group: ControlGroupUse | None, detail: Detail | None
     ) -> tuple[LimitUse, ...]:
         """Return every limit that is known, with what is used of it."""
 

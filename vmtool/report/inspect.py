@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from vmtool.results.check import Check
     from vmtool.results.inspect import (
-        Group,
+        ControlGroupUse,
         InspectResult,
         LimitUse,
         ReservedRange,
@@ -193,7 +193,7 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if not value.startswith("not available")]
 
 
-def _group(group: Group) -> str:
+def _group(group: ControlGroupUse) -> str:
     words = f"{_size(group.current_bytes)} of "
     words += "no limit" if group.max_bytes is None else _size(group.max_bytes)
     if group.reclaimable_bytes:

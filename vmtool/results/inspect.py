@@ -126,7 +126,7 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroupUse:
     """The control group of the process.
 
     Attributes:
@@ -198,7 +198,7 @@ class ReservedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceUse:
+class ProcessDevice:
     """What is used of one GPU.
 
     Attributes:
@@ -311,11 +311,11 @@ class InspectResult:
     areas_read_ns: int | None
     areas_age_ns: int | None
     limits: tuple[LimitUse, ...]
-    group: Group | None
+    group: ControlGroupUse | None
     oom_score: int | None
     reservations: tuple[ReservedRange, ...]
     reservations_total: int
-    devices: tuple[DeviceUse, ...]
+    devices: tuple[ProcessDevice, ...]
     children: tuple[ChildProcess, ...]
     findings: tuple[ProcessFinding, ...]
     trends: tuple[Trend, ...]

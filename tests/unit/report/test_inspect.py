@@ -6,8 +6,8 @@ from vmtool.report.inspect import to_csv, to_metrics, to_text
 from vmtool.report.inspect_findings import describe
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.inspect import (
+    ControlGroupUse,
     FindingRating,
-    Group,
     InspectResult,
     LimitUse,
     ProcessFinding,
@@ -76,7 +76,7 @@ RESULT = InspectResult(
         LimitUse("vm.max_map_count", "areas", 61_204, 65_530, None, "machine", "/proc/sys/vm"),
         LimitUse("memory.max", "group_bytes", 10 * GIB, 16 * GIB, None, "group", "/sys/fs/cgroup"),
     ),
-    group=Group(
+    group=ControlGroupUse(
         "/sys/fs/cgroup/llm.slice", 2, 10 * GIB, None, 16 * GIB, GIB, {"max": 0, "oom_kill": 0}, 0.5
     ),
     oom_score=420,
