@@ -124,6 +124,11 @@ class Fields:
         """Return every key that the object has."""
         return list(self._data)
 
+    def absent(self) -> frozenset[str]:
+        """Return the keys that were looked up in vain: none of the same meaning is present."""
+        present = [keys for keys in self.names.values() if any(key in self._data for key in keys)]
+        return frozenset(self.used.difference(self._data, *present))
+
     def raw(self, key: str) -> Any:
         """Return the value of *key* unchecked, or ``None``."""
         self.used.add(key)

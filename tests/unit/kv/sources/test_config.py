@@ -719,7 +719,9 @@ def test_a_missing_model_type_needs_a_supported_architecture():
 
 
 def test_an_unknown_architecture_is_refused_with_similar_ones():
-    with pytest.raises(InputError, match="model_type: 'qwen33' is not an architecture") as caught:
+    with pytest.raises(
+        InputError, match="model_type: 'qwen33' is an unknown architecture"
+    ) as caught:
         model({**LLAMA, "model_type": "qwen33", "kv_lora_rank": 512})
     assert "qwen3" in caught.value.hint
     assert "kv_lora_rank" in str(caught.value)

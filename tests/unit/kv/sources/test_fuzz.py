@@ -233,3 +233,27 @@ def test_any_damage_to_an_onnx_file_is_a_geometry_or_an_error(onnx_bytes, tmp_pa
     path = tmp_path / "m.onnx"
     path.write_bytes(damaged[: data.draw(st.integers(1, len(damaged)))])
     check(sources.load, str(path))
+
+
+def moved(config, key, how):
+    """Return *config* with *key* renamed, or moved into an object that nothing knows."""
+    result = copy.deepcopy(config)
+    value = result.pop(key)
+    if how == "nested":
+        return {**result, "cache_options": {key: value}}
+    return {**result, (f"x_{key}" if how == "prefix" else f"{key}_v2"): value}
+
+
+@pytest.mark.parametrize("how", ["prefix", "suffix", "nested"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_field_under_another_name_never_changes_the_answer_silently(name, how):
+    config = MODELS[name]
+    expected = resolve(config, "config.json", name).layers
+    for key, value in config.items():
+        if key == "model_type" or value is None:
+            continue
+        try:
+            found = resolve(moved(config, key, how), "config.json", name).layers
+        except VmtoolError:
+            continue
+        assert found == expected, key

@@ -36,7 +36,9 @@ _HARMLESS: Final = frozenset(
         "prefill_chunk_size",
         "qkv_bias",
         "seconds_per_chunk",
+        "share_encoder_decoder_embeddings",
         "shared_expert_sink",
+        "tie_encoder_decoder",
         "use_qkv_bias",
     }
 )
@@ -50,7 +52,7 @@ _OTHER_OBJECTS: Final = frozenset(
 #: Keys of a wrapper that are about what it adds to its decoder.
 _OTHER_PARTS: Final = re.compile(
     r"^(?:vision|image|video|audio|mm|speech|vit|projector|connector|resampler|perceiver|qformer"
-    r"|encoder|mtp|num_mtp|talker|token2wav|code2wav|codec|vq|acoustic|semantic|depth"
+    r"|encoder|num_encoder|mtp|num_mtp|talker|token2wav|code2wav|codec|vq|acoustic|semantic|depth"
     r"|latent_query)_"
     r"|_(?:vision|image|audio|speech)(?:_|$)"
 )
@@ -63,13 +65,33 @@ def refuse_unread(fields: Fields, harmless: frozenset[str]) -> None:
     Objects inside are searched too: those that were opened like the config itself, others whole.
     """
     for part in _parts(fields):
+        absent = part.absent()
         for key in part.all_keys():
-            if key in part.used or key in harmless or _is_other(key):
+            if key in part.used or _is_other(key):
                 continue
-            for path in _suspects(key, part.peek(key), harmless):
+            paths = list(_displaced(key, part.peek(key), absent))
+            if key not in harmless:
+                paths += _suspects(key, part.peek(key), harmless)
+            if paths:
                 part.fail(
-                    path, f"is set, and its effect on {fields.architecture} is not understood"
+                    paths[0], f"is set, and its effect on {fields.architecture} is not understood"
                 )
+
+
+def _displaced(key: str, value: Any, absent: frozenset[str]) -> Iterator[str]:
+    """Yield *key* if it looks like one of the *absent* keys that were read, renamed or moved."""
+    if value in (None, False, 0, "", [], {}):
+        return
+    if isinstance(value, dict):
+        if not _is_part(key, value):
+            yield from (f"{key}.{inner}" for inner in value if inner in absent)
+    elif any(_is_inside(name, key) for name in absent):
+        yield key
+
+
+def _is_inside(name: str, key: str) -> bool:
+    """Return whether *key* is *name* with words before or after it."""
+    return "_" in name and (key.startswith(f"{name}_") or key.endswith(f"_{name}"))
 
 
 def _parts(fields: Fields) -> Iterator[Fields]:
