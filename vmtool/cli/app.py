@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 #: has a command ``command``.
 COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
     "Is this machine fine? Start here.": {
-        "check": "Limits, best method and granule, leaks and guards, in fifteen seconds.",
+        "check": "Limits, best method, granule, leaks and guards in 15 seconds.",
     },
     "What can this machine map, in what unit, and what will stop me?": {
         "granularity": "Units of reserving and committing, and the largest reservation.",
         "doctor": "Every limit on virtual memory here, and how to raise it.",
         "reserve": "Reserve addresses and show that this takes no memory.",
-        "limits": "How far reserving, committing and mapping go, and what stops them.",
+        "limits": "How far reserve, commit and map go, and what stops them.",
         "guards": "Show that memory which is not committed faults.",
     },
     "How fast and how faithfully does it commit and release?": {
         "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
         "stress": "Commit and release real memory, measured and checked.",
         "matrix": "Which granule and method cost least here.",
-        "allocators": "Compare a device's own allocators with virtual memory management.",
+        "allocators": "A device's own allocators beside virtual memory management.",
         "compare": "Show what got faster or slower between two sets of runs.",
     },
     "How many tokens does that buy me?": {
@@ -43,10 +43,10 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "kv-replay": "What a request trace does to KV memory, real or simulated.",
     },
     "What is my own engine doing with its memory right now?": {
-        "inspect": "What a running process does with its memory, and what will stop it.",
+        "inspect": "What a running process does with memory, and what stops it.",
     },
     "Which of my machines is different, and why?": {
-        "fleet": "Compare results of many machines, and say which differs and why.",
+        "fleet": "Compare many machines: which one differs, and why.",
     },
     "More": {
         "schema": "Print the JSON Schema of a document that vmtool writes.",

@@ -370,7 +370,7 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
 
     \b
     vmtool kv-replay synthetic:requests=500 --model llama-3.1-8b --budget 8GiB
-    vmtool kv-replay synthetic:requests=9,output=64 --model qwen3-0.6b --backing host
+    vmtool kv-replay synthetic:requests=9 --model qwen3-0.6b --backing host
 
     TRACE is a file: Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with
     prompt_len and output_len; - is stdin, and gzip is read too; or synthetic:NAME=VALUE,... with
