@@ -123,7 +123,7 @@ def _beside(beside: BesideWork) -> Iterator[RenderableType]:
     intact = beside.work_intact and beside.range_intact
     yield paragraph(
         f"{beside.cycles:,} cycles of mapping, filling, checking and unmapping; contents "
-        f"{'held' if intact else 'did not hold'}"
+        f"{'intact' if intact else 'WRONG'}"
     )
 
 
