@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -314,3 +315,148 @@ def test_a_comparison_that_fails_leaves_the_growth_and_says_why(run_with_fakecud
         ran = run_with_fakecuda(arguments, fail=f"{call}=999")
         assert ran.returncode == 0, ran.stderr
         assert call.partition(":")[0] in json.loads(ran.stdout)["copying"]["stopped"]
+
+
+# -- stress ----------------------------------------------------------------------------------------
+
+STRESS = ["stress", "--backing", "cuda", "--runs", "1", "--capacity", "64MiB", "--json"]
+
+
+def checks_of(ran):
+    return {each["name"]: each for each in json.loads(ran.stdout)["checks"]}
+
+
+def test_a_device_lost_while_unmapping_beside_work_is_no_success(run_with_fakecuda):
+    ran = run_with_fakecuda([*STRESS, "--cycles", "20"], fail="cuStreamQuery:1=700")
+    assert ran.returncode == 1
+    assert "unmapping beside running work ended the context" in ran.stderr
+    assert json.loads(ran.stdout)["unmapping"] is None
+
+
+@pytest.mark.parametrize("call", ["cuStreamCreate", "cuMemGetInfo"])
+def test_a_call_that_fails_is_not_swallowed(run_with_fakecuda, call):
+    nth = 1 if call == "cuStreamCreate" else 4
+    ran = run_with_fakecuda([*STRESS, "--cycles", "20"], fail=f"{call}:{nth}+=304")
+    assert ran.returncode == 1
+    assert call in ran.stderr
+
+
+@pytest.mark.parametrize("code", [214, 220])
+def test_the_first_failing_call_of_a_lost_device_is_the_headline(run_with_fakecuda, code):
+    faults = f"cuMemCreate:20+={code},cuCtxSynchronize:1+={code},cuMemUnmap:1+={code}"
+    ran = run_with_fakecuda([*STRESS, "--cycles", "60"], fail=faults)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-3].startswith("vmtool: error: ") or "cuMemCreate" in ran.stderr
+    assert "cuMemCreate" in ran.stderr
+    assert checks_of(ran)["released"]["outcome"] != "failed"
+
+
+@pytest.mark.parametrize("code", [46, 101, 999])
+def test_a_device_that_answers_the_same_to_everything_is_lost(run_with_fakecuda, code):
+    faults = ",".join(f"{call}:1+={code}" for call in ("cuCtxSynchronize", "cuMemUnmap"))
+    ran = run_with_fakecuda([*STRESS, "--cycles", "60"], fail=f"cuMemCreate:20+={code},{faults}")
+    assert ran.returncode == 1
+    assert f"({code})" in ran.stderr
+
+
+def test_a_lost_device_that_a_counter_meets_first_is_no_difference(run_with_fakecuda):
+    arguments = [*STRESS, "--method", "all", "--cycles", "60", "--threads", "2", "--seed", "3"]
+    ran = run_with_fakecuda(arguments, fail="cuMemGetAccess:5=719")
+    assert ran.returncode == 1, ran.stderr
+    assert "cuMemGetAccess" in ran.stderr
+    assert not any(each["outcome"] == "failed" for each in checks_of(ran).values())
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_run_is_not_blamed_for_what_others_take(run_with_fakecuda, with_nvml, counted):
+    run = with_nvml if counted else run_with_fakecuda
+    settings = {"others": "200MiB", "others_after": 60, "context_memory": "1MiB"}
+    ran = run([*STRESS, "--cycles", "200", "--verify", "off"], **settings)
+    assert ran.returncode == 0, ran.stderr
+    checks = checks_of(ran)
+    memory = checks["counters.device_memory"]
+    assert memory["outcome"] == ("passed" if counted else "not done")
+    if not counted:
+        assert memory["values"]["reason"] == "device-shared"
+        assert memory["values"]["others_bytes"] == 200 * MIB
+    assert checks["released"]["outcome"] == "passed"
+    assert checks["leak.device_memory"]["outcome"] != "failed"
+
+
+def test_a_release_that_is_only_pretended_is_still_found_out(run_with_fakecuda):
+    arguments = [*STRESS, "--cycles", "300", "--inject", "cuMemRelease:1+=SKIP"]
+    ran = run_with_fakecuda([*arguments, "--verify", "off"], memory="4GiB")
+    assert ran.returncode == 3, ran.stderr
+    assert any(each["outcome"] == "failed" for each in checks_of(ran).values())
+
+
+def test_filling_a_pool_is_no_hang(run_with_fakecuda):
+    arguments = [
+        "stress",
+        "--backing",
+        "cuda",
+        "--method",
+        "pooled",
+        "--cycles",
+        "3",
+        "--runs",
+        "1",
+    ]
+    sizes = ["--capacity", "64MiB", "--granule", "64MiB", "--chunk", "64KiB", "--touch", "none"]
+    slow = {"granularity": "64KiB", "latency": "cuMemCreate:2000000"}  # 1,024 handles take 2 s
+    ran = run_with_fakecuda([*arguments, *sizes, "--hang-timeout", "700ms"], **slow)
+    assert ran.returncode == 0, ran.stderr
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def test_limits_takes_no_device_that_others_may_use(run_with_fakecuda, with_nvml):
+    for kind in ("commit", "mappings"):
+        ran = run_with_fakecuda(["limits", kind, "--backing", "cuda"])
+        assert ran.returncode == 5
+        assert "is unknown" in ran.stderr
+        assert "--force" in ran.stderr
+        ran = with_nvml(["limits", kind, "--backing", "cuda"], others="200MiB")
+        assert ran.returncode == 5
+        assert "/opt/other/engine (4242)" in ran.stderr
+    assert run_with_fakecuda(["limits", "reserve", "--backing", "cuda"]).returncode == 0
+
+
+def test_a_device_is_filled_granule_by_granule(with_nvml, run_with_fakecuda):
+    settings = {"memory": "64MiB", "context_memory": "8MiB"}
+    for run, force in ((with_nvml, []), (run_with_fakecuda, ["--force"])):
+        arguments = ["limits", "commit", "--backing", "cuda", "--method", "cold", "--json"]
+        ran = run([*arguments, *force], **settings)
+        assert ran.returncode == 0, ran.stderr
+        (limit,) = json.loads(ran.stdout)["kinds"][0]["methods"]
+        assert (limit["reached"], limit["refused"], limit["tries"]) == (56 * MIB, 58 * MIB, 1)
+
+
+def test_mappings_are_counted_with_one_handle(with_nvml):
+    arguments = ["limits", "mappings", "--backing", "cuda", "--method", "cold"]
+    ran = with_nvml([*arguments, "--json"], memory="64MiB", max_mappings=5000)
+    assert ran.returncode == 0, ran.stderr
+    (limit,) = json.loads(ran.stdout)["kinds"][0]["methods"]
+    assert limit["reached"] == 4999  # and the one that is shared
+    ran = with_nvml(arguments, memory="64MiB", max_mappings=5000)
+    assert "mappings of one handle" in ran.stdout
+
+
+# -- processes that cannot be killed ---------------------------------------------------------------
+
+
+def test_a_process_that_cannot_be_killed_is_given_up():
+    from types import SimpleNamespace
+
+    from vmtool.errors import VmtoolError
+    from vmtool.memory.process import end_child
+
+    def wait(timeout):
+        raise subprocess.TimeoutExpired("child", timeout)
+
+    stuck = SimpleNamespace(
+        pid=77, kill=lambda: None, wait=wait, stdin=None, stdout=None, stderr=None
+    )
+    with pytest.raises(VmtoolError, match="process 77 cannot be killed: it is stuck in the driver"):
+        end_child(stuck, timeout_s=0.01)

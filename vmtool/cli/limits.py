@@ -25,6 +25,7 @@ _KINDS = ("reserve", "commit", "mappings")
 @backing_option
 @method_option
 @host_option
+@click.option("--force", is_flag=True, help="Take all memory of a device that others may use.")
 @output_options
 def command(
     *,
@@ -32,6 +33,7 @@ def command(
     backing: str,
     methods: tuple[str, ...],
     name_host: bool,
+    force: bool,
     as_json: bool,
     path: str,
     quiet: bool,
@@ -46,6 +48,9 @@ def command(
     at half of what is safe. Without a kind all but lock are searched, which takes up to half a
     minute. lock faults memory in and locks it into RAM: at most 1 GiB, or what RLIMIT_MEMLOCK
     allows.
+
+    On a device commit and mappings go on until its driver refuses: unless NVML shows that nobody
+    else uses it, that needs --force (exit code 5).
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -53,13 +58,16 @@ def command(
     from vmtool.machine import read_facts
     from vmtool.machine.conditions import ConditionsWatch
     from vmtool.memory import describe_device
-    from vmtool.probes.limits import find_limits
+    from vmtool.probes.limits import find_limits, refuse_shared_device
     from vmtool.report.limits import to_text
     from vmtool.results.limits import LimitsResult
     from vmtool.stress.plan import method_names
 
     output = Output(as_json, path, quiet)
     output.announce(backing)
+    if not force:
+        for each in _KINDS if kind is None else (kind,):
+            refuse_shared_device(backing, each)
     # Locking is the same whatever committed the memory.
     every = None if kind == "lock" else "all"
     names = method_names(backing, next(iter(methods), every))

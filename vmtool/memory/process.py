@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -115,6 +115,39 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
         cause, hint = _why_no_process(error)
         message = f"a worker process cannot be started: {error.strerror or error}"
         raise VmtoolError(message, cause=cause, hint=hint) from error
+
+
+#: A process with a lot of memory takes seconds to die; one that is stuck in a driver never does.
+KILL_TIMEOUT_S: Final = 10.0
+
+
+def wait_killed(child: subprocess.Popen[str], timeout_s: float = KILL_TIMEOUT_S) -> int:
+    """Wait for a process that was killed, and return its exit code.
+
+    Raises:
+        VmtoolError: If it does not end: it waits in the kernel and cannot be interrupted (state D).
+    """
+    try:
+        return child.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise VmtoolError(
+            f"process {child.pid} cannot be killed: it is stuck in the driver",
+            hint=f"look at /proc/{child.pid}/stack and dmesg; it may need a reboot",
+        ) from error
+
+
+def end_child(child: subprocess.Popen[str], timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kill *child* if it has not ended, wait for it, and close its pipes.
+
+    Raises:
+        VmtoolError: If it does not end.
+    """
+    child.kill()
+    wait_killed(child, timeout_s)
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            with suppress(OSError):  # what it was never sent
+                stream.close()
 
 
 def start_thread(

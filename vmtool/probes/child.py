@@ -4,9 +4,11 @@
 
 =============  ==========================================================================
 reserve        reserve NUMBER bytes
-commit         commit NUMBER bytes at once, untouched (``advise`` faults them in), then a granule
+commit         commit NUMBER bytes at once, untouched (``advise`` faults them in), then a granule; on
+               a device granule by granule until refused or NUMBER of them are committed
 lock           commit NUMBER bytes and lock them into RAM, which faults them in
-mappings       commit every second granule, untouched, until refused or NUMBER areas are reached
+mappings       commit every second granule, untouched, until refused or NUMBER areas are reached; on a
+               device map one handle over and over
 committed      write to memory that is committed
 never          write to memory that is reserved and was never committed
 released       write to memory that was committed, written and released
@@ -28,10 +30,17 @@ from vmtool.documents import decode
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kills import diagnose_kill
-from vmtool.memory import open_backing
+from vmtool.memory import device_ordinal, open_backing, open_device
 from vmtool.memory.counters import count_mappings, read_limits
+from vmtool.memory.cuda.driver import CudaOutOfMemoryError
 from vmtool.memory.governor import Tier
-from vmtool.memory.process import prefer_for_oom_kill, signal_name, start_child, window
+from vmtool.memory.process import (
+    end_child,
+    prefer_for_oom_kill,
+    signal_name,
+    start_child,
+    window,
+)
 from vmtool.results.limits import ADDS_NONE
 from vmtool.units import align_up
 
@@ -48,6 +57,7 @@ _SAMPLE: Final = 256
 #: Commits in one reservation.
 _PART: Final = 4096
 _TIMEOUT_S: Final = 60
+_DEVICE_TIMEOUT_S: Final = 600
 _TURN_S: Final = 0.1
 _HEADROOM: Final = 64
 
@@ -60,6 +70,7 @@ class Answer:
         works: Whether it was done; ``None`` if the process died of it.
         reached: The number that was reached.
         error: What the platform said, or how the process died.
+        unit: What ``reached`` was counted up by.
         cause: Why, as far as the counters of that moment show; or why nothing could be refused.
         elapsed_ns: How long the call took, where that was measured.
         signal_number: Of the signal that killed it, or its exit code as Windows gives it.
@@ -71,6 +82,7 @@ class Answer:
     signal_number: int | None = None
     cause: str | None = None
     elapsed_ns: int | None = None
+    unit: int = 1
 
 
 def ask(
@@ -93,19 +105,21 @@ def ask(
     if stopping():
         return None
     before = read_facts()
-    with start_child("vmtool.probes.child", question, backing, method, str(number)) as child:
-        try:
-            for _ in range(round(_TIMEOUT_S / _TURN_S)):
-                try:
-                    stdout, stderr = child.communicate(timeout=_TURN_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    if stopping():
-                        return None
-            else:
-                return Answer(None, 0, f"no answer within {_TIMEOUT_S} s")
-        finally:
-            child.kill()  # nothing if it has ended
+    # A device is filled handle by handle, which takes half a minute where it is large.
+    timeout_s = _TIMEOUT_S if device_ordinal(backing) is None else _DEVICE_TIMEOUT_S
+    child = start_child("vmtool.probes.child", question, backing, method, str(number))
+    try:
+        for _ in range(round(timeout_s / _TURN_S)):
+            try:
+                stdout, stderr = child.communicate(timeout=_TURN_S)
+                break
+            except subprocess.TimeoutExpired:
+                if stopping():
+                    return None
+        else:
+            return Answer(None, 0, f"no answer within {timeout_s} s")
+    finally:
+        end_child(child)
     if child.returncode == 0:
         return decode(Answer, json.loads(stdout))
     last = stderr.strip().splitlines()[-1:]
@@ -122,8 +136,10 @@ def main(arguments: list[str]) -> int:
     prefer_for_oom_kill()
     read_limits()  # at a limit not even the modules that it needs could be loaded
     try:
-        backing = open_backing(kind, method=method)
-        if question == "mappings":
+        backing = _open(kind, method, question)
+        if backing.tier is Tier.DEVICE and question in {"commit", "mappings"}:
+            answer = _fill_device(backing, question, int(number))
+        elif question == "mappings":
             answer = _count_mappings(kind, method, int(number))
         elif question == "lock":
             answer = _lock(backing, int(number))
@@ -133,8 +149,8 @@ def main(arguments: list[str]) -> int:
         else:
             size = align_up(int(number), backing.granularity)
             # On Linux one mmap may go past RLIMIT_DATA, and then nothing works any more: a commit
-            # counts if another can follow. A device has no such limit.
-            then = backing.granularity if question == "commit" and backing.tier is Tier.HOST else 0
+            # counts if another can follow.
+            then = backing.granularity if question == "commit" else 0
             reservation = backing.reserve(size + then)
             if question == "commit":
                 backing.commit(reservation, 0, size)
@@ -147,15 +163,53 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _open(kind: str, method: str, question: str) -> VirtualBacking:
+    if question == "mappings" and device_ordinal(kind) is not None:
+        return open_device(kind, method="pooled", clear=False)  # only memory of a pool is shared
+    return open_backing(kind, method=method)
+
+
+def _fill_device(backing: VirtualBacking, question: str, most: int) -> Answer:
+    """Commit granule by granule, or map one handle over and over, until the driver refuses.
+
+    One process finds the exact number and takes no more than there is: others on the device get an
+    out-of-memory error for a moment only.
+    """
+    from vmtool.memory.cuda.backing import CudaBacking
+
+    assert isinstance(backing, CudaBacking)
+    g = backing.granularity
+    done, part, refusal = 0, 0, None
+    reservations = []  # one that is forgotten gives everything back
+    shared = backing.reserve(g)
+    if question == "mappings":
+        backing.commit(shared, 0, g)
+    try:
+        while done < most:
+            if part == 0:
+                reservations.append(backing.reserve(_PART * g))
+            if question == "commit":
+                backing.commit(reservations[-1], part * g, g)
+            else:
+                backing.share(reservations[-1], part * g, shared, 0, g)
+            done, part = done + 1, (part + 1) % _PART
+    except CudaOutOfMemoryError as error:
+        refusal = error
+    reached = done * g if question == "commit" else done
+    unit = g if question == "commit" else 1
+    if refusal is None:
+        return Answer(works=True, reached=reached, unit=unit)
+    return Answer(False, reached, error=str(refusal), cause=refusal.cause, unit=unit)
+
+
 def _count_mappings(kind: str, method: str, most: int) -> Answer:
     """Commit every second granule until that is refused, in reservations of a moderate size.
 
     One reservation for all of them would run into RLIMIT_AS long before the areas end.
     """
     backing = open_backing(kind, method=method)
-    on_device = backing.tier is Tier.DEVICE
     granule = backing.granularity
-    before = 0 if on_device else count_mappings()
+    before = count_mappings()
     if before is None:
         return Answer(None, 0, "the memory areas of a process cannot be counted here")
     done, refusal, cause = 0, None, None
@@ -167,14 +221,12 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
                 reservations.append(backing.reserve((2 * _PART + 1) * granule))
             backing.commit(reservations[-1], 2 * part * granule, granule)
             done += 1
-            if done == _SAMPLE and not on_device:
+            if done == _SAMPLE:
                 now = count_mappings() or 0
                 if now - before < _SAMPLE // 2:
                     return Answer(works=True, reached=now, cause=ADDS_NONE)
     except VmtoolError as error:
         refusal, cause = str(error), error.cause
-    if on_device:  # its driver has a limit of its own, and does not say what it counts
-        return Answer(works=refusal is None, reached=done, error=refusal, cause=cause)
     # Counting takes memory of its own, for which there is no area left: give some back first.
     returned = min(done - 1, _HEADROOM)
     for step in range(done - returned, done):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
+from vmtool.machine.nvml import read_nvml
 from vmtool.machine.preflight import describe_safe
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
@@ -161,7 +163,7 @@ def find_limits(
         return KindLimits(kind, _lock_limits(methods, facts, ask_once))
 
     def search(method: str) -> MethodLimit | None:
-        if kind == "mappings":
+        if kind == "mappings" or (kind == "commit" and not on_host):
             return _count(method, ask_once)
         unit = open_backing(backing, method=method).granularity
         most = most_worth_trying()
@@ -213,12 +215,12 @@ def _lock_limits(
 
 
 def _count(method: str, ask_once: Callable[[str, int], Answer | None]) -> MethodLimit | None:
-    """Take areas until the platform refuses: one process finds the exact number."""
+    """Take areas, or a device's granules, until one is refused: one process finds the exact number."""
     answer = ask_once(method, _MOST_MAPPINGS)
     if answer is None:
         return None
     died = answer.works is None  # a process that died of it counted nothing
-    refused = answer.reached + 1 if answer.works is False else None
+    refused = answer.reached + answer.unit if answer.works is False else None
     return MethodLimit(
         method=method,
         outcome="not found" if died else "none" if refused is None else "found",
@@ -228,6 +230,30 @@ def _count(method: str, ask_once: Callable[[str, int], Answer | None]) -> Method
         error=answer.error,
         cause=answer.cause,
         most=_MOST_MAPPINGS,
+    )
+
+
+def refuse_shared_device(backing: str, kind: str) -> None:
+    """Raise unless this process may take all of a device: nobody else is on it.
+
+    Raises:
+        RefusedError: If others use it, or NVML cannot say that nobody does.
+    """
+    info = describe_device(backing)
+    if info is None or kind == "reserve":
+        return
+    reading = read_nvml()
+    managed = reading.device(info.uuid)
+    others = None if managed is None or managed.processes is None else managed.others(os.getpid())
+    if others is not None and not others:
+        return
+    if others:
+        names = ", ".join(f"{each.name or 'a process'} ({each.pid})" for each in others)
+        cause = f"{backing} is in use by {names}, which would run out of memory meanwhile"
+    else:
+        cause = f"who else uses {backing} is unknown: {reading.absent or 'NVML lists no processes'}"
+    raise RefusedError(
+        f"limits {kind} takes all memory of {backing}", cause=cause, hint="use --force to do it"
     )
 
 

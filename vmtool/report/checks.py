@@ -28,6 +28,7 @@ _REASONS: Final = {
     "not promised": "this memory does not promise to be zero when fresh",
     "no checkpoints": "no checkpoints were taken",
     "too few checkpoints": "too few checkpoints for a slope",
+    "device-shared": "something else uses the device, and NVML does not count by process here",
 }
 
 
@@ -36,7 +37,9 @@ def describe(check: Check) -> str:
     values: _Values = dict(check.values)
     reason = values.get("reason")
     if check.outcome is CheckOutcome.NOT_DONE and isinstance(reason, str) and reason in _REASONS:
-        return _REASONS[reason]
+        grown = values.get("others_bytes", values.get("grown"))
+        size = f" (+{format_size(grown)})" if isinstance(grown, int) and grown > 0 else ""
+        return _REASONS[reason] + size
     kind, _, rest = check.name.partition(".")
     writer = _SENTENCES.get(kind)
     if writer is not None:
@@ -58,6 +61,8 @@ def hint(check: Check) -> str | None:
         return "run for longer: --duration 10s"
     if check.values.get("reason") == "did not happen":
         return "use a smaller N, more cycles, or another --method"
+    if check.values.get("reason") == "device-shared":
+        return "pip install 'vmtool[nvml]', or end what else uses the device"
     return None
 
 

@@ -27,6 +27,10 @@ _SHORT: Final = {
     "mappings": "memory areas",
     "lock": "lock",
 }
+_DEVICE_TITLES: Final = {
+    "commit": "memory committed granule by granule, untouched; one process",
+    "mappings": "mappings of one handle; one process",
+}
 
 
 def to_text(result: LimitsResult, console: Console) -> None:
@@ -36,7 +40,10 @@ def to_text(result: LimitsResult, console: Console) -> None:
         console.print(f"on {result.device}")
     for of_kind in result.kinds:
         console.print()
-        console.print(f"{_TITLES[of_kind.kind]}; a new process for each try")
+        title = f"{_TITLES[of_kind.kind]}; a new process for each try"
+        if result.device and of_kind.kind != "reserve":
+            title = _DEVICE_TITLES[of_kind.kind]
+        console.print(title)
         for method in of_kind.methods:
             for line in _lines(of_kind.kind, method):
                 console.print(line)
@@ -79,6 +86,8 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
         return
     tries = "1 try" if limit.tries == 1 else f"{limit.tries} tries"
     most = "" if limit.most is None else f", {_bound(kind, limit.most)} at most"
+    if kind == "commit" and limit.tries == 1:  # counted in granules
+        most = ""
     if limit.reached is None:
         yield f"{limit.method}: nothing works ({tries}{most})"
     else:

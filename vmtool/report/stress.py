@@ -60,17 +60,28 @@ def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
 
 def unmapping_words(found: UnmapResult) -> str:
     """Return in a sentence whether unmapping waited for running work."""
-    idle, busy, work = map(format_duration, (found.idle_ns, found.busy_ns, found.work_ns))
-    words = {
-        True: "cuMemUnmap waited for work that ran on another range",
-        False: "cuMemUnmap did not wait for work that ran on another range",
-        None: "whether cuMemUnmap waits for running work is unknown: the work was too short",
-    }
+    unmap = _waiting("cuMemUnmap", found.waited, found.idle_ns, found.busy_ns, found.left_ns)
+    release = _waiting(
+        "cuMemRelease",
+        found.release_waited,
+        found.release_idle_ns,
+        found.release_busy_ns,
+        found.release_left_ns,
+    )
     return (
-        f"{words[found.waited]}: {idle} idle, {busy} beside {work} of work "
-        f"(medians of {found.rounds}); synchronising before it costs "
+        f"{unmap}; {release} (medians of {found.rounds}); synchronising before it costs "
         f"{format_duration(found.idle_synchronise_ns)} on an idle device"
     )
+
+
+def _waiting(call: str, waited: bool | None, idle_ns: int, busy_ns: int, left_ns: int) -> str:
+    idle, busy, left = map(format_duration, (idle_ns, busy_ns, left_ns))
+    words = {
+        True: f"{call} waited for work that ran on another range",
+        False: f"{call} did not wait for work that ran on another range",
+        None: f"whether {call} waits for running work is unknown: the work was too short",
+    }
+    return f"{words[waited]}: {idle} idle, {busy} with {left} of work left"
 
 
 def _duration(ns: int | None) -> str:

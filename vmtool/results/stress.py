@@ -17,6 +17,8 @@ PHASES: Final = ("commit", "touch", "verify", "release")
 COUNTERS: Final = ("address_space", "charge", "resident", "mappings")
 #: The counters of a device, which are compared with its driver's.
 DEVICE_COUNTERS: Final = ("device_memory", "device_mappings")
+#: What all processes use of a device, where ours is not counted apart (see ``leak.device_memory``).
+DEVICE_IN_USE: Final = "device_in_use"
 
 
 class Outcome(enum.Enum):
@@ -287,16 +289,23 @@ class CallFailure:
 
 @dataclass(frozen=True, slots=True)
 class UnmapResult:
-    """Whether unmapping waited for work that was running elsewhere on the device.
+    """Whether unmapping and releasing waited for work that was running elsewhere on the device.
+
+    A call has waited if it took most of what was left of the work when it was made.
 
     Attributes:
-        waited: ``None`` if the work never lasted long enough.
+        waited: Whether cuMemUnmap did; ``None`` if the work never lasted long enough.
         rounds: How often unmapping was timed, idle and busy.
         idle_ns: The median of one cuMemUnmap on an idle device.
         busy_ns: The same while another range was being filled.
         work_ns: How long that filling lasted, the median.
         idle_synchronise_ns: The median of one cuCtxSynchronize on an idle device, which vmtool
             makes before each unmap.
+        left_ns: What was left of the work when cuMemUnmap was called, the median.
+        release_waited: As ``waited``, of cuMemRelease.
+        release_idle_ns: As ``idle_ns``, of cuMemRelease.
+        release_busy_ns: As ``busy_ns``, of cuMemRelease.
+        release_left_ns: As ``left_ns``, of cuMemRelease.
     """
 
     waited: bool | None
@@ -305,6 +314,11 @@ class UnmapResult:
     busy_ns: int
     work_ns: int
     idle_synchronise_ns: int
+    left_ns: int = 0
+    release_waited: bool | None = None
+    release_idle_ns: int = 0
+    release_busy_ns: int = 0
+    release_left_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

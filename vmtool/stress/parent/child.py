@@ -22,7 +22,7 @@ from vmtool.machine.kills import (
     ended_children_s,
     read_state,
 )
-from vmtool.memory.process import start_child, start_thread
+from vmtool.memory.process import start_child, start_thread, wait_killed
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.accidents import describe_accident
@@ -201,7 +201,7 @@ class RunningWorker:
     def end(self) -> Ending:
         """Wait for it and return how it ended."""
         others_s = ended_children_s()
-        code = self.process.wait()
+        code = wait_killed(self.process) if self.hung else self.process.wait()
         cpu_s = ended_children_s() - others_s
         for reader in self._readers:
             reader.join()
@@ -240,7 +240,10 @@ class RunningWorker:
         """Kill what is left of it and close every channel."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+            try:
+                wait_killed(self.process)
+            except VmtoolError:
+                return  # its pipes stay open as long as it is there; the readers end with them
         for reader in self._readers:
             reader.join()
         for stream in self._streams:

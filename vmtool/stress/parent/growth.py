@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results.check import Check, CheckOutcome
-from vmtool.results.stress import COUNTERS, Checkpoint, CounterSlope
+from vmtool.results.stress import COUNTERS, DEVICE_IN_USE, Checkpoint, CounterSlope
 from vmtool.stats import median_slope, pooled_slope
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from vmtool.results.check import Value
 
 #: When there are more checkpoints of one worker, every other one is dropped.
 MOST: Final = 256
@@ -23,6 +25,7 @@ LEAK_FLOORS: Final = {
     "resident": 4 * MIB,
     "mappings": 16,
     "device_memory": 8 * MIB,
+    DEVICE_IN_USE: 8 * MIB,
 }
 #: What vmtool itself notes about a granule while it is committed, rounded up (some 300 bytes of
 #: Python's integers, tuples and tables). It is taken when more are committed than ever before.
@@ -129,9 +132,13 @@ def leak_checks(
             checks.append(Check.not_done(f"leak.{name}", reason))
             continue
         slope = max(found, key=lambda slope: (slope.leaks, slope.per_cycle))
+        if name == DEVICE_IN_USE and slope.leaks:  # it may be anybody's
+            shared: dict[str, Value] = {"reason": "device-shared", "grown": slope.grown}
+            checks.append(Check("leak.device_memory", CheckOutcome.NOT_DONE, shared))
+            continue
         checks.append(
             Check(
-                f"leak.{name}",
+                f"leak.{'device_memory' if name == DEVICE_IN_USE else name}",
                 CheckOutcome.of(not slope.leaks),
                 {
                     "per_cycle": slope.per_cycle,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.faults import FaultyCalls
+    from vmtool.results.check import Value
     from vmtool.results.stress import CounterReading, StressSettings
     from vmtool.stress.worker.expected import CountingRules
     from vmtool.stress.worker.target import CheckedBuffer
@@ -105,6 +106,7 @@ class HostObserver:
         *,
         node: int | None = None,
     ) -> None:
+        self.doubts: dict[str, dict[str, Value]] = {}  # the kernel counts this process alone
         self.elsewhere_bytes: int | None = None
         self._node = node
         self._buffers = buffers

@@ -22,12 +22,14 @@ OPERATIONS: Final = (
     "verify",
     "release",
     "checkpoint",
+    "fill",
     "unreserve",
 )
-IDLE, RESERVE, COMMIT, TOUCH, VERIFY, RELEASE, CHECKPOINT, UNRESERVE = range(len(OPERATIONS))
+IDLE, RESERVE, COMMIT, TOUCH, VERIFY, RELEASE, CHECKPOINT, FILL, UNRESERVE = range(len(OPERATIONS))
 
-#: Words of an entry: operation, granule, cycles done, method's index; the rest is spare.
-OPERATION, GRANULE, CYCLE, METHOD = range(4)
+#: Words of an entry: operation, granule, cycles done, method's index, driver calls made (in that of
+#: the first thread, by all of them); the rest is spare.
+OPERATION, GRANULE, CYCLE, METHOD, BEAT = range(5)
 # One cache line an entry, so that threads do not slow each other down.
 _ENTRY_WORDS: Final = 8
 
@@ -40,6 +42,7 @@ class Entry:
     granule: int
     cycle: int
     method_index: int
+    beat: int = 0
 
 
 class Journal:
@@ -73,7 +76,7 @@ class Journal:
         """Return one thread's entry; while it runs, the words may be of neighbouring moments."""
         words = self._words[thread * _ENTRY_WORDS : (thread + 1) * _ENTRY_WORDS].tolist()
         operation = OPERATIONS[min(words[OPERATION], len(OPERATIONS) - 1)]
-        return Entry(operation, words[GRANULE], words[CYCLE], words[METHOD])
+        return Entry(operation, words[GRANULE], words[CYCLE], words[METHOD], words[BEAT])
 
     def close(self) -> None:
         """Unmap the file; slots must not be used afterwards."""

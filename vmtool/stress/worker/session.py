@@ -8,12 +8,13 @@ from random import Random
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.errors import VmtoolError
+from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.conditions import peak_resident_bytes
 from vmtool.memory import device_ordinal
-from vmtool.memory.backing import failed_call
+from vmtool.memory.backing import OutOfMemoryError, failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
+from vmtool.memory.cuda.driver import DeviceLostError
 from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.inject import parse_fault
@@ -26,7 +27,9 @@ from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.host import HostObserver
 from vmtool.stress.worker.journal import (
+    BEAT,
     CHECKPOINT,
+    FILL,
     IDLE,
     METHOD,
     OPERATION,
@@ -179,7 +182,8 @@ class Session:
             return HostTarget(self.settings, seed, faults)
         from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
 
-        return DeviceTarget(self.settings, self.governor, faults)
+        beat = self.journal.slot(0)[BEAT : BEAT + 1]  # thousands of driver calls are no hang
+        return DeviceTarget(self.settings, self.governor, faults, beat)
 
     def _reserve(self, thread: int, index: int) -> ThreadBuffer:
         settings, backing = self.settings, self.target.backings[index]
@@ -304,11 +308,14 @@ class Session:
         if last is not None and not last.warm_up:
             self._checkpoint_between_rounds(now)
         coming = self._round = self._schedule.next()
+        slot = self.journal.slot(0)
+        slot[OPERATION] = IDLE if self.target.device is None else FILL
         self.target.turn(
             last.method_index if last else None,
             coming.method_index if coming else None,
             warm_up=last is not None and last.warm_up,
         )
+        slot[OPERATION] = IDLE
         if coming is None:
             return
         if last is not None and last.warm_up and not coming.warm_up and self.checkpoints:
@@ -459,7 +466,10 @@ class Session:
     def close(self) -> WorkerReport:
         """Check everything once more, give everything back, and return the final report."""
         if self.checkpoints is not None:
-            self.checkpoints.take_all(self.cycles(), settled=not self.problems)
+            try:
+                self.checkpoints.take_all(self.cycles(), settled=not self.problems)
+            except VmtoolError as error:  # a device that is lost answers nothing any more
+                self.problems.append(Problem(0, error))
         # Made before anything is closed: a closed buffer no longer says what it held.
         report = self.report(complete=not self.problems and not self.interrupted)
         checks = [self._check_contents(), self._check_zero(), self._check_base()]
@@ -472,10 +482,17 @@ class Session:
             checks.append(self._check_node(self.settings.node))
         if self.settings.inject:
             checks.append(self._check_injected())
+        unmapping, failures = None, report.failures
+        try:
+            unmapping = self._unmapping(complete=report.complete)
+        except VmtoolError as error:
+            failures = (*failures, self._unmapping_failed(error))
         return replace(
             report,
+            complete=report.complete and failures == report.failures,
+            failures=failures,
             checks=tuple(checks),
-            unmapping=self._unmapping(complete=report.complete),
+            unmapping=unmapping,
             resident_after_bytes=read_process().resident_bytes,
             peak_resident_bytes=peak_resident_bytes(),
         )
@@ -486,8 +503,22 @@ class Session:
             return None
         try:
             return self.target.measure_unmapping()
-        except VmtoolError:
-            return None  # a device that is full, or has failed: the run itself was complete
+        except (OutOfMemoryError, RefusedError):
+            return None  # a device that is full: the run itself was complete
+
+    def _unmapping_failed(self, error: VmtoolError) -> CallFailure:
+        """Return the failure of the one measurement that unmaps beside running work."""
+        failure = self._failure(Problem(0, error))
+        lost = isinstance(error, DeviceLostError)
+        what = "ended the context" if lost else "failed"
+        return replace(
+            failure,
+            operation="unmap beside work",
+            message=f"unmapping beside running work {what}: {error}",
+            hint="an engine must synchronise before it unmaps on this device"
+            if lost
+            else failure.hint,
+        )
 
     def _check_injected(self) -> Check:
         """A fault that never happened proves nothing, and the user must know."""
@@ -595,17 +626,21 @@ class Session:
 
     def _check_counters(self) -> list[Check]:
         checkpoints, checks = self.checkpoints, []
+        values: dict[str, Value]
         for name in self.observer.counters:
             check = f"counters.{name}"
             if checkpoints is None:
                 checks.append(Check.not_done(check, "no checkpoints"))
+            elif name in self.observer.doubts and name not in checkpoints.differing:
+                values = dict(self.observer.doubts[name])
+                checks.append(Check(check, CheckOutcome.NOT_DONE, values))
             elif name not in checkpoints.compared:
                 checks.append(Check.not_done(check, "not available"))
             elif (differing := checkpoints.differing.get(name)) is None:
                 checks.append(Check(check, CheckOutcome.PASSED, {"checkpoints": checkpoints.count}))
             else:
                 reading = next(r for r in differing.buffers if r.counter == name)
-                values: dict[str, Value] = {
+                values = {
                     "method": differing.method,
                     "cycle": differing.cycle,
                     "observed": reading.observed,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import Reservation, VirtualBacking
     from vmtool.memory.blocks import BlockMap
     from vmtool.memory.buffer import VirtualBuffer
+    from vmtool.results.check import Value
     from vmtool.results.stress import (
         CallResult,
         CounterReading,
@@ -58,6 +59,10 @@ class CounterObserver(Protocol):
     @property
     def counters(self) -> Sequence[str]:
         """What it counts, in the order of its readings."""
+
+    @property
+    def doubts(self) -> Mapping[str, Mapping[str, Value]]:
+        """By counter, why a difference of it may not be this process's: the values of its check."""
 
     def compare(
         self, chosen: Sequence[CheckedBuffer], *, settled: bool
