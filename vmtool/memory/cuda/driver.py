@@ -31,8 +31,13 @@ STICKY_CODES: Final = frozenset(
 # https://docs.nvidia.com/deploy/xid-errors/
 LOST_CODES: Final = STICKY_CODES | {214, 220}
 # What calls return once a device fell off the bus (Xid 79), and what a call may return for a reason of its
-# own as well: so it is lost when the next call of another kind answers the same.
+# own as well: so it is lost when a call of another kind answers the same, or when waiting for the device
+# does so twice, with no success in between of a call that reaches the device.
 _SUSPICIOUS_CODES: Final = frozenset({46, 101, 999})
+_WAITING: Final = frozenset({"cuCtxSynchronize", "cuStreamSynchronize"})
+_ON_THE_HOST: Final = frozenset(
+    {"cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet", "cuDeviceGetAttribute"}
+)
 
 
 class CudaError(CallError):
@@ -293,7 +298,7 @@ class Driver:
         if function is None:
             raise diagnosis.no_function(name, self.version, self.bindings_version)
         if self._suspect is not None:
-            return self._clearing_suspicion(function)
+            return function if name in _ON_THE_HOST else self._clearing_suspicion(function)
         self._functions[name] = function
         return function
 
@@ -326,7 +331,11 @@ class Driver:
         except RuntimeError:  # a driver without cuGetErrorString
             symbol, words = self._binding.CUresult(code).name, ""
         suspect = self._suspect
-        gone = suspect is not None and suspect.code == code and suspect.call != name
+        gone = (
+            suspect is not None
+            and suspect.code == code
+            and (suspect.call != name or name in _WAITING)
+        )
         cause, hint = self._advice(name, code, lost=gone or code in LOST_CODES)
         make = DeviceLostError if gone else error_class(code)
         error = make(

@@ -59,6 +59,7 @@ class DeviceTarget:
         self._settings = settings
         self._governor = governor
         self._faults = faults
+        self._beat = beat
         self._times = [CallTimes(beat) for _ in settings.methods]
         # All of them now: what grows while it runs looks like a leak.
         self._calls = [{name: Histogram() for name in TIMED} for _ in settings.methods]
@@ -130,7 +131,10 @@ class DeviceTarget:
         used = self._governor.ledger(Tier.DEVICE).used_bytes
         free = worker_budget(self._settings) - used
         found = measure_waiting(
-            self._settings.backing, chunk=self._settings.chunk_bytes, budget_bytes=free
+            self._settings.backing,
+            chunk=self._settings.chunk_bytes,
+            budget_bytes=free,
+            beat=self._beat,
         )
         return UnmapResult(
             waited=found.unmap.waits,

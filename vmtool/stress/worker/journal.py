@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -82,7 +83,8 @@ class Journal:
         """Unmap the file; slots must not be used afterwards."""
         self._words.release()
         self._bytes.release()
-        self._map.close()
+        with suppress(BufferError):  # a slot that is still there keeps it until the process ends
+            self._map.close()
 
     def __enter__(self) -> Self:
         return self

@@ -472,6 +472,7 @@ class Session:
                 self.problems.append(Problem(0, error))
         # Made before anything is closed: a closed buffer no longer says what it held.
         report = self.report(complete=not self.problems and not self.interrupted)
+        known = len(self.problems)
         checks = [self._check_contents(), self._check_zero(), self._check_base()]
         checks += [self._check_leases(), self._check_budget()]
         for thread in range(self.settings.threads):
@@ -483,8 +484,9 @@ class Session:
         if self.settings.inject:
             checks.append(self._check_injected())
         unmapping, failures = None, report.failures
+        failures += tuple(map(self._failure, self.problems[known:]))
         try:
-            unmapping = self._unmapping(complete=report.complete)
+            unmapping = self._unmapping(complete=report.complete and failures == report.failures)
         except VmtoolError as error:
             failures = (*failures, self._unmapping_failed(error))
         return replace(
@@ -604,7 +606,10 @@ class Session:
     def _close_buffers(self) -> list[VmtoolError]:
         """Close every buffer; return the refusals that stayed."""
         refusals: list[VmtoolError] = []
-        for _ in range(_CLOSE_TRIES):
+        # One more for a device that the last one found lost: nothing is called on it any more.
+        for done in range(_CLOSE_TRIES + 1):
+            if done == _CLOSE_TRIES and not any(isinstance(e, DeviceLostError) for e in refusals):
+                break
             refusals = []
             for item in self._all():
                 try:
@@ -617,7 +622,11 @@ class Session:
         if refusals:
             return Check("released", CheckOutcome.FAILED, {"error": str(refusals[0])})
         leased = self._leased() - self.target.pooled_bytes()
-        mapped, buffers = self.observer.count_mapped(), len(self.base_addresses)
+        mapped, buffers = None, len(self.base_addresses)
+        try:
+            mapped = self.observer.count_mapped()
+        except VmtoolError as error:  # a device that does not answer
+            self.problems.append(Problem(0, error))
         return Check(
             "released",
             CheckOutcome.of(not mapped and not leased),

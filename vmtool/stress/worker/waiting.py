@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.memory import open_device
+from vmtool.memory.cuda.calls import CallTimes
 from vmtool.memory.cuda.driver import NOT_READY, STREAM_NON_BLOCKING, CudaError
 from vmtool.units import MIB, align_down
 
@@ -87,19 +88,22 @@ class Waiting:
     work_ns: int = 0
 
 
-def measure_waiting(kind: str, *, chunk: int | None, budget_bytes: int) -> Waiting:
+def measure_waiting(
+    kind: str, *, chunk: int | None, budget_bytes: int, beat: memoryview | None = None
+) -> Waiting:
     """Unmap and release one handle over and over, on an idle device and beside work.
 
     Args:
         kind: ``cuda`` or ``cuda:N``.
         chunk: Bytes of the handle.
         budget_bytes: What may be committed; more than 65 chunks and 64 MiB is not used.
+        beat: One word that each timed call counts up; see :class:`CallTimes`.
 
     Raises:
         RefusedError: If the budget does not hold two chunks.
         VmtoolError: If the memory cannot be had, or the driver fails.
     """
-    backing = open_device(kind, chunk=chunk)
+    backing = open_device(kind, chunk=chunk, times=CallTimes(beat))
     unit = backing.granularity
     work = align_down(min(_WORK_BYTES, budget_bytes - unit), unit) or unit
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ import pytest
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.cuda import devices, driver
+from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.driver import (
     LOST_CODES,
     CudaError,
@@ -103,10 +104,10 @@ def test_a_result_that_the_bindings_do_not_know_is_a_cuda_error(fakecuda):
     assert caught.value.code == 4321
 
 
-@pytest.mark.parametrize("name", ["cuMemAlloc", "cuNoSuchFunction"])
+@pytest.mark.parametrize("name", ["cuMemAllocPitch", "cuNoSuchFunction"])
 def test_a_function_that_nobody_offers_is_unavailable(fakecuda, name):
     with pytest.raises(UnavailableError, match=name):
-        driver.load().call(name, *[8] * (name == "cuMemAlloc"))
+        driver.load().call(name, *[8] * 3 * (name == "cuMemAllocPitch"))
 
 
 def test_a_mistake_of_the_caller_is_not_dressed_up(fakecuda):
@@ -168,7 +169,7 @@ def test_devices_are_listed_without_a_context(fakecuda):
     assert found[0].integrated is True
     assert found[0].driver_version == 13000
     assert {key for key, value in found[0].attributes.items() if value == 1} == {
-        *("vmm", "posix_fd", "fabric", "unified_addressing"),
+        *("vmm", "posix_fd", "fabric", "unified_addressing", "memory_pools"),
     }
     assert found[0].attributes["host_numa_id"] == -1
     calls = fakecuda.report()["calls"]
@@ -210,14 +211,25 @@ def test_a_second_kind_of_call_with_the_same_answer_shows_that_the_device_is_gon
 
 def test_a_call_that_succeeds_in_between_clears_the_suspicion(fakecuda):
     cuda = driver.load()
-    fakecuda.fail("cuDeviceGetCount:1=999,cuDeviceGet:2=999")
+    fakecuda.fail("cuDeviceGetCount:1=999,cuDeviceTotalMem:2=999")
     with pytest.raises(CudaError):
         cuda.call("cuDeviceGetCount")
-    cuda.call("cuDeviceGet", 0)
+    cuda.call("cuDeviceTotalMem", 0)
     with pytest.raises(CudaError) as caught:
-        cuda.call("cuDeviceGet", 0)
+        cuda.call("cuDeviceTotalMem", 0)
     assert not isinstance(caught.value, DeviceLostError)
     assert cuda.call("cuDeviceGetCount") == 1
+
+
+def test_waiting_for_the_device_in_vain_twice_shows_that_it_is_gone(fakecuda):
+    context = DeviceContext(0)
+    fakecuda.fail("cuCtxSynchronize:1+=999")
+    with pytest.raises(CudaError) as caught:
+        context.synchronise()
+    assert not isinstance(caught.value, DeviceLostError)
+    with pytest.raises(DeviceLostError):  # pushing the context in between proves nothing
+        context.synchronise()
+    fakecuda.reset()
 
 
 def test_an_exclusive_device_is_named_where_its_context_is_refused(fakecuda):
