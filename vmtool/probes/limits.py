@@ -240,7 +240,7 @@ def refuse_shared_device(backing: str, kind: str) -> None:
         RefusedError: If others use it, or NVML cannot say that nobody does.
     """
     info = describe_device(backing)
-    if info is None or kind == "reserve":
+    if info is None or kind not in {"commit", "mappings"}:
         return
     reading = read_nvml()
     managed = reading.device(info.uuid)

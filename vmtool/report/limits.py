@@ -41,8 +41,8 @@ def to_text(result: LimitsResult, console: Console) -> None:
     for of_kind in result.kinds:
         console.print()
         title = f"{_TITLES[of_kind.kind]}; a new process for each try"
-        if result.device and of_kind.kind != "reserve":
-            title = _DEVICE_TITLES[of_kind.kind]
+        if result.device:
+            title = _DEVICE_TITLES.get(of_kind.kind, title)
         console.print(title)
         for method in of_kind.methods:
             for line in _lines(of_kind.kind, method):
