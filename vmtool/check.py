@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from vmtool.documents import plain
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.machine.conditions import ConditionsWatch
-from vmtool.machine.doctor import Rating, examine
+from vmtool.machine.doctor import examine
+from vmtool.machine.findings import Rating
 from vmtool.machine.preflight import check as check_plan
 from vmtool.machine.preflight import refuse_unsafe
 from vmtool.memory import device_ordinal, open_backing
@@ -25,8 +26,8 @@ from vmtool.units import KIB, MIB, align_down
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.machine.doctor import Finding
     from vmtool.machine.facts import MachineFacts
+    from vmtool.machine.findings import Finding
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results.stress import StressResult
     from vmtool.stress.plan import Room

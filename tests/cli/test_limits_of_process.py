@@ -121,3 +121,20 @@ def test_two_signals_at_once_are_one(number):
     document = json.loads(stdout)
     assert document["outcome"] == "interrupted"
     assert document["accidents"] == []
+
+
+def test_bindings_that_need_a_missing_library_are_not_available(vmtool_child):
+    """cuda-bindings raises RuntimeError while it is imported where libdl.so.2 is missing."""
+    no_library = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "cuda":
+            raise RuntimeError("Failed to dlopen libdl.so.2")
+sys.meta_path.insert(0, Finder())
+"""
+    ran = vmtool_child("doctor", "--json", before=no_library)
+    assert ran.code == 0, ran.stderr
+    (found,) = ran.document["device_findings"]
+    assert found["kind"] == "no-cuda"
+    assert "a library of the system that they need is missing" in found["message"]

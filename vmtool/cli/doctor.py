@@ -24,8 +24,9 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     ordinary use fail. Nothing is changed.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
-    from vmtool.machine.doctor import Rating, examine
+    from vmtool.machine.doctor import examine
     from vmtool.machine.doctor_devices import examine_device, examine_devices
+    from vmtool.machine.findings import Rating
     from vmtool.memory import device_ordinal
     from vmtool.report.doctor import to_text
     from vmtool.results.doctor import DoctorResult

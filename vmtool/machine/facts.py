@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
-import warnings
 from dataclasses import dataclass, field
 from typing import Final
 
-from vmtool import __version__
 from vmtool.memory.counters import ProcessLimits
-from vmtool.memory.process import wine_version
-from vmtool.memory.rlimits import ResourceLimit, has_capability, read_resource_limit
+from vmtool.memory.rlimits import ResourceLimit  # noqa: TC001 - decoding reads the types
 from vmtool.units import GIB, MIB, format_size
 
 #: Kept in reserve for everything else on the machine, but no more than two fifths of what there is.
@@ -471,123 +466,3 @@ def describe_bound(name: str, facts: MachineFacts) -> str:
 
 def _limit(name: str, limit: int | None, used: int | None) -> str:
     return f"{name} is {format_size(limit or 0)} and {format_size(used or 0)} is in use"
-
-
-def read_system(cpu_model: str | None) -> SystemFacts:
-    """Return the facts of the running system.
-
-    Args:
-        cpu_model: The processor's name, from wherever the platform keeps it.
-    """
-    name, kernel, arch = _identify()
-    return SystemFacts(
-        os=name,
-        kernel=kernel,
-        arch=arch,
-        cpu_model=cpu_model,
-        cpus=os.cpu_count(),
-        cpus_usable=_usable_cpus(),
-        python=platform.python_version(),
-        vmtool=__version__,
-    )
-
-
-def _usable_cpus() -> int | None:
-    if sys.platform == "linux":
-        try:
-            return len(os.sched_getaffinity(0))
-        except OSError:  # a seccomp filter
-            return None
-    else:  # mypy needs both branches spelled out
-        return None
-
-
-def _identify() -> tuple[str, str, str]:
-    """Return the system's name, its kernel's version and the architecture.
-
-    On Windows ``platform`` would start ``cmd /c ver`` for the first two.
-    """
-    if sys.platform == "win32":
-        arch = os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
-        wine = wine_version()
-        if wine is not None:
-            return "Wine", wine, arch
-        return "Windows", ".".join(map(str, sys.getwindowsversion().platform_version)), arch
-    else:  # mypy needs both branches spelled out
-        uname = os.uname()
-        return uname.sysname, uname.release, uname.machine
-
-
-def read_memory(oom_kills: int | None = None) -> MemoryFacts:
-    """Return RAM and swap as psutil reads them; unknown where it cannot.
-
-    Args:
-        oom_kills: What only Linux counts.
-    """
-    # Without /proc, or with too little memory to load it, psutil fails in many ways.
-    try:
-        import psutil
-
-        ram = psutil.virtual_memory()
-    except (ImportError, OSError, MemoryError, ValueError, KeyError):
-        return MemoryFacts(oom_kills=oom_kills)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # no /proc/vmstat: swap traffic, which is not used
-            swap = psutil.swap_memory()
-    except (OSError, ValueError, RuntimeError):
-        return MemoryFacts(ram.total, ram.available, oom_kills=oom_kills)
-    return MemoryFacts(ram.total, ram.available, swap.total, swap.free, oom_kills)
-
-
-_SYS_ADMIN: Final = 21  # capabilities of include/uapi/linux/capability.h
-_SYS_RESOURCE: Final = 24
-
-
-def read_limits() -> LimitFacts:
-    """Return the resource limits of this process, with what is used of those that are counted."""
-    if sys.platform == "win32":
-        return LimitFacts()
-    else:  # mypy needs both branches spelled out
-        tasks = read_resource_limit("RLIMIT_NPROC")
-        exempt = os.getuid() == 0 or has_capability(_SYS_ADMIN) or has_capability(_SYS_RESOURCE)
-        return LimitFacts(
-            address_space=read_resource_limit("RLIMIT_AS"),
-            data=read_resource_limit("RLIMIT_DATA"),
-            locked_memory=read_resource_limit("RLIMIT_MEMLOCK"),
-            descriptors=read_resource_limit("RLIMIT_NOFILE"),
-            descriptors_used=_count_descriptors(),
-            tasks=tasks,
-            # Counting reads a file of every process, which is not worth it without a limit.
-            tasks_used=None if exempt or tasks is None or tasks.soft is None else _count_tasks(),
-            tasks_exempt=exempt,
-            cpu_s=read_resource_limit("RLIMIT_CPU"),
-        )
-
-
-def _count_descriptors() -> int | None:
-    for directory in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return len(os.listdir(directory)) - 1  # noqa: PTH208 - without the one that lists it
-        except OSError:
-            continue
-    return None
-
-
-def _count_tasks() -> int | None:
-    """Return the processes and threads of this user; those in other containers are not visible."""
-    if sys.platform == "win32":
-        return None
-    else:  # mypy needs both branches spelled out
-        try:
-            import psutil
-
-            uid = os.getuid()
-            found = psutil.process_iter(["uids", "num_threads"])
-            return sum(
-                each.info["num_threads"] or 1
-                for each in found
-                if each.info["uids"] is not None and each.info["uids"].real == uid
-            )
-        except (ImportError, OSError, MemoryError, RuntimeError):
-            return None

@@ -19,9 +19,6 @@ from vmtool.machine.facts import (
     MachineFacts,
     MemoryFacts,
     NumaNode,
-    read_limits,
-    read_memory,
-    read_system,
 )
 from vmtool.machine.files import (
     KernelFiles,
@@ -30,6 +27,7 @@ from vmtool.machine.files import (
     parse_pairs,
     parse_pressure,
 )
+from vmtool.machine.portable import read_limits, read_memory, read_system
 from vmtool.memory.counters import read_process_limits
 from vmtool.memory.process import parse_kib
 

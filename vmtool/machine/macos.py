@@ -5,13 +5,8 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING
 
-from vmtool.machine.facts import (
-    EnvironmentFacts,
-    MachineFacts,
-    read_limits,
-    read_memory,
-    read_system,
-)
+from vmtool.machine.facts import EnvironmentFacts, MachineFacts
+from vmtool.machine.portable import read_limits, read_memory, read_system
 from vmtool.memory.counters import read_process_limits
 from vmtool.memory.darwin import read_integer, read_text
 

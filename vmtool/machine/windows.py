@@ -10,14 +10,8 @@ import mmap
 import winreg
 from dataclasses import replace
 
-from vmtool.machine.facts import (
-    CommitFacts,
-    HugePageFacts,
-    MachineFacts,
-    MemoryFacts,
-    read_memory,
-    read_system,
-)
+from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
+from vmtool.machine.portable import read_memory, read_system
 from vmtool.memory.process import wine_version
 from vmtool.memory.windows.counters import SystemMemory, read_system_memory
 from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory

@@ -8,15 +8,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.machine.doctor import Rating
 from vmtool.machine.facts import describe_bound
+from vmtool.machine.findings import Rating
 from vmtool.report.machine import system_name
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vmtool.machine.doctor import Finding
+    from vmtool.machine.findings import Finding
     from vmtool.results.doctor import DoctorResult
 
 _STYLES: Final = {Rating.OK: "green", Rating.NOTE: "yellow", Rating.PROBLEM: "bold red"}

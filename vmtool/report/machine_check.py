@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.machine.doctor import Rating
+from vmtool.machine.findings import Rating
 from vmtool.report.checks import describe, method_option_words, summarize
 from vmtool.report.page import Markup, facts, join, page, section, tag
 from vmtool.report.table import backing_label, pairs, paragraph
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.machine.doctor import Finding
+    from vmtool.machine.findings import Finding
     from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
 
 _MOST_NOTES: Final = 3

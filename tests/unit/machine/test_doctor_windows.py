@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.doctor import Rating, examine
+from vmtool.machine.doctor import examine
 from vmtool.machine.facts import (
     CommitFacts,
     HugePageFacts,
@@ -12,6 +12,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
+from vmtool.machine.findings import Rating
 from vmtool.units import GIB, MIB
 
 HEALTHY = MachineFacts(

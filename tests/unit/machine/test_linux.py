@@ -13,7 +13,6 @@ from vmtool.machine.facts import (
     MemoryFacts,
     MemoryPressure,
     NumaNode,
-    read_memory,
     safe_part,
 )
 from vmtool.machine.files import parse_choice, parse_int, parse_pressure
@@ -23,6 +22,7 @@ from vmtool.machine.linux import (
     read_linux_facts,
     try_huge_mapping,
 )
+from vmtool.machine.portable import in_initial_user_namespace, read_memory
 from vmtool.memory.process import parse_kib
 from vmtool.units import GIB, KIB, MIB
 
@@ -176,3 +176,18 @@ def test_the_facts_of_this_machine_are_read():
     if sys.platform == "linux":
         assert facts.process.mappings > 0
         assert facts.system.cpus_usable >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "initial"),
+    [
+        ("         0          0 4294967295\n", True),
+        ("         0       1000          1\n         1     100000      65536\n", False),
+        (None, True),
+    ],
+)
+def test_root_of_a_rootless_container_is_not_exempt_from_limits(tmp_path, text, initial):
+    path = tmp_path / "uid_map"
+    if text is not None:
+        path.write_text(text, encoding="ascii")
+    assert in_initial_user_namespace(str(path)) is initial
