@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +141,8 @@ def test_a_limit_of_addresses_is_named_where_a_reservation_fails(fakecuda):
     from vmtool.memory.cuda.driver import CudaOutOfMemoryError
 
     backing = open_device("cuda")
+    import resource
+
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 45, before[1]))
     try:
