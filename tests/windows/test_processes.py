@@ -231,7 +231,7 @@ def test_every_counter_agrees_for_every_method(method, pattern):
 def test_workers_and_threads_run_beside_each_other():
     code, out, err = run(
         *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "10", "--json"),
-        *("--method", "private", "--workers", "2", "--threads", "2"),
+        *("--method", "private", "--workers", "2", "--threads", "2", "--runs", "1"),
     )
     assert code == 0, err
     assert len(json.loads(out)["base_addresses"]) == 4
