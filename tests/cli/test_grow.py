@@ -333,7 +333,7 @@ def test_a_node_is_bound_and_checked(vmtool):
 def test_reserved_huge_pages_that_cannot_be_had_are_not_available(vmtool):
     ran = vmtool("grow", "--to", "1GiB", "--huge", "16GiB", "--against", "nothing")
     assert ran.code == 4
-    assert "no reserved huge page of 16 GiB can be had: mmap(NULL" in ran.stderr
+    assert "no reserved huge page of 16 GiB is available: mmap(NULL" in ran.stderr
     assert "hint: " in ran.stderr
 
 

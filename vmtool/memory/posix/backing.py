@@ -120,7 +120,7 @@ class PosixBacking:
     Raises:
         UsageError: If *method* is unknown, or lacks what is requested.
         UnavailableError: If this platform lacks what *prefault*, *huge* or *node* needs, or no
-            huge page of that size can be had, which is tried.
+            huge page of that size is available, which is tried.
     """
 
     name = "host"
@@ -435,7 +435,7 @@ def _check_huge_pages(method: str, page_bytes: int, calls: PosixCalls, *, huge: 
     if address == FAILED:
         error = call_error("mmap", 0, page_bytes, PROT_RW, flags, huge_page_bytes=page_bytes)
         raise UnavailableError(
-            f"no reserved huge page of {format_size(page_bytes)} can be had: {error}",
+            f"no reserved huge page of {format_size(page_bytes)} is available: {error}",
             cause=error.cause,
             hint=error.hint,
         ) from error

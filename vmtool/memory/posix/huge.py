@@ -1,4 +1,4 @@
-"""Reserved huge pages (hugetlb): whether one can be had, and what limits them.
+"""Reserved huge pages (hugetlb): the flags of mmap, the pool, and the limits of control groups.
 
 They come from a pool of the machine that an administrator fills, in sizes that the processor
 offers. A control group may limit them too; its limit is met when a page is first touched, where it

@@ -65,7 +65,7 @@ def diagnose_lock(code: int, nbytes: int) -> Diagnosis:
 
     Args:
         code: The errno: ENOMEM over the limit, EPERM where the limit is zero, EAGAIN where pages
-            could not be had (mlock(2)).
+            are not available (mlock(2)).
         nbytes: The length that was to be locked.
     """
     limit, locked = lock_limit(), _read_locked()
@@ -83,7 +83,7 @@ def diagnose_lock(code: int, nbytes: int) -> Diagnosis:
         )
     return Diagnosis(
         "unknown",
-        "the pages could not be had, or locking splits areas and vm.max_map_count is reached",
+        "the pages are not available, or locking splits areas and vm.max_map_count is reached",
         "lock less; `vmtool doctor` shows every limit",
     )
 

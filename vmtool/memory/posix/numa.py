@@ -37,7 +37,7 @@ def mbind_number() -> int:
 def node_mask(node: int) -> tuple[bytes, int]:
     """Return the mask of one node as mbind takes it, and its length in bits plus one.
 
-    The kernel reads one bit fewer than it is told (``get_nodes`` in mm/mempolicy.c).
+    The kernel reads one bit fewer than it is given (``get_nodes`` in mm/mempolicy.c).
     """
     mask = (1 << node).to_bytes(_MASK_BITS // 8, "little")
     return mask, _MASK_BITS + 1

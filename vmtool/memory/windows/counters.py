@@ -25,6 +25,7 @@ _PROCESS: Final = -1  # the pseudo handle that GetCurrentProcess() returns
 _MEM_COMMIT: Final = 0x1000
 _MEM_FREE: Final = 0x10000
 _MEM_IMAGE: Final = 0x1000000
+# https://learn.microsoft.com/en-us/windows/win32/api/psapi/ns-psapi-psapi_working_set_ex_block
 _VALID: Final = 1  # bit 0 of PSAPI_WORKING_SET_EX_BLOCK: the page is in the working set
 _PAGES_A_CALL: Final = 1 << 16
 _UNSET: Final = (1 << 64) - 1
@@ -93,7 +94,7 @@ class SystemMemory:
 
     Attributes:
         total_bytes: RAM.
-        available_bytes: RAM that can be had without paging.
+        available_bytes: RAM that is available without paging.
         charge_bytes: What all processes and the kernel have committed.
         charge_limit_bytes: What they may: RAM and page files, as large as those are now.
     """
@@ -132,8 +133,10 @@ def _function(name: str, returns: type, *takes: type) -> Callable[..., int]:
     return call  # type: ignore[no-any-return] # ctypes types functions by attribute
 
 
+# The K32 names are exported by kernel32 itself; psapi.dll is not loaded.
 _performance_info = _function("K32GetPerformanceInfo", _DWORD, _HANDLE, _DWORD)
 _process_memory = _function("K32GetProcessMemoryInfo", _DWORD, _HANDLE, _HANDLE, _DWORD)
+# https://learn.microsoft.com/en-us/windows/win32/api/psapi/nf-psapi-queryworkingsetex
 _working_set = _function("K32QueryWorkingSetEx", _DWORD, _HANDLE, _HANDLE, _DWORD)
 _query = _function("VirtualQueryEx", _SIZE, _HANDLE, _SIZE, _HANDLE, _SIZE)
 _open_process = _function("OpenProcess", _SIZE, _DWORD, _DWORD, _DWORD)

@@ -46,5 +46,5 @@ def test_reserved_huge_pages_are_counted_as_the_kernel_counts_them(run, failed):
 def test_a_pool_without_pages_is_an_error_before_anything_is_reserved(session):
     begun = session(huge_page_bytes=16 << 30, granule_bytes=16 << 30, capacity_bytes=16 << 30,
                     budget_bytes=16 << 30)  # fmt: skip
-    with pytest.raises(UnavailableError, match="no reserved huge page of 16 GiB can be had"):
+    with pytest.raises(UnavailableError, match="no reserved huge page of 16 GiB is available"):
         begun.prepare()
