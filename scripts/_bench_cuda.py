@@ -25,11 +25,17 @@ from fakecuda import build, control
 from vmtool.memory import open_device
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.cuda.calls import CallTimes
+from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.governor import Governor, Tier
-from vmtool.units import GIB, KIB, format_duration, format_size
+from vmtool.stress.worker.contents import DeviceContents
+from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 
 GRANULE = 64 * KIB
 RUN = 64
+CHECKED = 16 * MIB
+CHECKS = 9
+#: Contents are checked at half the rate of a plain copy at least.
+CHECK_LIMIT = 2.0
 CYCLES = 4000
 #: Calls of one cycle: create, map, set access; push, synchronise, pop, unmap, release.
 CALLS = 8
@@ -114,6 +120,9 @@ def bench_cuda(folder: str, rounds: int, row: Callable[..., bool]) -> list[bool]
     print(
         f"one call through the bindings: {format_duration((raw - floor) / CALLS)} more than from C"
     )
+    copying, checking = _contents_ns()
+    label = "checking device contents against copying them back"
+    results.append(row(label, *_pair(copying, checking), CHECK_LIMIT))
     results.append(_count_calls())
     fake.assert_clean()
     return results
@@ -181,6 +190,29 @@ def _buffer_ns(method: str) -> float:
             elapsed = time.perf_counter_ns() - start
     backing.close()
     return elapsed / CYCLES
+
+
+def _contents_ns() -> tuple[float, float]:
+    """Copying a granule to the host, and checking every byte of it, which includes that."""
+    backing = open_device("cuda", method="pooled")
+    copies = DeviceCopies(backing.context)
+    reservation = backing.reserve(CHECKED)
+    backing.commit(reservation, 0, CHECKED)
+    contents = DeviceContents(
+        copies, reservation, CHECKED, buffer_id=1, touch="full", verify="full", zeroes=False
+    )
+    into = bytearray(2 * MIB)
+    copying, checking = [], []
+    for cycle in range(CHECKS):
+        contents.write_and_time(0, 1, cycle)
+        start = time.perf_counter_ns()
+        for at in range(0, CHECKED, len(into)):
+            copies.read(reservation, at, into)
+        copying.append(time.perf_counter_ns() - start)
+        checking.append(contents.check(0, 1))
+    backing.unreserve(reservation)
+    backing.close()
+    return statistics.median(copying), statistics.median(checking)
 
 
 def _count_calls() -> bool:
