@@ -285,3 +285,32 @@ def test_a_signal_ends_a_watch_with_130_and_the_report(process):
 
     assert child.returncode == 130
     assert json.loads(out)["ending"] == "interrupted"
+
+
+def test_threads_near_the_limit_of_a_real_control_group(vmtool, process):
+    from pathlib import Path
+
+    group = Path("/sys/fs/cgroup/pids", f"vmtool-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    setup = (
+        f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n"
+        "import threading, time\n"
+        "for _ in range(7): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    )
+    try:
+        (group / "pids.max").write_text("8")
+        pid = process(setup)
+        ran = vmtool("inspect", str(pid), "--json")
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(100):
+            if not (group / "cgroup.procs").read_text():
+                break
+            time.sleep(0.05)
+    finally:
+        group.rmdir()
+
+    found = _findings(ran)["task-limit"]
+    assert (found["values"]["used"], found["values"]["soft"]) == (8, 8)

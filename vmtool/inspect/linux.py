@@ -14,7 +14,7 @@ assert sys.platform == "linux"  # before the imports, so that mypy skips them el
 
 import os
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.areas import (
     Detail,
@@ -23,9 +23,12 @@ from vmtool.inspect.areas import (
     parse_numa_maps,
     parse_smaps,
 )
-from vmtool.machine.cgroup import ancestry, parse_limit, parse_membership, parse_mounts
+from vmtool.machine.cgroup import read_cgroups
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
 from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
+
+if TYPE_CHECKING:
+    from vmtool.machine.facts import CgroupFacts
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
 _LIMITS: Final = {
@@ -58,6 +61,7 @@ class LinuxProcess:
             self._directory = os.open(f"{proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ProcessGoneError from error
+        self._files = KernelFiles()
         self._ticks = os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
@@ -274,18 +278,8 @@ class LinuxProcess:
 
     def group(self) -> ControlGroupUse | None:
         """Return the control group that accounts for the process's memory."""
-        text = self._try("cgroup", "control group")
-        if text is None:
-            return None
-        files = KernelFiles()
-        paths = parse_membership(text.decode("utf-8", "replace"))
-        for mount in parse_mounts(files.read(f"{self.proc}/self/mountinfo")):
-            path = paths.get(mount.version)
-            if path is not None and (
-                group := _read_group(files, mount.version, ancestry(mount, path))
-            ):
-                return group
-        return None
+        found = read_cgroups(self._files, str(self.pid))
+        return None if not found.levels else describe_group(found)
 
     def group_bytes(self, group: ControlGroupUse) -> int | None:
         """Return what is charged to *group* now."""
@@ -397,77 +391,33 @@ def limit_uses(
                 )
             )
         if group.pids_max is not None:
-            path = f"{group.path}/pids.max"
+            path = f"{group.pids_path}/pids.max"
             found.append(
                 LimitUse("pids.max", "group_tasks", group.pids, group.pids_max, None, "group", path)
             )
     return tuple(found)
 
 
-def _read_group(
-    files: KernelFiles, version: int, directories: tuple[str, ...]
-) -> ControlGroupUse | None:
-    two = version == 2
-    names = (
-        ("memory.max", "memory.current", "memory.events")
-        if two
-        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
-    )
-    own = next((path for path in directories if files.read(f"{path}/{names[1]}") is not None), None)
-    if own is None:
-        return None
+def describe_group(found: CgroupFacts) -> ControlGroupUse:
+    """Return the group of a process that limits it most, its own where none is limited."""
     # The tightest limit may be set anywhere on the way to the root.
-    limited = [
-        (limit, path)
-        for path in directories
-        if (limit := parse_limit(files.read(f"{path}/{names[0]}"))) is not None
-    ]
-    most, path = min(limited, default=(None, own))
-    high = [
-        limit
-        for directory in directories
-        if two and (limit := parse_limit(files.read(f"{directory}/memory.high"))) is not None
-    ]
-    stat = parse_pairs(files.read(f"{path}/memory.stat"))
-    prefix = "" if two else "total_"
-    cache = [stat.get(f"{prefix}{key}") for key in ("inactive_file", "active_file")]
-    dirty = stat.get(f"{prefix}file_dirty" if two else "total_dirty", 0)
-    pressure = _parse_pressure(files.read(f"{path}/memory.pressure")) if two else {}
-    pids = [
-        (limit, directory)
-        for directory in directories
-        if (limit := parse_limit(files.read(f"{directory}/pids.max"))) is not None
-    ]
-    pids_max, pids_path = min(pids, default=(None, own))
+    level = found.tightest or found.levels[0]
+    pressure = level.pressure
+    events = {"max": level.limit_hits, "high": level.high_hits, "oom_kill": level.oom_kills}
     return ControlGroupUse(
-        path=path,
-        version=version,
-        current_bytes=parse_int(files.read(f"{path}/{names[1]}")),
-        high_bytes=min(high, default=None),
-        max_bytes=most,
-        reclaimable_bytes=None
-        if None in cache
-        else max(sum(value or 0 for value in cache) - dirty, 0),
-        events=parse_pairs(files.read(f"{path}/{names[2]}")) or None,
-        pressure_some_percent=pressure.get("some"),
-        pressure_full_percent=pressure.get("full"),
-        pids=parse_int(files.read(f"{pids_path}/pids.current")),
-        pids_max=pids_max,
+        path=level.path,
+        version=level.version,
+        current_bytes=level.used_bytes,
+        high_bytes=level.high_bytes,
+        max_bytes=level.limit_bytes,
+        reclaimable_bytes=level.reclaimable_bytes,
+        events={name: count for name, count in events.items() if count is not None} or None,
+        pressure_some_percent=None if pressure is None else pressure.some_percent,
+        pressure_full_percent=None if pressure is None else pressure.full_percent,
+        pids=None if found.tasks is None else found.tasks.used,
+        pids_max=None if found.tasks is None else found.tasks.limit,
+        pids_path=None if found.tasks is None else found.tasks.path,
     )
-
-
-def _parse_pressure(text: str | None) -> dict[str, float]:
-    """Return the share of the last 10 s by ``some`` and ``full`` (Documentation/accounting/psi)."""
-    found = {}
-    for line in (text or "").splitlines():
-        kind, _, rest = line.partition(" ")
-        for field in rest.split():
-            if field.startswith("avg10="):
-                try:
-                    found[kind] = float(field[6:])
-                except ValueError:
-                    continue
-    return found
 
 
 def _parse_status(text: bytes) -> dict[str, str]:

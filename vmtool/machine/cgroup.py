@@ -47,22 +47,27 @@ _HUGETLB_FILE: Final = re.compile(r"hugetlb\.([0-9]+)([KMG])B\.(?:max|limit_in_b
 _UNITS: Final = {"K": 10, "M": 20, "G": 30}
 
 
-def read_cgroups(files: Files) -> CgroupFacts:
-    """Return the limits of this process's groups, its own first."""
+def read_cgroups(files: Files, process: str = "self") -> CgroupFacts:
+    """Return the limits of the groups of a process, its own first.
+
+    Args:
+        files: Where the kernel's files are read.
+        process: Its number; ``self`` is this process.
+    """
     return CgroupFacts(
         levels=tuple(
             level
-            for version, directory in _directories(files, "memory")
+            for version, directory in _directories(files, "memory", process)
             if (level := read_level(files, version, directory)) is not None
         ),
-        tasks=_read_tasks(files),
-        huge_pages=_read_huge_pages(files),
+        tasks=_read_tasks(files, process),
+        huge_pages=_read_huge_pages(files, process),
     )
 
 
-def _directories(files: Files, controller: str) -> list[tuple[int, str]]:
-    """Return version and directory of every group above this process that has *controller*."""
-    paths = parse_membership(files.read("/proc/self/cgroup"), controller)
+def _directories(files: Files, controller: str, process: str) -> list[tuple[int, str]]:
+    """Return version and directory of every group above a process that has *controller*."""
+    paths = parse_membership(files.read(f"/proc/{process}/cgroup"), controller)
     mounts = parse_mounts(files.read("/proc/self/mountinfo"), controller)
     return [
         (mount.version, directory)
@@ -72,9 +77,9 @@ def _directories(files: Files, controller: str) -> list[tuple[int, str]]:
     ]
 
 
-def _read_tasks(files: Files) -> GroupLimit | None:
+def _read_tasks(files: Files, process: str) -> GroupLimit | None:
     found = []
-    for version, directory in _directories(files, "pids"):
+    for version, directory in _directories(files, "pids", process):
         limit_name, used_name = _TASKS[version]
         limit = parse_limit(files.read(f"{directory}/{limit_name}"))
         used = parse_int(files.read(f"{directory}/{used_name}"))
@@ -83,9 +88,9 @@ def _read_tasks(files: Files) -> GroupLimit | None:
     return min(found, key=_left, default=None)
 
 
-def _read_huge_pages(files: Files) -> tuple[GroupLimit, ...]:
+def _read_huge_pages(files: Files, process: str) -> tuple[GroupLimit, ...]:
     tightest: dict[int, GroupLimit] = {}
-    for version, directory in _directories(files, "hugetlb"):
+    for version, directory in _directories(files, "hugetlb", process):
         limit_name, used_name = _HUGETLB[version]
         for name in files.names(directory):
             match = _HUGETLB_FILE.fullmatch(name)

@@ -142,6 +142,7 @@ class ControlGroupUse:
         pressure_full_percent: Share of the last 10 s in which all of them did.
         pids: Processes and threads in it.
         pids_max: ``pids.max``.
+        pids_path: The directory of the group that this limit is of.
     """
 
     path: str
@@ -155,6 +156,7 @@ class ControlGroupUse:
     pressure_full_percent: float | None = None
     pids: int | None = None
     pids_max: int | None = None
+    pids_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

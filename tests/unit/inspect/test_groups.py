@@ -1,0 +1,140 @@
+"""The control group of another process, and what the findings make of it."""
+
+import sys
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("control groups are Linux's", allow_module_level=True)
+
+from vmtool.inspect.findings import find
+from vmtool.inspect.linux import describe_group
+from vmtool.machine import read_facts
+from vmtool.machine.cgroup import read_cgroups
+from vmtool.results.inspect import FindingRating, LimitUse, Sample
+from vmtool.units import GIB, MIB
+
+
+class _Files:
+    """Files by path."""
+
+    def __init__(self, files):
+        self._files = files
+
+    def read(self, path):
+        return self._files.get(path)
+
+    def names(self, path):
+        return tuple(
+            sorted({name[len(path) + 1 :] for name in self._files if name.startswith(path)})
+        )
+
+    def exists(self, path):
+        return path in self._files
+
+
+_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+_DIRECTORY = "/sys/fs/cgroup/llm.slice"
+
+
+def _group(**files):
+    base = {
+        "/proc/77/cgroup": "0::/llm.slice\n",
+        "/proc/self/mountinfo": _MOUNT,
+        f"{_DIRECTORY}/memory.max": "max",
+        f"{_DIRECTORY}/memory.current": str(900 * MIB),
+    }
+    named = {f"{_DIRECTORY}/{name.replace('__', '.')}": text for name, text in files.items()}
+    return describe_group(read_cgroups(_Files(base | named), "77"))
+
+
+def _find(group, counters=None, limits=(), **options):
+    sample = counters or Sample(0, resident_bytes=GIB)
+    found = find(sample, limits, group, read_facts(), **options)
+    return {finding.name: finding for finding in found}
+
+
+def test_page_cache_in_a_container_is_said_to_be_reclaimable():
+    # ollama/ollama#11497: "the container uses all its memory", and most of it is a model's file.
+    group = _group(
+        memory__max=str(1000 * MIB),
+        memory__stat=f"file {800 * MIB}\ninactive_file {500 * MIB}\nactive_file {300 * MIB}\n",
+    )
+
+    found = _find(group)
+
+    assert group.reclaimable_bytes == 800 * MIB
+    assert found["group-cache"].rating is FindingRating.NOTE
+    assert "group-limit" not in found
+
+
+def test_a_group_that_is_full_of_anonymous_memory_is_a_problem():
+    found = _find(_group(memory__max=str(950 * MIB), memory__stat="file 0\n"))
+
+    assert found["group-limit"].rating is FindingRating.PROBLEM
+
+
+def test_above_memory_high_the_process_is_slowed_down_and_not_killed():
+    # kubernetes/enhancements#2570: throttled at memory.high, reported as a hang.
+    group = _group(
+        memory__high=str(900 * MIB),
+        memory__events="low 0\nhigh 51234\nmax 0\noom 0\noom_kill 0\n",
+        memory__pressure="some avg10=61.50 avg60=1.00 avg300=0.00 total=1\n"
+        "full avg10=60.00 avg60=1.00 avg300=0.00 total=1\n",
+    )
+
+    found = _find(group)
+
+    assert found["group-high"].rating is FindingRating.PROBLEM
+    assert found["group-high"].values["met"] == 51234
+    assert found["group-high"].values["pressure"] == 61.5
+
+
+def test_processes_of_the_group_that_were_killed_are_a_problem():
+    found = _find(_group(memory__events="high 0\nmax 9\noom 1\noom_kill 1\n"))
+
+    assert found["group-oom-kills"].values["count"] == 1
+
+
+def test_threads_that_are_refused_at_pids_max():
+    # chroma-core/chroma#1682: "can't start new thread".
+    group = _group(pids__max="64", pids__current="63")
+    limit = LimitUse("pids.max", "group_tasks", group.pids, group.pids_max, None, "group", "x")
+
+    found = _find(group, limits=[limit])
+
+    assert (group.pids, group.pids_max, group.pids_path) == (63, 64, _DIRECTORY)
+    assert found["task-limit"].rating is FindingRating.PROBLEM
+
+
+def _facts_in_mode(mode, headroom):
+    from dataclasses import replace
+
+    facts = read_facts()
+    commit = replace(facts.commit, mode=mode, limit_bytes=headroom, charge_bytes=0)
+    return replace(facts, commit=commit)
+
+
+@pytest.mark.parametrize(
+    ("mode", "headroom", "refused"), [(2, GIB, True), (2, 100 * GIB, False), (1, GIB, None)]
+)
+def test_fork_is_refused_where_its_charge_does_not_fit(mode, headroom, refused):
+    # docker-library/redis#346: "Can't save in background: fork: Cannot allocate memory".
+    counters = Sample(0, charge_bytes=12 * GIB, resident_bytes=GIB)
+
+    found = find(counters, (), None, _facts_in_mode(mode, headroom))
+
+    forks = [finding for finding in found if finding.name == "fork"]
+    ratings = {True: [FindingRating.PROBLEM], False: [FindingRating.NOTE], None: []}
+    assert [finding.rating for finding in forks] == ratings[refused]
+
+
+def test_the_group_of_a_real_process_is_that_of_the_kernel():
+    import os
+
+    from vmtool.machine.files import KernelFiles
+
+    mine = read_cgroups(KernelFiles())
+    same = read_cgroups(KernelFiles(), str(os.getpid()))
+
+    assert [level.path for level in mine.levels] == [level.path for level in same.levels]
