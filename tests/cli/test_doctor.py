@@ -98,7 +98,16 @@ def test_a_limit_on_the_process_bounds_what_is_safe_and_the_budget_of_an_estimat
     assert f"is safe to commit: {limit} is 1 GiB and " in text
     assert f"(limited by {kind})" in vmtool_child("granularity", before=before).stdout
 
-    estimate = vmtool_child("kv-estimate", "llama-3.1-8b", "--json", before=before).document
+    estimate = vmtool_child(
+        "kv-estimate",
+        "gemma-3-1b",
+        "--budget",
+        "auto",
+        "--weights",
+        "none",
+        "--json",
+        before=before,
+    ).document
     assert 0 < estimate["budget"]["total_bytes"] < 1 << 30
 
 

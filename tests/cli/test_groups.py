@@ -149,7 +149,7 @@ def test_workers_that_do_not_fit_beside_their_memory_are_refused(vmtool_child, m
     [
         ["doctor", "--json", "--backing", "host"],
         ["stress", "--cycles", "60", "--json"],
-        ["kv-estimate", "gemma-3-1b", "--json"],
+        ["kv-estimate", "gemma-3-1b", "--budget", "auto", "--weights", "none", "--json"],
     ],
     ids=lambda arguments: arguments[0],
 )
