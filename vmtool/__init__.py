@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vmtool.memory import open_backing
     from vmtool.memory.buffer import VirtualBuffer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["VirtualBuffer", "__version__", "estimate", "open_backing"]
 
