@@ -120,7 +120,7 @@ def _headline(result: EstimateResult) -> str:
             f" {result.policy} on {format_size(result.granule_bytes)} granules."
         )
     if result.sequences > 1:
-        return f"{name}: {_fit_answer(result.need, answer.max_sequences, have)}"
+        return f"{name}: {_fit_answer(result.need, answer.max_sequences, have.rstrip(','))}"
     text = f"{name}: {have} holds {_length(answer.max_tokens)}"
     if answer.max_tokens.fits is not None:
         text += " in one sequence"
