@@ -67,7 +67,7 @@ def read_resource_limit(name: str) -> ResourceLimit | None:
     """
     if sys.platform == "win32":
         return None
-    else:  # mypy needs both branches spelled out
+    else:
         import resource  # absent on Windows
 
         try:
