@@ -411,6 +411,15 @@ def test_filling_a_pool_is_no_hang(run_with_fakecuda):
     assert ran.returncode == 0, ran.stderr
 
 
+def test_a_pool_that_is_not_cleared_is_said(run_with_fakecuda):
+    arguments = ["stress", "--backing", "cuda", "--cycles", "20", "--runs", "1"]
+    ran = run_with_fakecuda([*arguments, "--method", "pooled", "--no-clear"], poison=0xA5)
+    assert ran.returncode == 0, ran.stderr
+    assert "memory of the pool was not cleared" in ran.stdout
+    assert all("cuMemsetD8" not in report["calls"] for report in ran.reports)
+    assert run_with_fakecuda([*arguments, "--method", "cold", "--no-clear"]).returncode == 2
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 

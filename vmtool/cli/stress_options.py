@@ -119,6 +119,12 @@ _RETAIN: Final = click.option(
     metavar="SIZE",
     help="The most unmapped memory that a pool keeps.  [default: everything]",
 )
+_CLEAR: Final = click.option(
+    "--clear/--no-clear",
+    default=True,
+    help="Clear memory of a pool when it is mapped; engines write before they read.  "
+    "[default: clear]",
+)
 _PREFAULT: Final = click.option("--prefault", is_flag=True, help="Fault every page in at commit.")
 _PATTERN: Final = click.option(
     "--pattern",
@@ -254,7 +260,7 @@ _OUTPUT: Final = "Output"
 stress_settings: Final = option_group(
     option_group(
         *(method_option, _GRANULE, _PATTERN, _CAPACITY, _BUDGET, _TOUCH),
-        *(huge_option, node_option, _PREFAULT, _THREADS, _WORKERS, _RETAIN, _SEED),
+        *(huge_option, node_option, _PREFAULT, _THREADS, _WORKERS, _RETAIN, _CLEAR, _SEED),
         heading=_MEMORY,
     ),
     option_group(_RUNS, duration_option("3s"), _CYCLES, heading=_TIME),
@@ -265,7 +271,7 @@ stress_settings: Final = option_group(
 matrix_settings: Final = option_group(
     option_group(
         *(method_option, _CAPACITY, _TOUCH, huge_option, node_option, _PREFAULT),
-        *(_THREADS, _WORKERS, _RETAIN, _SEED),
+        *(_THREADS, _WORKERS, _RETAIN, _CLEAR, _SEED),
         heading=_MEMORY,
     ),
     option_group(duration_option("15s"), heading=_TIME),
@@ -294,6 +300,8 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
 
     if settings.retain_bytes is not None and "pooled" not in settings.methods:
         raise UsageError("only a pool retains memory", hint="use --method pooled or all")
+    if not settings.clear and "pooled" not in settings.methods:
+        raise UsageError("only memory of a pool is cleared", hint="use --method pooled or all")
     faults = FaultyCalls([parse_fault(text) for text in settings.inject])
     return [
         open_backing(

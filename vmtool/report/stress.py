@@ -263,6 +263,8 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
     if result.unmapping is not None:
         yield Text(unmapping_words(result.unmapping))
+    if not result.settings.clear:
+        yield Text("memory of the pool was not cleared when it was mapped (--no-clear)")
     for name in ("degraded", "quarantined"):
         total = sum(getattr(method, f"{name}_bytes") for method in result.methods)
         if total:

@@ -66,6 +66,7 @@ class StressSettings:
         label: The user's own words for this run.
         huge_page_bytes: The size of the reserved huge pages to use; ``None``: none.
         node: The NUMA node to commit on; ``None``: any.
+        clear: Whether memory of a pool is cleared when it is mapped; engines do without.
     """
 
     backing: str = "host"
@@ -91,6 +92,7 @@ class StressSettings:
     label: str | None = None
     huge_page_bytes: int | None = None
     node: int | None = None
+    clear: bool = True
 
     def uses_huge(self, method: str) -> bool:
         """Return whether *method* asks for huge pages in this run."""

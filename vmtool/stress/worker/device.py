@@ -72,6 +72,7 @@ class DeviceTarget:
                 method=method,
                 chunk=settings.chunk_bytes,
                 retain=settings.retain_bytes if method == "pooled" else None,
+                clear=settings.clear,
                 governor=governor,
                 times=times,
                 faults=faults,
