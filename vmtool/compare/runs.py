@@ -154,9 +154,8 @@ def _change(
     confidence: float,
     threshold: float,
 ) -> Change:
-    few = min(len(before), len(after)) < RUNS_NEEDED
-    found = shift(before, after, confidence)
-    low, high = (None, None) if few else (found.low, found.high)
+    found, direction = verdict(before, after, confidence, threshold)
+    proven = direction is not Direction.NOT_PROVEN
     variations = [cv for cv in map(variation, (before, after)) if cv is not None]
     cv = max(variations) if len(variations) == 2 else None
     return Change(
@@ -169,24 +168,30 @@ def _change(
         before_runs_ns=tuple(map(round, before)),
         after_runs_ns=tuple(map(round, after)),
         ratio=found.ratio,
-        low=low,
-        high=high,
-        direction=Direction.NOT_PROVEN if few else _judge(found, threshold),
+        low=found.low if proven else None,
+        high=found.high if proven else None,
+        direction=direction,
         variation=cv,
         runs_needed=None if cv is None else runs_needed(cv, DETECTED_CHANGE, confidence=confidence),
     )
 
 
-def _judge(found: Shift, threshold: float) -> Direction:
+def verdict(
+    before: Sequence[float], after: Sequence[float], confidence: float, threshold: float
+) -> tuple[Shift, Direction]:
+    """Return the factor from the figures of some runs to those of others, and what it proves."""
+    found = shift(before, after, confidence)
+    if min(len(before), len(after)) < RUNS_NEEDED:
+        return found, Direction.NOT_PROVEN
     low = 0.0 if found.low is None else found.low
     high = float("inf") if found.high is None else found.high
     if low > 1 and found.ratio >= 1 + threshold:
-        return Direction.SLOWER
+        return found, Direction.SLOWER
     if high < 1 and found.ratio <= 1 - threshold:
-        return Direction.FASTER
+        return found, Direction.FASTER
     if low >= 1 - threshold and high <= 1 + threshold:
-        return Direction.UNCHANGED
-    return Direction.UNCLEAR
+        return found, Direction.UNCHANGED
+    return found, Direction.UNCLEAR
 
 
 def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
