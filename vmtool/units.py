@@ -32,12 +32,20 @@ _DURATION_UNITS: Final = {
     "m": 60 * 10**9,
     "min": 60 * 10**9,
     "h": 3600 * 10**9,
+    "d": 24 * 3600 * 10**9,
 }
+#: What people write for a unit of size, and what they may mean.
+_SHORT_SIZES: Final = {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}
 #: How much of what is not understood an error repeats.
 _SHOWN: Final = 60
 # Twenty digits hold any 64-bit value; more would only make the parser slow on hostile input.
 _QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
+# Several numbers, each with a unit, such as 1h30m.
+_COMPOUND: Final = re.compile(
+    r"\s*+(?:[0-9]{1,20}(?:\.[0-9]{1,20})?[A-Za-zµ]{1,3}){2,6}\s*+", re.ASCII
+)
+_PARTS: Final = re.compile(r"[0-9.]+[A-Za-zµ]+", re.ASCII)
 # Possessive, so that no input makes it slow.
 _TOO_LONG: Final = re.compile(
     r"\s*+0*+[1-9][0-9]{20,}+(?:\.[0-9]++)?\s*+([A-Za-zµ]*+)\s*+", re.ASCII
@@ -55,6 +63,9 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: 
     factor = units.get(unit.lower())
     if factor is None:
         known = ", ".join(sorted((u for u in units if u), key=lambda u: units[u]))
+        if units is _SIZE_UNITS and unit.lower() in _SHORT_SIZES:
+            binary = _SHORT_SIZES[unit.lower()]
+            raise ValueError(f"{text!r} has no unit of size; write {number}{binary}")
         raise ValueError(f"{text!r} has an unknown unit {unit!r}; units are {known}")
     value = Fraction(number) * factor
     if exact and value.denominator != 1:
@@ -101,12 +112,23 @@ def parse_percent(text: str) -> Fraction:
 
 
 def parse_duration(text: str) -> int:
-    """Return *text* in nanoseconds: ``"5ms"``, ``"1.5s"``, ``"1h"``; a bare number is seconds.
+    """Return *text* in nanoseconds: ``"5ms"``, ``"1.5s"``, ``"1m30s"``, ``"1d"``.
+
+    A bare number is seconds. Of several units each is smaller than the one before it.
 
     Raises:
         ValueError: If *text* is not a duration.
     """
-    return _parse(text, _DURATION_UNITS, "duration", "500ms, 10s or 1h")
+    example = "500ms, 1m30s or 1h"
+    parts = _PARTS.findall(text) if _COMPOUND.fullmatch(text) else [text]
+    total, last = 0, None
+    for part in parts:
+        total += _parse(part, _DURATION_UNITS, "duration", example)
+        unit = _DURATION_UNITS[part.strip().lstrip("0123456789. ").lower()]
+        if last is not None and unit >= last:
+            raise ValueError(f"{text[:_SHOWN]!r} is not a duration; write it like {example}")
+        last = unit
+    return total
 
 
 def format_size(nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: histograms of latencies, ledgers over time, intervals of changes."""
+"""Charts: inline SVG for pages (histograms, values over time, ratios), bars and plots for text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: page puts several beside each other.
 WIDTH: Final = 300
 _HEIGHT: Final = 170
-_LEFT, _RIGHT, _TOP, _BOTTOM = 8, 8, 16, 22
+_RIGHT, _TOP, _BOTTOM = 8, 16, 22
 
 #: Bars of a histogram, and the least factor that its axis covers, as a power of two: a narrow
 #: peak must not look like a wide one.
@@ -36,6 +36,8 @@ _ROUND: Final = (
     *((10, 15, 20, 30, 50, 70), (10, 20, 50), (10, 30), (10,)),
 )
 _MOST_TICKS: Final = 6
+#: Points of a line that answer to the pointer.
+_MOST_HOVER: Final = 60
 #: About the width of a character of a tick's text.
 _CHARACTER: Final = 6.5
 
@@ -67,22 +69,45 @@ def histogram_chart(
         marks: Names and values in ns that get a line of their own, such as the median.
     """
     low, high = _log_range([data for _, data in runs])
-    ceiling = _TOP + 13 * max(len(marks) - 1, 0)
+    shares = [(style, _shares(data, low, high)) for style, data in runs]
+    most = max((share for _, bars in shares for share in bars), default=0) or 1
+    ticks = [share for share in _steps(0, most * 100, 3) if share <= most * 100]
+    frame = _Frame(
+        left=_room(f"{tick:g} %" for tick in ticks),
+        top=_TOP + 13 * max(len(marks) - 1, 0),
+    )
 
     def x(value: float) -> float:
-        return _LEFT + (math.log2(max(value, 1)) - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
+        return frame.x((math.log2(max(value, 1)) - low) / (high - low))
 
-    shares = [(style, _shares(data, low, high)) for style, data in runs]
-    top = max((share for _, bars in shares for share in bars), default=0) or 1
-    shapes = [
-        _bar(style, index, share / top * (_HEIGHT - ceiling - _BOTTOM))
-        for style, bars in shares
-        for index, share in enumerate(bars)
-        if share
-    ]
-    shapes.extend(_mark(x(value), name, index) for index, (name, value) in enumerate(marks))
-    ticks = [(x(ns), format_duration(ns)) for ns in _round_values(2**low, 2**high)]
-    return _chart(label, shapes, ticks)
+    shapes = []
+    step = frame.width / _BARS
+    for style, bars in shares:
+        for index, share in enumerate(bars):
+            if not share:
+                continue
+            # A single sample among millions is still seen.
+            height = max(share / most * frame.height, 1.0)
+            start, end = (2 ** (low + (high - low) * i / _BARS) for i in (index, index + 1))
+            words = f"{format_duration(start)} to {format_duration(end)}: {share:.2%} of samples"
+            shapes.append(
+                tag(
+                    "rect",
+                    tag("title", words),
+                    class_=style,
+                    x=frame.left + index * step,
+                    y=frame.base - height,
+                    width=step * 0.85,
+                    height=height,
+                )
+            )
+    shapes.extend(_mark(frame, x(value), name, index) for index, (name, value) in enumerate(marks))
+    return frame.draw(
+        label,
+        shapes,
+        [(x(ns), format_duration(ns)) for ns in _round_values(2**low, 2**high)],
+        [(frame.y(tick / 100 / most), f"{tick:g} %") for tick in ticks],
+    )
 
 
 def timeline_chart(
@@ -91,7 +116,7 @@ def timeline_chart(
     show: Callable[[int], str],
     band: Sequence[tuple[int, int, int]] = (),
 ) -> Markup:
-    """Return values over time, with the range they may have.
+    """Return values over time, with the range they may have; nothing if no line has two points.
 
     Args:
         label: What is shown.
@@ -100,21 +125,23 @@ def timeline_chart(
         band: Time in ns, lowest and highest value allowed, ascending in time.
     """
     values = [v for line in series for _, v in line.points if v is not None]
-    values += [edge for _, low, high in band for edge in (low, high)]
     times = [at for line in series for at, _ in line.points]
-    if not values:
-        return _chart(label, [tag("text", "not available", x=_LEFT, y=_HEIGHT / 2)], [])
+    known = (sum(v is not None for _, v in line.points) for line in series)
+    if max(known, default=0) < 2 or min(times) == max(times):
+        return Markup()
+    values += [edge for _, low, high in band for edge in (low, high)]
     bottom, top = min(*values, 0), max(*values, 0)
     first, last = min(times), max(times)
+    levels = [round(level) for level in _steps(bottom, top, 4, binary=show is format_size)]
+    frame = _Frame(left=_room(map(show, levels)))
 
     def x(at: int) -> float:
-        return _LEFT + (at - first) / ((last - first) or 1) * (WIDTH - _LEFT - _RIGHT)
+        return frame.x((at - first) / (last - first))
 
-    def y(value: int) -> float:
-        part = (value - bottom) / ((top - bottom) or 1)
-        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
+    def y(value: float) -> float:
+        return frame.y((value - bottom) / ((top - bottom) or 1))
 
-    shapes = [tag("line", class_="axis", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y(0), y2=y(0))]
+    shapes = []
     if band:
         edges = [f"{x(at):.1f},{y(high):.1f}" for at, _, high in band]
         edges += [f"{x(at):.1f},{y(low):.1f}" for at, low, _ in reversed(band)]
@@ -124,11 +151,111 @@ def timeline_chart(
             tag("polyline", class_=line.style, points=" ".join(f"{a:.1f},{b:.1f}" for a, b in part))
             for part in _unbroken((x(at), None if v is None else y(v)) for at, v in line.points)
         )
-    shapes.append(tag("text", show(top), x=_LEFT, y=_TOP - 6))
-    if bottom < 0:
-        shapes.append(tag("text", show(bottom), x=_LEFT, y=_HEIGHT - _BOTTOM - 4))
-    ends = [(_LEFT + 0.0, "0 s"), (WIDTH - _RIGHT - 0.0, format_duration(last - first))]
-    return _chart(label, shapes, ends)
+    shapes.extend(_hover_points(series, x, y, show, first))
+    return frame.draw(
+        label,
+        shapes,
+        [(x(first + round(at)), format_duration(at)) for at in _steps(0, last - first, 4)],
+        [(y(level), show(level)) for level in levels],
+        zero=y(0),
+    )
+
+
+def _hover_points(
+    series: Sequence[Series],
+    x: Callable[[int], float],
+    y: Callable[[float], float],
+    show: Callable[[int], str],
+    first: int,
+) -> Iterator[Markup]:
+    """Yield what shows its time and value when the pointer is on it; a bounded number of them."""
+    for line in series:
+        step = -(-len(line.points) // _MOST_HOVER)
+        for at, value in line.points[:: step or 1]:
+            if value is not None:
+                words = f"{format_duration(at - first)}: {show(value)}"
+                yield tag("circle", tag("title", words), class_="hover", cx=x(at), cy=y(value), r=5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The plane of a chart between its axes.
+
+    Attributes:
+        left: Columns for the texts of the vertical axis.
+        top: Where the plane begins.
+    """
+
+    left: float
+    top: float = _TOP
+
+    @property
+    def width(self) -> float:
+        return WIDTH - _RIGHT - self.left
+
+    @property
+    def base(self) -> float:
+        return _HEIGHT - _BOTTOM
+
+    @property
+    def height(self) -> float:
+        return self.base - self.top
+
+    def x(self, part: float) -> float:
+        return self.left + part * self.width
+
+    def y(self, part: float) -> float:
+        return self.base - part * self.height
+
+    def draw(
+        self,
+        label: str,
+        shapes: Sequence[Markup],
+        across: Sequence[tuple[float, str]],
+        up: Sequence[tuple[float, str]],
+        zero: float | None = None,
+    ) -> Markup:
+        """Return the chart with its grid below and its axes above *shapes*."""
+        right, base = WIDTH - _RIGHT, self.base
+        grid, texts = [], []
+        for at, text in up:
+            grid.append(tag("line", class_="grid", x1=self.left, x2=right, y1=at, y2=at))
+            texts.append(tag("text", text, x=self.left - 4, y=at + 4, text_anchor="end"))
+        for at, text, anchor in _apart(across):
+            grid.append(tag("line", class_="grid", x1=at, x2=at, y1=self.top, y2=base))
+            texts.append(tag("text", text, x=at, y=_HEIGHT - 4, text_anchor=anchor))
+        floor = base if zero is None else zero
+        axes = [
+            tag("line", class_="axis", x1=self.left, x2=right, y1=floor, y2=floor),
+            tag("line", class_="axis", x1=self.left, x2=self.left, y1=self.top, y2=base),
+        ]
+        return tag(
+            "svg",
+            tag("title", label),
+            *grid,
+            *shapes,
+            *axes,
+            *texts,
+            viewBox=f"0 0 {WIDTH} {_HEIGHT}",
+            role="img",
+        )
+
+
+def _room(texts: Iterable[str]) -> float:
+    """Return how wide the vertical axis of *texts* is."""
+    return max((len(text) for text in texts), default=0) * _CHARACTER + 8
+
+
+def _steps(low: float, high: float, most: int, *, binary: bool = False) -> list[float]:
+    """Return at most about *most* round values from *low* to *high*, with 0 if it is between."""
+    span = (high - low) or 1
+    if binary:
+        step: float = 1 << max(math.ceil(math.log2(max(span / most, 1))), 0)
+    else:
+        power = 10.0 ** math.floor(math.log10(span / most))
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * most >= span)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [step * i for i in range(first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +385,6 @@ def _shares(data: HistogramData, low: float, high: float) -> list[float]:
     return found
 
 
-def _bar(style: str, index: int, height: float) -> Markup:
-    step = (WIDTH - _LEFT - _RIGHT) / _BARS
-    height = max(height, 1.0)  # a single sample among millions is still seen
-    y = _HEIGHT - _BOTTOM - height
-    x = _LEFT + index * step
-    return tag("rect", class_=style, x=x, y=y, width=step * 0.85, height=height)
-
-
 def _round_values(low: float, high: float) -> list[int]:
     """Return at most six round values between *low* and *high*."""
     powers = range(max(math.floor(math.log10(low)), 0), math.ceil(math.log10(high)) + 1)
@@ -305,34 +424,19 @@ def _unbroken(
             part = []
 
 
-def _mark(x: float, name: str, index: int) -> Markup:
+def _mark(frame: _Frame, x: float, name: str, index: int) -> Markup:
     """Return a line with a name beside it, on the side that has room."""
-    left = x > WIDTH * 0.75
+    wide = len(name) * _CHARACTER + 3
+    if x + wide <= WIDTH:
+        at, anchor = x + 3, "start"
+    elif x - wide >= 0:
+        at, anchor = x - 3, "end"
+    else:
+        at, anchor = WIDTH - 1.0, "end"
+    y = _TOP + 13 * index
     return join(
-        tag("line", class_="mark", x1=x, x2=x, y1=_TOP + 13 * index - 10, y2=_HEIGHT - _BOTTOM),
-        tag(
-            "text",
-            name,
-            x=x - 3 if left else x + 3,
-            y=_TOP + 13 * index,
-            text_anchor="end" if left else "start",
-        ),
-    )
-
-
-def _chart(label: str, shapes: Sequence[Markup], ticks: Sequence[tuple[float, str]]) -> Markup:
-    base = _HEIGHT - _BOTTOM
-    axis = [tag("line", class_="axis", x1=_LEFT, x2=WIDTH - _RIGHT, y1=base, y2=base)]
-    for x, text, anchor in _apart(ticks):
-        axis.append(tag("line", class_="axis", x1=x, x2=x, y1=base, y2=base + 4))
-        axis.append(tag("text", text, x=x, y=_HEIGHT - 4, text_anchor=anchor))
-    return tag(
-        "svg",
-        tag("title", label),
-        *shapes,
-        *axis,
-        viewBox=f"0 0 {WIDTH} {_HEIGHT}",
-        role="img",
+        tag("line", class_="mark", x1=x, x2=x, y1=y - 10, y2=frame.base),
+        tag("text", name, x=at, y=y, text_anchor=anchor),
     )
 
 

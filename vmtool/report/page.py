@@ -140,7 +140,9 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Markup:
 
 
 def figure(caption: str, chart: Markup, *, style: str | None = None) -> Markup:
-    """Return a chart with its caption."""
+    """Return a chart with its caption; nothing where there is nothing to draw."""
+    if not chart:
+        return Markup()
     return tag("figure", tag("figcaption", caption), chart, class_=style)
 
 
@@ -158,7 +160,7 @@ def checks(items: Sequence[Markup]) -> Markup:
 
 def grid(figures: Sequence[Markup]) -> Markup:
     """Return charts beside each other, as many as the page is wide for."""
-    return tag("div", *figures, class_="grid") if figures else Markup()
+    return tag("div", *figures, class_="grid") if any(figures) else Markup()
 
 
 def flat(prefix: str, value: object) -> Iterable[tuple[str, object]]:
