@@ -1,7 +1,9 @@
 """Real control groups with limits of memory and of tasks, made by the test where the kernel lets it."""
 
+import json
 import mmap
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -213,3 +215,24 @@ def test_a_replay_without_memory_is_refused_with_the_limit(vmtool, monkeypatch, 
     ran = vmtool("kv-replay", str(trace), "--model", "gemma-3-1b", "--backing", "host")
     assert ran.code == 5, ran.stderr
     assert "nothing is safe to commit: the control group /cg/app leaves 0 B of 40 MiB" in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["stress", "--cycles", "40", "--runs", "1"]])
+def test_a_read_only_root(arguments, tmp_path):
+    """What vmtool writes for itself it writes to shared memory, and goes on where that is missing."""
+    script = (
+        f"mount --make-rprivate / && mount -o remount,bind,ro / && ! touch {tmp_path}/x && "
+        f'exec "$@"'
+    )
+    command = [sys.executable, "-m", "vmtool", *arguments, "--json"]
+    ran = subprocess.run(
+        ["unshare", "-m", "bash", "-c", script, "-", *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    if not ran.stdout and "vmtool" not in ran.stderr:
+        pytest.skip(f"the root cannot be made read-only here: {ran.stderr.strip()[-100:]}")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["schema"] == f"vmtool.{arguments[0]}"
