@@ -94,7 +94,8 @@ def prefix_of(process):
 def test_the_tests_pass_on_wine(wine, record_property):
     # Unbuffered: what was printed survives if the process is killed.
     left_out = [f"--ignore=tests/{folder}" for folder in ELSEWHERE]
-    code, output = winpy("-u", "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, "tests")
+    options = ("-q", "-p", "no:cacheprovider", "--timeout=300")  # starting processes is slow there
+    code, output = winpy("-u", "-m", "pytest", *options, *left_out, "tests")
     verdict = output.splitlines()[-1] if output else "no output"
     record_property("summary", f"on {wine} (not Windows): {verdict}")
     assert code == 0, output
