@@ -411,6 +411,19 @@ def test_filling_a_pool_is_no_hang(run_with_fakecuda):
     assert ran.returncode == 0, ran.stderr
 
 
+def test_the_facts_of_the_device_are_in_the_result(with_nvml):
+    ran = with_nvml([*STRESS, "--cycles", "20"], attributes="133=1,32=1")
+    device = json.loads(ran.stdout)["machine"]["device"]
+    assert device["pci"] == "0000:01:00.0"
+    assert (device["attributes"]["mps"], device["attributes"]["ecc"]) == (1, 1)
+    assert device["nvml"] == {
+        "ecc": True,
+        "mig": None,
+        "persistence": False,
+        "compute_mode": "default",
+    }
+
+
 def test_a_pool_that_is_not_cleared_is_said(run_with_fakecuda):
     arguments = ["stress", "--backing", "cuda", "--cycles", "20", "--runs", "1"]
     ran = run_with_fakecuda([*arguments, "--method", "pooled", "--no-clear"], poison=0xA5)

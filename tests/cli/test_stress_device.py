@@ -98,7 +98,7 @@ def test_a_granule_of_several_handles_is_one_run(run_with_fakecuda):
 
 def test_threads_and_workers_share_a_device(run_with_fakecuda):
     arguments = ["--method", "all", "--threads", "2", "--workers", "2", "--verify", "full"]
-    ran = run_with_fakecuda(stress(*arguments), devices=2)
+    ran = run_with_fakecuda(stress(*arguments, "--runs", "1"), devices=2)
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     assert len(document["base_addresses"]) == 2 * 2 * 2
@@ -116,7 +116,7 @@ def test_the_second_device(run_with_fakecuda):
 
 
 def test_a_bound_on_what_a_pool_keeps_makes_it_create(run_with_fakecuda):
-    ran = run_with_fakecuda(stress("--method", "pooled", "--retain", "4MiB"))
+    ran = run_with_fakecuda(stress("--method", "pooled", "--retain", "4MiB", "--runs", "1"))
     (method,) = json.loads(ran.stdout)["methods"]
     calls = {call["call"]: call["summary"]["samples"] for call in method["calls"]}
     assert calls["cuMemCreate"] > 0

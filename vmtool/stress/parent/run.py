@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.documents import decode, plain
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.conditions import ConditionsWatch
+from vmtool.machine.nvml import read_nvml
 from vmtool.memory import describe_device
 from vmtool.results.stress import (
     PHASES,
@@ -407,7 +408,10 @@ def _machine(facts: MachineFacts, backing: str) -> dict[str, Any]:
     with suppress(VmtoolError):  # a driver that has failed answers no more; the result says so
         device = describe_device(backing)
         if device is not None:
+            managed = read_nvml().device(device.uuid)
+            facts_by_nvml = () if managed is None else ("ecc", "mig", "persistence", "compute_mode")
             recorded["device"] = plain(device)
+            recorded["device"]["nvml"] = {name: getattr(managed, name) for name in facts_by_nvml}
     return recorded
 
 
