@@ -115,6 +115,7 @@ def files(count: int) -> None:
         read = time.perf_counter() - start
         result = judge(fleet)
         took = time.perf_counter() - start
+        assert sys.platform != "win32"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         hosts = {outlier.host for group in result.groups for outlier in group.outliers}
         print(

@@ -121,6 +121,7 @@ class _Importer:
     def _use(
         self, channel: socket.socket, child: subprocess.Popen[str], stack: ExitStack
     ) -> SharingTrial:
+        assert sys.platform != "win32"  # share_between_processes refuses it there
         message, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
         if not descriptors:
             words = json.loads(message)["error"] if message else "the exporting process died"
@@ -204,6 +205,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def _export(channel: socket.socket, ordinal: int, nbytes: int) -> None:
     """Create, fill and export one handle, then show whether the importer's bytes arrive."""
+    assert sys.platform != "win32"
     context = DeviceContext(ordinal)
     call, loaded = context.call, context.driver
     properties = loaded.allocation_properties(ordinal, handle_types=cu.HANDLE_POSIX_FD)
