@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.replay.stores import MOST_STEPS, PrefixStore
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from vmtool.replay.account import Account, Piece
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
+
+#: Lengths in a table of growth: 64 MiB of integers.
+_MOST_LENGTHS: Final = 1 << 19
 
 
 class _RangeStep(NamedTuple):  # a tuple unpacks fast, and every step does
@@ -31,6 +34,42 @@ class _PrefixSize(NamedTuple):
     granules: tuple[int, ...]
     nbytes: int
     live: int
+
+
+class GrowthTable:
+    """Every length at which a sequence commits more, with sums, so that many steps cost as one.
+
+    Attributes:
+        lengths: The longest lengths that the same granules cover, ascending; from one of them the
+            next token commits. A last one of :data:`ENDLESS` has no next.
+        nbytes: What is committed from the first length to each.
+        calls: In how many spans.
+        moments: The sum of each commit times the length before it.
+    """
+
+    #: Longer than any sequence.
+    ENDLESS = 1 << 62
+
+    def __init__(self, store: RangeStore) -> None:
+        self._store = store
+        self.lengths = [store.covered(0)]
+        self.nbytes = [0]
+        self.calls = [0]
+        self.moments = [0]
+
+    def extend(self, tokens: int) -> bool:
+        """Make the table go beyond *tokens*; ``False`` if that is too much."""
+        lengths = self.lengths
+        while lengths[-1] <= tokens:
+            if len(lengths) >= _MOST_LENGTHS:
+                return False
+            before = lengths[-1]
+            nbytes, calls, _, covered, _ = self._store.step(before, before + 1)
+            lengths.append(self.ENDLESS if covered is None else covered)
+            self.nbytes.append(self.nbytes[-1] + nbytes)
+            self.calls.append(self.calls[-1] + calls)
+            self.moments.append(self.moments[-1] + nbytes * before)
+        return True
 
 
 class RangeStore(PrefixStore):
@@ -102,8 +141,7 @@ class RangeStore(PrefixStore):
 
     def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
         """Commit what *seq* lacks at *tokens*; ``False`` if the budget refuses."""
-        step = self._steps.get((seq.backed, tokens))
-        nbytes, calls, backed, covered, runs = step or self._step(seq.backed, tokens)
+        nbytes, calls, backed, covered, runs = self.step(seq.backed, tokens)
         if nbytes:
             account = self._account
             if account.committed + nbytes > account.budget and not self._make_room(nbytes):
@@ -197,6 +235,15 @@ class RangeStore(PrefixStore):
         shared = blocks * self._prefix_tokens
         runs = tuple(_minus(shape.runs(tokens), shape.full_runs(shared)) for shape in self._shapes)
         return self._counted(runs, tokens)
+
+    def covered(self, tokens: int) -> int:
+        """Return the longest length that the granules of *tokens* cover."""
+        covered = self._own(0, tokens).covered
+        return GrowthTable.ENDLESS if covered is None else covered
+
+    def step(self, backed: int, tokens: int) -> _RangeStep:
+        """Return what growing from *backed* to *tokens* takes."""
+        return self._steps.get((backed, tokens)) or self._step(backed, tokens)
 
     def _step(self, backed: int, tokens: int) -> _RangeStep:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""

@@ -7,18 +7,21 @@ come first, then steps by age, then arrivals. A level counts as a peak only if i
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
 from vmtool.kv.packing.growth import UsedBytes
+from vmtool.replay.ranges import GrowthTable, RangeStore
 from vmtool.replay.recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
 from vmtool.results.replay import OnRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
@@ -27,6 +30,30 @@ if TYPE_CHECKING:
 
 _END: Final = 0
 _STEP: Final = 1
+_LEAST_SINGLES: Final = 16
+_MOST_SINGLES: Final = 1 << 12
+_TRIES: Final = 3
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Steps of several sequences taken at once.
+
+    Attributes:
+        nbytes: What they commit.
+        calls: In how many spans.
+        moment: The sum of each commit times its time.
+        steps: How many there are.
+        last_ns: When the last is.
+        grown: Each sequence that grows, where in the table of growth it is then, and by how much.
+    """
+
+    nbytes: int = 0
+    calls: int = 0
+    moment: int = 0
+    steps: int = 0
+    last_ns: int = 0
+    grown: list[tuple[RunningSequence, int, int]] = field(default_factory=list)
 
 
 class Simulation:
@@ -63,6 +90,10 @@ class Simulation:
         self._queue: deque[RunningSequence] = deque()
         self._unread: Iterator[Request] = iter(())
         self._next: Request | None = None
+        # Steps one by one before many are tried at once; more after it was not worth it.
+        self._table = self._growth_table()
+        self._singles = 0
+        self._patience = _LEAST_SINGLES
 
     def run(self, requests: Iterable[Request], stop: Callable[[], bool] = lambda: False) -> bool:
         """Replay *requests*; everything is released afterwards.
@@ -81,7 +112,7 @@ class Simulation:
         """
         self._unread = iter(requests)
         self._next = next(self._unread, None)
-        heap = self._heap
+        heap = self._heap  # always the same list
         while True:
             arrival = self._next
             if stop():
@@ -90,13 +121,20 @@ class Simulation:
             if self._stalled and len(self._stalled) == len(self._admitted):
                 self._break_deadlock()
             elif heap and (self._queue or arrival is None or heap[0][0] <= arrival.arrival_ns):
-                now, kind, order, seq = heappop(heap)
+                now, kind, order, seq = heap[0]
                 if seq.order != order:
-                    continue  # it was preempted meanwhile
+                    heappop(heap)  # it was preempted meanwhile
+                    continue
+                if self._singles >= self._patience and now > self._now and kind == _STEP:
+                    self._singles = 0
+                    if self._step_many(now):
+                        continue
+                heappop(heap)
                 self._go_to(now)
                 if kind == _END:
                     self._finish(seq)
                 else:
+                    self._singles += 1
                     self._step(seq)
             elif arrival is not None:
                 self._go_to(max(arrival.arrival_ns, self._now))
@@ -131,6 +169,87 @@ class Simulation:
                 heappush(self._heap, (at, _STEP, seq.order, seq))
                 return
         heappush(self._heap, (seq.decode_ns + steps * self._step_ns, _END, seq.order, seq))
+
+    def _growth_table(self) -> GrowthTable | None:
+        """Return the table of growth, where steps depend on nothing but the budget."""
+        account, plan = self._account, self._plan
+        if account.memory is not None or account.retain or plan.commit_ahead:
+            return None
+        return GrowthTable(self._store) if isinstance(self._store, RangeStore) else None
+
+    def _step_many(self, first_ns: int) -> bool:
+        """Take all steps from *first_ns* until anything else happens; ``False`` if they may not fit.
+
+        Until the next arrival, end or point of the timeline, sequences only grow, and if what all of
+        them commit until then fits, nothing is refused and the order does not matter.
+        """
+        table, account, step_ns = self._table, self._account, self._step_ns
+        running = [seq for seq in self._admitted.values() if not seq.stalled]
+        if table is None:
+            self._patience = 1 << 62
+            return False
+        ends = (seq.decode_ns + (seq.total - seq.length) * step_ns for seq in running)
+        horizon = min(self.recorder.due_ns, *ends)
+        if self._next is not None and not self._queue:
+            horizon = min(horizon, self._next.arrival_ns)
+        if not table.extend(max(seq.total for seq in running)):
+            self._patience = 1 << 62
+            return False
+        for _ in range(_TRIES):
+            batch = self._batch(table, running, horizon)
+            if batch.steps < 2 * len(running) or account.fits(batch.nbytes):
+                break
+            # What is free lasts about as long as it is a part of what is wanted.
+            part = (account.budget - account.committed) * 15 // 16
+            horizon = first_ns + (horizon - first_ns) * part // batch.nbytes
+        if batch.steps < 2 * len(running) or not account.fits(batch.nbytes):
+            self._patience = min(2 * self._patience, _MOST_SINGLES)
+            return False
+        self._patience = _LEAST_SINGLES
+        account.advance(first_ns)
+        account.commit_many(batch.nbytes, batch.calls, batch.moment, batch.last_ns)
+        self._now = batch.last_ns
+        self.events += batch.steps
+        for seq, end, nbytes in batch.grown:
+            length = table.lengths[end]
+            seq.own_bytes += nbytes
+            seq.target = table.lengths[end - 1] + 1
+            endless = length == table.ENDLESS
+            seq.backed = seq.target if endless else length
+            seq.covered = None if endless else length
+            self._check(seq)
+        self._heap.clear()
+        for seq in running:
+            if seq.covered is not None:
+                seq.target = min(seq.target, seq.covered)  # it was that of the event just dropped
+            self._schedule(seq)
+        return True
+
+    def _batch(
+        self, table: GrowthTable, running: Sequence[RunningSequence], horizon: int
+    ) -> _Batch:
+        """Return the steps of *running* before *horizon* together."""
+        lengths, sums, moments = table.lengths, table.nbytes, table.moments
+        step_ns = self._step_ns
+        batch = _Batch()
+        for seq in running:
+            if seq.covered is None:
+                continue
+            # Steps at lengths whose time is before the horizon; the last token has no step after it.
+            before = -((seq.decode_ns - horizon) // step_ns) - 1 + seq.length
+            start = bisect_left(lengths, seq.covered)
+            end = bisect_right(lengths, min(before, seq.total - 1), start)
+            if end == start:
+                continue
+            nbytes = sums[end] - sums[start]
+            origin = seq.decode_ns - seq.length * step_ns
+            batch.nbytes += nbytes
+            batch.calls += table.calls[end] - table.calls[start]
+            batch.moment += origin * nbytes + step_ns * (moments[end] - moments[start])
+            batch.steps += end - start
+            batch.last_ns = max(batch.last_ns, origin + lengths[end - 1] * step_ns)
+            batch.grown.append((seq, end, nbytes))
+        return batch
 
     # ---- requests ---------------------------------------------------------------------------
 
