@@ -1,8 +1,12 @@
 """``vmtool kv-replay`` as its users run it."""
 
 import csv
+import json
 import re
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import fields, replace
 from functools import partial
 
@@ -406,28 +410,55 @@ def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")
-def test_an_interruption_is_130_with_a_valid_partial_document(vmtool_child):
-    before = """
-import signal
-from vmtool.replay.simulation import Simulation
-real = Simulation._arrive
-def arrive(self):
-    real(self)
-    if self.recorder.counts.arrived == 5:
-        signal.raise_signal(signal.SIGINT)
-Simulation._arrive = arrive
-"""
-    ran = vmtool_child(
-        *("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", "--json"), before=before
+@pytest.mark.parametrize("backing", [(), ("--backing", "host")])
+def test_an_interruption_is_130_with_a_valid_partial_document(backing):
+    rules = ("synthetic:requests=1000000,rate=9,prompt=50,output=9", *REAL[1:])
+    ran = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "vmtool", "kv-replay", *rules, "--budget", "256MiB"),
+            *backing,
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert ran.code == 130
-    document = ran.document
+    time.sleep(4)
+    ran.send_signal(signal.SIGINT)
+    stdout, stderr = ran.communicate(timeout=60)
+    assert ran.returncode == 130
+    document = json.loads(stdout)
     described(document)
     assert not document["complete"]
-    assert document["requests"]["arrived"] == 5
-    assert document["requests"]["unfinished"] > 0
+    assert 0 < document["requests"]["arrived"] < 1_000_000
     assert document["operations"]["commit_bytes"] == document["operations"]["release_bytes"]
-    assert "everything is released" in ran.stderr
+    assert "everything is released" in stderr
+    assert (document["real"] is None) == (not backing)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is enforced on Linux")
+def test_the_death_of_the_process_with_the_memory_leaves_a_result():
+    rules = ("synthetic:requests=1000000,rate=9", *REAL[1:], "--budget", "256MiB")
+    limit = "import resource as r, sys; r.setrlimit(r.RLIMIT_CPU, (4, 4))"
+    enter = "from vmtool.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-c", f"{limit}; {enter}"),
+            *("kv-replay", *rules, "--backing", "host", "--json"),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ran.returncode == 1
+    document = json.loads(ran.stdout)
+    described(document)
+    assert not document["complete"]
+    assert document["requests"]["arrived"] > 0
+    assert document["accident"]["signal"] in ("SIGKILL", "SIGXCPU")
+    assert "RLIMIT_CPU is 4 s" in document["accident"]["cause"]
+    assert "RLIMIT_CPU is 4 s" in ran.stderr
 
 
 def test_a_breach_of_the_books_is_3(vmtool_child):

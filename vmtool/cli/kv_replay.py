@@ -444,7 +444,7 @@ class _Run:
                 comparison = compare_cells(cells, once)
             else:
                 comparison = self._compare_at_once(cells, rules_of, budget.kv_bytes, stop)
-        late = trace.reading.late
+        late = trace.reading.late if cells or result.real is None else result.trace.late
         if late:
             what = "request is out of order"
             if late > 1:
@@ -500,6 +500,9 @@ class _Run:
         self._output.save(self._csv, lambda: to_csv(result))
         if result.complete:
             return ExitCode.DONE
+        if result.accident is not None:
+            self._output.notice(f"{result.accident.cause}; {result.accident.hint}")
+            return ExitCode.CALL_FAILED
         self._output.notice("interrupted; everything is released, the result is partial")
         return ExitCode.INTERRUPTED
 
@@ -523,15 +526,30 @@ def _replay(
     stop: Callable[[], bool],
 ) -> ReplayResult:
     from vmtool.cli.kv_replay_plan import open_safely
+    from vmtool.inputs import is_stream
     from vmtool.replay.run import run_replay
 
     plan, settings = rules.plan, rules.settings
     if backing is None:
         return run_replay(trace, plan, settings, find_budget=options.find_budget, stop=stop)
     with open_safely(backing, plan, touch=options.touch) as memory:
-        return run_replay(
-            trace, plan, settings, memory=memory, find_budget=options.find_budget, stop=stop
-        )
+        if backing.name != "host" or is_stream(options.trace):
+            return run_replay(
+                trace, plan, settings, memory=memory, find_budget=options.find_budget, stop=stop
+            )
+    # What the kernel may kill for its memory is another process.
+    from vmtool.replay.child import Job, replay_in_child
+
+    job = Job(
+        options.trace_arguments(),
+        rules,
+        backing.name,
+        options.method,
+        options.prefault,
+        options.touch,
+        options.find_budget,
+    )
+    return replay_in_child(job, stop)
 
 
 def _progress(trace: Trace) -> Callable[[], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
 
@@ -80,14 +80,18 @@ class ReplayOptions:
         """
         from vmtool.kv.traces import Trace
 
-        return Trace(
-            self.trace,
-            seed=self.seed,
-            rate=self.rate,
-            limit=self.limit,
-            max_bad_lines=self.max_bad_lines,
-            sort=self.sort,
-        )
+        return Trace(**self.trace_arguments())
+
+    def trace_arguments(self) -> dict[str, Any]:
+        """Return the arguments of :class:`vmtool.kv.traces.Trace`."""
+        return {
+            "name": self.trace,
+            "seed": self.seed,
+            "rate": self.rate,
+            "limit": self.limit,
+            "max_bad_lines": self.max_bad_lines,
+            "sort": self.sort,
+        }
 
     def rules(self, model: ModelGeometry, budget: Budget, granule: int | None) -> Rules:
         """Return the rules.

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 _NO_LIMIT: Final = 1 << 100
 
 
+def _NO_SNAPSHOT(_make: Callable[[], ReplayResult]) -> None:  # noqa: N802 - a constant
+    """Make no snapshot."""
+
+
 def run_replay(
     trace: Trace,
     plan: Plan,
@@ -46,6 +50,7 @@ def run_replay(
     find_budget: bool = False,
     recorder: Recorder | None = None,
     stop: Callable[[], bool] = lambda: False,
+    snapshot: Callable[[Callable[[], ReplayResult]], None] = _NO_SNAPSHOT,
 ) -> ReplayResult:
     """Replay *trace* under *plan*.
 
@@ -58,6 +63,8 @@ def run_replay(
             budget that refuses nothing.
         recorder: Where measurements go; a new one by default.
         stop: Called before each event; true stops; what was done until then is the result.
+        snapshot: Called before each event with a function that makes the result so far, in which
+            the tokens of running sequences are missing.
 
     Raises:
         InputError: If the trace is bad.
@@ -66,11 +73,18 @@ def run_replay(
     """
     account = Account(plan.budget_bytes, plan.retain_bytes, memory)
     simulation = Simulation(plan, make_store(plan, account), account, recorder)
-    complete = simulation.run(trace, stop)
-    found = simulation.recorder
-    duration = account.now
-    facts = _facts(trace)
-    counts = found.counts
+
+    def so_far() -> ReplayResult:
+        return _result(trace, plan, settings, simulation, account, memory)
+
+    def stop_or_tell() -> bool:
+        snapshot(so_far)
+        return stop()
+
+    complete = simulation.run(trace, stop if snapshot is _NO_SNAPSHOT else stop_or_tell)
+    # Before the trace may be read again.
+    result = so_far()
+    counts = simulation.recorder.counts
     enough = None
     if complete and not plan.prefix_cache:
         if not (counts.refused_admissions or counts.refused_steps or counts.refused_ahead):
@@ -78,9 +92,23 @@ def run_replay(
         elif find_budget:
             enough = _unrefused_peak(trace, plan, stop)
             complete = enough is not None
+    return replace(result, complete=complete, enough_budget_bytes=enough)
+
+
+def _result(
+    trace: Trace,
+    plan: Plan,
+    settings: ReplaySettings,
+    simulation: Simulation,
+    account: Account,
+    memory: RealMemory | None,
+) -> ReplayResult:
+    """Return what was found until now, as that of an incomplete replay."""
+    found, duration = simulation.recorder, account.now
+    counts = found.counts
     return ReplayResult(
-        complete=complete,
-        trace=facts,
+        complete=False,
+        trace=_facts(trace),
         settings=settings,
         duration_ns=duration,
         events=simulation.events,
@@ -94,7 +122,7 @@ def run_replay(
         end_to_end=summarize(found.ends.data()),
         generated_per_s=counts.decode_steps * 10**9 / duration if duration else 0.0,
         prefilled_per_s=counts.prompt_tokens * 10**9 / duration if duration else 0.0,
-        enough_budget_bytes=enough,
+        enough_budget_bytes=None,
         prefix_cache=_prefix_cache(account, simulation) if plan.prefix_cache else None,
         timeline=found.points,
         real=None if memory is None else memory.result(),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _END: Final = 0
 _STEP: Final = 1
-_LEAST_SINGLES: Final = 16
+_LEAST_SINGLES: Final = 4
 _MOST_SINGLES: Final = 1 << 12
 _TRIES: Final = 3
 
@@ -197,12 +197,12 @@ class Simulation:
             return False
         for _ in range(_TRIES):
             batch = self._batch(table, running, horizon)
-            if batch.steps < 2 * len(running) or account.fits(batch.nbytes):
+            if batch.steps < len(running) or account.fits(batch.nbytes):
                 break
             # What is free lasts about as long as it is a part of what is wanted.
-            part = (account.budget - account.committed) * 15 // 16
+            part = (account.budget - account.committed) * 31 // 32
             horizon = first_ns + (horizon - first_ns) * part // batch.nbytes
-        if batch.steps < 2 * len(running) or not account.fits(batch.nbytes):
+        if batch.steps < len(running) or not account.fits(batch.nbytes):
             self._patience = min(2 * self._patience, _MOST_SINGLES)
             return False
         self._patience = _LEAST_SINGLES

@@ -80,6 +80,9 @@ def answer_text(result: ReplayResult) -> str:
     """Return the answer in a sentence."""
     requests, usage = result.requests, result.usage
     text = "" if result.complete else "interrupted: "
+    if result.accident is not None:
+        how = result.accident.signal or f"exit code {result.accident.exit_code}"
+        text = f"the process of the replay died ({how}); until then "
     text += f"{requests.finished:,} of {count_of(requests.arrived, 'request')} finished; "
     text += f"at most {format_size(usage.charged.peak_bytes)} of"
     text += f" {format_size(result.settings.budget_bytes)} in use, "

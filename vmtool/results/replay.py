@@ -323,6 +323,23 @@ class RealRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayAccident:
+    """The death of the process that had the real memory.
+
+    Attributes:
+        signal: The signal, such as ``SIGKILL``, or null.
+        exit_code: The exit code, or null after a signal.
+        cause: The likely cause on this machine.
+        hint: What to do.
+    """
+
+    signal: str | None
+    exit_code: int | None
+    cause: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayResult:
     """One replay of a trace.
 
@@ -350,6 +367,8 @@ class ReplayResult:
         timeline: At most 512 points, ascending in time. Each covers the time since the one
             before, the first since the beginning; what is most in any is the most of the replay.
         real: What happened on real memory, or null of a simulation.
+        accident: How the process with the real memory died, or null; the rest is what it had
+            reported until then.
     """
 
     complete: bool
@@ -371,6 +390,7 @@ class ReplayResult:
     prefix_cache: PrefixCache | None
     timeline: tuple[Point, ...]
     real: RealRun | None = None
+    accident: ReplayAccident | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,241 @@
+"""A replay on real memory in a process of its own, whose death leaves what it had until then.
+
+``python -m vmtool.replay.child`` reads one line with a :class:`Job` from stdin and writes lines of JSON:
+the result so far twice a second, and at last the result or an error. The end of stdin asks it to stop.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from vmtool import errors
+from vmtool.documents import decode, plain
+from vmtool.kv.traces import Trace
+from vmtool.machine import read_facts
+from vmtool.machine.kills import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
+from vmtool.memory import open_backing
+from vmtool.memory.process import prefer_for_oom_kill, signal_name, start_child
+from vmtool.replay.real import open_memory
+from vmtool.replay.run import run_replay
+from vmtool.results.replay import ReplayAccident, ReplayResult
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+
+    from vmtool.replay.plan import Rules
+
+_EVERY_S: Final = 0.5
+_POLL_S: Final = 0.05
+#: How long a child that was asked to stop may take to release everything.
+_PATIENCE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a child replays.
+
+    Attributes:
+        trace: The arguments of :class:`vmtool.kv.traces.Trace`.
+        rules: The rules.
+        backing: The name of the backing.
+        method: How it commits.
+        prefault: Whether it faults pages in.
+        touch: Whether each page is written to.
+        find_budget: Whether the smallest budget is looked for.
+    """
+
+    trace: Mapping[str, Any]
+    rules: Rules
+    backing: str
+    method: str | None
+    prefault: bool
+    touch: bool
+    find_budget: bool
+
+
+def replay_in_child(job: Job, stop: Callable[[], bool]) -> ReplayResult:
+    """Replay *job* in another process.
+
+    Args:
+        job: What.
+        stop: Asked now and then; once it is true, the child stops and what it did is the result.
+
+    Raises:
+        VmtoolError: If the replay fails, or the child dies before it has done anything.
+    """
+    before, used_s = read_facts(), ended_children_s()
+    child = start_child("vmtool.replay.child")
+    lines = _Lines(child)
+    assert child.stdin is not None  # noqa: S101 - a pipe
+    with suppress(OSError):  # it died already
+        child.stdin.write(base64.b64encode(pickle.dumps(job)).decode() + "\n")
+        child.stdin.flush()
+    asked_s: float | None = None
+    try:
+        while child.poll() is None:
+            now = time.monotonic()
+            if asked_s is None and stop():
+                asked_s = now
+                with suppress(OSError):
+                    child.stdin.close()
+            elif asked_s is not None and now - asked_s > _PATIENCE_S:
+                child.kill()
+            time.sleep(_POLL_S)
+    except BaseException:
+        child.kill()  # a second Ctrl-C
+        raise
+    finally:
+        child.wait()
+        lines.join()
+        with suppress(OSError):
+            child.stdin.close()
+    if lines.error is not None:
+        raise _error(lines.error)
+    if lines.result is not None:
+        return replace(lines.result, settings=job.rules.settings)
+    name = signal_name(-child.returncode) if child.returncode < 0 else None
+    died = diagnose_kill(before, read_facts(), ended_children_s() - used_s)
+    if asked_s is not None:
+        died = KILLED_BY_VMTOOL
+    how = f"got {name}" if name else f"ended with code {child.returncode}"
+    if lines.partial is None:
+        last = (lines.stderr.strip().splitlines() or [""])[-1]
+        raise errors.VmtoolError(
+            f"the process of the replay {how} before it had replayed anything"
+            + (f": {last}" if last else ""),
+            cause=died.cause if name else None,
+            hint=died.remedy if name else None,
+        )
+    accident = ReplayAccident(
+        name, child.returncode if name is None else None, died.cause, died.remedy
+    )
+    return replace(lines.partial, settings=job.rules.settings, complete=False, accident=accident)
+
+
+class _Lines:
+    """What a child writes, as it comes."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self.partial: ReplayResult | None = None
+        self.result: ReplayResult | None = None
+        self.error: dict[str, Any] | None = None
+        self.stderr = ""
+        self._child = child
+        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._listen)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of both streams."""
+        for thread in self._threads:
+            thread.join()
+        for stream in (self._child.stdout, self._child.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _read(self) -> None:
+        last = ""
+        for line in self._child.stdout or ():
+            if not line.endswith("\n"):
+                break  # it died while it wrote
+            last = line
+        if not last:
+            return
+        message = msgspec.json.decode(last)
+        if "error" in message:
+            self.error = message
+        elif message["partial"]:
+            self.partial = decode(ReplayResult, message["result"])
+        else:
+            self.result = decode(ReplayResult, message["result"])
+
+    def _listen(self) -> None:
+        self.stderr = "".join(self._child.stderr or ())
+
+
+def _error(message: Mapping[str, Any]) -> errors.VmtoolError:
+    """Return the error that a child told of."""
+    kinds = {
+        "CheckFailedError": errors.CheckFailedError,
+        "UnavailableError": errors.UnavailableError,
+        "RefusedError": errors.RefusedError,
+        "UsageError": errors.UsageError,
+        "InputError": errors.UsageError,
+    }
+    kind = kinds.get(message["error"], errors.VmtoolError)
+    return kind(message["message"], cause=message["cause"], hint=message["hint"])
+
+
+def main() -> int:
+    """Replay the job on stdin, and return the exit code."""
+    prefer_for_oom_kill()
+    job: Job = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301 - of the parent
+    stopping = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        stopping.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        result = _replay(job, stopping)
+    except errors.VmtoolError as error:
+        _tell(
+            {
+                "error": type(error).__name__,
+                "message": str(error),
+                "cause": str(error.cause) if error.cause else None,
+                "hint": error.hint,
+            }
+        )
+        return error.exit_code
+    _tell({"partial": False, "result": plain(result)})
+    return 0
+
+
+def _replay(job: Job, stopping: threading.Event) -> ReplayResult:
+    trace = Trace(**job.trace)
+    plan, settings = job.rules.plan, job.rules.settings
+    backing = open_backing(
+        job.backing, method=job.method, prefault=job.prefault, label="vmtool kv-replay"
+    )
+    due_s = time.monotonic() + _EVERY_S
+
+    def snapshot(make: Callable[[], ReplayResult]) -> None:
+        nonlocal due_s
+        now = time.monotonic()
+        if now >= due_s:
+            due_s = now + _EVERY_S
+            _tell({"partial": True, "result": plain(make())})
+
+    with open_memory(
+        backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=job.touch
+    ) as memory:
+        return run_replay(
+            trace,
+            plan,
+            settings,
+            memory=memory,
+            find_budget=job.find_budget,
+            stop=stopping.is_set,
+            snapshot=snapshot,
+        )
+
+
+def _tell(message: Mapping[str, Any]) -> None:
+    sys.stdout.write(msgspec.json.encode(message).decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
