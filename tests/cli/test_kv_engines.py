@@ -107,3 +107,17 @@ def test_llama_cpp_may_keep_the_whole_window_and_states_besides(estimate):
     assert [buffer["cells"] for buffer in whole.document["buffers"]] == [8192, 8192]
     text = estimate("qwen3.5-27b --budget 80GiB --as llama.cpp --context 8k").stdout
     assert "llama_memory_recurrent: size = " in text
+
+
+@pytest.mark.parametrize(
+    ("line", "noticed"),
+    [
+        ("qwen3.5-27b --budget h100 --as vllm", True),  # its weights are not in the table
+        ("qwen3-8b --budget h100 --as vllm", False),
+        ("qwen3.5-27b --budget 60GiB --as vllm", False),  # an engine's own figure
+    ],
+)
+def test_a_device_from_which_no_weights_are_subtracted_is_noticed(estimate, line, noticed):
+    ran = estimate(line)
+    assert ran.code == 0
+    assert ("no weights are subtracted" in ran.stderr) is noticed

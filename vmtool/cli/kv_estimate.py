@@ -352,6 +352,9 @@ def _engine(request: Request, output: Output) -> None:
     question = request.question()
     _refuse_large_weights(question)
     _say_beyond_context(question, output)
+    memory, budget = request.memory, question.budget
+    if memory is not None and memory.is_device and budget is not None and not budget.weights_bytes:
+        output.notice("no weights are subtracted from the device's memory; --weights gives them")
     result = _engine_result(request, question)
     output.emit(result, lambda console: to_text(result, console))
 

@@ -1,0 +1,43 @@
+"""Whole reports of ``vmtool kv-estimate``, as they are printed."""
+
+import shlex
+
+import pytest
+
+from vmtool.cli.kv_estimate import command
+
+WIDTH = 80
+
+
+@pytest.fixture
+def report(monkeypatch):
+    """Return a function that gives what a command line prints, as a function of a console."""
+
+    def of(line):
+        seen = []
+        monkeypatch.setattr("mmap.PAGESIZE", 4096)
+        monkeypatch.setattr("vmtool.cli.output.Output.emit", lambda _, *parts: seen.extend(parts))
+        command.main(shlex.split(line), standalone_mode=False, prog_name="kv-estimate")
+        _, render = seen
+        return render
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "kv-estimate",
+            "qwen3.5-27b --budget 8x80GB --context 32k --sequences 8 --packing --explain",
+        ),
+        ("kv-estimate-windows", "gemma-4-26b-a4b --budget 64GiB --context 32k"),
+        ("kv-estimate-compare", "llama-3.1-70b --compare tp=1,2,8 --budget h100 --context 8k"),
+        ("kv-estimate-sweep", "gemma-3-27b --budget 80GiB --sweep context=8k..64k"),
+        ("kv-estimate-vllm", "qwen3.5-27b --as vllm --budget h100 --tp 2 --context 32k"),
+        ("kv-estimate-sglang", "gemma-3-27b --as sglang --budget 40GiB"),
+        ("kv-estimate-llama.cpp", "qwen3.5-27b --as llama.cpp --context 32k --dtype q8_0"),
+    ],
+)
+def test_a_report_is_printed_as_it_was(golden, report, name, line):
+    golden(name, report(line), width=WIDTH)
