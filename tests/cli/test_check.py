@@ -79,4 +79,4 @@ def test_markdown_and_json_contradict_each_other(vmtool):
     ran = vmtool("check", "--json", "--markdown")
 
     assert ran.code == 2
-    assert "contradict" in ran.stderr
+    assert "exclude each other" in ran.stderr

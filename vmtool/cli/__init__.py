@@ -8,3 +8,5 @@ from typing import Final
 ARGUMENTS: Final = "vmtool.arguments"
 #: Where the group keeps the command after ``--`` that ``inspect`` and ``fleet`` take.
 COMMAND_AFTER: Final = "vmtool.command"
+#: Whether ``--markdown`` was given.
+MARKDOWN: Final = "vmtool.markdown"

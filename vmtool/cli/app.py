@@ -49,6 +49,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "fleet": "Compare many machines: which one differs, and why.",
     },
     "More": {
+        "completion": "Print what makes bash, zsh or fish complete vmtool.",
         "schema": "Print the JSON Schema of a document that vmtool writes.",
     },
 }

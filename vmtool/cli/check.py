@@ -10,7 +10,7 @@ from vmtool import __version__
 from vmtool.cli.options import Command, all_backings_option, html_option, output_options
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import host_option, measure_room
-from vmtool.errors import CheckFailedError, ExitCode, UsageError
+from vmtool.errors import CheckFailedError, ExitCode
 
 _HANG_NS = 30 * 10**9
 
@@ -18,14 +18,12 @@ _HANG_NS = 30 * 10**9
 @click.command("check", cls=Command)
 @all_backings_option
 @html_option
-@click.option("--markdown", is_flag=True, help="Print Markdown, to paste into a bug report.")
 @host_option
 @output_options
 def command(
     *,
     backing: str,
     html: str | None,
-    markdown: bool,
     name_host: bool,
     as_json: bool,
     path: str,
@@ -49,8 +47,6 @@ def command(
     from vmtool.memory import device_ordinal
     from vmtool.report.machine_check import answer, to_html, to_markdown, to_text
 
-    if markdown and as_json:
-        raise UsageError("--markdown and --json contradict each other", hint="give one of them")
     output = Output(as_json, path, quiet)
     facts = read_facts()
     backings = _backings() if backing == "all" else [backing]
@@ -67,10 +63,7 @@ def command(
             stopping=lambda: interruption.requested,
             progress=lambda what, done, total: show(lambda: f"{done + 1} of {total}: {what}"),
         )
-    if markdown:
-        output.write(to_markdown(result))
-    else:
-        output.emit(result, lambda console: to_text(result, console))
+    output.emit(result, lambda console: to_text(result, console), lambda: to_markdown(result))
     output.save(html, lambda: to_html(result, command=command_line(), version=__version__))
     if not result.complete:
         output.notice("interrupted; everything is released, the check is partial")

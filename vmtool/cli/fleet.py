@@ -32,7 +32,6 @@ class FleetOptions:
     baseline: str | None
     save: str | None
     everything: bool
-    markdown: bool
     html: str | None
     csv: str | None
 
@@ -68,7 +67,6 @@ class FleetOptions:
     "--save", type=FILE, metavar="FILE", help="Also write what is usual here, for --baseline."
 )
 @click.option("--all", "everything", is_flag=True, help="Show every machine and every problem.")
-@click.option("--markdown", is_flag=True, help="Print Markdown instead of text.")
 @csv_option("every machine and measure")
 @html_option
 @output_options
@@ -98,8 +96,6 @@ def command(
 
     arguments = context.meta.get(COMMAND_AFTER, ())
     chosen = FleetOptions(arguments=arguments, threshold=_part(threshold), **options)
-    if chosen.markdown and as_json:
-        raise UsageError("--markdown and --json exclude each other")
     return _run(chosen, Output(as_json, path, quiet))
 
 
@@ -183,10 +179,11 @@ def _gather(options: FleetOptions, fleet: Fleet, stop: Callable[[], bool]) -> No
 def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:
     from vmtool.report.fleet import to_csv, to_html, to_markdown, to_text
 
-    if options.markdown:
-        output.write(to_markdown(result))
-    else:
-        output.emit(result, lambda console: to_text(result, console, everything=options.everything))
+    output.emit(
+        result,
+        lambda console: to_text(result, console, everything=options.everything),
+        lambda: to_markdown(result),
+    )
     output.save(options.csv, lambda: to_csv(result))
     output.save(options.html, lambda: to_html(result, command_line()))
 

@@ -14,10 +14,13 @@ import click
 from click.core import ParameterSource
 
 from vmtool import units
+from vmtool.cli import MARKDOWN
 from vmtool.errors import UsageError, VmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from click.shell_completion import CompletionItem
 
     from vmtool.kv.cost import SequenceCost
     from vmtool.memory.backing import VirtualBacking
@@ -141,6 +144,62 @@ FILE: Final = _ResultFile()
 FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
 
 
+def _method_names() -> Iterable[str]:
+    from vmtool.memory import methods_of
+
+    return ("all", *methods_of("host"), *methods_of("cuda"))
+
+
+def _model_names() -> Iterable[str]:
+    from vmtool.kv.sources import builtin_names
+
+    return builtin_names()
+
+
+def _format_names() -> Iterable[str]:
+    from vmtool.kv.formats import FORMATS
+
+    return FORMATS
+
+
+def _policy_names() -> Iterable[str]:
+    from vmtool.kv.packing import POLICIES
+
+    return POLICIES
+
+
+def _engine_names() -> Iterable[str]:
+    from vmtool.kv.engines import ENGINES
+
+    return ENGINES
+
+
+#: What can be completed, by the name of the parameter, and whether it may be a file as well.
+_VALUES: Final[dict[str, tuple[Callable[[], Iterable[str]], bool]]] = {
+    "backing": (lambda: ("host", "cuda", "cuda:0"), False),
+    "method": (_method_names, False),
+    "methods": (_method_names, False),
+    "model": (_model_names, True),
+    "dtype": (_format_names, False),
+    "dtype_k": (_format_names, False),
+    "dtype_v": (_format_names, False),
+    "policy": (_policy_names, False),
+    "engine": (_engine_names, False),
+    "before": (lambda: (), True),
+    "after": (lambda: (), True),
+    "trace": (lambda: ("synthetic:",), True),
+    "files": (lambda: (), True),
+}
+
+
+def _complete(_ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    names, may_be_file = _VALUES[str(param.name)]
+    found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file")] if may_be_file and not found else found
+
+
 class Command(click.Command):
     """A command whose help shows its options under headings.
 
@@ -148,8 +207,16 @@ class Command(click.Command):
     is not set, is wrong usage.
     """
 
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for param in self.params:
+            if param.name in _VALUES and not isinstance(param.type, click.Choice):
+                param._custom_shell_complete = _complete  # noqa: SLF001 - set after it is made
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
+        if ctx.params.get("as_json") and ctx.meta.get(MARKDOWN):
+            raise UsageError("--markdown and --json exclude each other", hint="give one of them")
         for param in self.params:
             value = ctx.params.get(param.name or "")
             values = value if isinstance(value, tuple) else (value,)
@@ -239,9 +306,21 @@ output_file_option: Final = click.option(
     help="Write the result to FILE instead of stdout.",
 )
 
+
+def _note_markdown(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    ctx.meta[MARKDOWN] = value
+
+
 #: ``--json``, ``-o`` and ``-q``: pass them to :class:`vmtool.cli.output.Output`.
 output_options: Final = option_group(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    click.option(
+        "--markdown",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_markdown,
+        help="Print Markdown, to paste into a bug report.",
+    ),
     output_file_option,
     click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
     heading="Output",

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli import ARGUMENTS
+from vmtool.cli import ARGUMENTS, MARKDOWN
 from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:
@@ -150,6 +150,10 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_ERRORS, _nearest)
 
 
+#: As wide as a code block is on the sites where people report bugs.
+_MARKDOWN_WIDTH: Final = 100
+
+
 def reader_is_gone(error: OSError) -> bool:
     """Return whether *error* says that the program which reads the output has closed the pipe."""
     if isinstance(error, BrokenPipeError):
@@ -172,18 +176,34 @@ class Output:
     path: str = "-"
     quiet: bool = False
 
-    def emit(self, result: Any, to_text: Callable[[Console], None]) -> None:
-        """Write the result, as JSON or as text.
+    def emit(
+        self,
+        result: Any,
+        to_text: Callable[[Console], None],
+        to_markdown: Callable[[], str] | None = None,
+    ) -> None:
+        """Write the result, as JSON, as Markdown or as text.
 
         Args:
             result: Of a type that :data:`vmtool.results.DOCUMENTS` lists.
             to_text: Prints the report.
+            to_markdown: Makes the Markdown; without it, it is the text as it stands.
         """
         if self.as_json:
             # Made before the file is opened: what fails here leaves an earlier result alone.
             self.write(_document(result))
             return
         from vmtool.report.table import result_console
+
+        if click.get_current_context().meta.get(MARKDOWN):
+            if to_markdown is not None:
+                self.write(to_markdown())
+                return
+            text = StringIO()
+            to_text(result_console(text, width=_MARKDOWN_WIDTH))
+            body = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+            self.write(f"`{' '.join(command_line())}`\n\n```text\n{body}\n```\n")
+            return
 
         def print_text(file: IO[str]) -> None:
             if file.isatty():

@@ -1,0 +1,42 @@
+"""``vmtool completion``: what a shell needs to complete commands, options and their values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from vmtool.cli.options import Command, output_file_option
+
+if TYPE_CHECKING:
+    from click.shell_completion import ShellComplete
+
+_SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@click.command("completion", cls=Command)
+@click.argument("shell", type=click.Choice(_SHELLS))
+@output_file_option
+def command(*, shell: str, path: str) -> int:
+    """Print what makes SHELL complete vmtool's commands, options, models, methods and formats.
+
+    \b
+    vmtool completion bash
+    vmtool completion fish -o vmtool.fish
+
+    For bash, add  eval "$(vmtool completion bash)"  to ~/.bashrc; for zsh the same with zsh to
+    ~/.zshrc; for fish write the file to ~/.config/fish/completions/vmtool.fish.
+    """  # noqa: D301 - click's own mark
+    from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+    from vmtool.cli.app import main
+    from vmtool.cli.output import Output
+    from vmtool.errors import ExitCode
+
+    kinds: dict[str, type[ShellComplete]] = {
+        "bash": BashComplete,
+        "zsh": ZshComplete,
+        "fish": FishComplete,
+    }
+    Output(path=path).write(kinds[shell](main, {}, "vmtool", "_VMTOOL_COMPLETE").source() + "\n")
+    return ExitCode.DONE
