@@ -47,7 +47,7 @@ def test_a_leak_of_one_page_in_each_cycle_is_a_leak():
 def test_growth_below_the_floor_is_not_a_leak():
     points = [(cycle, dict.fromkeys(COUNTERS, cycle * 0.001)) for cycle in range(100)]
     assert not any(slope.leaks for slope in leak_slopes([points], 0))
-    assert set(LEAK_FLOORS) == {*COUNTERS, "device_memory"}
+    assert set(LEAK_FLOORS) == {*COUNTERS, "device_memory", "device_in_use"}
 
 
 def test_a_heap_that_warms_up_is_no_leak():
