@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -32,6 +31,16 @@ if TYPE_CHECKING:
 RUNS, OF_RUNS, OF_MACHINES, SLOWER = 5, 0.05, 0.02, 1.2
 PHASES = {"commit": 40_000.0, "touch": 15_000.0, "release": 20_000.0}
 FACTS = {"system.cpu_model": "A", "system.cpus": "64", "memory.total_bytes": "512 GiB"}
+
+
+def peak_bytes() -> int:
+    """Return the most memory that was resident in this process; 0 on Windows."""
+    if sys.platform == "win32":
+        return 0
+    else:
+        import resource  # noqa: PLC0415 - exists only on POSIX
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def readings(draw: random.Random, machines: int, slow: set[int]) -> Iterator[Reading]:
@@ -115,12 +124,11 @@ def files(count: int) -> None:
         read = time.perf_counter() - start
         result = judge(fleet)
         took = time.perf_counter() - start
-        assert sys.platform != "win32"
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = peak_bytes()
         hosts = {outlier.host for group in result.groups for outlier in group.outliers}
         print(
             f"\n{count:,} results ({size >> 20} MiB) gathered in {read:.1f} s, judged after {took:.1f} s, "
-            f"peak RSS {peak >> 10} MiB; named {', '.join(sorted(hosts)) or 'none'}"
+            f"peak RSS {peak >> 20} MiB; named {', '.join(sorted(hosts)) or 'none'}"
         )
 
 

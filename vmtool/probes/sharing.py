@@ -121,8 +121,7 @@ class _Importer:
     def _use(
         self, channel: socket.socket, child: subprocess.Popen[str], stack: ExitStack
     ) -> SharingTrial:
-        assert sys.platform != "win32"  # share_between_processes refuses it there
-        message, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
+        message, descriptors = _receive(channel)
         if not descriptors:
             words = json.loads(message)["error"] if message else "the exporting process died"
             return SharingTrial(error=words)
@@ -203,9 +202,24 @@ def _end(child: subprocess.Popen[str]) -> None:
         child.stderr.close()
 
 
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a message and the descriptors that came with it."""
+    if sys.platform == "win32":  # share_between_processes refuses that system
+        raise NotImplementedError
+    else:
+        message, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
+        return message, descriptors
+
+
+def _send(channel: socket.socket, message: bytes, descriptor: int) -> None:
+    if sys.platform == "win32":
+        raise NotImplementedError
+    else:
+        socket.send_fds(channel, [message], [descriptor])
+
+
 def _export(channel: socket.socket, ordinal: int, nbytes: int) -> None:
     """Create, fill and export one handle, then show whether the importer's bytes arrive."""
-    assert sys.platform != "win32"
     context = DeviceContext(ordinal)
     call, loaded = context.call, context.driver
     properties = loaded.allocation_properties(ordinal, handle_types=cu.HANDLE_POSIX_FD)
@@ -220,7 +234,7 @@ def _export(channel: socket.socket, ordinal: int, nbytes: int) -> None:
     kind = loaded.handle_type(cu.HANDLE_POSIX_FD)
     descriptor = int(call("cuMemExportToShareableHandle", handle, kind, 0))
     steps["export"] = perf_counter_ns() - began
-    socket.send_fds(channel, [json.dumps({"steps_ns": steps}).encode()], [descriptor])
+    _send(channel, json.dumps({"steps_ns": steps}).encode(), descriptor)
     os.close(descriptor)
     channel.recv(16)
     channel.sendall(b"seen" if _read(context, address) == _ANSWER else b"not seen")
