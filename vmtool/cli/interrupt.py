@@ -50,7 +50,8 @@ def watch_signals(now_s: Callable[[], float] = time.monotonic) -> Iterator[Inter
     def note(_number: int, _frame: Any) -> None:
         if not state.requested:
             state.requested, state.since_s = True, now_s()
-        # timeout(1) signals the process and then its whole group: two signals at once are one.
+        # timeout(1) signals the process and then its whole group: two signals at once are one
+        # (docs/platform-facts.md#linux-timeout-signals).
         elif now_s() - state.since_s >= _ONE_S:
             raise KeyboardInterrupt
 

@@ -193,7 +193,7 @@ def _reclaimable(stat: Mapping[str, int], total: str) -> int:
     """Return the file cache that can be dropped at once.
 
     Pages of files are on two lists, and reading a file twice makes them active; the kernel reclaims
-    from both. Dirty pages must be written first, and mapped ones are in use. (Locked pages are on
+    from both (docs/platform-facts.md#linux-cgroup-cache). Dirty pages must be written first, and mapped ones are in use. (Locked pages are on
     a list of their own, as are those of tmpfs.)
 
     Args:

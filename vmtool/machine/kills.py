@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 #: Linux counts ticks for the limit, so that a child may die a little before its exact time.
 _TICKS_S: Final = 0.3
-#: A group that reached its limit so often since a child started did nothing but reclaim.
+#: A group that reached its limit so often since a child started did nothing but reclaim
+#: (docs/platform-facts.md#linux-cgroup-high).
 _THRASHING: Final = 100
 #: A share of the last 10 s, in percent, from which on all tasks waiting for memory is a cause.
 _STALLED: Final = 20.0
