@@ -433,6 +433,13 @@ def test_a_pool_that_is_not_cleared_is_said(run_with_fakecuda):
     assert run_with_fakecuda([*arguments, "--method", "cold", "--no-clear"]).returncode == 2
 
 
+def test_a_matrix_of_a_device_sweeps_its_chunks():
+    from vmtool.stress.matrix import GRANULES, usual_granules
+
+    assert usual_granules(2 * MIB, on_device=True) == (2 * MIB, 6 * MIB, 16 * MIB)
+    assert usual_granules(4096, on_device=False) == GRANULES
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 

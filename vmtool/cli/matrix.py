@@ -44,7 +44,7 @@ def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "granules",
     callback=_sizes,
     metavar="SIZE,...",
-    help="Which granules to measure.  [default: 4KiB,64KiB,2MiB]",
+    help="Which granules to measure.  [default: 4KiB,64KiB,2MiB; on a device multiples of its own]",
 )
 @click.option(
     "--model", metavar="MODEL", help="Also show how much of its cache each granule wastes."
@@ -78,7 +78,8 @@ def command(
     vmtool matrix --granule 64KiB,2MiB --model llama-3.1-8b --context 8k
 
     It takes some 25 seconds and at most 128 MiB. Where huge pages are available on request, granules
-    of whole huge pages are measured with and without them.
+    of whole huge pages are measured with and without them. On a device the granules are handles of 1,
+    3 and 8 times its granularity, unless --chunk is given; `vmtool allocators` has more of them.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line

@@ -280,7 +280,11 @@ class DeviceStamps:
         if used is None or before is None or self._capacity < _MIN_DEVICE_BYTES:
             return None
         unreleased = used - before
-        if self._use.others_grew(unreleased, min(DEVICE_TOLERANCE_BYTES, self._capacity // 2)):
+        # All of the capacity is what a driver keeps that gives nothing back; any other amount may be
+        # somebody else's.
+        if abs(unreleased - self._capacity) > self._granule and self._use.others_grew(
+            unreleased, min(DEVICE_TOLERANCE_BYTES, self._capacity // 2)
+        ):
             return None
         return unreleased if unreleased > min(DEVICE_TOLERANCE_BYTES, self._capacity // 2) else 0
 

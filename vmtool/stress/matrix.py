@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from vmtool.stress.plan import Room
 
 GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
+#: Chunks of a device, in its granularity: 6 MiB are kvcached's.
+_CHUNK_FACTORS: Final = (1, 3, 8)
 #: A cell commits at most this many granules at once, so that areas stay few.
 _GRANULES_IN_CELL: Final = 4096
 _DEFAULT_NS: Final = 15 * 10**9
@@ -79,7 +81,9 @@ def run_matrix(
         settings: What all cells share; its pattern, granule and cycles are not used.
         room: What may be committed.
         facts: About this machine.
-        granules: Which granules; empty for 4 KiB, 64 KiB and 2 MiB.
+        granules: Which granules; empty for 4 KiB, 64 KiB and 2 MiB, or for 1, 3 and 8 times a
+            device's granularity. On a device each is one handle, unless the settings have a chunk: the
+            best granule is then the smallest chunk that costs hardly more than the cheapest.
         sequence: Whose waste to show.
         hang_ns: A worker that does not move for this long is killed.
         stopping: Asked about ten times a second whether to end early.
@@ -88,7 +92,9 @@ def run_matrix(
     opened = _open(settings, settings.methods[0])
     granularity, device = opened.granularity, opened.device_name
     del opened  # a device's context takes memory
-    sizes = sorted({align_up(granule, granularity) for granule in granules or GRANULES})
+    usual = usual_granules(granularity, on_device=device is not None)
+    sizes = sorted({align_up(granule, granularity) for granule in granules or usual})
+    sweeps_chunks = device is not None and settings.chunk_bytes is None
     plans = [(pattern, granule) for granule in sizes for pattern in PATTERNS]
     each_ns = max((settings.duration_ns or _DEFAULT_NS) // len(plans), 1)
     cells: list[MatrixCell] = []
@@ -102,6 +108,7 @@ def run_matrix(
             methods=methods,
             pattern=pattern,
             granule_bytes=granule,
+            chunk_bytes=granule if sweeps_chunks else settings.chunk_bytes,
             capacity_bytes=_capacity(settings, granule),
             budget_bytes=0,
             cycles=None,
@@ -134,6 +141,11 @@ def run_matrix(
         conditions=None if last is None else last.conditions,
         machine={} if last is None else last.machine,
     )
+
+
+def usual_granules(granularity: int, *, on_device: bool) -> tuple[int, ...]:
+    """Return the granules that are measured by default."""
+    return tuple(f * granularity for f in _CHUNK_FACTORS) if on_device else GRANULES
 
 
 def fastest(cells: Iterable[MatrixCell]) -> str | None:
