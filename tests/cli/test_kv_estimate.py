@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from printed import printed
 
 from vmtool.cli.app import run
-from vmtool.cli.kv_estimate import command
 from vmtool.report.kv import to_text
 from vmtool.units import GIB, MIB
 
@@ -613,7 +612,7 @@ def test_no_number_is_cut_at_any_width(line, monkeypatch):
     seen = []
     monkeypatch.setattr("vmtool.cli.output.Output.emit", lambda _, result, *__: seen.append(result))
     arguments = [*shlex.split(line), "--budget", "400GiB", "--packing", "--explain"]
-    command.main(arguments, standalone_mode=False, prog_name="kv-estimate")
+    assert run(["kv-estimate", *arguments]) == 0
     report = partial(to_text, seen[0], packing=True)
     wide = printed(report, 240)
     for width in (40, 80, 120):

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from vmtool.cli.kv_estimate import command
+from vmtool.cli.app import run
 
 WIDTH = 80
 
@@ -17,7 +17,7 @@ def report(monkeypatch):
         seen = []
         monkeypatch.setattr("mmap.PAGESIZE", 4096)
         monkeypatch.setattr("vmtool.cli.output.Output.emit", lambda _, *parts: seen.extend(parts))
-        command.main(shlex.split(line), standalone_mode=False, prog_name="kv-estimate")
+        assert run(["kv-estimate", *shlex.split(line)]) == 0
         _, render = seen
         return render
 
