@@ -34,7 +34,7 @@ def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeome
         InputError: If the file cannot be read or is not understood; it names file and field.
         UsageError: If *spec* is neither a file nor a built-in name, or an override is out of range
             or does not apply.
-        UnavailableError: If *spec* is an ONNX model and the optional reader is not installed.
+        UnavailableError: If *spec* is on the hub, and that does not answer.
     """
     from vmtool.kv.sources import builtin  # noqa: PLC0415
 

@@ -7,12 +7,13 @@ more than one without.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from vmtool.errors import InputError, UnavailableError, UsageError
+from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import (
     Extent,
     Layer,
@@ -51,7 +52,7 @@ def read_inputs(path: str) -> list[bytes]:
         InputError: If it cannot be read, or is not an ONNX model of credible make.
     """
     with open_regular(path) as file:
-        reader = _Reader(path, file)
+        reader = _Reader(path, file, os.fstat(file.fileno()).st_size)
         found: list[bytes] = []
         for number, end in reader.messages(reader.size):
             if number != _GRAPH:
@@ -68,12 +69,32 @@ def read_inputs(path: str) -> list[bytes]:
 
 
 class _Reader:
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: BinaryIO, size: int) -> None:
         self._path = path
         self._file = file
         self._fields = 0
         self._at = 0
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = size
+
+    def values(self) -> Iterator[tuple[int, bytes]]:
+        """Yield number and encoded value of each varint and length-delimited field."""
+        while self._at < self.size:
+            key = self._varint()
+            kind, start = key & 7, self._at
+            if kind == _VARINT:
+                self._varint()
+                self._file.seek(start)
+                yield key >> 3, self._file.read(self._at - start)
+            elif kind == _BYTES:
+                length = self._varint()
+                if length > self.size - self._at:
+                    self.fail(f"is truncated: {length} bytes wanted at {self._at} of {self.size}")
+                self._at += length
+                yield key >> 3, self._file.read(length)
+            elif kind in (_FIXED32, _FIXED64):
+                self.skip_to(self._at + (4 if kind == _FIXED32 else 8))
+            else:
+                self.fail(f"is not an ONNX model: wire type {kind} at {self._at}")
 
     def messages(self, end: int) -> Iterator[tuple[int, int]]:
         """Yield number and end of each length-delimited field before *end*; step over others.
@@ -132,11 +153,13 @@ class _Reader:
 #: onnx.TensorProto's element types.
 _DTYPES = {1: "fp32", 10: "fp16", 16: "bf16"}
 #: ``past_key_values.3.key`` (optimum, GenAI) and ``past_key_self_3`` (whisper exports).
-_INPUT_onnx_model = re.compile(
+_PAST = re.compile(
     r"past_(?:key_values\.(?P<a>\d{1,5})\.(?:decoder\.)?(?P<what>key|value)"
     r"|(?P<self>key|value)_(?:self_)?(?P<b>\d{1,5}))"
 )
 _RANK = 4  # batch, heads, tokens, head width
+#: Fields of ValueInfoProto, TypeProto, its Tensor, TensorShapeProto and its Dimension.
+_NAME, _TYPE, _TENSOR, _ELEMENT, _SHAPE, _DIM, _VALUE = 1, 2, 1, 1, 2, 1, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,57 +175,66 @@ def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
 
     Raises:
         InputError: If the file is not ONNX, has no such inputs, or they do not agree.
-        UnavailableError: If the ``onnx`` package is not installed.
         UsageError: If *overrides* is not empty: shapes are what they are.
     """
-    try:
-        import onnx  # noqa: PLC0415
-    except ImportError as exc:
-        raise UnavailableError(
-            "reading an ONNX model needs the onnx package, which is not installed",
-            hint="pip install 'vmtool[onnx]', or give the model's config.json",
-        ) from exc
     for name in overrides:
         raise UsageError(f"{FLAGS[name]} does not apply to an ONNX model, whose shapes are fixed")
-    encoded = read_inputs(path)
-    try:
-        inputs = [onnx.ValueInfoProto.FromString(data) for data in encoded]
-    except Exception as exc:  # protobuf's own error class depends on its implementation
-        raise InputError(path, f"is not an ONNX model: {exc}", field="graph.input") from exc
-    return _geometry(path, _pasts(path, inputs))
+    return _geometry(path, _pasts(path, read_inputs(path)))
 
 
-def _pasts(path: str, inputs: list[Any]) -> dict[tuple[int, str], _Past]:
+def _pasts(path: str, inputs: list[bytes]) -> dict[tuple[int, str], _Past]:
     """Return the past inputs by layer and by ``key`` or ``value``."""
     found: dict[tuple[int, str], _Past] = {}
-    for value in inputs:
-        if not isinstance(value.name, str):  # protobuf hands out bytes that are not UTF-8 as such
+    for data in inputs:
+        parts = _parts(path, data)
+        try:
+            name = b"".join(parts.get(_NAME, [])[-1:]).decode()
+        except UnicodeDecodeError:
             _fail(path, "graph.input", "has a name that is not UTF-8")
-        match = _INPUT_onnx_model.fullmatch(value.name)
+        match = _PAST.fullmatch(name)
         if match is None:
-            if value.name.startswith("past_"):
-                _fail(path, value.name, "is a cache that is not understood")
+            if name.startswith("past_"):
+                _fail(path, name, "is a cache that is not understood")
             continue
         layer = int(match["a"] or match["b"])
         what = match["what"] or match["self"]
         if layer >= MAX_LAYERS or (layer, what) in found:
-            _fail(path, value.name, "is given twice, or its number is too large")
-        found[layer, what] = _past(path, value)
+            _fail(path, name, "is given twice, or its number is too large")
+        found[layer, what] = _past(path, name, b"".join(parts.get(_TYPE, [])))
     return found
 
 
-def _past(path: str, value: Any) -> _Past:
-    kind = value.type.tensor_type
-    dims = list(kind.shape.dim)
+def _past(path: str, name: str, data: bytes) -> _Past:
+    # Parts of a message that is given twice are those of both, which is what joining them does.
+    tensor = _parts(path, b"".join(_parts(path, data).get(_TENSOR, [])))
+    shape = _parts(path, b"".join(tensor.get(_SHAPE, [])))
+    dims = [_number(_parts(path, dim), _VALUE) for dim in shape.get(_DIM, [])]
     if len(dims) != _RANK:
-        _fail(path, value.name, f"has {len(dims)} dimensions; 4 are understood")
-    heads, dim = dims[1].dim_value, dims[3].dim_value
+        _fail(path, name, f"has {len(dims)} dimensions; 4 are understood")
+    heads, dim = dims[1], dims[3]
     if not (0 < heads <= MAX_SIZE and 0 < dim <= MAX_SIZE):
-        _fail(path, value.name, "does not state its heads and head width as numbers")
-    dtype = _DTYPES.get(kind.elem_type)
+        _fail(path, name, "does not state its heads and head width as numbers")
+    element = _number(tensor, _ELEMENT)
+    dtype = _DTYPES.get(element)
     if dtype is None:
-        _fail(path, value.name, f"has the element type {kind.elem_type}, not understood")
-    return _Past(value.name, heads, dim, dtype)
+        _fail(path, name, f"has the element type {element}, not understood")
+    return _Past(name, heads, dim, dtype)
+
+
+def _parts(path: str, data: bytes) -> dict[int, list[bytes]]:
+    """Return the encoded values of each field of a message in memory."""
+    file = io.BytesIO(data)
+    reader = _Reader(path, file, len(data))
+    found: dict[int, list[bytes]] = {}
+    for number, value in reader.values():
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def _number(parts: dict[int, list[bytes]], field: int) -> int:
+    """Return the last number in *field*, or 0."""
+    encoded = parts.get(field, [b"\0"])[-1]
+    return sum((byte & 0x7F) << 7 * i for i, byte in enumerate(encoded))
 
 
 def _geometry(path: str, pasts: dict[tuple[int, str], _Past]) -> ModelGeometry:
