@@ -234,7 +234,7 @@ def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run
         "reserve 64MiB --backing cuda",
         "grow --to 8MiB --backing cuda",
         "stress --method all --capacity 8MiB --cycles 9 --backing cuda",
-        "kv-estimate llama-3.1-8b --budget cuda:0",
+        "kv-estimate llama-3.1-8b --budget cuda:0 --weights none",
     ],
 )
 def test_what_is_said_of_a_device_is_as_the_schema_says(run_with_fakecuda, command):
