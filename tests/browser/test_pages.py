@@ -147,7 +147,7 @@ def latencies(seed, *, slower=1.0):
 @pytest.fixture(scope="module")
 def run_page():
     result = run(method("fixed", **latencies(1)), method("protect", **latencies(4)))
-    return to_html(result, command=["vmtool", "stress"], version="1.0")
+    return stress_page(result, command=["vmtool", "stress"], version="1.0")
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_the_page_of_a_run_shows_checks_histograms_and_all_four_counters(browse,
     assert dom.count("polyline", "second") == 4
     assert dom.count("rect", "first") > 6 * 10
     for text in (
-        "complete; checks: 1 passed, 1 not done: zero",
+        "checks: 1 passed, 1 not done: zero",
         "contents",
         "Address space",
         "Commit charge",
