@@ -183,9 +183,37 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(browse, request, page
     assert needed <= offered
 
 
+# Each text of a chart against the chart's own box and against the chart's other texts.
+_TEXTS = """<script>
+let outside = 0, overlapping = 0;
+for (const svg of document.querySelectorAll("svg")) {
+  const box = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll("text")].map(text => text.getBoundingClientRect());
+  texts.forEach((a, i) => {
+    if (a.left < box.left - 1 || a.right > box.right + 1 || a.top < box.top - 1 || a.bottom > box.bottom + 1)
+      outside++;
+    for (const b of texts.slice(i + 1)) {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 1 && high > 3) overlapping++;
+    }
+  });
+}
+document.title = [outside, overlapping].join();
+</script>"""
+
+
+@pytest.mark.parametrize("page", ["run_page", "comparison_page"])
+def test_no_text_of_a_chart_overlaps_another_or_leaves_its_box(browse, request, page):
+    text = request.getfixturevalue(page)
+    measured = re.sub(r'<meta http-equiv="[^>]*>', "", text).replace("</body>", f"{_TEXTS}</body>")
+    dom = browse(measured)
+    assert re.search(r"<title>(\d+),(\d+)</title>", dom).groups() == ("0", "0")
+
+
 def test_the_page_of_a_run_shows_checks_histograms_and_all_four_counters(browse, run_page):
     dom = Dom(browse(run_page))
-    assert dom.count("svg") == 6 + 4 + 4
+    assert dom.count("svg") == 6 + 4 + 3  # the mappings of the process have one reading: no chart
     assert dom.count("polyline", "second") == 4
     assert dom.count("rect", "first") > 6 * 10
     for text in (
