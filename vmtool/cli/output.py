@@ -244,10 +244,6 @@ def _document(result: Any) -> str:
     from vmtool.documents import encode
     from vmtool.results import document_of
 
-    if callable(result):  # until every command has its type in vmtool.results
-        from vmtool.report.document import dumps
-
-        return dumps(result())
     return encode(result, document_of(result).head(command_line()))
 
 
