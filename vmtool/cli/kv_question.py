@@ -230,15 +230,13 @@ def _available() -> int:
 
 def _device_free(name: str) -> tuple[int, str]:
     from vmtool.cli.options import BACKING
+    from vmtool.machine.devices import read_device_memory
     from vmtool.memory import device_ordinal
-    from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.memory.cuda.devices import device
 
     name = BACKING.convert(name, None, None)
-    context = DeviceContext(device_ordinal(name) or 0)
-    try:
-        return context.free_and_total_bytes()[0], f"free on {name}, {context.info.name}"
-    finally:
-        context.close()
+    info = device(device_ordinal(name) or 0)  # without virtual memory management too
+    return read_device_memory(info).free_bytes, f"free on {name}, {info.name}"
 
 
 def _weights(text: str | None) -> tuple[int, str]:
