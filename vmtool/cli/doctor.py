@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from vmtool.cli.options import Command, all_backings_option, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from vmtool.machine.findings import Finding
 
 
 @click.command("doctor", cls=Command)
@@ -25,7 +30,6 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.doctor import examine
-    from vmtool.machine.doctor_devices import examine_device, examine_devices
     from vmtool.machine.findings import Rating
     from vmtool.memory import device_ordinal
     from vmtool.report.doctor import to_text
@@ -35,11 +39,7 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     facts = read_facts()
     output = Output(as_json, path, quiet)
     on_machine = () if ordinal is not None else examine(facts)
-    if ordinal is not None:
-        output.announce(backing)
-        on_devices = examine_device(ordinal)
-    else:
-        on_devices = examine_devices() if backing == "all" else ()
+    on_devices = () if backing == "host" else _examine_devices(ordinal, output, backing)
     result = DoctorResult.of(facts, on_machine, on_devices)
     output.emit(result, lambda console: to_text(result, console))
     problems = [each for each in (*on_machine, *on_devices) if each.rating is Rating.PROBLEM]
@@ -48,3 +48,13 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
             f"{len(problems)} problem{'s'[: len(problems) > 1]}, the first: {problems[0].kind}",
             hint=problems[0].remedy,
         )
+
+
+def _examine_devices(ordinal: int | None, output: Output, backing: str) -> tuple[Finding, ...]:
+    """Return the findings of one device, or of all; the host alone needs none of these modules."""
+    from vmtool.machine.doctor_devices import examine_device, examine_devices
+
+    if ordinal is None:
+        return examine_devices()
+    output.announce(backing)
+    return examine_device(ordinal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import warnings
 from typing import Final
@@ -28,7 +27,7 @@ def read_system(cpu_model: str | None) -> SystemFacts:
         cpu_model=cpu_model,
         cpus=os.cpu_count(),
         cpus_usable=_usable_cpus(),
-        python=platform.python_version(),
+        python=sys.version.split()[0],
         vmtool=__version__,
     )
 
@@ -46,7 +45,7 @@ def _usable_cpus() -> int | None:
 def _identify() -> tuple[str, str, str]:
     """Return the system's name, its kernel's version and the architecture.
 
-    On Windows ``platform`` would start ``cmd /c ver`` for the first two.
+    Not from ``platform``: on Windows it would start ``cmd /c ver``.
     """
     if sys.platform == "win32":
         arch = os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
