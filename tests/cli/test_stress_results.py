@@ -81,3 +81,18 @@ def test_a_run_on_a_device_names_it_and_its_driver_and_can_be_compared(
     assert ran.code == 0
     assert "GPU: " in ran.stderr
     assert "CUDA version of the driver: 13000 and 1" in ran.stderr
+
+
+def test_metrics_are_openmetrics_text_with_phases_and_checks(vmtool, tmp_path):
+    file = tmp_path / "vmtool.prom"
+
+    ran = vmtool("stress", "--cycles", "40", "--capacity", "8MiB", "--metrics", str(file))
+
+    text = file.read_text()
+    assert ran.code == 0
+    assert text.endswith("# EOF\n")
+    sample = 'vmtool_phase_seconds{backing="host",method="fixed",phase="commit",quantile="median"} '
+    assert sample in text
+    assert 'vmtool_check_passed{backing="host",check="contents"} 1' in text
+    families = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(families) == len(set(families))

@@ -147,7 +147,13 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 
         return to_csv(result)
 
+    def metrics() -> str:
+        from vmtool.report.stress import to_metrics
+
+        return to_metrics(result)
+
     output.save(control.html, page)
+    output.save(control.metrics, metrics)
     output.save(control.csv, table)
 
 

@@ -11,6 +11,7 @@ import click
 from vmtool.cli.options import (
     COUNT,
     DURATION,
+    FILE,
     SIZE,
     SIZE_OR_ZERO,
     csv_option,
@@ -47,6 +48,7 @@ class StressControl:
         explain: Show distributions, each check, and the machine.
         html: A file for a page.
         csv: A file for the numbers.
+        metrics: A file for OpenMetrics text.
     """
 
     soak_ns: int | None = None
@@ -58,6 +60,7 @@ class StressControl:
     explain: bool = False
     html: str | None = None
     csv: str | None = None
+    metrics: str | None = None
 
 
 def _one_name(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -285,6 +288,15 @@ stress_control: Final = option_group(
     option_group(_EXPLAIN, host_option, heading=_OUTPUT),
     html_option,
     csv_option("percentiles, histograms and the counters over time as a table"),
+    option_group(
+        click.option(
+            "--metrics",
+            type=FILE,
+            metavar="FILE",
+            help="Also write the medians, rates and checks as OpenMetrics text.",
+        ),
+        heading=_OUTPUT,
+    ),
 )
 #: Gathers what is left of click's parameters into ``settings`` and ``control``.
 into_settings: Final = into_dataclass("settings", _settings_type, chunk_bytes="chunk")
