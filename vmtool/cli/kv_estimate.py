@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.cli.kv_question import EstimateOptions, Request
+    from vmtool.kv.comparison import ComparisonRow
     from vmtool.kv.engines.results import LlamaCppResult, SglangResult, VllmResult
     from vmtool.kv.estimate import Question
-    from vmtool.kv.results import ComparisonRow
 
 _MODEL: Final = (
     click.option(
@@ -401,7 +401,7 @@ def _compare(request: Request, output: Output) -> None:
     """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``."""
     from dataclasses import replace
 
-    from vmtool.kv.results import ComparisonResult
+    from vmtool.kv.comparison import ComparisonResult
     from vmtool.report.kv_table import compare_text
 
     options = request.options
@@ -422,9 +422,9 @@ def _compare(request: Request, output: Output) -> None:
 
 def _row(request: Request, labels: dict[str, str]) -> ComparisonRow:
     """Return one row; what a combination cannot do is a result, an unknown name is not."""
+    from vmtool.kv.comparison import ComparisonRow
     from vmtool.kv.engines.results import LlamaCppResult, VllmResult
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.results import ComparisonRow
 
     budget = request.memory
     row = ComparisonRow(
@@ -507,8 +507,8 @@ def _sweep(request: Request, output: Output) -> None:
     """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
     from dataclasses import replace
 
+    from vmtool.kv.comparison import ComparisonRow, SweepResult
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.results import ComparisonRow, SweepResult
     from vmtool.report.kv_table import sweep_text
 
     lengths = read_sweep(request.options.sweep or "")
@@ -576,7 +576,7 @@ def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output)
 
 
 def _list(output: Output) -> None:
-    from vmtool.kv.results import ModelList
+    from vmtool.kv.comparison import ModelList
     from vmtool.kv.sources import builtin_names
     from vmtool.report.table import show
 

@@ -262,15 +262,18 @@ def _weights(text: str | None) -> tuple[int, str]:
 def _own_weights(options: ModelOptions) -> tuple[int, str]:
     """Return the bytes of the model's own weights where they can be known, and how."""
     from vmtool.kv.sources import builtin_names
-    from vmtool.kv.weights import bytes_beside, published_bytes
 
     name = options.model
     if name is None or options.overrides:
         return 0, ""
     if name.lower() in builtin_names():
+        from vmtool.kv.published import published_bytes
+
         nbytes = published_bytes(name.lower())
         return (0, "") if nbytes is None else (nbytes, "as published, about")
     if name != "-" and os.path.lexists(name):
+        from vmtool.kv.weights import bytes_beside
+
         found = bytes_beside(name)
         return (0, "") if found is None else (found, "of the files beside it")
     return 0, ""
