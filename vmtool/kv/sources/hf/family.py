@@ -65,7 +65,6 @@ class Family:
         types_key: The key of the list of layer kinds.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         harmless: Keys that look like attention but change nothing here.
-        source: The class or file that it follows.
     """
 
     plan: plans.Plan = plans.all_full
@@ -79,7 +78,6 @@ class Family:
     types_key: str = "layer_types"
     mha_by_default: bool = False
     harmless: frozenset[str] = frozenset()
-    source: str = ""
 
 
 def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
