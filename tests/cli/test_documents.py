@@ -3,6 +3,8 @@
 import pytest
 from stored_runs import described
 
+from vmtool.memory import host_methods
+
 MODEL = ("kv-estimate", "llama-3.1-8b", "--budget", "16GiB")
 COMMANDS = {
     "granularity": ("granularity",),
@@ -20,13 +22,13 @@ COMMANDS = {
     "grow, sawtooth": ("grow", "--to", "4MiB", "--pattern", "sawtooth", "--against", "nothing"),
     "estimate": MODEL,
     "estimate, explained": (*MODEL, "--explain"),
-    "estimate of a hybrid": ("kv-estimate", "qwen3-next-80b-a3b", "--budget", "16GiB"),
+    "estimate of a hybrid": ("kv-estimate", "qwen3-next-80b-a3b", "--budget", "200GiB"),
     "models": ("kv-estimate", "--list"),
     "comparison of dtypes": (*MODEL, "--compare", "dtype=bf16,q8_0"),
     "sweep": (*MODEL, "--sweep", "context=1k..8k"),
     "vllm": (*MODEL, "--as", "vllm"),
     "llama.cpp": (*MODEL, "--as", "llama.cpp"),
-    "limits": ("limits", "reserve"),
+    "limits": ("limits", "reserve", "--method", host_methods()[0]),
     "guards": ("guards",),
 }
 
