@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it
 
 from vmtool.fleet.gather import list_files, read_files
 from vmtool.fleet.judge import Fleet, judge
-from vmtool.fleet.measures import Reading
+from vmtool.fleet.measures import MachineReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def peak_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def readings(draw: random.Random, machines: int, slow: set[int]) -> Iterator[Reading]:
+def readings(draw: random.Random, machines: int, slow: set[int]) -> Iterator[MachineReading]:
     """Yield the reading of every machine, of which some are slow to commit."""
     for number in range(machines):
         own = {phase: draw.lognormvariate(0, OF_MACHINES) for phase in PHASES}
@@ -63,7 +63,7 @@ def readings(draw: random.Random, machines: int, slow: set[int]) -> Iterator[Rea
             runs.append(run)
         thp = "never" if number in slow else "madvise"
         facts = {**FACTS, "huge_pages.thp_mode": thp}
-        yield Reading(f"node{number}", "", "vmtool.stress", "", facts, tuple(runs))
+        yield MachineReading(f"node{number}", "", "vmtool.stress", "", facts, tuple(runs))
 
 
 def fleet_of(draw: random.Random, machines: int, slow: set[int]) -> Fleet:

@@ -26,7 +26,7 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.cli.kv_question import EstimateOptions, Request
+    from vmtool.cli.kv_question import EstimateOptions, EstimateRequest
     from vmtool.kv.comparison import ComparisonRow
     from vmtool.kv.engines.results import LlamaCppResult, SglangResult, VllmResult
     from vmtool.kv.estimate import Question
@@ -295,7 +295,7 @@ def _say_what_takes_time(given: EstimateOptions, output: Output) -> None:
             output.notice(f"{given.model!r} is no file here; asking the hub for {repository}")
 
 
-def _refuse_assumed(request: Request, output: Output) -> None:
+def _refuse_assumed(request: EstimateRequest, output: Output) -> None:
     """Say that an unknown architecture is taken for a standard one, or refuse it."""
     model = request.model
     if not model.assumed:
@@ -318,7 +318,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
         )
 
 
-def _answer(request: Request, output: Output) -> None:
+def _answer(request: EstimateRequest, output: Output) -> None:
     from vmtool.kv.estimate import answer_question
     from vmtool.kv.packing import POLICIES
     from vmtool.report.kv import to_text
@@ -346,7 +346,7 @@ def _refuse_large_weights(question: Question) -> None:
     )
 
 
-def _engine(request: Request, output: Output) -> None:
+def _engine(request: EstimateRequest, output: Output) -> None:
     from vmtool.report.engines import to_text
 
     question = request.question()
@@ -360,7 +360,7 @@ def _engine(request: Request, output: Output) -> None:
 
 
 def _engine_result(
-    request: Request, question: Question
+    request: EstimateRequest, question: Question
 ) -> VllmResult | SglangResult | LlamaCppResult:
     """Return what the engine of ``--as`` makes of *question*."""
     from vmtool.kv import engines
@@ -397,7 +397,7 @@ def _engine_result(
     )
 
 
-def _compare(request: Request, output: Output) -> None:
+def _compare(request: EstimateRequest, output: Output) -> None:
     """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``."""
     from dataclasses import replace
 
@@ -420,7 +420,7 @@ def _compare(request: Request, output: Output) -> None:
         output.emit(result, lambda console: compare_text(result, console))
 
 
-def _row(request: Request, labels: dict[str, str]) -> ComparisonRow:
+def _row(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
     """Return one row; what a combination cannot do is a result, an unknown name is not."""
     from vmtool.kv.comparison import ComparisonRow
     from vmtool.kv.engines.results import LlamaCppResult, VllmResult
@@ -503,7 +503,7 @@ def _rank(row: ComparisonRow) -> tuple[float, float]:
     )
 
 
-def _sweep(request: Request, output: Output) -> None:
+def _sweep(request: EstimateRequest, output: Output) -> None:
     """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
     from dataclasses import replace
 

@@ -116,7 +116,7 @@ class EstimateOptions(ModelOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ChosenMemory:
     """What ``--budget`` names.
 
     Attributes:
@@ -134,7 +134,7 @@ class Memory:
     is_whole: bool = False
 
 
-def read_memory(text: str) -> Memory:
+def read_memory(text: str) -> ChosenMemory:
     """Return what ``--budget`` *text* names.
 
     Args:
@@ -157,22 +157,22 @@ def read_memory(text: str) -> Memory:
         whole = read_memory(match[2])
         name = match[2].strip() if whole.origin == GIVEN else whole.origin
         total = int(whole.total_bytes * part)
-        return Memory(total, f"{match[1].strip()} of {name}", whole.count, is_device=True)
+        return ChosenMemory(total, f"{match[1].strip()} of {name}", whole.count, is_device=True)
     name = text.strip().lower()
     if name == "cuda" or name.startswith("cuda:"):
         total, origin = _device_free(name)
-        return Memory(total, origin, is_device=True)
+        return ChosenMemory(total, origin, is_device=True)
     if name == "auto":
-        return Memory(_available(), "available on this machine")
+        return ChosenMemory(_available(), "available on this machine")
     if name.endswith("%"):
-        return Memory(
+        return ChosenMemory(
             int(_available() * _part(name, text)), f"{name} of what is available on this machine"
         )
     from vmtool.kv.devices import find_device
 
     device = find_device(name)
     if device is not None:
-        return Memory(device[1], f"all of one {device[0]}", is_device=True, is_whole=True)
+        return ChosenMemory(device[1], f"all of one {device[0]}", is_device=True, is_whole=True)
     try:
         total = parse_size(text, exact=False)
     except ValueError as error:
@@ -180,7 +180,7 @@ def read_memory(text: str) -> Memory:
         raise UsageError(f"--budget: {error}", hint=hint) from None
     if not total:
         raise UsageError("--budget: it must be more than 0")
-    return Memory(total, GIVEN)
+    return ChosenMemory(total, GIVEN)
 
 
 def read_budget(
@@ -202,7 +202,7 @@ def read_budget(
     """
     from vmtool.kv.results import Budget
 
-    memory = read_memory(text) if known is None else Memory(known.total_bytes, known.origin)
+    memory = read_memory(text) if known is None else ChosenMemory(known.total_bytes, known.origin)
     nbytes, origin = _weights(weights)
     return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
 
@@ -280,7 +280,7 @@ def _own_weights(options: ModelOptions) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EstimateRequest:
     """The options, read and checked.
 
     Attributes:
@@ -293,7 +293,7 @@ class Request:
 
     options: EstimateOptions
     model: ModelGeometry
-    memory: Memory | None
+    memory: ChosenMemory | None
     waste_threshold: Fraction
     stages: tuple[int, ...] | None
 
@@ -339,7 +339,7 @@ class Request:
         reserve = options.reserve + self._overhead(memory)
         return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
 
-    def _overhead(self, memory: Memory) -> int:
+    def _overhead(self, memory: ChosenMemory) -> int:
         text = self.options.overhead
         if text is None:
             if memory.is_whole and self.options.engine_name == "vllm":
@@ -397,7 +397,7 @@ class Request:
             whole=model.shard(tp=self.tp, dcp=options.dcp) if divided else None,
         )
 
-    def changed(self, labels: Mapping[str, str]) -> Request:
+    def changed(self, labels: Mapping[str, str]) -> EstimateRequest:
         """Return the request with the *labels* of a comparison in place of the options.
 
         Raises:
@@ -424,7 +424,7 @@ class Request:
         return result
 
 
-def read_request(options: EstimateOptions) -> Request:
+def read_request(options: EstimateOptions) -> EstimateRequest:
     """Return the request of *options*.
 
     Raises:
@@ -436,7 +436,7 @@ def read_request(options: EstimateOptions) -> Request:
     first = options
     if options.model is None and options.hub is None:
         first = replace(options, model=_first_compared(options.compare))
-    return Request(
+    return EstimateRequest(
         options,
         load_model(first),
         None if options.budget is None else read_memory(options.budget),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from vmtool.errors import InputError, UsageError
-from vmtool.fleet.measures import Reading, read_document
+from vmtool.fleet.measures import MachineReading, read_document
 from vmtool.inputs import open_text
 from vmtool.results.fleet import Problem
 
@@ -44,7 +44,7 @@ def list_files(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def read_files(paths: Iterable[str]) -> Iterator[Reading | Problem]:
+def read_files(paths: Iterable[str]) -> Iterator[MachineReading | Problem]:
     """Yield what each document in *paths* says, or what is wrong with it."""
     for path in paths:
         # Documents are trees of many lists, which the collector would visit again and again.
@@ -60,7 +60,7 @@ def read_files(paths: Iterable[str]) -> Iterator[Reading | Problem]:
         yield from found
 
 
-def _read_file(path: str) -> Iterator[Reading | Problem]:
+def _read_file(path: str) -> Iterator[MachineReading | Problem]:
     name = Path(path).name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
@@ -100,7 +100,7 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _read(document: Any, host: str, source: str) -> Reading | Problem:
+def _read(document: Any, host: str, source: str) -> MachineReading | Problem:
     if not isinstance(document, dict):
         return Problem(source, "other", "is not a JSON object")
     try:

@@ -20,7 +20,7 @@ from vmtool.tasks import TaskResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.fleet.measures import Reading
+    from vmtool.fleet.measures import MachineReading
 
 _CONNECT_S: Final = 10
 _POLL_S: Final = 0.2
@@ -174,7 +174,7 @@ class Cluster:
         timeout_s: float | None,
         retries: int,
         stop: Callable[[], bool],
-    ) -> Iterator[Reading | Problem]:
+    ) -> Iterator[MachineReading | Problem]:
         """Run a command once on every host, and yield what each says, or what went wrong.
 
         Args:
@@ -266,7 +266,7 @@ def _result(future: Any) -> TaskResult:
     return TaskResult(None, "", f"did not run: {type(error).__name__}: {error}")
 
 
-def read_task(host: str, ended: TaskResult) -> Reading | Problem:
+def read_task(host: str, ended: TaskResult) -> MachineReading | Problem:
     """Return what the command on *host* says, or what went wrong."""
     last = (ended.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
     if ended.code is None:

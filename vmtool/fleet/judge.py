@@ -26,7 +26,7 @@ from vmtool.results.fleet import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.fleet.measures import Reading
+    from vmtool.fleet.measures import MachineReading
 
 #: Facts by which machines are alike unless others are named.
 ALIKE: Final = ("system.cpu_model", "system.cpus", "memory.total_bytes", "device")
@@ -59,7 +59,7 @@ class Machine:
     facts: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: MachineReading) -> None:
         """Add what a document says."""
         self.facts.update(reading.facts)
         for run in reading.runs:
@@ -82,7 +82,7 @@ class Fleet:
     results: int = 0
     _texts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, found: Reading | Problem) -> None:
+    def add(self, found: MachineReading | Problem) -> None:
         """Add one document, or what is wrong with it."""
         if isinstance(found, Problem):
             self.problems.append(found)

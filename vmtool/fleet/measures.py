@@ -44,7 +44,7 @@ _ROUNDED: Final = frozenset({"memory.total_bytes", "commit.limit_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MachineReading:
     """What one document says.
 
     Attributes:
@@ -66,7 +66,7 @@ class Reading:
     failed: tuple[str, ...] = ()
 
 
-def read_document(document: Mapping[str, Any], host: str, source: str) -> Reading:
+def read_document(document: Mapping[str, Any], host: str, source: str) -> MachineReading:
     """Return what *document* says.
 
     Args:
@@ -95,7 +95,7 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Readin
         found = (*found, dict(_measures(of_all, prefix)))
     else:
         found = (dict(_measures(document, prefix)),)
-    return Reading(
+    return MachineReading(
         host,
         source,
         kind,

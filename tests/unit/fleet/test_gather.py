@@ -7,7 +7,7 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.fleet.gather import list_files, read_files
-from vmtool.fleet.measures import Reading, read_document
+from vmtool.fleet.measures import MachineReading, read_document
 from vmtool.results.fleet import Problem
 
 MACHINE = {
@@ -89,7 +89,7 @@ def test_a_folder_of_results_among_which_some_are_broken(tmp_path):
             (tmp_path / f"node{number}.json.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "notes.txt").write_text("not a result")
     found = list(read_files(list_files([str(tmp_path)])))
-    readings = [each for each in found if isinstance(each, Reading)]
+    readings = [each for each in found if isinstance(each, MachineReading)]
     problems = {
         each.source.split("node")[1].split(".")[0]: each
         for each in found

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from vmtool.fleet.judge import Fleet, baseline_of, judge, reasons
-from vmtool.fleet.measures import Reading
+from vmtool.fleet.measures import MachineReading
 
 COMMIT, RATE = "stress.fixed.commit.median_ns", "stress.fixed.cycles_per_s"
 
@@ -22,7 +22,7 @@ def fleet_of(machines, *, slow=(), by=1.5, runs=5, seed=1, facts=lambda _: {}):
             made.append({COMMIT: value, RATE: 1e9 / (value + 5e4 * draw.lognormvariate(0, 0.05))})
         known = {"system.cpu_model": "A", "system.kernel": "6.1", **facts(number)}
         host = f"node{number:03}"
-        fleet.add(Reading(host, host, "vmtool.stress", "0", known, tuple(made)))
+        fleet.add(MachineReading(host, host, "vmtool.stress", "0", known, tuple(made)))
     return fleet
 
 
@@ -68,7 +68,9 @@ def test_too_few_machines_or_runs_are_not_decided(machines, runs):
 def test_a_machine_with_one_run_is_not_judged_by_the_others():
     fleet = fleet_of(20)
     fleet.add(
-        Reading("odd", "odd", "vmtool.stress", "0", {"system.cpu_model": "A"}, ({COMMIT: 9e9},))
+        MachineReading(
+            "odd", "odd", "vmtool.stress", "0", {"system.cpu_model": "A"}, ({COMMIT: 9e9},)
+        )
     )
     (group,) = judge(fleet).groups
     assert group.decided
@@ -125,7 +127,7 @@ def test_values_that_may_be_negative_are_judged_too():
     for number in range(30):
         leak = 4096.0 if number == 5 else 0.0
         runs = tuple({"stress.charge.per_cycle": leak + draw.gauss(0, 2)} for _ in range(5))
-        fleet.add(Reading(f"n{number}", "", "vmtool.stress", "0", {}, runs))
+        fleet.add(MachineReading(f"n{number}", "", "vmtool.stress", "0", {}, runs))
     (group,) = judge(fleet).groups
     (found,) = group.outliers
     assert found.host == "n5"

@@ -70,7 +70,7 @@ class ThreadBuffer:
     checked: CheckedBuffer
 
 
-class Problem(NamedTuple):
+class WorkerProblem(NamedTuple):
     """What ended a thread early."""
 
     thread: int
@@ -108,7 +108,7 @@ class Session:
         self.plan = plan
         self.settings = plan.settings
         self.buffers: list[list[ThreadBuffer]] = []
-        self.problems: list[Problem] = []
+        self.problems: list[WorkerProblem] = []
         self.interrupted = False
         self.overhead_ns = measure_overhead()
         self.wall_ns = [0] * len(self.settings.methods)
@@ -214,7 +214,7 @@ class Session:
             try:
                 self._hold_budget()
             except VmtoolError as error:
-                self.problems.append(Problem(0, error))
+                self.problems.append(WorkerProblem(0, error))
                 return
         try:
             threads = [
@@ -224,7 +224,7 @@ class Session:
         except VmtoolError as error:
             if self._barrier is not None:
                 self._barrier.abort()  # those that were started wait for the others
-            self.problems.append(Problem(0, error))
+            self.problems.append(WorkerProblem(0, error))
             return
         self._work(0)
         for thread in threads:
@@ -268,7 +268,7 @@ class Session:
                 self.journal.slot(thread)[METHOD] = turn.method_index
                 self._run_round(thread, self.buffers[thread][turn.method_index], turn, random)
         except VmtoolError as error:
-            self.problems.append(Problem(thread, error))
+            self.problems.append(WorkerProblem(thread, error))
             self._end_all()
         except threading.BrokenBarrierError:
             return  # another thread failed and has said so
@@ -438,7 +438,7 @@ class Session:
             calls=self.target.calls(index),
         )
 
-    def _failure(self, problem: Problem) -> CallFailure:
+    def _failure(self, problem: WorkerProblem) -> CallFailure:
         error = problem.error
         call = failed_call(error)
         entry = self.journal.read(problem.thread)
@@ -469,7 +469,7 @@ class Session:
             try:
                 self.checkpoints.take_all(self.cycles(), settled=not self.problems)
             except VmtoolError as error:  # a device that is lost answers nothing any more
-                self.problems.append(Problem(0, error))
+                self.problems.append(WorkerProblem(0, error))
         # Made before anything is closed: a closed buffer no longer says what it held.
         report = self.report(complete=not self.problems and not self.interrupted)
         known = len(self.problems)
@@ -510,7 +510,7 @@ class Session:
 
     def _unmapping_failed(self, error: VmtoolError) -> CallFailure:
         """Return the failure of the one measurement that unmaps beside running work."""
-        failure = self._failure(Problem(0, error))
+        failure = self._failure(WorkerProblem(0, error))
         lost = isinstance(error, DeviceLostError)
         what = "ended the context" if lost else "failed"
         return replace(
@@ -626,7 +626,7 @@ class Session:
         try:
             mapped = self.observer.count_mapped()
         except VmtoolError as error:  # a device that does not answer
-            self.problems.append(Problem(0, error))
+            self.problems.append(WorkerProblem(0, error))
         return Check(
             "released",
             CheckOutcome.of(not mapped and not leased),
