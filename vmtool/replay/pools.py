@@ -67,6 +67,19 @@ class PoolUse:
         uses[at] += 1
         return (at,) if uses[at] == 1 else ()
 
+    def covers(self, block: int) -> bool:
+        """Return whether the one granule that *block* lies in has a block in use."""
+        if self.pool.drops_straddling:
+            if block >= len(self._places):
+                return False
+            at = self._places[block]
+        else:
+            start = block * self._block_bytes
+            at = start // self._granule
+            if (start + self._block_bytes - 1) // self._granule != at:
+                return False
+        return at < len(self._uses) and self._uses[at] > 0
+
     def unuse(self, runs: Sequence[Run]) -> list[int]:
         """Count the blocks in *runs* as free; the granules that have none in use any more."""
         uses = self._uses
@@ -126,6 +139,10 @@ class ClassUse:
         self._free: list[Run] = []  # a heap: the lowest first; neighbours are not joined
         self._end = 0  # beyond it, no block was ever in use
         self._in_use = 0
+
+    def next_block(self) -> int:
+        """Return the lowest free block, which is taken next."""
+        return self._free[0][0] if self._free else self._end
 
     def take(self, count: int) -> list[Run]:
         """Take the lowest *count* blocks."""
@@ -286,17 +303,31 @@ class PoolStore(PrefixStore):
             while True:
                 if account.owned - account.kept + nbytes > account.budget:
                     return False
+                if len(lacks) == 1 and lacks[0][1] == 1 and self._grow_by_one(seq, lacks[0][0]):
+                    break
                 taken = [(self._classes[at], self._classes[at].take(more)) for at, more in lacks]
                 if self._commit(taken, slack_ns):
+                    for (at, _), (_, runs) in zip(lacks, taken, strict=True):
+                        seq.blocks[at] += runs
                     break
                 if not self._make_room():
                     return False
             account.own(nbytes)
             seq.own_bytes += nbytes
-            for (at, _), (_, runs) in zip(lacks, taken, strict=True):
-                seq.blocks[at] += runs
         seq.backed = backed
         seq.covered = covered
+        return True
+
+    def _grow_by_one(self, seq: RunningSequence, at: int) -> bool:
+        """Take one block if its granules are committed already, as at most steps; this is hot."""
+        each = self._classes[at]
+        block = each.next_block()
+        for pool in each.pools:
+            if not pool.covers(block):
+                return False
+        for pool in each.pools:
+            pool.use_one(block)
+        seq.blocks[at] += each.take(1)
         return True
 
     def drop(self, seq: RunningSequence) -> None:

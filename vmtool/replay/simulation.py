@@ -380,7 +380,9 @@ class Simulation:
 
     def _grow(self, seq: RunningSequence, tokens: int) -> bool:
         covered = seq.covered
-        slack = 0 if covered is None else max(covered + 1 - max(seq.target, 1), 0) * self._step_ns
+        if covered is None or self._account.memory is None:
+            return self._store.grow(seq, tokens, 0)
+        slack = max(covered + 1 - max(seq.target, 1), 0) * self._step_ns
         return self._store.grow(seq, tokens, slack)
 
     def _check(self, seq: RunningSequence) -> None:
