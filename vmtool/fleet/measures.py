@@ -40,7 +40,7 @@ _VOLATILE: Final = frozenset(
     }
 )
 #: Totals of memory differ by a few MiB between machines that are alike.
-_ROUNDED: Final = frozenset({"memory.total_bytes", "commit.limit_bytes"})
+_ROUNDED: Final = ("total_bytes", "commit.limit_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
         for at, item in enumerate(value):
             size = item.get("page_bytes") if isinstance(item, Mapping) else None
             yield from _flat(item, f"{path}.{at if size is None else size}")
-    elif path in _ROUNDED and isinstance(value, int):
+    elif path.endswith(_ROUNDED) and isinstance(value, int):
         yield path, f"{round(value / GIB)} GiB"
     elif value is not None:
         yield path, str(value)
