@@ -12,6 +12,7 @@ from vmtool.kv.traces import Request
 from vmtool.replay.plan import Plan
 from vmtool.replay.recorder import Recorder
 from vmtool.replay.run import run_replay
+from vmtool.results.replay import OnRefusal
 from vmtool.stats import summarize_samples
 
 
@@ -20,6 +21,25 @@ from vmtool.stats import summarize_samples
 def test_events_give_what_going_token_by_token_gives(replay_plans, replay_traces, data):
     plan, trace = data.draw(replay_plans), data.draw(replay_traces)
     assert_same(run_replay(trace, plan, None), Reference(plan).run(trace))
+
+
+@pytest.mark.parametrize("mode", OnRefusal)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_many_steps_at_once_are_those_one_by_one(dense_cost, listed, mode, data):
+    # Outputs so long, and granules so small, that steps are taken together.
+    cost = dense_cost(1, 1, data.draw(st.integers(8, 40)))
+    granule = data.draw(st.sampled_from([64, 256]))
+    policy = make_policy("token-major", cost, granule, block=1, stride_tokens=200)
+    budget = policy.committed_bytes(200) * data.draw(st.integers(8, 60)) // 10
+    plan = Plan(policy, budget, 200, max_sequences=6, step_ns=7, on_refusal=mode)
+    gaps = st.sampled_from([0, 5, 40, 900])
+    requests = []
+    at = 0
+    for _ in range(data.draw(st.integers(2, 8))):
+        at += data.draw(gaps)
+        requests.append(Request(at, data.draw(st.integers(1, 60)), data.draw(st.integers(1, 130))))
+    assert_same(run_replay(listed(requests), plan, None), Reference(plan).run(listed(requests)))
 
 
 #: So short that small traces have several named blocks.
