@@ -43,20 +43,19 @@ class StoredRun:
     @property
     def started(self) -> str | None:
         """When it was started, in UTC."""
-        conditions: Any = getattr(self.result, "conditions", None)
+        conditions = self.result.conditions
         return None if conditions is None else conditions.started
 
     @property
     def host(self) -> str | None:
         """The name of the machine."""
-        conditions: Any = getattr(self.result, "conditions", None)
+        conditions = self.result.conditions
         return None if conditions is None else conditions.host
 
     @property
     def label(self) -> str | None:
         """What the user called it."""
-        label: str | None = getattr(self.result.settings, "label", None)
-        return label
+        return self.result.settings.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +116,8 @@ def set_of(path: str, files: Sequence[StoredRun]) -> RunSet:
 
 
 def _runs_of(result: StressResult) -> list[tuple[Outcome, tuple[MethodResult, ...]]]:
-    runs: Any = getattr(result, "runs", ())
-    if runs:
-        return [(run.outcome, run.methods) for run in runs]
+    if result.runs:
+        return [(run.outcome, run.methods) for run in result.runs]
     return [(result.outcome, result.methods)]
 
 

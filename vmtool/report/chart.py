@@ -282,7 +282,10 @@ class RatioRow:
 #: The least that a chart of ratios reaches each way, and the most: an arrow points at what is beyond.
 _LEAST_RATIO: Final = 1.25
 _MOST_RATIO: Final = 16.0
-_RATIO_TICKS: Final = (1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16)
+_RATIO_TICKS: Final = (
+    *(0.06, 0.12, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9),
+    *(1, 1.1, 1.25, 1.5, 2, 3, 4, 8, 16),
+)
 _ROW: Final = 22
 
 
@@ -316,9 +319,8 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float) -> Markup:
             height=bottom - top,
         )
     ]
-    ticks = sorted({1 / tick for tick in _RATIO_TICKS} | set(_RATIO_TICKS))
     edge = -math.inf
-    for tick in ticks:
+    for tick in _RATIO_TICKS:
         text = f"{tick:.3g}\N{MULTIPLICATION SIGN}"
         half = len(text) * _CHARACTER / 2
         at = x(tick)
