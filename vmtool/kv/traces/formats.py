@@ -169,7 +169,7 @@ def detect(first: str) -> Format:
             return reader
     shown = ", ".join(columns)[:60]
     raise LineError(
-        f"has the columns {shown!r}, which is no supported trace (Azure: TIMESTAMP, ContextTokens, "
+        f"has the columns {shown!r}, which no supported trace has (Azure: TIMESTAMP, ContextTokens, "
         "GeneratedTokens; BurstGPT: Timestamp, Request tokens, Response tokens; JSON lines: "
         "prompt_len, output_len)"
     )
