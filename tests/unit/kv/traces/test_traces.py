@@ -198,7 +198,7 @@ def test_hostile_times_are_bad_lines(trace, value):
         (b"a,\xff\xfe\n", "line 1: is not UTF-8"),
         (b"PK\x03\x04\xff\xff", "line 1: is a ZIP archive"),
         (gzip.compress(AZURE.encode(), mtime=0)[:30], "cannot be read: its gzip data"),
-        (b"a,b,c\n1,2,3\n", "no known trace has"),
+        (b"a,b,c\n1,2,3\n", "no supported trace has"),
         (b"[{}]\n", "one JSON array"),
         (b"{\n", "line 1: is not JSON"),
         (b'{"messages": []}\n', "no key for a length of the prompt"),
