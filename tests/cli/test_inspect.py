@@ -51,7 +51,7 @@ def test_the_answer_comes_first_and_nothing_else_is_printed(vmtool, process):
     assert ran.code == 0
     first = ran.stdout.splitlines()[0]
     assert first.startswith("python")
-    assert f"({pid}): nothing stops it" in first
+    assert f"({pid}): no problem found" in first
     assert "resident" in ran.stdout
     assert ran.stderr == ""
 
@@ -188,7 +188,7 @@ def test_csv_metrics_and_page_are_written(vmtool, process, tmp_path):
     assert metrics.endswith("# EOF\n")
     assert "vmtool_process_resident_bytes{" in metrics
     page = (tmp_path / "out.html").read_text()
-    assert "nothing stops it" in page
+    assert "no problem found" in page
     assert "<svg" in page
 
 

@@ -20,7 +20,7 @@ ELSEWHERE = ("browser", "fakecuda", "scripts", "unit/kv", "unit/report")
 
 pytestmark = [
     pytest.mark.wine,
-    pytest.mark.timeout(1020),  # the first run builds the rig
+    pytest.mark.timeout(3000),  # the first run builds the rig
     pytest.mark.skipif(os.environ.get("VMTOOL_WINE") != "1", reason="set VMTOOL_WINE=1 to run"),
 ]
 
@@ -34,12 +34,12 @@ def winpy(*arguments):
         [*RUN, *arguments],
         check=False,
         cwd=ROOT,
-        env={**os.environ, "VMTOOL_RIG_TIMEOUT": "900"},
+        env={**os.environ, "VMTOOL_RIG_TIMEOUT": "2700"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",  # its console writes in a Windows code page
-        timeout=1000,
+        timeout=2900,
     )
     return result.returncode, result.stdout
 

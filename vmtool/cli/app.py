@@ -49,7 +49,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "fleet": "Compare many machines: which one differs, and why.",
     },
     "More": {
-        "completion": "Print what makes bash, zsh or fish complete vmtool.",
+        "completion": "Print the completion script for bash, zsh or fish.",
         "schema": "Print the JSON Schema of a document that vmtool writes.",
     },
 }

@@ -44,13 +44,15 @@ def command(
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.machine.doctor_devices import examine_devices
-    from vmtool.memory import device_ordinal
+    from vmtool.memory import device_ordinal, open_backing
     from vmtool.report.machine_check import answer, to_html, to_markdown, to_text
 
     output = Output(as_json, path, quiet)
     facts = read_facts()
     backings = _backings() if backing == "all" else [backing]
     devices = any(device_ordinal(name) is not None for name in backings)
+    if backing not in {"all", "host"}:
+        open_backing(backing)  # a device that was asked for and is not there is an error
     with watch_signals() as interruption, progress_line(quiet=quiet, every_ns=0) as show:
         result = run_check(
             facts,

@@ -18,7 +18,7 @@ _SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @output_file_option
 def command(*, shell: str, path: str) -> int:
-    """Print what makes SHELL complete vmtool's commands, options, models, methods and formats.
+    """Print the completion script for SHELL: commands, options, models, methods and formats.
 
     \b
     vmtool completion bash

@@ -25,7 +25,7 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     vmtool doctor
     vmtool doctor --json --quiet
 
-    Each finding is rated ok, note or problem, with the command that changes it. A problem makes
+    Each finding is rated ok, note or problem, with the command that fixes it. A problem makes
     ordinary use fail. Nothing is changed.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts

@@ -118,7 +118,7 @@ estimate_options: Final = option_group(
         click.option(
             "--overhead",
             metavar="SIZE|PERCENT",
-            help="Subtract what the engine takes besides.  [default: 8% of a named device with"
+            help="Subtract the engine's other memory.  [default: 8% of a named device with"
             " --as vllm, else nothing]",
         ),
         click.option(

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    return tuple(SIZE.convert(text, param, _ctx) for text in value.split(",")) if value else ()
+    if value is None:
+        return ()
+    return tuple(SIZE.convert(text, param, _ctx) for text in value.split(","))
 
 
 @click.command("matrix", cls=Command)
@@ -77,7 +79,7 @@ def command(
     vmtool matrix
     vmtool matrix --granule 64KiB,2MiB --model llama-3.1-8b --context 8k
 
-    It takes some 25 seconds and at most 128 MiB. Where huge pages are available on request, granules
+    It takes about 25 seconds and at most 128 MiB. Where huge pages are available on request, granules
     of whole huge pages are measured with and without them. On a device the granules are handles of 1,
     3 and 8 times its granularity, unless --chunk is given; `vmtool allocators` has more of them.
     """  # noqa: D301 - click's own mark

@@ -65,7 +65,7 @@ def command(
 
     The cycles run in processes of their own, so that a crash becomes a result. What the kernel
     counts is compared with what vmtool expects while they run. The default is five short runs, which
-    take some five seconds and 256 MiB.
+    take about five seconds and at most 256 MiB.
     """  # noqa: D301 - click's own mark
     from vmtool.compare.assertions import evaluate, parse_assertion
     from vmtool.machine import read_facts

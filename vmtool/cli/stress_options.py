@@ -113,7 +113,8 @@ method_option: Final = click.option(
     metavar="NAME",
     help="How to commit: fixed, protect or advise (view, private or decommit on Windows), or all, "
     "which alternates between them and recommends one; on a device cold (each handle is created "
-    "and released) or pooled (handles are kept).  [default: the first]",
+    "and released) or pooled (handles are kept).  [default: the first; where several are compared, "
+    "all]",
 )
 _RETAIN: Final = click.option(
     "--retain",
@@ -162,7 +163,7 @@ _SEED: Final = click.option(
     type=click.IntRange(0, 2**63 - 1),
     callback=_draw,
     metavar="N",
-    help="Repeat the run with this seed.  [default: drawn, and printed]",
+    help="Repeat the run with this seed.  [default: random, and printed]",
 )
 _CYCLES: Final = click.option(
     "--cycles", type=COUNT, metavar="N", help="Commits per method and thread, in all runs together."

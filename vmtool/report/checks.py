@@ -27,6 +27,7 @@ _REASONS: Final = {
     "not available": "not available on this platform",
     "not promised": "this memory does not promise to be zero when fresh",
     "no checkpoints": "no checkpoints were taken",
+    "no cycles": "nothing was committed",
     "too few checkpoints": "too few checkpoints for a slope",
     "device-shared": "something else uses the device, and NVML does not count by process here",
 }

@@ -147,10 +147,10 @@ def headline(result: InspectResult) -> str:
     if first is not None:
         limit = next(limit for limit in result.limits if limit.name == first.limit)
         seconds = format_duration((first.full_in_s or 0) * 1e9)
-        return f"{who}: nothing stops it; {_use(limit)}, at this rate full in {seconds}"
+        return f"{who}: no problem yet; {_use(limit)}, at this rate full in {seconds}"
     if nearest is None:
-        return f"{who}: nothing stops it; no limit is set"
-    return f"{who}: nothing stops it; {_use(nearest)}"
+        return f"{who}: no problem found; no limit is set"
+    return f"{who}: no problem found; nearest limit: {_use(nearest)}"
 
 
 def _use(limit: LimitUse) -> str:
@@ -194,10 +194,10 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
 
 
 def _group(group: ControlGroupUse) -> str:
-    words = f"{_size(group.current_bytes)} of "
-    words += "no limit" if group.max_bytes is None else _size(group.max_bytes)
+    words = f"{_size(group.current_bytes)}"
+    words += " (no limit)" if group.max_bytes is None else f" of {_size(group.max_bytes)}"
     if group.reclaimable_bytes:
-        words += f", {_size(group.reclaimable_bytes)} of it file cache"
+        words += f", {_size(group.reclaimable_bytes)} of it is file cache"
     if group.pressure_some_percent:
         words += f", waits for memory {group.pressure_some_percent:g} % of the time"
     return f"{words} ({group.path})"
@@ -259,7 +259,7 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         made.add_row(*cells, *([f"{item.base:#x}"] if addresses else []))
     yield made
     hidden = result.reservations_total - len(result.reservations)
-    notes = [f"{hidden:,} smaller ones: --top shows more"] if hidden > 0 else []
+    notes = [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
     if not addresses:
         notes.append(f"addresses: {_WITH_ADDRESSES} columns or --json")
     age = result.areas_age_ns

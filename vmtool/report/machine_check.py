@@ -55,7 +55,7 @@ def answer(result: MachineCheckResult) -> str:
     if wrong:
         return f"{len(wrong)} problem{'s'[: len(wrong) > 1]}: {wrong[0].message}"
     size = format_size(result.safe_bytes)
-    words = f"nothing here stops a KV cache of {size} in RAM"
+    words = f"this machine is fine: nothing here stops a KV cache of {size} in RAM"
     if not result.complete:
         return f"{words}, as far as the check went before it was interrupted"
     refused = [each for each in result.memory if each.refused is not None]
@@ -77,7 +77,10 @@ def memory_rows(memory: MemoryCheck) -> list[tuple[str, str]]:
             if name != best.method
         )
         cost = format_duration(best.cycle_ns[best.method])
-        rows.append(("best method", f"{best.method}: {cost} a cycle of 2 MiB ({others})"))
+        words = f"{best.method}: {cost} per cycle of 2 MiB ({others})"
+        if best.reason == "promises-more":
+            words += f"; {best.fastest} is less than 5 % faster and has weaker guarantees"
+        rows.append(("best method", words))
         if best.huge_factor is not None:
             rows.append(("huge pages", _huge(best.huge_factor)))
     if memory.granules:
@@ -97,7 +100,7 @@ def _huge(factor: float) -> str:
         return f"a cycle is {factor:.1f} times faster with --huge"
     if factor <= 1 / _HUGE_WORTH_SAYING:
         return f"a cycle is {1 / factor:.1f} times slower with --huge"
-    return "--huge makes no difference of 5 %"
+    return "--huge makes less than 5 % difference"
 
 
 def _leaks(memory: MemoryCheck) -> str:
