@@ -160,6 +160,8 @@ def _open_stored(path: str, name: str) -> BinaryIO:
             path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, PermissionError) and Path(path).is_dir():  # Windows opens no folder
+            raise InputError(name, "is a folder, not a file") from error
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(name, f"cannot be read: {reason}") from error
     mode = os.fstat(descriptor).st_mode

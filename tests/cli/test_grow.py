@@ -317,7 +317,8 @@ def test_help_examples_work(vmtool, help_examples):
 
 
 @pytest.mark.skipif(
-    not Path("/sys/devices/system/node/online").exists(), reason="this kernel has no NUMA"
+    sys.platform != "linux" or not Path("/sys/devices/system/node/online").exists(),
+    reason="this kernel has no NUMA",
 )
 def test_a_node_is_bound_and_checked(vmtool):
     ran = vmtool("grow", "--to", "1MiB", "--node", "0", "--against", "nothing", "--json", "-q")
