@@ -217,7 +217,9 @@ def test_runs_are_kept_apart_and_joined(stress):
         assert sum(commits) == result.method(name).phase("commit").histogram.count
     assert all(sorted(run.order) == sorted(host_methods()) for run in result.runs)
     assert {point.run for point in result.checkpoints} == {0, 1, 2}
-    assert {check.name for check in result.checks if check.outcome.value == "not done"} == set()
+    # Wine does not count the charge of a process.
+    charge = {"leak.charge"} if sys.platform == "win32" else set()
+    assert {check.name for check in result.checks if check.outcome.value == "not done"} <= charge
 
 
 @posix
@@ -303,6 +305,7 @@ def test_a_stopped_worker_is_called_stopped(make):
     assert "is stopped (state T)" in accident.cause
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="on Windows an ended process has no signal")
 def test_a_worker_that_vmtool_killed_is_nobody_elses_victim(make):
     def interrupt(_cycles):
         raise KeyboardInterrupt
