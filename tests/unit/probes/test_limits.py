@@ -1,5 +1,6 @@
 """The search for the largest reservation is exact where tries allow, and bounded always."""
 
+import mmap
 import sys
 
 import pytest
@@ -104,11 +105,17 @@ class Table:
         self.tables = []
 
     def reserve(self, nbytes):
-        self.tables.append(b"x" * (nbytes // self.share) if self.share else b"")
-        return
+        if not self.share:
+            return
+        # Fresh pages: a bytes object may lie in memory that the process had already.
+        table = mmap.mmap(-1, nbytes // self.share)
+        for page in range(0, len(table), mmap.PAGESIZE):
+            table[page] = 1
+        self.tables.append(table)
 
     def unreserve(self, _reservation):
-        self.tables.pop()
+        if self.tables:
+            self.tables.pop().close()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="what is available is not read there")
