@@ -15,7 +15,7 @@ import pytest
 from stored_runs import described
 
 from vmtool.fleet.judge import Fleet, judge
-from vmtool.fleet.measures import Reading
+from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
 
 COMMIT = "stress.fixed.commit.median_ns"
@@ -28,7 +28,7 @@ def readings(machines=20, slow=(7,)):
         runs = tuple({COMMIT: 40_000 * own * (1 + 0.02 * (at - 2))} for at in range(5))
         thp = "never" if number in slow else "madvise"
         facts = {"system.cpu_model": "EPYC", "system.cpus": "64", "huge_pages.thp_mode": thp}
-        yield Reading(f"node{number:02}", "", "vmtool.stress", "0", facts, runs)
+        yield MachineReading(f"node{number:02}", "", "vmtool.stress", "0", facts, runs)
 
 
 def result_of(**more):

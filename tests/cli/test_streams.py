@@ -102,7 +102,7 @@ def test_no_result_is_written_over_what_is_read(command, tmp_path):
     read.write_text("{}", encoding="utf-8")
     ran = shell(command.format(read), "")
     assert ran.returncode == 2
-    assert f"would write over {read}, which is read" in ran.stderr
+    assert f"would overwrite {read}, which is an input" in ran.stderr
     assert read.read_text(encoding="utf-8") == "{}"
 
 

@@ -361,7 +361,7 @@ def _transparent_huge_pages(facts: MachineFacts) -> Finding | None:
             f"echo madvise > {_ENABLED}",
         )
     return Finding.ok(
-        "huge-pages", f"transparent huge pages{size} on request (madvise), --huge requests them"
+        "huge-pages", f"transparent huge pages{size} on request (madvise); --huge requests them"
     )
 
 
