@@ -29,11 +29,6 @@ _LEAST: Final = {True: MIB, False: 8}
 _LEAST_SHARE: Final = 0.01
 
 
-def name_of(counter: str) -> str:
-    """Return the name that reports use for a field of ``Sample``."""
-    return counter.removesuffix("_bytes").removesuffix("_ns").replace("_", "-")
-
-
 def trends(samples: Sequence[Sample], limits: Iterable[LimitUse]) -> tuple[Trend, ...]:
     """Return the trend of every counter that has at least six samples and changed.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.report.inspect_findings import describe
+from vmtool.report.metrics import Metrics
 from vmtool.report.table import ReportTable, pairs, paragraph, show, table
 from vmtool.results.check import CheckOutcome
 from vmtool.results.inspect import FindingRating, Sample, WatchEnding
@@ -375,25 +376,18 @@ def to_csv(result: InspectResult) -> str:
 
 
 def to_metrics(result: InspectResult) -> str:
-    """Return the latest counters in the OpenMetrics text format, for a textfile collector."""
-    lines = []
-    labels = f'pid="{result.process.pid}",name="{_escape(result.process.name)}"'
+    """Return the latest counters and the limits as OpenMetrics text."""
+    metrics = Metrics()
+    who = {"pid": result.process.pid, "name": result.process.name}
     for field in fields(Sample):
         value = getattr(result.last, field.name)
         if field.name == "at_ns" or value is None:
             continue
-        name = f"vmtool_process_{field.name}"
         if field.name == "cpu_ns":
-            name, value = "vmtool_process_cpu_seconds", value / 1e9
-        lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {value}"]
+            metrics.add("process_cpu_seconds", value / 1e9, **who)
+        else:
+            metrics.add(f"process_{field.name}", value, **who)
     for limit in result.limits:
         if limit.soft is not None:
-            name = "vmtool_process_limit"
-            if f"# TYPE {name} gauge" not in lines:
-                lines.append(f"# TYPE {name} gauge")
-            lines.append(f'{name}{{{labels},limit="{_escape(limit.name)}"}} {limit.soft}')
-    return "\n".join([*lines, "# EOF", ""])
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            metrics.add("process_limit", limit.soft, **who, limit=limit.name)
+    return metrics.text()

@@ -20,6 +20,7 @@ from vmtool.report.checks import (
     recommendation_text,
     summarize,
 )
+from vmtool.report.metrics import Metrics
 from vmtool.report.table import backing_label, table
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (
@@ -429,34 +430,19 @@ def _counter_row(record: str, point: Checkpoint, counter: str, statistic: str, v
 
 
 def to_metrics(result: StressResult) -> str:
-    """Return medians, percentiles, rates and checks in the OpenMetrics text format.
-
-    For a textfile collector: https://prometheus.io/docs/specs/om/open_metrics_spec/
-    """
-    families: dict[str, list[str]] = {}
-
-    def add(name: str, value: float, **labels: str) -> None:
-        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        families.setdefault(f"vmtool_{name}", []).append(f"vmtool_{name}{{{pairs}}} {value}")
-
+    """Return medians, percentiles, rates and checks as OpenMetrics text."""
+    metrics = Metrics()
     backing = result.settings.backing
     for method in result.methods:
         labels = {"backing": backing, "method": method.method}
-        add("cycles_per_second", method.cycles_per_s, **labels)
+        metrics.add("cycles_per_second", method.cycles_per_s, **labels)
         for phase in method.phases:
             for quantile in ("median", "p90", "p99"):
                 value = getattr(phase.summary, f"{quantile}_ns")
                 if value is not None:
                     at = {"phase": phase.phase, "quantile": quantile}
-                    add("phase_seconds", value / 1e9, **labels, **at)
+                    metrics.add("phase_seconds", value / 1e9, **labels, **at)
     for check in result.checks:
         if check.outcome is not CheckOutcome.NOT_DONE:
-            add("check_passed", int(not check.failed), backing=backing, check=check.name)
-    lines = []
-    for name, samples in families.items():
-        lines += [f"# TYPE {name} gauge", *samples]
-    return "\n".join([*lines, "# EOF", ""])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            metrics.add("check_passed", int(not check.failed), backing=backing, check=check.name)
+    return metrics.text()
