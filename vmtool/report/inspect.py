@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.inspect_findings import describe
+from vmtool.report.inspect_findings import describe, shown_count, shown_size
 from vmtool.report.metrics import Metrics
 from vmtool.report.table import ReportTable, pairs, paragraph, show, table
 from vmtool.results.check import CheckOutcome
@@ -110,9 +110,9 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
                 (
                     str(child.pid),
                     child.name,
-                    _size(child.resident_bytes),
-                    _size(child.swapped_bytes),
-                    _count(child.threads),
+                    shown_size(child.resident_bytes),
+                    shown_size(child.swapped_bytes),
+                    shown_count(child.threads),
                 )
                 for child in result.children
             ],
@@ -155,7 +155,7 @@ def headline(result: InspectResult) -> str:
 
 
 def _use(limit: LimitUse) -> str:
-    form = _size if limit.counter.endswith("_bytes") else _count
+    form = shown_size if limit.counter.endswith("_bytes") else shown_count
     unit = _UNITS.get(limit.counter, limit.counter)
     return f"{form(limit.used)} of {form(limit.soft)} {unit} ({limit.name})"
 
@@ -165,7 +165,7 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
     last = result.last
     limits = {limit.counter: limit for limit in result.limits if limit.where != "group"}
     parts = [
-        f"{_size(value)} {name}"
+        f"{shown_size(value)} {name}"
         for name, value in (
             ("anonymous", last.anonymous_bytes),
             ("of files", last.file_bytes),
@@ -177,10 +177,10 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
     rows = [
         ("address space", _held(last.address_space_bytes, limits.get("address_space_bytes"))),
         ("charge", _held(last.charge_bytes, None)),
-        ("resident", _size(last.resident_bytes) + (f": {', '.join(parts)}" if parts else "")),
-        ("transparent huge pages", _size(huge) + _share(huge, last.anonymous_bytes)),
-        ("swapped", _size(last.swapped_bytes)),
-        ("page tables", _size(last.page_table_bytes)),
+        ("resident", shown_size(last.resident_bytes) + (f": {', '.join(parts)}" if parts else "")),
+        ("transparent huge pages", shown_size(huge) + _share(huge, last.anonymous_bytes)),
+        ("swapped", shown_size(last.swapped_bytes)),
+        ("page tables", shown_size(last.page_table_bytes)),
         ("locked", _held(last.locked_bytes, limits.get("locked_bytes"))),
         ("memory areas", _held_count(last.areas, limits.get("areas"))),
         ("threads", _held_count(last.threads, None)),
@@ -195,10 +195,10 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
 
 
 def _group(group: ControlGroupUse) -> str:
-    words = f"{_size(group.current_bytes)}"
-    words += " (no limit)" if group.max_bytes is None else f" of {_size(group.max_bytes)}"
+    words = f"{shown_size(group.current_bytes)}"
+    words += " (no limit)" if group.max_bytes is None else f" of {shown_size(group.max_bytes)}"
     if group.reclaimable_bytes:
-        words += f", {_size(group.reclaimable_bytes)} of it is file cache"
+        words += f", {shown_size(group.reclaimable_bytes)} of it is file cache"
     if group.pressure_some_percent:
         words += f", waits for memory {group.pressure_some_percent:g} % of the time"
     return f"{words} ({group.path})"
@@ -208,7 +208,7 @@ def _faults(result: InspectResult) -> str:
     first, last = result.samples[0], result.last
     if last.minor_faults is None:
         return "not available"
-    words = f"{_count(last.minor_faults)}, {_count(last.major_faults)} with I/O"
+    words = f"{shown_count(last.minor_faults)}, {shown_count(last.major_faults)} with I/O"
     seconds = (last.at_ns - first.at_ns) / 1e9
     if seconds > 0 and first.minor_faults is not None:
         words += f"; {(last.minor_faults - first.minor_faults) / seconds:,.0f}/s while watched"
@@ -250,12 +250,12 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
     for item in result.reservations:
         cells = [
             reservation_name(item),
-            _size(item.capacity_bytes),
-            _size(item.committed_bytes),
-            _size(item.resident_bytes) if item.resident_bytes is not None else "-",
-            _size(item.huge_bytes) if item.huge_bytes else "-",
+            shown_size(item.capacity_bytes),
+            shown_size(item.committed_bytes),
+            shown_size(item.resident_bytes) if item.resident_bytes is not None else "-",
+            shown_size(item.huge_bytes) if item.huge_bytes else "-",
             _granule(item),
-            _count(item.pieces),
+            shown_count(item.pieces),
         ]
         made.add_row(*cells, *([f"{item.base:#x}"] if addresses else []))
     yield made
@@ -289,12 +289,12 @@ def reservation_name(item: ReservedRange) -> str:
 def _devices(result: InspectResult) -> Iterator[RenderableType]:
     for device in result.devices:
         others = ", ".join(
-            f"{other.name or 'process'} ({other.pid}) {_size(other.used_bytes)}"
+            f"{other.name or 'process'} ({other.pid}) {shown_size(other.used_bytes)}"
             for other in device.others
         )
         yield paragraph(
-            f"GPU {device.device} {device.name}: {_size(device.own_bytes)} used by this process, "
-            f"{_size(device.free_bytes)} of {_size(device.total_bytes)} free"
+            f"GPU {device.device} {device.name}: {shown_size(device.own_bytes)} used by this process, "
+            f"{shown_size(device.free_bytes)} of {shown_size(device.total_bytes)} free"
             + (f"; also {others}" if others else ""),
             indent="  ",
         )
@@ -340,28 +340,20 @@ def describe_unavailable(item: Unavailable) -> str:
 
 def _held(used: int | None, limit: LimitUse | None) -> str:
     if limit is None or limit.soft is None:
-        return _size(used) + (f" ({limit.name} unlimited)" if limit is not None else "")
-    return f"{_size(used)} of {_size(limit.soft)} ({limit.name})"
+        return shown_size(used) + (f" ({limit.name} unlimited)" if limit is not None else "")
+    return f"{shown_size(used)} of {shown_size(limit.soft)} ({limit.name})"
 
 
 def _held_count(used: int | None, limit: LimitUse | None) -> str:
     if used is None:
         return "not available"
     if limit is None or limit.soft is None:
-        return _count(used)
-    return f"{_count(used)} of {_count(limit.soft)} ({limit.name})"
+        return shown_count(used)
+    return f"{shown_count(used)} of {shown_count(limit.soft)} ({limit.name})"
 
 
 def _share(part: int | None, whole: int | None) -> str:
     return "" if not part or not whole else f", {part / whole:.0%} of anonymous memory"
-
-
-def _size(value: object) -> str:
-    return format_size(value) if isinstance(value, int) else "not available"
-
-
-def _count(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else "not available"
 
 
 def to_csv(result: InspectResult) -> str:

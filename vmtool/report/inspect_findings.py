@@ -28,7 +28,7 @@ def _raise_limit(values: Mapping[str, object], flag: str, unit: str) -> str:
             f"`prlimit --pid PID --{name}=unlimited` raises it now; `ulimit -{flag} unlimited` "
             "before the next start"
         )
-    shown = _size(hard) if unit == "bytes" else _count(hard)
+    shown = shown_size(hard) if unit == "bytes" else shown_count(hard)
     return (
         f"the process itself can raise it to {shown} (hard limit); more needs root: limits.conf, "
         f"Limit{name.upper()}= of a systemd unit, --ulimit {name}= of a container"
@@ -36,7 +36,7 @@ def _raise_limit(values: Mapping[str, object], flag: str, unit: str) -> str:
 
 
 def _limit_words(values: Mapping[str, object], what: str, unit: str) -> str:
-    form = _size if unit == "bytes" else _count
+    form = shown_size if unit == "bytes" else shown_count
     return f"{form(values['used'])} of {form(values['soft'])} {what} is in use ({values['limit']})"
 
 
@@ -69,7 +69,7 @@ def _descriptors(values: Mapping[str, object]) -> tuple[str, str]:
 
 def _tasks(values: Mapping[str, object]) -> tuple[str, str]:
     words = (
-        f"{_count(values['used'])} of {_count(values['soft'])} processes and threads exist "
+        f"{shown_count(values['used'])} of {shown_count(values['soft'])} processes and threads exist "
         f"({values['limit']}); fork and new threads fail with EAGAIN beyond it"
     )
     if values["limit"] == "pids.max":
@@ -82,7 +82,7 @@ def _areas(values: Mapping[str, object]) -> tuple[str, str]:
     least = max(int(soft) * 4, 262_144) if isinstance(soft, int) else 262_144
     return (
         (
-            f"{_count(values['used'])} of {_count(soft)} memory areas are in use "
+            f"{shown_count(values['used'])} of {shown_count(soft)} memory areas are in use "
             "(vm.max_map_count); mmap and munmap fail with ENOMEM beyond it while RAM is free"
         ),
         f"`sysctl -w vm.max_map_count={least}` on the host, or map larger pieces",
@@ -92,7 +92,7 @@ def _areas(values: Mapping[str, object]) -> tuple[str, str]:
 def _commit(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         (
-            f"{_size(values['used'])} of the commit limit of {_size(values['soft'])} is charged "
+            f"{shown_size(values['used'])} of the commit limit of {shown_size(values['soft'])} is charged "
             "(vm.overcommit_memory=2)"
         ),
         "add swap, or raise vm.overcommit_ratio",
@@ -101,11 +101,11 @@ def _commit(values: Mapping[str, object]) -> tuple[str, str]:
 
 def _group_limit(values: Mapping[str, object]) -> tuple[str, str]:
     met = values.get("met")
-    times = f"; the limit was met {_count(met)} times" if met else ""
+    times = f"; the limit was met {shown_count(met)} times" if met else ""
     return (
         (
-            f"{_size(values['used'])} of {_size(values['soft'])} is charged to {values['path']}, of "
-            f"which only {_size(values['cache'])} is file cache that can be dropped{times}"
+            f"{shown_size(values['used'])} of {shown_size(values['soft'])} is charged to {values['path']}, of "
+            f"which only {shown_size(values['cache'])} is file cache that can be dropped{times}"
         ),
         "raise memory.max of that group, or make the process take less",
     )
@@ -116,10 +116,10 @@ def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
     waited = (
         "" if pressure is None else f"; its processes wait for memory {pressure:g} % of the time"
     )
-    times = f" and was passed {_count(met)} times" if met else ""
+    times = f" and was passed {shown_count(met)} times" if met else ""
     return (
         (
-            f"memory.high of {values['path']} is {_size(values['soft'])}{times}: above it the kernel "
+            f"memory.high of {values['path']} is {shown_size(values['soft'])}{times}: above it the kernel "
             f"slows the process down and kills nothing{waited}"
         ),
         "raise memory.high, or set it to max and rely on memory.max",
@@ -129,7 +129,7 @@ def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
 def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
     count = values["count"]
     return (
-        f"the OOM killer ended {_count(count)} process{'' if count == 1 else 'es'} of {values['path']}",
+        f"the OOM killer ended {shown_count(count)} process{'' if count == 1 else 'es'} of {values['path']}",
         "raise memory.max of that group, or give each process less",
     )
 
@@ -137,7 +137,7 @@ def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
 def _group_cache(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         (
-            f"{_size(values['cache'])} of the {_size(values['used'])} charged to {values['path']} is "
+            f"{shown_size(values['cache'])} of the {shown_size(values['used'])} charged to {values['path']} is "
             "file cache, which the kernel drops before it refuses memory"
         ),
         "",
@@ -149,7 +149,7 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
     refused = isinstance(charge, int) and isinstance(headroom, int) and charge > headroom
     if values["mode"] == 2:
         words = (
-            f"fork needs {_size(charge)} of commit charge and {_size(max(_int(headroom), 0))} is "
+            f"fork needs {shown_size(charge)} of commit charge and {shown_size(max(_int(headroom), 0))} is "
             "left (vm.overcommit_memory=2)"
         )
         remedy = "use vm.overcommit_memory=1, add swap, or start children with posix_spawn or vfork"
@@ -157,14 +157,14 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
     if refused:
         return (
             (
-                f"fork is refused: one area of {_size(charge)} is more than all RAM and swap "
-                f"({_size(headroom)}, vm.overcommit_memory=0)"
+                f"fork is refused: one area of {shown_size(charge)} is more than all RAM and swap "
+                f"({shown_size(headroom)}, vm.overcommit_memory=0)"
             ),
             "`sysctl -w vm.overcommit_memory=1`, or reserve that area without write permission",
         )
     return (
         (
-            f"fork would copy {_size(charge)} of private writable memory on demand; nothing refuses it "
+            f"fork would copy {shown_size(charge)} of private writable memory on demand; nothing refuses it "
             f"(vm.overcommit_memory=0)"
         ),
         "",
@@ -173,7 +173,7 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
 
 def _huge(values: Mapping[str, object]) -> tuple[str, str]:
     words = (
-        f"{_size(values['huge'])} of {_size(values['possible'])} of its memory is in transparent "
+        f"{shown_size(values['huge'])} of {shown_size(values['possible'])} of its memory is in transparent "
         f"huge pages (mode {values['thp_mode']})"
     )
     if values["disabled"]:
@@ -188,14 +188,14 @@ def _huge(values: Mapping[str, object]) -> tuple[str, str]:
 
 def _swapped(values: Mapping[str, object]) -> tuple[str, str]:
     return (
-        f"{_size(values['swapped'])} is swapped out, beside {_size(values['resident'])} in RAM",
+        f"{shown_size(values['swapped'])} is swapped out, beside {shown_size(values['resident'])} in RAM",
         "give the machine or the control group more memory, or lower vm.swappiness",
     )
 
 
 def _tables(values: Mapping[str, object]) -> tuple[str, str]:
     return (
-        f"page tables take {_size(values['tables'])} for {_size(values['resident'])} of memory",
+        f"page tables take {shown_size(values['tables'])} for {shown_size(values['resident'])} of memory",
         "use huge pages, or touch less of what is reserved",
     )
 
@@ -224,11 +224,13 @@ _SENTENCES: Final = {
 }
 
 
-def _size(value: object) -> str:
+def shown_size(value: object) -> str:
+    """Return a number of bytes, or that it is not available."""
     return format_size(value) if isinstance(value, int) else "not available"
 
 
-def _count(value: object) -> str:
+def shown_count(value: object) -> str:
+    """Return a number, or that it is not available."""
     return f"{value:,}" if isinstance(value, int) else "not available"
 
 
