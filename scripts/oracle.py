@@ -24,7 +24,7 @@ from typing import Any
 
 from vmtool.errors import VmtoolError
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
-from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.hf.config import resolve
 
 TOKENS = 7
 FRAMES = 64

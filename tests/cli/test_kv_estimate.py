@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from printed import printed
 
 from vmtool.cli.app import run
-from vmtool.report.kv import to_text
+from vmtool.report.kv_estimate import to_text
 from vmtool.units import GIB, MIB
 
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")

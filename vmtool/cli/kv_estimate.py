@@ -26,10 +26,12 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.cli.kv_question import EstimateOptions, EstimateRequest
-    from vmtool.kv.comparison import ComparisonRow
-    from vmtool.kv.engines.results import LlamaCppResult, SglangResult, VllmResult
+    from vmtool.cli.kv_options import EstimateOptions, EstimateRequest
+    from vmtool.kv.engines.llamacpp import LlamaCppResult
+    from vmtool.kv.engines.sglang import SglangResult
+    from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import Question
+    from vmtool.kv.estimate_result import ComparisonRow
 
 _MODEL: Final = (
     click.option(
@@ -256,7 +258,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     genai_config.json, an ONNX model, OWNER/NAME on the hub or its address, - for stdin, or nothing
     with --layers, --kv-heads and --head-dim.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_question import EstimateOptions, read_request
+    from vmtool.cli.kv_options import EstimateOptions, read_request
 
     output = Output(as_json, path, quiet)
     given = EstimateOptions(**options)
@@ -321,7 +323,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
 def _answer(request: EstimateRequest, output: Output) -> None:
     from vmtool.kv.estimate import answer_question
     from vmtool.kv.packing import POLICIES
-    from vmtool.report.kv import to_text
+    from vmtool.report.kv_estimate import to_text
 
     question = request.question()
     _refuse_large_weights(question)
@@ -347,7 +349,7 @@ def _refuse_large_weights(question: Question) -> None:
 
 
 def _engine(request: EstimateRequest, output: Output) -> None:
-    from vmtool.report.engines import to_text
+    from vmtool.report.kv_engines import to_text
 
     question = request.question()
     _refuse_large_weights(question)
@@ -363,12 +365,12 @@ def _engine_result(
     request: EstimateRequest, question: Question
 ) -> VllmResult | SglangResult | LlamaCppResult:
     """Return what the engine of ``--as`` makes of *question*."""
-    from vmtool.kv import engines
+    from vmtool.kv.engines import find_engine
 
     options = request.options
-    name, version = engines.find_engine(options.engine or "")
+    name, version = find_engine(options.engine or "")
     if name == "vllm":
-        from vmtool.kv.engines.vllm import VllmSettings
+        from vmtool.kv.engines.vllm import VllmSettings, as_vllm
         from vmtool.kv.estimate import PREFILL_TOKENS
 
         settings = VllmSettings(
@@ -381,14 +383,16 @@ def _engine_result(
             kernel_block=options.kernel_block,
             num_blocks=options.blocks,
         )
-        return engines.as_vllm(question, settings, version)
+        return as_vllm(question, settings, version)
     if name == "sglang":
-        from vmtool.kv.engines.sglang import SglangSettings
+        from vmtool.kv.engines.sglang import SglangSettings, as_sglang
 
         # SGLang's own page is one token, where nobody gives another size.
         slots = options.sequences if options.sequences > 1 else None
-        return engines.as_sglang(question, SglangSettings(options.block or 1, slots))
-    return engines.as_llamacpp(
+        return as_sglang(question, SglangSettings(options.block or 1, slots))
+    from vmtool.kv.engines.llamacpp import as_llamacpp
+
+    return as_llamacpp(
         question,
         unified=options.unified,
         swa_full=options.swa_full,
@@ -401,8 +405,8 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``."""
     from dataclasses import replace
 
-    from vmtool.kv.comparison import ComparisonResult
-    from vmtool.report.kv_table import compare_text
+    from vmtool.kv.estimate_result import ComparisonResult
+    from vmtool.report.kv_comparison import compare_text
 
     options = request.options
     named = options.model
@@ -422,9 +426,10 @@ def _compare(request: EstimateRequest, output: Output) -> None:
 
 def _row(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
     """Return one row; what a combination cannot do is a result, an unknown name is not."""
-    from vmtool.kv.comparison import ComparisonRow
-    from vmtool.kv.engines.results import LlamaCppResult, VllmResult
+    from vmtool.kv.engines.llamacpp import LlamaCppResult
+    from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import answer_of, need_of
+    from vmtool.kv.estimate_result import ComparisonRow
 
     budget = request.memory
     row = ComparisonRow(
@@ -507,9 +512,9 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
     from dataclasses import replace
 
-    from vmtool.kv.comparison import ComparisonRow, SweepResult
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.report.kv_table import sweep_text
+    from vmtool.kv.estimate_result import ComparisonRow, SweepResult
+    from vmtool.report.kv_comparison import sweep_text
 
     lengths = read_sweep(request.options.sweep or "")
     # A layout with a stride has room for the longest sequence of the sweep.
@@ -569,14 +574,14 @@ def read_sweep(text: str) -> list[int]:
 
 def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:
     """Write the requested CSV, and return whether it took the place of the result."""
-    from vmtool.report.kv_table import to_csv
+    from vmtool.report.kv_comparison import to_csv
 
     output.save(path, lambda: to_csv(rows))
     return path == "-"
 
 
 def _list(output: Output) -> None:
-    from vmtool.kv.comparison import ModelList
+    from vmtool.kv.estimate_result import ModelList
     from vmtool.kv.sources import builtin_names
     from vmtool.report.table import show
 

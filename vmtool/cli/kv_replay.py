@@ -17,7 +17,7 @@ from vmtool.cli.kv_estimate import (
     POLICY,
     RESERVE,
 )
-from vmtool.cli.kv_question import read_granule
+from vmtool.cli.kv_options import read_granule
 from vmtool.cli.kv_replay_plan import ReplayOptions
 from vmtool.cli.options import (
     COUNT,

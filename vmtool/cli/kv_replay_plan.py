@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
+    from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
-    from vmtool.kv.results import Budget
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.plan import Plan, Rules
@@ -199,7 +199,7 @@ def load_options_model(options: ReplayOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.cli.kv_question import ModelOptions, load_model
+    from vmtool.cli.kv_options import ModelOptions, load_model
 
     return load_model(ModelOptions.of(asdict(options)))
 
@@ -235,8 +235,8 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take.
     """
-    from vmtool.cli.kv_question import read_budget
-    from vmtool.kv.results import Budget
+    from vmtool.cli.kv_options import read_budget
+    from vmtool.kv.estimate_result import Budget
 
     if options.budget is None and backing is not None:
         return Budget(_safe(backing), f"what is safe on {backing.name}")

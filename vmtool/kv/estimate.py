@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.formats import choose_formats, stored_formats
-from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
-from vmtool.kv.packing import POLICIES, make_policy
-from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
-from vmtool.kv.results import (
+from vmtool.kv.estimate_result import (
     Budget,
     EstimateResult,
     Fit,
@@ -26,6 +22,10 @@ from vmtool.kv.results import (
     SequenceBytes,
     TensorResult,
 )
+from vmtool.kv.formats import choose_formats, stored_formats
+from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
+from vmtool.kv.packing import POLICIES, make_policy
+from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

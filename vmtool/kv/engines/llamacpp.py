@@ -17,10 +17,12 @@ from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 
 if TYPE_CHECKING:
+    from vmtool.kv.estimate import Question
     from vmtool.kv.formats import ElementFormat, Formats
     from vmtool.kv.geometry import Layer, ModelGeometry, Tensor
 
 _PADDING: Final = 256
+_UBATCH: Final = 512
 _STATE_ELEMENT_BYTES: Final = 4  # recurrent states are always f32
 #: llama.cpp's own names of the formats that it has.
 _TYPE_NAMES: Final = {
@@ -336,4 +338,73 @@ def _recurrent(layers: tuple[Layer, ...], settings: LlamaCppSettings) -> LlamaCp
         "f32",
         sizes[True] + sizes[False],
         settings.sequences,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppResult:
+    """The caches that llama.cpp would make, and log.
+
+    Attributes:
+        model: The model's name.
+        context_tokens: Tokens that each sequence may have, or the shared buffer.
+        total_context_tokens: What ``-c`` has to be.
+        sequences: Sequences at once.
+        ubatch_tokens: Tokens of one step.
+        unified: Whether all sequences share one buffer.
+        swa_full: Whether layers with a window keep all tokens.
+        total_bytes: Bytes of all caches.
+        budget_bytes: The memory for the KV cache; ``None`` if none was given.
+        buffers: The caches.
+        log_lines: The lines that it would log.
+    """
+
+    model: str
+    context_tokens: int
+    total_context_tokens: int
+    sequences: int
+    ubatch_tokens: int
+    unified: bool
+    swa_full: bool
+    total_bytes: int
+    budget_bytes: int | None
+    buffers: tuple[LlamaCppBuffer, ...]
+    log_lines: tuple[str, ...]
+
+
+def as_llamacpp(
+    question: Question,
+    *,
+    unified: bool = False,
+    swa_full: bool = False,
+    flash_attention: bool = True,
+    rollback: int = 0,
+) -> LlamaCppResult:
+    """Return the caches that llama.cpp makes for *question*.
+
+    Raises:
+        UsageError: If it could not serve the model so.
+    """
+    settings = LlamaCppSettings(
+        context=question.length,
+        sequences=question.sequences,
+        ubatch=question.in_flight or _UBATCH,
+        unified=unified,
+        swa_full=swa_full,
+        flash_attention=flash_attention,
+        rollback=rollback,
+    )
+    buffers = llamacpp_buffers(question.geometry, question.formats, settings)
+    return LlamaCppResult(
+        model=question.geometry.name,
+        context_tokens=settings.context,
+        total_context_tokens=settings.total_context,
+        sequences=settings.sequences,
+        ubatch_tokens=settings.ubatch,
+        unified=unified,
+        swa_full=swa_full,
+        total_bytes=sum(buffer.nbytes for buffer in buffers),
+        budget_bytes=None if question.budget is None else question.budget.kv_bytes,
+        buffers=tuple(buffers),
+        log_lines=tuple(log_line(buffer, settings) for buffer in buffers),
     )

@@ -7,16 +7,19 @@ padding, and states one slot more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the types
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.kv.engines import kv_bytes
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost, TensorCost
+    from vmtool.kv.estimate import Question
     from vmtool.kv.formats import Formats
 
 #: Its names of the formats that it has for K and V alike.
@@ -225,3 +228,34 @@ def _buffers(sizes: dict[TensorRole, int], tokens: int, page: int) -> SglangBuff
         (tokens + page) * sizes[TensorRole.KEY],
         None if value is None else (tokens + page) * value,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SglangResult:
+    """What SGLang would make of the memory, and log.
+
+    Attributes:
+        model: The model's name.
+        format_k: The element format.
+        budget_bytes: The memory for the KV cache on each rank.
+        pool: The pool.
+        log_lines: The lines that it would log, by the versions that log so.
+    """
+
+    model: str
+    format_k: str
+    budget_bytes: int
+    pool: SglangPool
+    log_lines: Mapping[str, list[str]]
+
+
+def as_sglang(question: Question, settings: SglangSettings) -> SglangResult:
+    """Return what SGLang makes of *question*.
+
+    Raises:
+        UsageError: If it could not serve the model so, or there is no budget.
+    """
+    budget = kv_bytes(question, "sglang")
+    pool = sglang_pool(question.cost, question.formats, budget, settings)
+    name = question.geometry.name
+    return SglangResult(name, question.formats.key.name, budget, pool, log_lines(pool))

@@ -12,15 +12,20 @@ at commit 0144dd5b (class ``DeepseekV32ForCausalLM``, late 2025), and later by
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the types
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.engines import kv_bytes, version_numbers
+from vmtool.kv.formats import stored_formats
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import LayerCost, SequenceCost
+    from vmtool.kv.cost import LayerCost
+    from vmtool.kv.estimate import Question
     from vmtool.kv.geometry import Extent, ModelGeometry
 
 #: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
@@ -30,6 +35,8 @@ STATE_MODES: Final = ("none", "align", "all")
 #: Triton, 128 with CUTLASS_MLA (``get_supported_kernel_block_sizes`` of the backends).
 _KERNEL_BLOCK: Final = 16
 _LATENT_KERNEL_BLOCK: Final = 64
+#: The first version that logs what the pool holds at ``max_model_len``.
+_NEWER_SINCE: Final = (0, 21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,4 +332,109 @@ def _pool(
             for spec in groups
         ),
         starts=num_blocks > per_request,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VllmResult:
+    """What vLLM would make of the memory, and log.
+
+    Attributes:
+        model: The model's name.
+        engine_version: The version whose lines come first in the report.
+        requested_format: The requested element format.
+        format_k: The format in which K or a latent is kept.
+        budget_bytes: The memory for the KV cache on each rank.
+        max_model_len_tokens: Tokens of the longest request.
+        in_flight_tokens: Tokens in flight.
+        num_blocks: Blocks in the pool.
+        block_tokens: Tokens of the smallest block of any group, after alignment.
+        page_bytes: Bytes of one block of one layer; ``None`` where layers differ.
+        groups: Groups of layers with block tables of their own.
+        group_layers: Layers in each group.
+        padding_layers: Layers that exist only to fill up groups.
+        blocks_per_request: Blocks of a request of *max_model_len_tokens*, over all groups.
+        aligned_block_tokens: The block size that hybrid alignment chose, or ``None``.
+        state_padding_bytes: What a state page was padded by to match.
+        padded_page_bytes: The most that a page of attention was padded by to match.
+        tokens_older: "GPU KV cache size" before about 0.21.
+        tokens_newer: The same since then.
+        plain_tokens: *tokens_newer* if the format were kept as requested; ``None`` if it is.
+        concurrency: "Maximum concurrency".
+        starts: Whether vLLM starts.
+        log_lines: The lines that it would log, by the versions that log so.
+    """
+
+    model: str
+    engine_version: str
+    requested_format: str
+    format_k: str
+    budget_bytes: int
+    max_model_len_tokens: int
+    in_flight_tokens: int
+    num_blocks: int
+    block_tokens: int
+    page_bytes: int | None
+    groups: int
+    group_layers: int
+    padding_layers: int
+    blocks_per_request: int
+    aligned_block_tokens: int | None
+    state_padding_bytes: int
+    padded_page_bytes: int
+    tokens_older: int
+    tokens_newer: int
+    plain_tokens: int | None
+    concurrency: float
+    starts: bool
+    log_lines: Mapping[str, list[str]]
+
+
+def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmResult:
+    """Return what vLLM *version* makes of *question*.
+
+    Raises:
+        UsageError: If it could not serve the model so, or there is no budget.
+    """
+    newer = version_numbers(version) >= _NEWER_SINCE
+    if settings.state_mode == "all" and newer:
+        raise UsageError(
+            f"vLLM {version} has no state mode all any more",
+            hint="use --state-blocks align, or ask for an older version, such as --as vllm@0.20",
+        )
+    budget = kv_bytes(question, "vllm", settings.num_blocks)
+    geometry = served_geometry(question.geometry)
+    formats = stored_formats(geometry, question.formats)
+    pool = vllm_pool(SequenceCost.of(geometry, formats), budget, settings)
+    plain = None
+    if formats != question.formats:
+        cost = SequenceCost.of(geometry, question.formats)
+        plain = vllm_pool(cost, budget, settings).tokens_newer
+    lines = log_lines(pool, settings)
+    if newer:
+        lines = dict(reversed(lines.items()))
+    return VllmResult(
+        model=question.geometry.name,
+        engine_version=version,
+        requested_format=question.formats.key.name,
+        format_k=formats.key.name,
+        budget_bytes=budget,
+        max_model_len_tokens=settings.max_model_len,
+        in_flight_tokens=settings.in_flight,
+        num_blocks=pool.num_blocks,
+        block_tokens=pool.block_tokens,
+        page_bytes=pool.page_bytes or None,
+        groups=pool.groups,
+        group_layers=pool.group_layers,
+        padding_layers=pool.padding_layers,
+        blocks_per_request=pool.blocks_per_request,
+        aligned_block_tokens=pool.aligned_block_tokens,
+        state_padding_bytes=pool.state_padding_bytes,
+        padded_page_bytes=pool.padded_page_bytes,
+        tokens_older=pool.tokens_older,
+        tokens_newer=pool.tokens_newer,
+        plain_tokens=plain,
+        concurrency=float(pool.concurrency),
+        starts=pool.starts if newer else pool.concurrency >= 1,
+        log_lines=lines,
     )

@@ -52,7 +52,7 @@ def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
                 f"config.json of {repository} could not be fetched: {reason}",
                 hint="check the name and your access, or download it and give its path",
             ) from exc
-    from vmtool.kv.sources.hf.resolve import resolve  # noqa: PLC0415
+    from vmtool.kv.sources.hf.config import resolve  # noqa: PLC0415
     from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
 
     data = read_object(path, MAX_CONFIG_BYTES)

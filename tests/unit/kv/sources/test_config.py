@@ -6,7 +6,7 @@ import pytest
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source, Span, TensorRole
-from vmtool.kv.sources.hf.resolve import FAMILIES, resolve
+from vmtool.kv.sources.hf.config import FAMILIES, resolve
 
 LLAMA = {
     "model_type": "llama",

@@ -18,7 +18,7 @@ from vmtool.kv.sources import gguf as our_gguf
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.layers import ARCHITECTURES
 from vmtool.kv.sources.gguf.reader import read_metadata
-from vmtool.kv.sources.hf.resolve import FAMILIES, resolve
+from vmtool.kv.sources.hf.config import FAMILIES, resolve
 from vmtool.kv.sources.reading import parse_object
 
 ODD = st.one_of(

@@ -13,7 +13,7 @@ import pytest
 
 from vmtool.kv import sources
 from vmtool.kv.geometry import Span, TensorRole
-from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.hf.config import resolve
 
 PUBLISHED = [
     json.loads(line)

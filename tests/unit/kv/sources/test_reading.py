@@ -13,7 +13,7 @@ import pytest
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv import sources
-from vmtool.kv.sources.hf.resolve import resolve
+from vmtool.kv.sources.hf.config import resolve
 from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, parse_object
 
 LLAMA = {

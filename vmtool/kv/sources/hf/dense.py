@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, plans, special
-from vmtool.kv.sources.hf.family import Family
+from vmtool.kv.sources.hf import attention, layer_kinds, layers
+from vmtool.kv.sources.hf.architecture import Family
 
 _WINDOW = LayerKind.WINDOW
-_WINDOWED = Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES)
-_QWEN2 = Family(plan=plans.window_above, meaning=plans.WINDOW_NAMES)
-_QWEN3 = Family(plan=plans.window_above, meaning=plans.WINDOW_NAMES, defaults={"head_dim": 128})
+_WINDOWED = Family(plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES)
+_QWEN2 = Family(plan=layer_kinds.window_above, meaning=layer_kinds.WINDOW_NAMES)
+_QWEN3 = Family(
+    plan=layer_kinds.window_above, meaning=layer_kinds.WINDOW_NAMES, defaults={"head_dim": 128}
+)
 _GEMMA2 = Family(
-    plan=plans.unless_last_of(2, _WINDOW),
-    meaning=plans.WINDOW_NAMES,
+    plan=layer_kinds.unless_last_of(2, _WINDOW),
+    meaning=layer_kinds.WINDOW_NAMES,
     defaults={"head_dim": 256, "window": 4096},
 )
 _GEMMA4 = Family(
-    plan=plans.unless_last_of(6, _WINDOW, last_is_rest=True),
-    meaning=plans.WINDOW_NAMES,
+    plan=layer_kinds.unless_last_of(6, _WINDOW, last_is_rest=True),
+    meaning=layer_kinds.WINDOW_NAMES,
     attention=attention.gemma4,
-    finish=special.share_last,
+    finish=layers.share_last,
     names={
         "global_kv_heads": ("num_global_key_value_heads",),
         "shared_layers": ("num_kv_shared_layers",),
@@ -68,10 +70,10 @@ DENSE: dict[str, Family] = {
     **dict.fromkeys(
         _LISTED_MODELS.split(),
         Family(
-            plan=plans.no_window,
-            meaning=plans.WINDOW_NAMES,
+            plan=layer_kinds.no_window,
+            meaning=layer_kinds.WINDOW_NAMES,
             names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
-            finish=special.step3p5,
+            finish=layers.step3p5,
             mha_by_default=True,
             harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
         ),
@@ -85,8 +87,8 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"use_bidirectional_attention"}),
     ),
     "smollm3": Family(
-        plan=plans.smollm3,
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.smollm3,
+        meaning=layer_kinds.WINDOW_NAMES,
         harmless=frozenset({"no_rope_layers", "no_rope_layer_interval", "max_window_layers"}),
     ),
     "cpmant": Family(
@@ -114,74 +116,76 @@ DENSE: dict[str, Family] = {
         ),
     ),
     "hrm_text": Family(
-        plan=plans.hrm_text,
+        plan=layer_kinds.hrm_text,
         defaults={"head_dim": 128},
         mha_by_default=True,
         harmless=frozenset({"prefix_lm", "num_layers_per_stack"}),
     ),
     **dict.fromkeys(
         ("kyutai_speech_to_text", "moshi", "voxtral_realtime_text"),
-        Family(plan=plans.window_if_set, mha_by_default=True),
+        Family(plan=layer_kinds.window_if_set, mha_by_default=True),
     ),
     "unlimited_ocr_text": Family(
-        meaning={**plans.FULL_NAMES, "reference_sliding_attention": LayerKind.FULL},
+        meaning={**layer_kinds.FULL_NAMES, "reference_sliding_attention": LayerKind.FULL},
         mha_by_default=True,
         harmless=frozenset({"sliding_window"}),
     ),
     "modernbert-decoder": Family(
-        plan=plans.unlisted,
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.unlisted,
+        meaning=layer_kinds.WINDOW_NAMES,
         mha_by_default=True,
         harmless=frozenset({"local_attention"}),
     ),
     "exaone_moe": Family(
-        plan=plans.exaone4,
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.exaone4,
+        meaning=layer_kinds.WINDOW_NAMES,
         defaults={"window": 4096},
         mha_by_default=True,
     ),
     "cohere2_moe": Family(
-        plan=plans.cohere2_moe,
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.cohere2_moe,
+        meaning=layer_kinds.WINDOW_NAMES,
         defaults={"window": 4096, "head_dim": 128},
         mha_by_default=True,
         harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
     ),
-    "dory": Family(build=special.dory),
+    "dory": Family(build=layers.dory),
     "minimax_m3_vl_text": Family(
-        build=special.minimax_m3,
+        build=layers.minimax_m3,
         names={"index_dim": ("index_head_dim",)},
         harmless=frozenset(
             {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
         ),
     ),
     **dict.fromkeys(_WINDOW_MODELS.split(), _WINDOWED),
-    "phi3": Family(plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, mha_by_default=True),
+    "phi3": Family(
+        plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, mha_by_default=True
+    ),
     "ministral": Family(
-        plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, defaults={"window": 4096}
+        plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, defaults={"window": 4096}
     ),
     "ministral3": Family(
-        plan=plans.window_if_set, meaning=plans.WINDOW_NAMES, defaults={"head_dim": 128}
+        plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, defaults={"head_dim": 128}
     ),
     "mistral": Family(
-        plan=plans.window_if_set,
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.window_if_set,
+        meaning=layer_kinds.WINDOW_NAMES,
         defaults={"layers": 32, "heads": 32, "hidden": 4096, "kv_heads": 8, "window": 4096},
         # MLC counts the pinned first tokens within the window.
         harmless=frozenset({"attention_sink_size"}),
     ),
     **dict.fromkeys(_QWEN2_MODELS.split(), _QWEN2),
     **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
-    "qwen2_moe": Family(plan=plans.alternate_if_used, meaning=plans.WINDOW_NAMES),
+    "qwen2_moe": Family(plan=layer_kinds.alternate_if_used, meaning=layer_kinds.WINDOW_NAMES),
     "qwen3_moe": Family(
-        plan=plans.window_if_used,
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.window_if_used,
+        meaning=layer_kinds.WINDOW_NAMES,
         harmless=frozenset({"max_window_layers"}),
     ),
     **dict.fromkeys(("gemma2", "vaultgemma"), _GEMMA2),
     "gemma3_text": Family(
-        plan=plans.unless_last_of(6, _WINDOW),
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.unless_last_of(6, _WINDOW),
+        meaning=layer_kinds.WINDOW_NAMES,
         defaults={
             "layers": 26,
             "hidden": 2304,
@@ -193,42 +197,44 @@ DENSE: dict[str, Family] = {
         },
     ),
     "gemma3n_text": Family(
-        plan=plans.unless_last_of(5, _WINDOW),
-        meaning=plans.WINDOW_NAMES,
-        finish=special.share_last,
+        plan=layer_kinds.unless_last_of(5, _WINDOW),
+        meaning=layer_kinds.WINDOW_NAMES,
+        finish=layers.share_last,
         names={"shared_layers": ("num_kv_shared_layers",)},
         defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
         harmless=frozenset({"activation_sparsity_pattern"}),
     ),
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text"), _GEMMA4),
     "gpt_oss": Family(
-        plan=plans.unless_last_of(2, _WINDOW),
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.unless_last_of(2, _WINDOW),
+        meaning=layer_kinds.WINDOW_NAMES,
         defaults={"head_dim": 64, "window": 128, "kv_heads": 8, "heads": 64},
     ),
     **dict.fromkeys(
         ("cohere2", "olmo3"),
         Family(
-            plan=plans.unless_last_of(4, _WINDOW),
-            meaning=plans.WINDOW_NAMES,
+            plan=layer_kinds.unless_last_of(4, _WINDOW),
+            meaning=layer_kinds.WINDOW_NAMES,
             defaults={"window": 4096},
             mha_by_default=True,
         ),
     ),
-    "exaone4": Family(plan=plans.exaone4, meaning=plans.WINDOW_NAMES, defaults={"window": 4096}),
+    "exaone4": Family(
+        plan=layer_kinds.exaone4, meaning=layer_kinds.WINDOW_NAMES, defaults={"window": 4096}
+    ),
     "afmoe": Family(
-        plan=plans.unless_last_of(4, _WINDOW),
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.unless_last_of(4, _WINDOW),
+        meaning=layer_kinds.WINDOW_NAMES,
         names={"period": ("global_attn_every_n_layers",)},
         defaults={"window": 1024, "head_dim": 128},
         mha_by_default=True,
     ),
     "laguna": Family(
-        meaning=plans.WINDOW_NAMES, harmless=frozenset({"num_attention_heads_per_layer"})
+        meaning=layer_kinds.WINDOW_NAMES, harmless=frozenset({"num_attention_heads_per_layer"})
     ),
     "mimo_v2_flash": Family(
-        plan=plans.flagged("hybrid_layer_pattern", _WINDOW, LayerKind.FULL),
-        meaning=plans.WINDOW_NAMES,
+        plan=layer_kinds.flagged("hybrid_layer_pattern", _WINDOW, LayerKind.FULL),
+        meaning=layer_kinds.WINDOW_NAMES,
         attention=attention.mimo_v2,
         names={
             "swa_kv_heads": ("swa_num_key_value_heads",),
@@ -241,8 +247,8 @@ DENSE: dict[str, Family] = {
         ),
     ),
     "llama4_text": Family(
-        plan=plans.llama4,
-        meaning={**plans.FULL_NAMES, "chunked_attention": LayerKind.CHUNK},
+        plan=layer_kinds.llama4,
+        meaning={**layer_kinds.FULL_NAMES, "chunked_attention": LayerKind.CHUNK},
         names={"period": ("no_rope_layer_interval",)},
         defaults={"chunk": 8192, "head_dim": 128, "kv_heads": 8},
         harmless=frozenset({"no_rope_layers"}),
@@ -259,7 +265,7 @@ DENSE: dict[str, Family] = {
         },
     ),
     "openelm": Family(
-        build=special.heads_per_layer,
+        build=layers.heads_per_layer,
         names={
             "layers": ("num_transformer_layers",),
             "kv_heads": ("num_kv_heads",),
@@ -269,9 +275,9 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
     ),
     "deci": Family(
-        build=special.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
+        build=layers.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
     ),
-    "nemotron-nas": Family(build=special.block_configs),
+    "nemotron-nas": Family(build=layers.block_configs),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={
@@ -280,5 +286,5 @@ DENSE: dict[str, Family] = {
         },
         defaults={"kv_heads": 1, "head_dim": 256},
     ),
-    "mllama_text_model": Family(plan=special.mllama_plan, attention=special.mllama),
+    "mllama_text_model": Family(plan=layers.mllama_plan, attention=layers.mllama),
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vmtool.kv.sources.hf import plans, special
-from vmtool.kv.sources.hf.family import Family
+from vmtool.kv.sources.hf import layer_kinds, layers
+from vmtool.kv.sources.hf.architecture import Family
 
 _HARMLESS = frozenset({"is_encoder_decoder"})
 _BART_NAMES = {
@@ -15,7 +15,7 @@ _BART_NAMES = {
 }
 # The longest input that they were made for, where the config does not say.
 _BART = Family(
-    finish=special.encoder_cross,
+    finish=layers.encoder_cross,
     names=_BART_NAMES,
     defaults={"frames": 1024, "context": 1024},
     mha_by_default=True,
@@ -32,7 +32,7 @@ _BART_MODELS = (
 )
 _SPEECH_MODELS = "speech_to_text speecht5"
 _T5 = Family(
-    build=special.t5,
+    build=layers.t5,
     names={
         "layers": ("num_decoder_layers",),
         "encoder_layers": ("num_layers",),
@@ -65,7 +65,7 @@ DECODER_KEYS = {
 }
 ENCODER_DECODER: dict[str, Family] = {
     "whisper": Family(
-        finish=special.encoder_cross,
+        finish=layers.encoder_cross,
         names={
             "layers": ("decoder_layers",),
             "heads": ("decoder_attention_heads",),
@@ -82,7 +82,7 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         _SPEECH_MODELS.split(),
         Family(
-            finish=special.encoder_cross,
+            finish=layers.encoder_cross,
             names={
                 **_BART_NAMES,
                 "context": ("max_target_positions", "max_text_positions"),
@@ -96,15 +96,15 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         ("t5_gemma_module", "t5gemma2_decoder"),
         Family(
-            plan=plans.unlisted,
-            meaning=plans.WINDOW_NAMES,
+            plan=layer_kinds.unlisted,
+            meaning=layer_kinds.WINDOW_NAMES,
             defaults={"head_dim": 256},
             harmless=frozenset({"cross_attention_hidden_size"}),
         ),
     ),
     "canary_decoder": Family(mha_by_default=True),
     "cohere_asr": Family(
-        finish=special.encoder_cross,
+        finish=layers.encoder_cross,
         names={"frames": ("max_position_embeddings",)},
         defaults={"frames": 1024},
         mha_by_default=True,
@@ -129,7 +129,7 @@ ENCODER_DECODER: dict[str, Family] = {
         ["longt5", "mt5", "pop2piano", "switch_transformers", "t5", "udop", "umt5"], _T5
     ),
     "pix2struct_text_model": Family(
-        finish=special.encoder_cross,
+        finish=layers.encoder_cross,
         names={"heads": ("num_heads",), "head_dim": ("d_kv",), "frames": ("max_patches",)},
         defaults={"head_dim": 64, "frames": 2048},
         mha_by_default=True,
@@ -137,7 +137,7 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         ("moonshine", "moonshine_streaming"),
         Family(
-            finish=special.encoder_cross,
+            finish=layers.encoder_cross,
             names={
                 "layers": ("decoder_num_hidden_layers", "num_hidden_layers"),
                 "heads": ("decoder_num_attention_heads", "num_attention_heads"),

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, plans, special, state
-from vmtool.kv.sources.hf.family import Family
+from vmtool.kv.sources.hf import attention, layer_kinds, layers, state
+from vmtool.kv.sources.hf.architecture import Family
 
 _MLA_HARMLESS = frozenset(
     {"head_dim", "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim"}
     | {"v_head_dim"}
 )
 _MLA = Family(
-    plan=plans.all_of(LayerKind.MLA),
+    plan=layer_kinds.all_of(LayerKind.MLA),
     attention=attention.latent,
     meaning={"full_attention": LayerKind.MLA},
     harmless=_MLA_HARMLESS,
 )
 _SPARSE_MLA = Family(
-    plan=plans.all_of(LayerKind.MLA),
+    plan=layer_kinds.all_of(LayerKind.MLA),
     attention=attention.indexed_latent,
     meaning={"full_attention": LayerKind.MLA, "indexed_attention": LayerKind.MLA},
     defaults={"index_head_dim": 128},
-    finish=special.shared_indexes,
+    finish=layers.shared_indexes,
     harmless=_MLA_HARMLESS
     | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
     | {"index_skip_topk_offset"},
@@ -34,7 +34,7 @@ _KIMI_DELTA_NAMES = {
 _INKLING = Family(
     meaning={"hybrid": LayerKind.PARALLEL, "hybrid_sliding": LayerKind.WINDOW},
     attention=attention.own_window_heads,
-    plan=plans.unlisted,
+    plan=layer_kinds.unlisted,
     states={
         LayerKind.PARALLEL: state.inkling,
         LayerKind.WINDOW: state.inkling_window,
@@ -43,11 +43,11 @@ _INKLING = Family(
         "swa_kv_heads": ("swa_num_key_value_heads",),
         "conv_kernel": ("conv_kernel_size",),
     },
-    finish=special.looped,
+    finish=layers.looped,
     harmless=frozenset({"swa_num_attention_heads", "number_of_conv_states"}),
 )
 
-_DELTA_MEANING = {**plans.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
+_DELTA_MEANING = {**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
 _DELTA_STATES = {LayerKind.GATED_DELTA: state.gated_delta}
 _DELTA_NAMES = {
     "linear_k_heads": ("linear_num_key_heads",),
@@ -58,7 +58,7 @@ _DELTA_NAMES = {
     "period": ("full_attention_interval",),
 }
 _QWEN_DELTA = Family(
-    plan=plans.unless_last_of(4, LayerKind.GATED_DELTA),
+    plan=layer_kinds.unless_last_of(4, LayerKind.GATED_DELTA),
     meaning=_DELTA_MEANING,
     states=_DELTA_STATES,
     names=_DELTA_NAMES,
@@ -77,7 +77,7 @@ _MAMBA_HARMLESS = frozenset(
     | {"mamba_expand", "mamba_hidden_act", "mamba_proj_bias", "use_conv_bias", "use_mamba_kernels"}
 )
 _MAMBA2_MEANING = {
-    **plans.FULL_NAMES,
+    **layer_kinds.FULL_NAMES,
     "mamba": LayerKind.MAMBA2,
     "linear_attention": LayerKind.MAMBA2,
     "mlp": LayerKind.NONE,
@@ -99,7 +99,7 @@ _MAMBA_NAMES = {
     "ssm_expand": ("expand",),
 }
 _NEMOTRON_H = Family(
-    plan=plans.hybrid_pattern,
+    plan=layer_kinds.hybrid_pattern,
     meaning=_MAMBA2_MEANING,
     states=_MAMBA2_STATES,
     names={
@@ -115,8 +115,8 @@ _NEMOTRON_H = Family(
     harmless=_MAMBA_HARMLESS | {"mtp_hybrid_override_pattern", "mtp_layers_block_type"},
 )
 _LIGHTNING = Family(
-    plan=plans.flagged("attn_type_list", LayerKind.FULL, LayerKind.LINEAR),
-    meaning={**plans.FULL_NAMES, "linear_attention": LayerKind.LINEAR},
+    plan=layer_kinds.flagged("attn_type_list", LayerKind.FULL, LayerKind.LINEAR),
+    meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.LINEAR},
     states={LayerKind.LINEAR: state.lightning},
     harmless=frozenset(
         f"{prefix}_{which}"
@@ -135,7 +135,7 @@ _MLA_MODELS = "axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_m
 HYBRID: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
     "deepseek_v2": Family(
-        plan=plans.latent_unless_off,
+        plan=layer_kinds.latent_unless_off,
         attention=attention.latent_or_not,
         meaning={"full_attention": LayerKind.MLA},
         harmless=_MLA_HARMLESS,
@@ -144,14 +144,16 @@ HYBRID: dict[str, Family] = {
         attention=attention.padded_latent, harmless=_MLA_HARMLESS | {"kv_lora_rank"}
     ),
     "longcat_flash": Family(
-        plan=plans.all_of(LayerKind.MLA), attention=attention.two_latents, harmless=_MLA_HARMLESS
+        plan=layer_kinds.all_of(LayerKind.MLA),
+        attention=attention.two_latents,
+        harmless=_MLA_HARMLESS,
     ),
     **dict.fromkeys(
         ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "hy_v4_vl_text", "mistral_large4_text"),
         _SPARSE_MLA,
     ),
     "glm5_next_text": Family(
-        plan=plans.unlisted,
+        plan=layer_kinds.unlisted,
         attention=attention.pooled_indexed_latent,
         meaning={
             "indexed_attention": LayerKind.MLA,
@@ -159,12 +161,12 @@ HYBRID: dict[str, Family] = {
         },
         states={LayerKind.KIMI_DELTA: state.kimi_delta},
         names=_KIMI_DELTA_NAMES,
-        finish=special.shared_indexes,
+        finish=layers.shared_indexes,
         harmless=_SPARSE_MLA.harmless
         | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
     ),
     "bailing_hybrid": Family(
-        plan=plans.bailing_hybrid,
+        plan=layer_kinds.bailing_hybrid,
         attention=attention.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={LayerKind.KIMI_DELTA: state.kimi_delta},
@@ -172,21 +174,21 @@ HYBRID: dict[str, Family] = {
         harmless=_MLA_HARMLESS,
     ),
     "dots3_note_text": Family(
-        plan=plans.unlisted,
+        plan=layer_kinds.unlisted,
         attention=attention.indexed_or_windowed_latent,
         meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
-        finish=special.shared_indexes,
+        finish=layers.shared_indexes,
         harmless=_SPARSE_MLA.harmless,
     ),
     **dict.fromkeys(("inkling_text", "inkling2_text", "inkling2_loop_text"), _INKLING),
     "lara_mini": Family(
-        plan=plans.unlisted,
-        meaning={**plans.WINDOW_NAMES, "linear_attention": LayerKind.GATED_DELTA},
+        plan=layer_kinds.unlisted,
+        meaning={**layer_kinds.WINDOW_NAMES, "linear_attention": LayerKind.GATED_DELTA},
         states=_DELTA_STATES,
         names=_DELTA_NAMES,
     ),
     "qwen4_exp_text": Family(
-        plan=plans.unlisted,
+        plan=layer_kinds.unlisted,
         attention=attention.indexed_grouped,
         meaning={
             **_DELTA_MEANING,
@@ -200,18 +202,18 @@ HYBRID: dict[str, Family] = {
         ),
     ),
     "zaya": Family(
-        plan=plans.all_of(LayerKind.PARALLEL),
+        plan=layer_kinds.all_of(LayerKind.PARALLEL),
         meaning={"hybrid": LayerKind.PARALLEL},
         states={LayerKind.PARALLEL: state.zaya},
     ),
     "deepseek_v4": Family(
-        build=special.deepseek_v4,
+        build=layers.deepseek_v4,
         harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
         | {"o_lora_rank", "q_lora_rank"},
     ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
     "olmo_hybrid": Family(
-        plan=plans.unless_last_of(4, LayerKind.GATED_DELTA),
+        plan=layer_kinds.unless_last_of(4, LayerKind.GATED_DELTA),
         meaning=_DELTA_MEANING,
         states=_DELTA_STATES,
         names=_DELTA_NAMES,
@@ -222,7 +224,7 @@ HYBRID: dict[str, Family] = {
         ),
     ),
     "kimi_linear": Family(
-        plan=plans.kimi_linear,
+        plan=layer_kinds.kimi_linear,
         attention=attention.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={LayerKind.KIMI_DELTA: state.kimi_delta},
@@ -235,9 +237,9 @@ HYBRID: dict[str, Family] = {
     ),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), _LIGHTNING),
     "jamba": Family(
-        plan=plans.offset_period(LayerKind.MAMBA1),
+        plan=layer_kinds.offset_period(LayerKind.MAMBA1),
         meaning={
-            **plans.FULL_NAMES,
+            **layer_kinds.FULL_NAMES,
             "mamba": LayerKind.MAMBA1,
             "linear_attention": LayerKind.MAMBA1,
         },
@@ -251,7 +253,7 @@ HYBRID: dict[str, Family] = {
         harmless=_MAMBA_HARMLESS,
     ),
     "bamba": Family(
-        plan=plans.listed("attn_layer_indices", LayerKind.MAMBA2, absent=LayerKind.MAMBA2),
+        plan=layer_kinds.listed("attn_layer_indices", LayerKind.MAMBA2, absent=LayerKind.MAMBA2),
         meaning=_MAMBA2_MEANING,
         states=_MAMBA2_STATES,
         names=_BAMBA_NAMES,
@@ -259,7 +261,7 @@ HYBRID: dict[str, Family] = {
         harmless=_MAMBA_HARMLESS,
     ),
     "granitemoehybrid": Family(
-        plan=plans.unlisted,
+        plan=layer_kinds.unlisted,
         meaning=_MAMBA2_MEANING,
         states=_MAMBA2_STATES,
         names=_BAMBA_NAMES,
@@ -267,7 +269,7 @@ HYBRID: dict[str, Family] = {
         mha_by_default=True,
     ),
     "falcon_h1": Family(
-        plan=plans.all_of(LayerKind.PARALLEL),
+        plan=layer_kinds.all_of(LayerKind.PARALLEL),
         states={LayerKind.PARALLEL: state.falcon_h1},
         names=_BAMBA_NAMES,
         harmless=_MAMBA_HARMLESS
@@ -278,7 +280,9 @@ HYBRID: dict[str, Family] = {
     # The attention of all hybrid layers has the same weights, and each a cache of its own; a Mamba-2
     # layer follows it (vLLM's models/zamba2.py).
     "zamba2": Family(
-        plan=plans.listed("hybrid_layer_ids", LayerKind.MAMBA2, LayerKind.PARALLEL, required=True),
+        plan=layer_kinds.listed(
+            "hybrid_layer_ids", LayerKind.MAMBA2, LayerKind.PARALLEL, required=True
+        ),
         attention=attention.zamba2,
         meaning={
             "mamba": LayerKind.MAMBA2,
@@ -300,7 +304,7 @@ HYBRID: dict[str, Family] = {
     ),
     # A Mamba layer follows the attention of each hybrid layer too.
     "zamba": Family(
-        plan=plans.unlisted,
+        plan=layer_kinds.unlisted,
         attention=attention.zamba2,
         meaning={
             "mamba": LayerKind.MAMBA1,
@@ -321,7 +325,7 @@ HYBRID: dict[str, Family] = {
     **dict.fromkeys(
         ("mamba", "falcon_mamba"),
         Family(
-            plan=plans.all_of(LayerKind.MAMBA1),
+            plan=layer_kinds.all_of(LayerKind.MAMBA1),
             states={LayerKind.MAMBA1: state.mamba1},
             names=_MAMBA_NAMES,
             defaults={"conv_kernel": 4, "ssm_expand": 2, "ssm_state": 16},
@@ -329,7 +333,7 @@ HYBRID: dict[str, Family] = {
         ),
     ),
     "mamba2": Family(
-        plan=plans.all_of(LayerKind.MAMBA2),
+        plan=layer_kinds.all_of(LayerKind.MAMBA2),
         states=_MAMBA2_STATES,
         names={
             **_MAMBA_NAMES,
@@ -340,7 +344,7 @@ HYBRID: dict[str, Family] = {
         harmless=_MAMBA_HARMLESS,
     ),
     "recurrent_gemma": Family(
-        plan=plans.recurrent_gemma,
+        plan=layer_kinds.recurrent_gemma,
         states={LayerKind.GATED_LINEAR: state.gated_linear},
         names={"window": ("attention_window_size",), "conv_kernel": ("conv1d_width",)},
         defaults={"window": 2048, "conv_kernel": 4},
@@ -350,8 +354,8 @@ HYBRID: dict[str, Family] = {
     **dict.fromkeys(
         ("lfm2", "lfm2_moe", "lfm3"),
         Family(
-            plan=plans.listed("full_attn_idxs", LayerKind.SHORT_CONV),
-            meaning={**plans.WINDOW_NAMES, "conv": LayerKind.SHORT_CONV},
+            plan=layer_kinds.listed("full_attn_idxs", LayerKind.SHORT_CONV),
+            meaning={**layer_kinds.WINDOW_NAMES, "conv": LayerKind.SHORT_CONV},
             states={LayerKind.SHORT_CONV: state.short_conv},
             names={"conv_kernel": ("conv_L_cache",)},
             harmless=frozenset({"conv_bias", "conv_dim_out", "full_attn_idxs"})
@@ -361,19 +365,19 @@ HYBRID: dict[str, Family] = {
     **dict.fromkeys(
         ("rwkv5", "rwkv6"),
         Family(
-            plan=plans.all_of(LayerKind.RWKV),
+            plan=layer_kinds.all_of(LayerKind.RWKV),
             states={LayerKind.RWKV: state.rwkv},
             names={"head_dim": ("head_size",), "inner": ("attention_hidden_size",)},
             defaults={"head_dim": 64},
         ),
     ),
     "rwkv": Family(
-        plan=plans.all_of(LayerKind.RWKV),
+        plan=layer_kinds.all_of(LayerKind.RWKV),
         states={LayerKind.RWKV: state.rwkv4},
         names={"inner": ("attention_hidden_size",)},
     ),
     "xlstm": Family(
-        plan=plans.all_of(LayerKind.LINEAR),
+        plan=layer_kinds.all_of(LayerKind.LINEAR),
         states={LayerKind.LINEAR: state.xlstm},
         names={
             "layers": ("num_hidden_layers", "num_blocks"),

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable
+from vmtool.kv.estimate_result import FormatOrigin
 from vmtool.kv.packing.capacity import Limit
-from vmtool.kv.results import FormatOrigin
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.units import format_size
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.packing.capacity import Capacity
-    from vmtool.kv.results import (
+    from vmtool.kv.estimate_result import (
         Budget,
         EstimateResult,
         Fit,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         SequenceBytes,
         TensorResult,
     )
+    from vmtool.kv.packing.capacity import Capacity
 
 _GB: Final = 10**9
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.kv import capacity_text, count_of, formats_text, waste_text
+from vmtool.report.kv_estimate import capacity_text, count_of, formats_text, waste_text
 from vmtool.report.table import comparison, paragraph, show, table
 from vmtool.units import format_size
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.comparison import ComparisonResult, ComparisonRow, SweepResult
+    from vmtool.kv.estimate_result import ComparisonResult, ComparisonRow, SweepResult
 
 _BAR: Final = 40
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.kv.engines.results import LlamaCppResult, SglangResult, VllmResult
-from vmtool.report.kv import both, count_of
+from vmtool.kv.engines.sglang import SglangResult
+from vmtool.kv.engines.vllm import VllmResult
+from vmtool.report.kv_estimate import both, count_of
 from vmtool.report.table import paragraph, show, verbatim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, RenderableType
+
+    from vmtool.kv.engines.llamacpp import LlamaCppResult
 
 
 def to_text(result: VllmResult | SglangResult | LlamaCppResult, console: Console) -> None:

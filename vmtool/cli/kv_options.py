@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vmtool.kv.estimate import Question
+    from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
-    from vmtool.kv.results import Budget
 
 #: The origin of a budget that does not depend on this machine.
 GIVEN: Final = "as given"
@@ -200,7 +200,7 @@ def read_budget(
         UsageError: If *text* or *weights* is not understood.
         UnavailableError: If the available memory is unknown, or there is no such device.
     """
-    from vmtool.kv.results import Budget
+    from vmtool.kv.estimate_result import Budget
 
     memory = read_memory(text) if known is None else ChosenMemory(known.total_bytes, known.origin)
     nbytes, origin = _weights(weights)
@@ -267,7 +267,7 @@ def _own_weights(options: ModelOptions) -> tuple[int, str]:
     if name is None or options.overrides:
         return 0, ""
     if name.lower() in builtin_names():
-        from vmtool.kv.published import published_bytes
+        from vmtool.kv.sources.builtin import published_bytes
 
         nbytes = published_bytes(name.lower())
         return (0, "") if nbytes is None else (nbytes, "as published, about")
@@ -318,7 +318,7 @@ class EstimateRequest:
         Raises:
             UsageError: If the devices are not as many as the ranks, or a size is not understood.
         """
-        from vmtool.kv.results import Budget
+        from vmtool.kv.estimate_result import Budget
 
         options, memory = self.options, self.memory
         if memory is None:
@@ -362,8 +362,8 @@ class EstimateRequest:
             UsageError: If the model cannot be divided so, or a format is unknown.
         """
         from vmtool.kv.estimate import Question, why_format
+        from vmtool.kv.estimate_result import FormatOrigin
         from vmtool.kv.formats import choose_formats, find_format
-        from vmtool.kv.results import FormatOrigin
 
         options, model = self.options, self.model
         key, value = options.dtype_k or options.dtype, options.dtype_v or options.dtype

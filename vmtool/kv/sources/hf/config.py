@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
-from vmtool.kv.sources.hf import plans
+from vmtool.kv.sources.hf import layer_kinds
+from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
 from vmtool.kv.sources.hf.encoder_decoder import DECODER_KEYS, ENCODER_DECODER
-from vmtool.kv.sources.hf.family import NAMES, Family, layers_of
 from vmtool.kv.sources.hf.hybrid import HYBRID
-from vmtool.kv.sources.hf.special import encoder_cross
+from vmtool.kv.sources.hf.layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread import refuse_of_wrapper, refuse_unread
 
@@ -73,7 +73,9 @@ def _require_fp8(part: Fields, key: str) -> None:
 FAMILIES = {**DENSE, **ENCODER_DECODER, **HYBRID}
 
 #: What an unknown architecture is taken for if it has only fields that all decoders have.
-STANDARD: Final = Family(plan=plans.no_window, meaning=plans.WINDOW_NAMES, mha_by_default=True)
+STANDARD: Final = Family(
+    plan=layer_kinds.no_window, meaning=layer_kinds.WINDOW_NAMES, mha_by_default=True
+)
 
 #: Keys under which a model of several parts keeps its decoder, the outermost first.
 INNER_KEYS: Final = (

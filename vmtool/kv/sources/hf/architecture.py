@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Extent, Layer, LayerKind, StateTensor, Tensor
 from vmtool.kv.sources.fields import MAX_LAYERS
-from vmtool.kv.sources.hf import plans
+from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.attention import context, grouped
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class Family:
         harmless: Keys that look like attention but change nothing here.
     """
 
-    plan: plans.Plan = plans.all_full
+    plan: layer_kinds.Plan = layer_kinds.all_full
     attention: Callable[[Fields, LayerKind], tuple[Tensor, ...]] = grouped
-    meaning: dict[str, LayerKind] = field(default_factory=lambda: plans.FULL_NAMES)
+    meaning: dict[str, LayerKind] = field(default_factory=lambda: layer_kinds.FULL_NAMES)
     states: Mapping[LayerKind, StateBuilder] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def _kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:
     for name in ("period", "window"):
         fields.used.update(fields.names[name])  # the list is their result
     fields.used.update(("max_window_layers", "use_sliding_window"))
-    kinds = plans.named(fields, family.types_key, count, family.meaning)
+    kinds = layer_kinds.named(fields, family.types_key, count, family.meaning)
     fields.stated("layer_kinds", _summary(kinds), family.types_key)
     return kinds
 

@@ -18,7 +18,7 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf.attention import grouped, head_dim, head_dim_v, heads
-from vmtool.kv.sources.hf.plans import named
+from vmtool.kv.sources.hf.layer_kinds import named
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
