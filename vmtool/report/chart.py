@@ -321,7 +321,7 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float) -> Markup:
     ]
     edge = -math.inf
     for tick in _RATIO_TICKS:
-        text = f"{tick:.3g}×"
+        text = f"{tick:.3g}×"  # noqa: RUF001 - a ratio
         half = len(text) * _CHARACTER / 2
         at = x(tick)
         if abs(math.log(tick)) > reach or at - half < edge or at + half > width:
