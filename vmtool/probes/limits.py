@@ -12,12 +12,11 @@ from vmtool.machine import read_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.machine.preflight import describe_safe
 from vmtool.memory import describe_device, open_backing
-from vmtool.memory.counters import read_limits, read_process
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
-from vmtool.memory.governor import Tier
+from vmtool.memory.process import wine_version
 from vmtool.probes.child import Answer, ask
 from vmtool.results.limits import KindLimits, MethodLimit
-from vmtool.units import GIB, MIB, align_down, align_up, format_size
+from vmtool.units import GIB, align_down, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 1 << 62
 
-# What is reserved to see what a reservation costs, and from which cost on a search is bounded.
-_SAMPLE: Final = 16 * GIB
-_NOTICED: Final = 2 * MIB
+# Wine 10 keeps a byte for every page of a reservation, and keeps it after the release, so that the
+# cost cannot be seen twice: 64 TiB take 16 GiB (a machine of 24 GiB ran out), 4 TiB take seconds.
+_LARGEST_ON_WINE: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +67,14 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
         backing.unreserve(reservation)
         return True
 
-    most = most_worth_trying(backing)
+    most = most_worth_trying()
     good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries, most=most)
     return Ceiling(good, bad, used, None if bad is None else errors[bad])
 
 
-def most_worth_trying(backing: VirtualBacking) -> int:
-    """Return the largest reservation that a search of *backing* should try.
-
-    A reservation takes no memory (B2). Where one does, as on a system that keeps a table of its
-    pages, the search ends before it has taken a 64th of what is available.
-    """
-    available = read_limits().available_bytes
-    before = read_process().resident_bytes
-    if backing.tier is not Tier.HOST or available is None or before is None:
-        return _LARGEST
-    size = align_up(_SAMPLE, backing.granularity)
-    try:
-        reservation = backing.reserve(size)
-    except (CallError, UsageError):
-        return _LARGEST  # the limit is nearer
-    taken = (read_process().resident_bytes or 0) - before
-    backing.unreserve(reservation)
-    if taken < _NOTICED:
-        return _LARGEST
-    return align_down(max(size * available // (64 * taken), size), backing.granularity)
+def most_worth_trying() -> int:
+    """Return the largest reservation that a search should try: beyond it lies only harm."""
+    return _LARGEST_ON_WINE if wine_version() else _LARGEST
 
 
 def search_ceiling(
@@ -168,7 +150,6 @@ def find_limits(
         VmtoolError: If *backing* is not available.
     """
     tries = 0
-    bound_bytes: int | None = None
 
     def ask_once(method: str, number: int) -> Answer | None:
         nonlocal tries
@@ -184,13 +165,8 @@ def find_limits(
     def search(method: str) -> MethodLimit | None:
         if kind == "mappings" or (kind == "commit" and not on_host):
             return _count(method, ask_once)
-        nonlocal bound_bytes
-        opened = open_backing(backing, method=method)
-        unit = opened.granularity
-        if bound_bytes is None:  # once: a table of pages may be kept for the next reservation
-            bound_bytes = most_worth_trying(opened)
-        del opened  # a device's context takes memory
-        most = align_down(bound_bytes, unit)
+        unit = open_backing(backing, method=method).granularity
+        most = most_worth_trying()
         likely = None if facts is None else facts.most_at_once_bytes
         if facts is not None and method == "advise":
             most = likely = align_down(facts.safe_bytes // 2, unit)

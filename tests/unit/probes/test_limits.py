@@ -1,16 +1,10 @@
 """The search for the largest reservation is exact where tries allow, and bounded always."""
 
-import mmap
-import sys
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vmtool.memory import open_backing
-from vmtool.memory.counters import read_limits
-from vmtool.memory.governor import Tier
-from vmtool.probes.limits import largest_reservation, most_worth_trying, search_ceiling
+from vmtool.probes.limits import largest_reservation, search_ceiling
 from vmtool.units import GIB
 
 
@@ -92,36 +86,3 @@ def test_a_search_that_is_ended_says_how_far_it_came():
     assert search_ceiling(works(6 * GIB, 2), unit=4096, tries=64) == (2 * GIB, None, 2)
     # 1, 2 and 4 work, 8 does not, 6 works.
     assert search_ceiling(works(6 * GIB, 5), unit=4096, tries=64) == (6 * GIB, 8 * GIB, 5)
-
-
-class Table:
-    """A backing whose reservations take a *share*-th of their size, as a table of pages does."""
-
-    tier = Tier.HOST
-    granularity = 4096
-
-    def __init__(self, share):
-        self.share = share
-        self.tables = []
-
-    def reserve(self, nbytes):
-        if not self.share:
-            return
-        # Fresh pages: a bytes object may lie in memory that the process had already.
-        table = mmap.mmap(-1, nbytes // self.share)
-        for page in range(0, len(table), mmap.PAGESIZE):
-            table[page] = 1
-        self.tables.append(table)
-
-    def unreserve(self, _reservation):
-        if self.tables:
-            self.tables.pop().close()
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="what is available is not read there")
-def test_a_search_ends_before_reservations_have_taken_the_memory():
-    available = read_limits().available_bytes
-    most = most_worth_trying(Table(1024))
-    assert available * 1024 // 256 < most < available * 1024 // 16
-    assert most % 4096 == 0
-    assert most_worth_trying(Table(0)) == 1 << 62
