@@ -1,6 +1,7 @@
 """``vmtool compare``: the verdicts, where they go, and the exit code."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 from printed import printed
@@ -57,7 +58,7 @@ def test_a_single_run_a_side_proves_nothing(vmtool, folders):
     [
         (("--fail-on", "cycle.median>+20%"), 3, "FAILED: --fail-on cycle.median>+20% (fixed +"),
         (("--fail-on", "cycle.median>+90%"), 0, "passed: --fail-on cycle.median>+90%"),
-        (("--fail-on", "cycle.median>+50%"), 0, "not decided: --fail-on cycle.median>+50%"),
+        (("--fail-on", "cycle.median>+50%"), 0, "not proven: --fail-on cycle.median>+50%"),
         (("--fail-on", "cycle.median>+50%", "--strict"), 3, "FAILED: --fail-on"),
         (("--fail-on", "verify.p99>+50%"), 3, "not measured"),
     ],
@@ -97,12 +98,24 @@ def test_unlike_machines_and_settings_are_warned_of_on_stderr(vmtool, tmp_path, 
     line = ("compare", folders[0], write(tmp_path / "c.json", other))
     ran = vmtool(*line)
     assert ran.code == 0
-    assert "the machines differ: page size in bytes: 4 KiB and 16 KiB" in ran.stderr
-    assert "granule_bytes: 64 KiB and 2 MiB" in ran.stderr
+    assert "the machines differ: page size: 4 KiB and 16 KiB" in ran.stderr
+    assert "granule: 64 KiB and 2 MiB" in ran.stderr
     assert "inject: none and mmap:1=ENOMEM" in ran.stderr
     assert "not compared: fixed: touch (before only)" in ran.stderr
     assert "differ" not in ran.stdout
     assert vmtool(*line, "--quiet").stderr == ""
+
+
+def test_a_folder_of_unlike_results_is_warned_of_by_name(vmtool, folders):
+    other = run(method(commit=[5] * 9), settings={"pattern": "random"})
+    for i in (7, 8):
+        write(Path(folders[1]) / f"{i}.json", other)
+    ran = vmtool("compare", *folders)
+    path = Path(folders[1])
+    assert (
+        f"warning: {path / '7.json'} and 1 more are unlike {path / '0.json'} of the same side: "
+        "pattern: tail and random" in ran.stderr
+    )
 
 
 def test_a_run_that_crashed_is_named_and_not_compared(vmtool, tmp_path, folders):

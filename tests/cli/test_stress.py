@@ -241,10 +241,15 @@ def test_a_fault_that_did_not_happen_is_said(vmtool):
 
 
 def test_an_assertion_that_does_not_hold_is_exit_3(vmtool):
-    assert vmtool("stress", *FEW, "--assert", "commit.median<1h").code == 0
-    ran = vmtool("stress", *FEW, "--assert", "commit.median<1ns")
+    ran = vmtool("stress", *SMALL, "--cycles", "40", "--assert", "commit.median<1ns")
     assert ran.code == 3
     assert "commit.median" in ran.stderr
+
+
+def test_an_assertion_needs_four_runs(vmtool):
+    ran = vmtool("stress", *FEW, "--assert", "commit.median<1h")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--assert needs 4 runs, and this would make 1" in ran.stderr
 
 
 def _wait_for_a_worker(pid):

@@ -65,7 +65,7 @@ class InspectCommand:
     "--assert", "conditions", multiple=True, metavar="CONDITION",
     help="Exit 3 unless it holds, such as 'resident.slope<1MiB/min'. Can be given several times.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not decided.")
+@click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not proven.")
 @csv_option("the samples as a table")
 @html_option
 @click.option(
@@ -303,13 +303,13 @@ def _print_on_stderr(result: InspectResult) -> None:
 
 def _exit_code(asked: InspectCommand, result: InspectResult) -> int:
     from vmtool.report.inspect import describe_check
-    from vmtool.results.check import CheckOutcome
+    from vmtool.results.check import NOT_PROVEN, CheckOutcome
     from vmtool.results.inspect import WatchEnding
 
     for check in result.checks:
-        undecided = check.outcome is CheckOutcome.NOT_DONE
-        decided_later = check.values.get("reason") == "not decided" and not asked.strict
-        if check.failed or (undecided and not decided_later):
+        not_done = check.outcome is CheckOutcome.NOT_DONE
+        unproven = check.values.get("reason") == NOT_PROVEN
+        if check.failed or (not_done and not (unproven and not asked.strict)):
             tell(f"vmtool: error: {describe_check(check)}")
             return ExitCode.CHECK_FAILED
     if result.ending is WatchEnding.INTERRUPTED:

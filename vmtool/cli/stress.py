@@ -67,7 +67,7 @@ def command(
     counts is compared with what vmtool expects while they run. The default is five short runs, which
     take about five seconds and at most 256 MiB.
     """  # noqa: D301 - click's own mark
-    from vmtool.compare.assertions import evaluate, parse_assertion
+    from vmtool.compare.assertions import DEFAULT_CONFIDENCE, evaluate, parse_assertion
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_text
     from vmtool.stress.parent.run import with_checks
@@ -80,7 +80,10 @@ def command(
     backings = open_backings(settings)
     room = measure_room(backings[0], facts, workers=settings.workers)
     result = _run(output, settings, control, facts, room)
-    checks = [evaluate(condition, result) for condition in conditions]
+    checks = [
+        evaluate(condition, result, confidence=DEFAULT_CONFIDENCE, strict=control.strict)
+        for condition in conditions
+    ]
     checks += [_required(name, result) for name in control.require]
     result = with_checks(result, checks)
     output.emit(result, lambda console: to_text(result, console, explain=control.explain))
@@ -122,6 +125,7 @@ def _run(
 
     # A device's context takes memory, and the workers have their own: it is not kept.
     settings = settle(settings, open_backings(settings)[0], room)
+    _refuse_few_runs(settings, control)
     _preflight(output, settings, facts, room, force=control.force)
     with watch_signals() as interruption, stress_progress(settings, quiet=output.quiet) as progress:
         return run_stress(
@@ -131,6 +135,16 @@ def _run(
             name_host=control.name_host,
             stopping=lambda: interruption.requested,
             progress=progress,
+        )
+
+
+def _refuse_few_runs(settings: StressSettings, control: StressControl) -> None:
+    from vmtool.compare.shift import RUNS_NEEDED
+
+    if control.assertions and settings.runs < RUNS_NEEDED:
+        raise UsageError(
+            f"--assert needs {RUNS_NEEDED} runs, and this would make {settings.runs}",
+            hint=f"use --runs {RUNS_NEEDED} or more, and as many cycles",
         )
 
 

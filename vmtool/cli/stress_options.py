@@ -41,6 +41,7 @@ class StressControl:
     Attributes:
         soak_ns: Run for so long, in one run; ``None``: *settings* say how long.
         assertions: Conditions that the result must meet.
+        strict: Whether a condition that is not proven has failed.
         require: Checks that must have been done.
         hang_ns: A worker that does not move for this long is killed.
         force: Run although the preflight says that it is not safe.
@@ -53,6 +54,7 @@ class StressControl:
 
     soak_ns: int | None = None
     assertions: tuple[str, ...] = ()
+    strict: bool = False
     require: tuple[str, ...] = ()
     hang_ns: int = 30 * 10**9
     force: bool = False
@@ -190,7 +192,8 @@ _VERIFY: Final = click.option(
     "--verify",
     type=click.Choice(("off", "sample", "full")),
     callback=_or_empty,
-    help="Check two pieces of each granule, or every byte.  [default: sample, if touched]",
+    help="Check nothing, two pieces of 4 KiB of each granule, or every byte.  [default: sample; off "
+    "with --touch none]",
 )
 _INJECT: Final = click.option(
     "--inject",
@@ -204,7 +207,11 @@ _ASSERT: Final = click.option(
     "assertions",
     multiple=True,
     metavar="CONDITION",
-    help="Exit 3 unless it holds, such as commit.p99<5ms. Can be given several times.",
+    help="Exit 3 when the runs show that it does not hold, such as commit.p99<5ms. Can be given "
+    "several times; needs 4 runs.",
+)
+_STRICT: Final = click.option(
+    "--strict", is_flag=True, help="Exit 3 also when an --assert is not proven."
 )
 _REQUIRE: Final = click.option(
     "--require",
@@ -285,7 +292,7 @@ matrix_settings: Final = option_group(
 #: The rest of ``stress``: the command gets it as ``control``.
 stress_control: Final = option_group(
     option_group(_SOAK, heading=_TIME),
-    option_group(_ASSERT, _REQUIRE, hang_option, _FORCE, heading=_CHECKS),
+    option_group(_ASSERT, _STRICT, _REQUIRE, hang_option, _FORCE, heading=_CHECKS),
     option_group(_EXPLAIN, host_option, heading=_OUTPUT),
     html_option,
     csv_option("percentiles, histograms and the counters over time as a table"),

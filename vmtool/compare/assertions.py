@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.shift import RUNS_NEEDED, shift
+from vmtool.compare.shift import RUNS_NEEDED, location, shift
 from vmtool.errors import UsageError
-from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.check import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.stress import PHASES
 from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from vmtool.results.check import Value
     from vmtool.results.stress import MethodResult, StressResult
 
+#: Of every interval, at least.
+DEFAULT_CONFIDENCE: Final = 0.95
 #: Statistics of a phase, by the names that a condition may use.
 STATISTICS: Final = ("min", "median", "p50", "p90", "p99", "p99.9", "p999", "max", "mean")
 #: Rates of a whole method.
@@ -136,23 +140,64 @@ def parse_change(text: str) -> Condition:
     return Condition(text, metric, operator, sign * Fraction(match[2]) / 100)
 
 
-def evaluate(condition: Condition, result: StressResult) -> Check:
-    """Return whether *result* meets *condition*; what was not measured has not been met.
+def evaluate(
+    condition: Condition, result: StressResult, *, confidence: float, strict: bool = False
+) -> Check:
+    """Return whether *result* meets *condition*, by the interval of the figure over its runs.
 
-    A gate that passes because there was nothing to measure would pass for ever.
+    It has passed if the whole interval meets it, and failed if none of it does; else it is not
+    proven, which has failed too where *strict* is set. What was not measured in enough runs has
+    failed: a gate that passes because there was nothing to measure would pass for ever.
+
+    Args:
+        condition: On a figure of a run.
+        result: Of at least four runs.
+        confidence: Of the interval.
+        strict: Whether what is not proven has failed.
     """
-    methods = [m for m in result.methods if condition.metric.method in (None, m.method)]
-    values: dict[str, Value] = {"condition": condition.text, "unit": condition.metric.unit}
-    passed = bool(methods)
-    for method in methods:
-        value = measured(condition.metric, method)
-        known = isinstance(value, Fraction)
-        passed &= known and condition.holds(value)  # type: ignore[arg-type]
-        values[method.method] = float(value) if known else None
-    if not methods:
-        values["reason"] = "method did not run"
-    name = f"assert.{''.join(condition.text.split())}"
-    return Check(name, CheckOutcome.of(passed), values)
+    metric = condition.metric
+    values: dict[str, Value] = {"condition": condition.text, "unit": metric.unit}
+    names = [m.method for m in result.methods if metric.method in (None, m.method)]
+    found = _Outcomes(reason=None if names else "method did not run")
+    for name in names:
+        figures = [measured(metric, method) for run in result.runs if (method := run.method(name))]
+        known = [max(float(value), 1.0) for value in figures if isinstance(value, Fraction)]
+        values[f"{name}.runs"] = len(known)
+        if len(known) < RUNS_NEEDED:
+            found.reason = "not measured"
+            continue
+        low, high = location(known, confidence)
+        values |= {f"{name}.value": median(known), f"{name}.low": low, f"{name}.high": high}
+        found.add(*(not condition.holds(Fraction(end)) for end in (low, high)))
+    return found.check(f"assert.{''.join(condition.text.split())}", values, strict=strict)
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What the intervals of all methods say about one condition that must not come true.
+
+    Attributes:
+        reason: Why nothing can be said about some method.
+    """
+
+    reason: str | None
+    failed: bool = False
+    unproven: bool = False
+
+    def add(self, *ends: bool) -> None:
+        """Note for each end of an interval whether the condition comes true there."""
+        self.failed |= all(ends)
+        self.unproven |= any(ends) and not all(ends)
+
+    def check(self, name: str, values: dict[str, Value], *, strict: bool) -> Check:
+        if self.reason is not None:
+            values["reason"] = self.reason
+        elif self.unproven and not self.failed:
+            values["reason"] = NOT_PROVEN
+        if self.failed or self.reason is not None or (self.unproven and strict):
+            return Check(name, CheckOutcome.FAILED, values)
+        outcome = CheckOutcome.NOT_DONE if self.unproven else CheckOutcome.PASSED
+        return Check(name, outcome, values)
 
 
 def judge_change(
@@ -165,22 +210,21 @@ def judge_change(
     """Return what became of *condition*, which must not come true, by the interval of the change.
 
     It has failed if the whole interval is where the condition holds, and passed if none of it is;
-    else it is not decided, which has failed too where *strict* is set. What was not measured has
-    failed: a gate that passes because there was nothing to measure would pass for ever.
+    else it is not proven, which has failed too where *strict* is set. What was not measured has
+    failed.
 
     Args:
         condition: On a change.
         pairs: The runs of each method before and after, at least four each.
         confidence: Of the interval.
-        strict: Whether what is not decided has failed.
+        strict: Whether what is not proven has failed.
     """
     metric = condition.metric
     values: dict[str, Value] = {"condition": condition.text, "limit": float(condition.limit)}
     chosen = [
         pair for pair in pairs if metric.method in (None, pair[0][0].method, pair[1][0].method)
     ]
-    undecided = failed = False
-    reason = None if chosen else "method did not run"
+    outcomes = _Outcomes(reason=None if chosen else "method did not run")
     for old, new in chosen:
         name = old[0].method
         before, after = ([measured(metric, run) for run in runs] for runs in (old, new))
@@ -189,23 +233,16 @@ def judge_change(
             for found in (before, after)
         ]
         if min(map(len, known)) < RUNS_NEEDED:
-            reason = "not measured"
+            outcomes.reason = "not measured"
             continue
         found = shift(known[0], known[1], confidence)
         low, high = (None if end is None else end - 1 for end in (found.low, found.high))
         values |= {f"{name}.change": found.ratio - 1, f"{name}.low": low, f"{name}.high": high}
-        true = [end is not None and condition.holds(Fraction(end)) for end in (low, high)]
-        failed |= all(true)
-        undecided |= any(true) and not all(true)
-    if reason is not None:
-        values["reason"] = reason
-    elif undecided and not failed:
-        values["reason"] = "undecided"
-    if failed or reason is not None or (undecided and strict):
-        outcome = CheckOutcome.FAILED
-    else:
-        outcome = CheckOutcome.NOT_DONE if undecided else CheckOutcome.PASSED
-    return Check(f"fail-on.{''.join(condition.text.split())}", outcome, values)
+        outcomes.add(
+            condition.holds(-math.inf if low is None else Fraction(low)),
+            condition.holds(math.inf if high is None else Fraction(high)),
+        )
+    return outcomes.check(f"fail-on.{''.join(condition.text.split())}", values, strict=strict)
 
 
 def measured(metric: Metric, method: MethodResult) -> Fraction | str:

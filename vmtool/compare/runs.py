@@ -14,7 +14,12 @@ from fractions import Fraction
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.assertions import judge_change, measured, parse_metric
+from vmtool.compare.assertions import (
+    DEFAULT_CONFIDENCE,
+    judge_change,
+    measured,
+    parse_metric,
+)
 from vmtool.compare.differences import machine_differences, settings_differences
 from vmtool.compare.shift import RUNS_NEEDED, runs_needed, shift, variation
 from vmtool.results.check import all_passed
@@ -23,20 +28,21 @@ from vmtool.results.compare import (
     ComparedFile,
     ComparedSet,
     CompareResult,
+    Difference,
     Direction,
     Rate,
+    UnlikeFile,
 )
 from vmtool.results.stress import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from vmtool.compare.assertions import Condition, Metric
     from vmtool.compare.shift import Shift
     from vmtool.compare.stored import RunSet, StoredRun
     from vmtool.results.stress import MethodResult
 
-DEFAULT_CONFIDENCE: Final = 0.95
 DEFAULT_THRESHOLD: Final = Fraction(5, 100)
 #: The change that :attr:`Change.runs_needed` is about.
 DETECTED_CHANGE: Final = 0.2
@@ -69,7 +75,7 @@ def compare(
         confidence: Of the interval of each ratio, at least.
         threshold: Smaller changes are called unchanged.
         fail_on: Conditions on changes that must not come true.
-        strict: Whether a condition that the interval leaves open has failed.
+        strict: Whether a condition that is not proven has failed.
     """
     pairs, unmatched = _pair_methods(before, after)
     changes: list[Change] = []
@@ -155,7 +161,7 @@ def _change(
     threshold: float,
 ) -> Change:
     found, direction = verdict(before, after, confidence, threshold)
-    proven = direction is not Direction.NOT_PROVEN
+    enough = min(len(before), len(after)) >= RUNS_NEEDED
     variations = [cv for cv in map(variation, (before, after)) if cv is not None]
     cv = max(variations) if len(variations) == 2 else None
     return Change(
@@ -168,8 +174,8 @@ def _change(
         before_runs_ns=tuple(map(round, before)),
         after_runs_ns=tuple(map(round, after)),
         ratio=found.ratio,
-        low=found.low if proven else None,
-        high=found.high if proven else None,
+        low=found.low if enough else None,
+        high=found.high if enough else None,
         direction=direction,
         variation=cv,
         runs_needed=None if cv is None else runs_needed(cv, DETECTED_CHANGE, confidence=confidence),
@@ -191,7 +197,7 @@ def verdict(
         return found, Direction.FASTER
     if low >= 1 - threshold and high <= 1 + threshold:
         return found, Direction.UNCHANGED
-    return found, Direction.UNCLEAR
+    return found, Direction.NOT_PROVEN
 
 
 def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
@@ -212,7 +218,26 @@ def _described(runs: RunSet) -> ComparedSet:
         )
         for file in runs.files
     )
-    return ComparedSet(runs.path, len(runs.runs), files, runs.incomplete)
+    first, *rest = runs.files
+    unlike = ((file.path, tuple(_unlike(first, file))) for file in rest)
+    return ComparedSet(
+        path=runs.path,
+        runs=len(runs.runs),
+        files=files,
+        incomplete=runs.incomplete,
+        unlike=tuple(UnlikeFile(path, found) for path, found in unlike if found),
+    )
+
+
+def _unlike(first: StoredRun, other: StoredRun) -> Iterator[Difference]:
+    """Yield why *other* is no repetition of *first*."""
+    if first.host and other.host and first.host != other.host:
+        yield Difference("host", first.host, other.host)
+    yield from machine_differences(first.result.machine, other.result.machine)
+    yield from settings_differences(first.result.settings, other.result.settings)
+    methods = [", ".join(file.result.settings.methods) for file in (first, other)]
+    if methods[0] != methods[1]:
+        yield Difference("methods", *methods)
 
 
 def _apart(before: RunSet, after: RunSet) -> int | None:

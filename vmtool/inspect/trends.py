@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.check import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.inspect import Sample, Trend
 from vmtool.stats import slope
 from vmtool.units import MIB, parse_count, parse_size
@@ -139,7 +139,7 @@ def evaluate(
     """Return whether *condition* holds.
 
     A slope is judged by its interval: the condition fails only where the whole interval breaks it,
-    and is not decided where the interval is on both sides. What was not measured is not done.
+    and is not proven where the interval is on both sides. What was not measured is not done.
     """
     values = [v for s in samples if (v := getattr(s, condition.counter)) is not None]
     name = f"assert {condition.text}"
@@ -162,7 +162,7 @@ def evaluate(
     ends = {_holds(trend.low, condition), _holds(trend.high, condition)}
     outcome = CheckOutcome.of(ends.pop()) if len(ends) == 1 else CheckOutcome.NOT_DONE
     numbers = {"value": trend.per_second, "low": trend.low, "high": trend.high}
-    reason = {"reason": "not decided"} if outcome is CheckOutcome.NOT_DONE else {}
+    reason = {"reason": NOT_PROVEN} if outcome is CheckOutcome.NOT_DONE else {}
     return Check(name, outcome, {**numbers, **limit, **reason})
 
 

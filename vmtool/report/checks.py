@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.results.check import CheckOutcome, count_outcomes
+from vmtool.results.check import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import DEVICE_COUNTERS, base_method
 from vmtool.units import format_duration, format_size
 
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from vmtool.results.stress import Advice, Recommendation
 
 _Values = dict[str, Any]
-WORDS: Final = {
-    CheckOutcome.PASSED: "ok",
-    CheckOutcome.FAILED: "FAILED",
-    CheckOutcome.NOT_DONE: "not done",
-}
 _REASONS: Final = {
     "not requested": "not requested",
     "not available": "not available on this platform",
@@ -69,23 +64,28 @@ def hint(check: Check) -> str | None:
 
 def summarize(checks: Sequence[Check]) -> str:
     """Return how the checks ended in one phrase: ``10 passed, 4 not done: leaks``."""
-    counts = count_outcomes(checks)
     parts = []
-    for outcome in (CheckOutcome.FAILED, CheckOutcome.PASSED, CheckOutcome.NOT_DONE):
-        if not counts[outcome]:
+    for word in ("failed", "passed", NOT_PROVEN, "not done"):
+        found = [check for check in checks if check.word == word]
+        if not found:
             continue
-        text = f"{counts[outcome]} {outcome.value}"
-        if outcome is not CheckOutcome.PASSED:
-            text += f": {', '.join(group_names(checks, outcome))}"
+        text = f"{len(found)} {word}"
+        if word != "passed":
+            text += f": {', '.join(_kinds(found))}"
         parts.append(text)
     return ", ".join(parts) if parts else "no checks were made"
 
 
-def group_names(checks: Iterable[Check], outcome: CheckOutcome) -> list[str]:
-    """Return the names of the checks that ended with *outcome*, those of one kind together."""
+def _kinds(checks: Iterable[Check]) -> list[str]:
+    """Return the names of *checks*, those of one kind together."""
     kinds = {"leak": "leaks", "counters": "counters"}
-    names = (check.name for check in checks if check.outcome is outcome)
+    names = (check.name for check in checks)
     return list(dict.fromkeys(kinds.get(name.partition(".")[0], name) for name in names))
+
+
+def shown_word(check: Check) -> str:
+    """Return how *check* ended, as a report shows it beside its name."""
+    return {"passed": "ok", "failed": "FAILED"}.get(check.word, check.word)
 
 
 def amount(counter: str, value: float) -> str:
@@ -185,22 +185,29 @@ def _inject(_rest: str, values: _Values) -> str:
 
 
 def _assert(_rest: str, values: _Values) -> str:
-    if values.get("reason"):
+    if values.get("reason") == "method did not run":
         return "the method did not run"
-    unit = values["unit"]
     parts = []
-    for name, value in values.items():
-        if name in {"condition", "unit", "reason"}:
+    for key, runs in values.items():
+        name, _, what = key.rpartition(".")
+        if what != "runs":
             continue
-        if value is None:
-            parts.append(f"{name}: not measured (no or too few samples)")
-        elif unit == "ns":
-            parts.append(f"{name}: {format_duration(value)}")
-        elif unit == "bytes/s":
-            parts.append(f"{name}: {format_size(round(value))}/s")
-        else:
-            parts.append(f"{name}: {value:,.0f}/s")
+        if f"{name}.value" not in values:
+            parts.append(f"{name}: not measured (only {runs} runs had enough samples)")
+            continue
+        value, low, high = (
+            _with_unit(values[f"{name}.{end}"], values["unit"]) for end in ("value", "low", "high")
+        )
+        parts.append(f"{name}: {value} ({low} to {high} in {runs} runs)")
+    if values.get("reason") == NOT_PROVEN:
+        parts.append("the interval is on both sides of the limit; more runs would narrow it")
     return "; ".join(parts)
+
+
+def _with_unit(value: float, unit: str) -> str:
+    if unit == "ns":
+        return format_duration(value)
+    return f"{format_size(round(value))}/s" if unit == "bytes/s" else f"{value:,.0f}/s"
 
 
 def _require(_rest: str, values: _Values) -> str:
@@ -247,7 +254,7 @@ _HINTS: Final = {
     "zero": "run again with --verify full and another --method; test the RAM if both fail",
     "counters": "another --method shows whether the method or the kernel is at fault",
     "leak": "confirm with --soak 10m; --method all shows which method leaks",
-    "assert": "look at the warnings first: a noisy machine or few cycles move percentiles",
+    "assert": "make more runs (--runs), or run for longer: a busy machine widens the interval",
     "require": "run for longer: --duration 10s",
     "guard": "report this with --json; nothing else that vmtool says of this method can be trusted",
 }

@@ -9,13 +9,13 @@ from rich.text import Text
 from vmtool.compare.runs import DETECTED_CHANGE
 from vmtool.compare.shift import RUNS_NEEDED
 from vmtool.report.table import ReportTable, paragraph, show
-from vmtool.results.check import CheckOutcome
+from vmtool.results.check import NOT_PROVEN, CheckOutcome
 from vmtool.results.compare import Direction
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -94,37 +94,42 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
 def headline(result: CompareResult) -> str:
     """Return the answer in one sentence."""
     runs = runs_text(result)
-    if any(change.direction is Direction.NOT_PROVEN for change in result.changes):
+    if any(_fewest_runs(change) < RUNS_NEEDED for change in result.changes):
         return (
             f"not proven: {runs}; a verdict needs {RUNS_NEEDED} runs a side"
             " (`vmtool stress --runs 5`)"
         )
     whole = [change for change in result.changes if change.phase == "cycle"]
     judged = whole or [change for change in result.changes if change.statistic == "median"]
-    parts = []
-    for direction in (Direction.SLOWER, Direction.FASTER):
-        found = [change for change in judged if change.direction is direction]
-        if found:
-            parts.append(f"{direction.value}: {'; '.join(map(_found_text, found))}")
+    changed = (Direction.SLOWER, Direction.FASTER)
+    parts = list(_by_verdict(judged, changed))
     if parts:
         return f"{'; '.join(parts)}; {runs}"
-    others = [
-        change
-        for change in result.changes
-        if change.direction in {Direction.SLOWER, Direction.FASTER}
-    ]
-    if any(change.direction is Direction.UNCLEAR for change in judged):
-        text = "undecided: the intervals reach beyond the threshold"
-    else:
-        text = f"unchanged within {percent(result.threshold)}"
-    if others:
-        text += f"; but {'; '.join(f'{c.direction.value}: {_found_text(c)}' for c in others)}"
-    return f"{text}; {runs}"
+    parts = list(_by_verdict(judged, (Direction.NOT_PROVEN,)))
+    if not parts:
+        parts = [f"unchanged within {percent(result.threshold)}"]
+    parts += _by_verdict([change for change in result.changes if change not in judged], changed)
+    return f"{'; '.join(parts)}; {runs}"
+
+
+def _fewest_runs(change: Change) -> int:
+    return min(len(change.before_runs_ns), len(change.after_runs_ns))
+
+
+def _by_verdict(changes: Sequence[Change], directions: Iterable[Direction]) -> Iterator[str]:
+    """Yield for each verdict which figures have it, with their changes."""
+    for direction in directions:
+        found = [_found_text(change) for change in changes if change.direction is direction]
+        if found:
+            yield f"{direction.value}: {', '.join(found)}"
 
 
 def _found_text(change: Change) -> str:
     name = "the whole cycle" if change.phase == "cycle" else f"{change.phase} {change.statistic}"
-    return f"{name} of {method_text(change)} {change_text(change.ratio)}"
+    text = f"{name} of {method_text(change)} {change_text(change.ratio)}"
+    if change.direction is Direction.NOT_PROVEN:
+        text += f" ({interval_text(change) or 'no interval'})"
+    return text
 
 
 def runs_text(result: CompareResult) -> str:
@@ -163,14 +168,14 @@ def methods_of(result: CompareResult) -> list[str]:
 
 def footnotes(result: CompareResult) -> Iterator[str]:
     """Yield what a reader must know about the verdicts."""
-    unclear = [change for change in result.changes if change.direction is Direction.UNCLEAR]
-    if not unclear:
+    unproven = [c for c in result.changes if c.direction is Direction.NOT_PROVEN]
+    if not unproven or _fewest_runs(unproven[0]) < RUNS_NEEDED:
         return
-    first = unclear[0]
+    first = unproven[0]
     needed = first.runs_needed or 0
     runs = f"about {needed:,}" if needed <= _MANY_RUNS else f"more than {_MANY_RUNS:,}"
     yield (
-        f"unclear: the interval reaches beyond ±{percent(result.threshold)}, so a change may be"
+        f"not proven: the interval reaches beyond ±{percent(result.threshold)}, so a change may be"
         f" hidden. The {first.phase} {first.statistic} varies by"
         f" {percent(round(first.variation or 0, 3))} from run to run; {runs} runs a side would show"
         f" a change of {percent(DETECTED_CHANGE)}."
@@ -181,6 +186,7 @@ def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
     """Yield what may make the comparison unfair, for stderr."""
     for side in (result.before, result.after):
         yield from (left_out_text(item) for item in side.incomplete)
+        yield from _unlike_texts(side)
     if result.machine:
         yield differences("the machines differ", result.machine)
     if result.settings:
@@ -196,6 +202,18 @@ def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
         )
 
 
+def _unlike_texts(side: ComparedSet) -> Iterator[str]:
+    """Yield which files of a side are no repetitions of its first one, those that differ alike together."""
+    paths: dict[tuple[Difference, ...], list[str]] = {}
+    for file in side.unlike:
+        paths.setdefault(file.differences, []).append(file.path)
+    first = side.files[0].path
+    for found, names in paths.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        verb = "are" if more else "is"
+        yield differences(f"{names[0]}{more} {verb} unlike {first} of the same side", found)
+
+
 def left_out_text(item: LeftOut) -> str:
     """Return how a run ended, and whether it was compared all the same."""
     text = f"{item.path}: run {item.run + 1} {_ENDED[item.outcome]} after {item.cycles:,} cycles"
@@ -205,32 +223,39 @@ def left_out_text(item: LeftOut) -> str:
 def differences(what: str, found: Sequence[Difference]) -> str:
     """Return a sentence that lists what is not alike, for the user to weigh."""
     items = "; ".join(
-        f"{d.name}: {fact_text(d.name, d.before)} and {fact_text(d.name, d.after)}" for d in found
+        f"{fact_name(d.name)}: {fact_text(d.name, d.before)} and {fact_text(d.name, d.after)}"
+        for d in found
     )
     return f"{what}: {items}"
 
 
+def fact_name(name: str) -> str:
+    """Return the name of a fact without its unit, as the value has one."""
+    for unit in (" in bytes", "_bytes", "_ns"):
+        name = name.removesuffix(unit)
+    return name.replace("_", " ") if name.islower() and "." not in name else name
+
+
 def fact_text(name: str, value: str | float | None) -> str:
-    """Return a fact as people write it: sizes with a unit."""
+    """Return a fact as people write it: sizes and durations with a unit."""
     if value is None or value == "":
         return "none" if value == "" else "not available"
-    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("bytes"):
-        return format_size(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if name.endswith("bytes"):
+            return format_size(value)
+        if name.endswith("_ns"):
+            return format_duration(value)
     return str(value)
 
 
 def check_text(check: Check) -> str:
     """Return what became of a ``--fail-on``, with the figures."""
-    words = {
-        CheckOutcome.PASSED: "passed",
-        CheckOutcome.FAILED: "FAILED",
-        CheckOutcome.NOT_DONE: "not decided",
-    }[check.outcome]
-    return f"{words}: --fail-on {check.values['condition']} ({check_detail(check)})"
+    word = "FAILED" if check.failed else check.word
+    return f"{word}: --fail-on {check.values['condition']} ({check_detail(check)})"
 
 
 def check_detail(check: Check) -> str:
-    """Return the change of each method that a check looked at, and why it was not decided."""
+    """Return the change of each method that a check looked at, and why it is not proven."""
     details = []
     for key, value in check.values.items():
         method, _, what = key.rpartition(".")
@@ -239,8 +264,8 @@ def check_detail(check: Check) -> str:
             interval = f", interval {_part(low)} to {_part(high)}"
             details.append(f"{method} {_part(value)}{interval}")
     reason = check.values.get("reason")
-    if reason == "undecided":
-        details.append("the interval is on both sides of the limit; more runs would decide")
+    if reason == NOT_PROVEN:
+        details.append("the interval is on both sides of the limit; more runs would narrow it")
     elif reason is not None:
         details.append(str(reason))
     return "; ".join(details)

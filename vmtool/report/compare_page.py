@@ -10,6 +10,7 @@ from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.report.compare import (
     change_text,
     check_detail,
+    fact_name,
     fact_text,
     footnotes,
     headline,
@@ -170,7 +171,7 @@ def _samples(runs: RunSet, method: str, phase: str) -> HistogramData:
 
 def _differences(found: Sequence[Difference]) -> Markup:
     rows = [
-        (item.name, fact_text(item.name, item.before), fact_text(item.name, item.after))
+        (fact_name(item.name), fact_text(item.name, item.before), fact_text(item.name, item.after))
         for item in found
     ]
     return table(("", "before", "after"), rows)
@@ -184,8 +185,8 @@ def _reading(result: CompareResult) -> Iterator[str]:
     )
     yield (
         f"Slower and faster mean that the interval excludes 1 and that the change reaches"
-        f" {percent(result.threshold)}; unchanged, that the whole interval is within that; unclear"
-        " is everything else. Each figure is tested by itself: of twenty that did not change one"
+        f" {percent(result.threshold)}; unchanged, that the whole interval is within that; not"
+        " proven is everything else, and all where a side has fewer than four runs. Each figure is tested by itself: of twenty that did not change one"
         " may be called changed by chance."
     )
     yield (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.checks import WORDS
+from vmtool.report.checks import shown_word
 from vmtool.report.table import plain_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def to_text(result: GuardsResult, console: Console) -> None:
         values = check.values
         ended = values["signal"] or ("succeeded" if values["written"] else values["error"])
         style = "bold red" if check.failed else ""
-        word = WORDS[check.outcome]
+        word = shown_word(check)
         if not check.failed and not values["must_fault"] and values["case"] != "committed":
             word = "ok: this method has no guards"
         table.add_row(

@@ -198,9 +198,7 @@ def to_html(result: MachineCheckResult, *, command: Sequence[str], version: str)
 
 
 def _memory_checks(memory: MemoryCheck) -> Markup:
-    return facts(
-        (check.name, f"{check.outcome.value}: {describe(check)}") for check in memory.checks
-    )
+    return facts((check.name, f"{check.word}: {describe(check)}") for check in memory.checks)
 
 
 def _shown(result: MachineCheckResult) -> list[Finding]:

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from vmtool.report.chart import histogram_rows
 from vmtool.report.checks import (
-    WORDS,
     advice_text,
     amount,
     describe,
     hint,
     huge_text,
     recommendation_text,
+    shown_word,
     summarize,
 )
 from vmtool.report.metrics import Metrics
@@ -325,7 +325,7 @@ def _checks(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
         yield Text(f"  {detail}; {remedy}")
     rest = set(checks) - {check for _, members in groups for check in members}
     for name in sorted(rest):
-        yield Text(f"{name}: {WORDS[checks[name].outcome]} ({describe(checks[name])})")
+        yield Text(f"{name}: {shown_word(checks[name])} ({describe(checks[name])})")
     if explain:
         for check in result.checks:
             if check.outcome is CheckOutcome.PASSED and check.name not in rest:
@@ -351,12 +351,10 @@ def _leak_bounds(found: list[tuple[str, Check]]) -> str:
 
 def _outcomes(found: list[tuple[str, Check]]) -> str:
     """Return names by outcome, such as ``contents, zero ok; base FAILED``."""
-    parts = []
-    for outcome, word in WORDS.items():
-        names = [name for name, check in found if check.outcome is outcome]
-        if names:
-            parts.append(f"{', '.join(names)} {word}")
-    return "; ".join(parts)
+    words: dict[str, list[str]] = {}
+    for name, check in found:
+        words.setdefault(shown_word(check), []).append(name)
+    return "; ".join(f"{', '.join(names)} {word}" for word, names in words.items())
 
 
 def _problem(message: str, cause: str | None, remedy: str | None) -> RenderableType:

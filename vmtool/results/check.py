@@ -5,9 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass, field
+from typing import Final
 
 #: What a check compared: numbers and short stable words, no sentences.
 Value = int | float | str | bool | None
+
+#: The ``reason`` of a check whose interval holds both answers; its outcome is *not done*.
+NOT_PROVEN: Final = "not proven"
 
 
 class CheckOutcome(enum.Enum):
@@ -46,6 +50,12 @@ class Check:
         return cls(name, CheckOutcome.NOT_DONE, {"reason": reason})
 
     @property
+    def word(self) -> str:
+        """How it ended, in the word of every report."""
+        unproven = self.values.get("reason") == NOT_PROVEN and not self.failed
+        return NOT_PROVEN if unproven else self.outcome.value
+
+    @property
     def failed(self) -> bool:
         """Whether the check was done and did not pass."""
         return self.outcome is CheckOutcome.FAILED
@@ -54,11 +64,3 @@ class Check:
 def all_passed(checks: Iterable[Check]) -> bool:
     """Return whether no check failed; one that was not done did not fail."""
     return not any(check.failed for check in checks)
-
-
-def count_outcomes(checks: Iterable[Check]) -> dict[CheckOutcome, int]:
-    """Return how many checks ended in each way."""
-    counts = dict.fromkeys(CheckOutcome, 0)
-    for check in checks:
-        counts[check.outcome] += 1
-    return counts

@@ -15,9 +15,7 @@ class Direction(enum.Enum):
     FASTER = "faster"
     SLOWER = "slower"
     UNCHANGED = "unchanged"
-    #: The interval reaches both below and beyond the threshold.
-    UNCLEAR = "unclear"
-    #: Too few runs for an interval.
+    #: The interval reaches both below and beyond the threshold, or the runs are too few for one.
     NOT_PROVEN = "not proven"
 
 
@@ -64,6 +62,28 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact that two results do not share; ``None`` is not available."""
+
+    name: str
+    before: str | int | float | bool | None
+    after: str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeFile:
+    """A result that differs from the first one of its own side.
+
+    Attributes:
+        path: The file.
+        differences: In the machine, the settings and the methods; ``before`` is of the first file.
+    """
+
+    path: str
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ComparedSet:
     """One side of a comparison.
 
@@ -72,21 +92,14 @@ class ComparedSet:
         runs: Runs that were compared.
         files: Where they are from.
         incomplete: Runs that did not end as they should.
+        unlike: Files that differ from the first one, so that their runs are no repetitions of it.
     """
 
     path: str
     runs: int
     files: tuple[ComparedFile, ...]
     incomplete: tuple[LeftOut, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A fact that is not the same on both sides; ``None`` is not available."""
-
-    name: str
-    before: str | int | float | bool | None
-    after: str | int | float | bool | None
+    unlike: tuple[UnlikeFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from vmtool.compare.assertions import (
     parse_change,
 )
 from vmtool.errors import UsageError
-from vmtool.report.checks import describe, hint
+from vmtool.report.checks import describe, hint, summarize
 from vmtool.results.check import CheckOutcome
+from vmtool.results.stress import Outcome, RunResult
 
 
 @pytest.mark.parametrize(
@@ -88,37 +89,85 @@ def test_any_text_is_a_condition_or_a_usage_error(text):
             assert parse(text).text == text
 
 
+def runs_of(*runs):
+    """A result of several runs, each a list of its methods."""
+    results = [
+        RunResult(i, Outcome.COMPLETE, 10**9, tuple(m.method for m in methods), tuple(methods))
+        for i, methods in enumerate(runs)
+    ]
+    return run(*runs[0], settings={"runs": len(runs)}, runs=tuple(results))
+
+
+def commits(*figures, **fields):
+    """A result of one run for each of *figures*, at which all its commits took so long."""
+    return runs_of(*([method(commit=[ns] * 10, **fields)] for ns in figures))
+
+
+def judged(text, result, **options):
+    return evaluate(parse_assertion(text), result, confidence=0.95, **options)
+
+
 def test_an_assertion_holds_for_every_method_of_the_run():
-    result = run(method("fixed", commit=[100] * 10), method("protect", commit=[300] * 10))
-    assert evaluate(parse_assertion("commit.max<=300ns"), result).outcome is CheckOutcome.PASSED
-    check = evaluate(parse_assertion("commit.max<300ns"), result)
+    result = runs_of(
+        *[[method("fixed", commit=[100] * 9), method("protect", commit=[300] * 9)]] * 4
+    )
+    assert judged("commit.max<=300ns", result).outcome is CheckOutcome.PASSED
+    check = judged("commit.max<300ns", result)
     assert check.outcome is CheckOutcome.FAILED
     assert check.name == "assert.commit.max<300ns"
-    assert describe(check) == "fixed: 100 ns; protect: 300 ns"
-    assert (
-        evaluate(parse_assertion("fixed.commit.max<300ns"), result).outcome is CheckOutcome.PASSED
+    assert describe(check) == (
+        "fixed: 100 ns (100 ns to 100 ns in 4 runs); protect: 300 ns (300 ns to 300 ns in 4 runs)"
     )
+    assert judged("fixed.commit.max<300ns", result).outcome is CheckOutcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "strict"),
+    [
+        ("commit.p50<600ns", "passed", "passed"),
+        ("commit.p50<500ns", "not proven", "failed"),
+        ("commit.p50<350ns", "not proven", "failed"),
+        ("commit.p50<=300ns", "not proven", "failed"),
+        ("commit.p50<300ns", "failed", "failed"),
+        ("commit.p50>300ns", "not proven", "failed"),
+        ("commit.p50>200ns", "passed", "passed"),
+    ],
+)
+def test_an_assertion_is_judged_by_the_interval_of_the_runs(text, word, strict):
+    result = commits(300, 320, 400, 450, 500)
+    assert judged(text, result).word == word
+    assert judged(text, result, strict=True).word == strict
+
+
+def test_what_is_not_proven_says_so():
+    check = judged("commit.p50<350ns", commits(300, 320, 400, 450, 500))
+    assert summarize([check]) == "1 not proven: assert.commit.p50<350ns"
+    assert "400 ns (300 ns to 500 ns in 5 runs); the interval is on both sides" in describe(check)
 
 
 @pytest.mark.parametrize(
     "text", ["touch.p50<1s", "protect.commit.p50<1s", "commit.p99.9<1s", "commit.p50<1ns"]
 )
 def test_what_cannot_be_measured_fails_the_assertion(text):
-    check = evaluate(parse_assertion(text), run(method(commit=gaussian(1, 500, 100))))
+    check = judged(text, runs_of(*[[method(commit=gaussian(1, 500, 100))]] * 5))
     assert check.outcome is CheckOutcome.FAILED
     assert hint(check)
 
 
+def test_fewer_than_four_runs_meet_nothing():
+    check = judged("commit.p50<1s", commits(300, 300, 300))
+    assert check.outcome is CheckOutcome.FAILED
+    assert describe(check) == "fixed: not measured (only 3 runs had enough samples)"
+
+
 def test_a_run_without_methods_meets_nothing():
-    assert (
-        evaluate(parse_assertion("commit.p50<1s"), replace(run(), methods=())).outcome
-        is CheckOutcome.FAILED
-    )
+    result = replace(run(), methods=())
+    assert judged("commit.p50<1s", result).outcome is CheckOutcome.FAILED
 
 
 def test_rates_are_asserted_with_their_unit():
-    result = run(method(commit=[1], rate=2000.0))
-    assert evaluate(parse_assertion("cycles_per_s>=2000"), result).outcome is CheckOutcome.PASSED
-    check = evaluate(parse_assertion("bytes_per_s>1GiB"), result)
+    result = commits(*[1] * 4, rate=2000.0)
+    assert judged("cycles_per_s>=2000", result).outcome is CheckOutcome.PASSED
+    check = judged("bytes_per_s>1GiB", result)
     assert check.outcome is CheckOutcome.FAILED
     assert "125 MiB/s" in describe(check)

@@ -61,11 +61,11 @@ def test_below_four_runs_a_side_nothing_is_proven(before, after):
     assert change_of(result).ratio == pytest.approx(3, rel=0.1)
 
 
-def test_noisy_runs_are_unclear_and_say_how_many_would_do():
+def test_noisy_runs_prove_nothing_and_say_how_many_would_do():
     change = change_of(
         compare(several(5, variation=0.2), several(5, seed=2, variation=0.2, factor=1.1))
     )
-    assert change.direction is Direction.UNCLEAR
+    assert change.direction is Direction.NOT_PROVEN
     assert 0.1 < change.variation < 0.4
     assert change.runs_needed > 8
 
@@ -195,6 +195,23 @@ def test_settings_that_differ_are_named_and_the_seed_is_not_one():
     b = run(method(commit=[1]), settings={"seed": 2, "granule_bytes": 2 << 20})
     assert [(d.name, d.before, d.after) for d in compare(run_set(a), run_set(b)).settings] == [
         ("granule_bytes", 65536, 2 << 20)
+    ]
+
+
+def test_what_is_unlike_within_one_side_is_named_by_file():
+    made = method(commit=[1])
+    mixed = run_set(
+        run(made),
+        run(made, settings={"seed": 3}),
+        run(made, settings={"pattern": "random"}),
+        run(made, method("advise", commit=[2]), machine=MACHINE | {"page_bytes": 16384}),
+        path="mixed",
+    )
+    assert [
+        (f.path, [d.name for d in f.differences]) for f in compare(mixed, mixed).before.unlike
+    ] == [
+        ("mixed/2.json", ["pattern"]),
+        ("mixed/3.json", ["page size in bytes", "methods"]),
     ]
 
 

@@ -209,7 +209,7 @@ def show_everything(stored):
         list(warnings_of(result, apart_ns=0))
         to_html(*pair, result, []).encode()
     for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
-        evaluate(parse_assertion(text), stored.result)
+        evaluate(parse_assertion(text), stored.result, confidence=0.95)
     stress_page(stored.result, command=stored.command, version=stored.vmtool).encode()
     to_csv(stored.result).encode()
 

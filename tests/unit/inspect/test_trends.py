@@ -68,7 +68,7 @@ def test_a_slope_whose_interval_is_on_both_sides_is_not_decided():
     check = evaluate(parse_condition("resident.slope<1MiB/s"), samples, trends(samples, []))
 
     assert check.outcome is CheckOutcome.NOT_DONE
-    assert check.values["reason"] == "not decided"
+    assert check.values["reason"] == "not proven"
 
 
 @pytest.mark.parametrize(
