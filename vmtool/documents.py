@@ -27,6 +27,11 @@ _MAX_DIGITS: Final = 40
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+#: The same in JSON's ASCII; the first two alternatives are what must be left alone: an escaped
+#: backslash, and a pair of surrogates, which is one character.
+_UNPRINTABLE_ESCAPE: Final = re.compile(
+    r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\[bfr]|\\u(?:00[01789].|202[a-e]|206[6-9]|d[89a-f]..))"
+)
 _AT: Final = re.compile(r"(.*) - at `\$\.?(.*?)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _TYPE: Final = re.compile(r"`(.*?)`")
@@ -56,7 +61,8 @@ def plain(value: Any) -> Any:
 def encode(value: Any, head: Mapping[str, Any] | None = None, *, indent: int | None = 2) -> str:
     """Return *value* as JSON text, with the keys of *head* first.
 
-    It is ASCII: the name of a file may hold what no encoding has or a terminal would obey.
+    It is ASCII, and what :func:`parse` refuses in a string, such as a byte of a file's name that is
+    not UTF-8, is written as the text of its escape.
 
     Raises:
         ValueError: If a number is NaN or infinite, which JSON does not have.
@@ -64,7 +70,12 @@ def encode(value: Any, head: Mapping[str, Any] | None = None, *, indent: int | N
     body = plain(value)
     separators = (",", ":") if indent is None else None
     whole = {**head, **body} if head is not None else body
-    return json.dumps(whole, indent=indent, allow_nan=False, separators=separators) + "\n"
+    text = json.dumps(whole, indent=indent, allow_nan=False, separators=separators)
+    return (_UNPRINTABLE_ESCAPE.sub(_as_text, text) if "\\" in text else text) + "\n"
+
+
+def _as_text(found: re.Match[str]) -> str:
+    return f"\\{found[1]}" if found[1] else found[0]
 
 
 def decode(kind: type[_T], value: Any) -> _T:

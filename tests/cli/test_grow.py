@@ -227,13 +227,6 @@ def test_a_budget_below_one_granule_is_refused_with_one_that_works(vmtool):
     assert vmtool("grow", "--to", need, "--budget", need).code == 0
 
 
-@pytest.mark.parametrize("option", ["--method", "--backing"])
-def test_an_empty_name_is_no_default(vmtool, option):
-    ran = vmtool("grow", "--to", "1MiB", option, "")
-    assert (ran.code, ran.stdout) == (2, "")
-    assert f"{option} has an empty value" in ran.stderr
-
-
 def test_signals_mean_what_they_did_afterwards(vmtool):
     before = signal.getsignal(signal.SIGINT)
     vmtool("grow", "--to", "1MiB")

@@ -1,11 +1,13 @@
-"""Encoding results over and over leaves nothing behind, so that a soak does not find itself leaking."""
+"""What is written can be read, and encoding over and over leaves nothing behind in a soak."""
 
 import gc
 import json
 import sys
 
+import pytest
 from stored_runs import checkpoint, gaussian, method
 
+from vmtool import documents
 from vmtool.documents import decode, plain
 from vmtool.results.stress import Checkpoint, MethodResult
 from vmtool.stress.messages import encode
@@ -15,6 +17,18 @@ def test_what_is_encoded_is_decoded_again():
     made = method("fixed", commit=gaussian(1, 5000, 300), release=gaussian(2, 5000, 300))
     assert decode(MethodResult, json.loads(encode("x", made))["value"]) == made
     assert decode(Checkpoint, json.loads(encode("x", checkpoint(3)))["value"]) == checkpoint(3)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("a\udcffb", "a\\udcffb"),  # a byte of a file's name that is not UTF-8
+        ("\x1b[31m\x9b\u202e\r", "\\u001b[31m\\u009b\\u202e\\r"),
+        ("\N{GRINNING FACE}\\u001b\n\t", "\N{GRINNING FACE}\\u001b\n\t"),
+    ],
+)
+def test_what_no_document_may_hold_is_written_as_text(text, read):
+    assert documents.parse("x", documents.encode({"label": text})) == {"label": read}
 
 
 def test_encoding_many_times_takes_no_more_memory_than_a_few_times():

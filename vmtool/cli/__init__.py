@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
+
+import click
+
+from vmtool.errors import VmtoolError
 
 #: Where the group keeps the arguments it was called with, in click's ``meta``.
 ARGUMENTS: Final = "vmtool.arguments"
@@ -10,3 +15,27 @@ ARGUMENTS: Final = "vmtool.arguments"
 COMMAND_AFTER: Final = "vmtool.command"
 #: Whether ``--markdown`` was given.
 MARKDOWN: Final = "vmtool.markdown"
+
+
+def print_and_exit(ctx: click.Context, text: str) -> None:
+    """Write *text* to stdout and end the command; click itself would ignore a closed stdout.
+
+    Raises:
+        VmtoolError: If stdout is closed, or does not take it although somebody reads it.
+    """
+    if sys.stdout is None:
+        raise VmtoolError("cannot write stdout: it is closed")
+    try:
+        click.echo(text, color=ctx.color)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise VmtoolError(f"cannot write stdout: {error.strerror or error}") from error
+    ctx.exit()
+
+
+def print_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """Print the help of the command that is being parsed, as the callback of ``--help``."""
+    if value and not ctx.resilient_parsing:
+        print_and_exit(ctx, ctx.get_help())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli import ARGUMENTS, COMMAND_AFTER
+from vmtool.cli import ARGUMENTS, COMMAND_AFTER, print_and_exit, print_help
 from vmtool.errors import ExitCode, VmtoolError, is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
@@ -95,6 +95,12 @@ class _LazyGroup(click.Group):
             args = args[:at]
         return super().parse_args(ctx, args)
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = print_help
+        return option
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
@@ -125,13 +131,26 @@ class _LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
 
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        print_and_exit(ctx, f"vmtool, version {__version__}")
+
+
 @click.command(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 a call failed, 2 wrong usage, 3 a check failed, 4 not available "
     "here, 5 refused by budget or preflight, 130 interrupted.",
 )
-@click.version_option(__version__, "-V", "--version", prog_name="vmtool")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Diagnose and benchmark memory that is contiguous in address and scattered in RAM or on a GPU.
 

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from vmtool import units
-from vmtool.cli import MARKDOWN
+from vmtool.cli import MARKDOWN, print_help
 from vmtool.errors import UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class _ResultFile(click.Path):
                 raise VmtoolError("cannot write stdout: it is closed", hint="use -o FILE")
         elif path == "-":
             self.fail("'-' is stdout, where the result goes; give a file", param, ctx)
+        elif not path:  # claim() would say that it is a folder
+            raise UsageError(_empty(param), hint=_GIVE)
         else:
             from vmtool.cli.output import claim
 
@@ -96,6 +98,17 @@ class _ResultFile(click.Path):
             if real is not None and param is not None and ctx is not None:
                 _note_result(real, param, ctx)
         return path
+
+
+_GIVE: Final = "give a value, or leave it out"
+
+
+def _empty(param: click.Parameter | None) -> str:
+    """Return what is wrong with an empty value, as of a variable that is not set."""
+    if param is None:
+        return "a file's name is empty"
+    name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+    return f"{name} has an empty value"
 
 
 def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
@@ -221,11 +234,14 @@ class Command(click.Command):
             value = ctx.params.get(param.name or "")
             values = value if isinstance(value, tuple) else (value,)
             if "" in values and ctx.get_parameter_source(param.name or "") in _FROM_USER:
-                name = (
-                    param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-                )
-                raise UsageError(f"{name} has an empty value", hint="give a value, or leave it out")
+                raise UsageError(_empty(param), hint=_GIVE)
         return rest
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = print_help
+        return option
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -120,7 +120,7 @@ def command_line() -> list[str]:
 _NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\u2013", "u###==--.+..~-")
 _ERRORS: Final = "vmtool.nearest"
 #: UTF-8 has no code for half a surrogate pair, which stands for a byte that is not text, such as
-#: one in the name of a file. As ``\\udcff`` it is legal in JSON and readable elsewhere.
+#: one in the name of a file. It is written as the text ``\\udcff``.
 _UTF_8: Final = ("utf-8", "backslashreplace")
 
 

@@ -36,7 +36,7 @@ _MOVED: Final = {
 
 
 def _refuse_moved(_ctx: click.Context, param: click.Parameter, value: object) -> None:
-    if value:
+    if value not in {None, False}:
         name = param.opts[0]
         raise UsageError(f"{name} is a command now", hint=f"use {_MOVED[name]}")
 

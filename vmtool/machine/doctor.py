@@ -281,7 +281,15 @@ def _locked_memory(facts: MachineFacts) -> Finding | None:
         return None
     if limit.soft is None:
         return Finding.ok("locked-limit", "RLIMIT_MEMLOCK is unlimited")
-    words = f"RLIMIT_MEMLOCK is {format_size(limit.soft)}: no more can be locked in RAM (mlock)"
+    if facts.limits.locked_exempt:
+        return Finding.ok(
+            "locked-limit",
+            f"RLIMIT_MEMLOCK is {format_size(limit.soft)}; CAP_IPC_LOCK exempts this process from it",
+        )
+    words = (
+        f"RLIMIT_MEMLOCK is {format_size(limit.soft)}: this process can lock no more than that in "
+        "RAM (mlock)"
+    )
     if limit.soft < _LITTLE_LOCKED:
         return Finding.note("locked-limit", words, how_to_raise("RLIMIT_MEMLOCK", limit=limit))
     return Finding.ok("locked-limit", words)

@@ -303,6 +303,7 @@ class LimitFacts:
         address_space: ``RLIMIT_AS``.
         data: ``RLIMIT_DATA``.
         locked_memory: ``RLIMIT_MEMLOCK``.
+        locked_exempt: Whether that does not hold for this process (CAP_IPC_LOCK).
         descriptors: ``RLIMIT_NOFILE``.
         descriptors_used: Open files of this process.
         tasks: ``RLIMIT_NPROC``; it does not hold for root, or with CAP_SYS_ADMIN or
@@ -315,6 +316,7 @@ class LimitFacts:
     address_space: ResourceLimit | None = None
     data: ResourceLimit | None = None
     locked_memory: ResourceLimit | None = None
+    locked_exempt: bool = False
     descriptors: ResourceLimit | None = None
     descriptors_used: int | None = None
     tasks: ResourceLimit | None = None

@@ -10,7 +10,11 @@ from typing import Final
 from vmtool import __version__
 from vmtool.machine.facts import LimitFacts, MemoryFacts, SystemFacts
 from vmtool.memory.process import wine_version
-from vmtool.memory.rlimits import has_capability, read_resource_limit
+from vmtool.memory.rlimits import (
+    has_capability,
+    in_initial_user_namespace,
+    read_resource_limit,
+)
 
 
 def read_system(cpu_model: str | None) -> SystemFacts:
@@ -80,6 +84,7 @@ def read_memory(oom_kills: int | None = None) -> MemoryFacts:
     return MemoryFacts(ram.total, ram.available, swap.total, swap.free, oom_kills)
 
 
+_IPC_LOCK: Final = 14
 _SYS_ADMIN: Final = 21  # capabilities of include/uapi/linux/capability.h
 _SYS_RESOURCE: Final = 24
 
@@ -90,12 +95,13 @@ def read_limits() -> LimitFacts:
         return LimitFacts()
     else:  # mypy needs both branches spelled out
         tasks = read_resource_limit("RLIMIT_NPROC")
-        privileged = os.getuid() == 0 or any(map(has_capability, (_SYS_ADMIN, _SYS_RESOURCE)))
-        exempt = privileged and in_initial_user_namespace()
+        root = os.getuid() == 0 and in_initial_user_namespace()
+        exempt = root or any(map(has_capability, (_SYS_ADMIN, _SYS_RESOURCE)))
         return LimitFacts(
             address_space=read_resource_limit("RLIMIT_AS"),
             data=read_resource_limit("RLIMIT_DATA"),
             locked_memory=read_resource_limit("RLIMIT_MEMLOCK"),
+            locked_exempt=has_capability(_IPC_LOCK),
             descriptors=read_resource_limit("RLIMIT_NOFILE"),
             descriptors_used=_count_descriptors(),
             tasks=tasks,
@@ -104,20 +110,6 @@ def read_limits() -> LimitFacts:
             tasks_exempt=exempt,
             cpu_s=read_resource_limit("RLIMIT_CPU"),
         )
-
-
-def in_initial_user_namespace(path: str = "/proc/self/uid_map") -> bool:
-    """Return whether root here is root of the machine, as in a rootless container it is not.
-
-    Args:
-        path: The map of user numbers; all of them are mapped to themselves outside of a namespace
-            (``man 7 user_namespaces``).
-    """
-    try:
-        with open(path, encoding="ascii") as uid_map:
-            return uid_map.read().split() == ["0", "0", str((1 << 32) - 1)]
-    except (OSError, ValueError):
-        return True
 
 
 def _count_descriptors() -> int | None:

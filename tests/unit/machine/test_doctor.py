@@ -188,6 +188,13 @@ def found(kind, **changes):
     return finding
 
 
+def test_a_process_with_the_capability_is_exempt_from_the_limit_of_locked_memory():
+    limits = LimitFacts(locked_memory=ResourceLimit(8 * MIB, None), locked_exempt=True)
+    (check,) = [c for c in examine(replace(HEALTHY, limits=limits)) if c.kind == "locked-limit"]
+    assert check.rating is Rating.OK
+    assert "CAP_IPC_LOCK exempts" in check.message
+
+
 def test_high_slows_down_and_only_max_kills():
     high = CgroupLevel("/cg/app", 2, limit_bytes=8 * GIB, high_bytes=4 * GIB)
     assert "slowed down, not killed" in found("cgroup-limit", cgroup=CgroupFacts((high,))).message

@@ -22,8 +22,9 @@ from vmtool.machine.linux import (
     read_linux_facts,
     try_huge_mapping,
 )
-from vmtool.machine.portable import in_initial_user_namespace, read_memory
+from vmtool.machine.portable import read_memory
 from vmtool.memory.process import parse_kib
+from vmtool.memory.rlimits import in_initial_user_namespace
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"

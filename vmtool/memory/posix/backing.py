@@ -57,6 +57,7 @@ from vmtool.memory.posix.calls import (
     last_errno,
 )
 from vmtool.memory.posix.huge import mmap_flags
+from vmtool.memory.posix.numa import read_nodes
 from vmtool.units import MIB, align_up, format_size
 
 METHODS: Final = ("fixed", "protect", "advise")
@@ -146,10 +147,8 @@ class PosixBacking:
             raise UnavailableError("transparent huge pages are a Linux feature")
         if huge_page_bytes is not None:
             _check_huge_pages(method, huge_page_bytes, calls, huge=huge)
-        if node is not None and calls.mbind is None:
-            raise UnavailableError(
-                "NUMA nodes can be chosen on Linux only", hint="leave out --node"
-            )
+        if node is not None:
+            _check_node(node, calls)
         self.method = method
         self.accounting = PhysicalMemoryAccounting()
         # The interpreter's sysconf(_SC_PAGESIZE), or what hugetlb maps and unmaps whole.
@@ -414,6 +413,18 @@ class PosixBacking:
         """Name a mapping where the kernel can: Linux 5.17 with CONFIG_ANON_VMA_NAME."""
         if self._label and self._calls.prctl is not None:
             self._calls.prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, address, nbytes, self._label)
+
+
+def _check_node(node: int, calls: PosixCalls) -> None:
+    """Raise unless memory can be bound to a node, as far as the machine says which it has."""
+    if calls.mbind is None:
+        raise UnavailableError("NUMA nodes can be chosen on Linux only", hint="leave out --node")
+    nodes = read_nodes()
+    if nodes and node not in nodes:
+        raise UnavailableError(
+            f"this machine has no NUMA node {node}",
+            hint=f"use {f'one of 0 to {nodes[-1]}' if nodes[-1] else '0, the only one'}",
+        )
 
 
 def _check_huge_pages(method: str, page_bytes: int, calls: PosixCalls, *, huge: bool) -> None:

@@ -81,13 +81,10 @@ def test_what_is_committed_lands_on_the_node(method):
 
 
 @pytest.mark.skipif(not NODES, reason="this kernel has no NUMA")
-def test_a_node_that_is_not_there_is_an_error_and_nothing_changes():
-    with VirtualBuffer(open_backing(node=1000), 8 * MIB) as buffer:
-        with pytest.raises(CallError) as caught:
-            buffer.grow_to(MIB)
-        assert "MPOL_BIND, node 1000" in str(caught.value)
-        assert "no such NUMA node" in caught.value.cause
-        assert buffer.committed == 0
+def test_a_node_that_is_not_there_is_refused_before_anything_is_reserved():
+    with pytest.raises(UnavailableError, match="this machine has no NUMA node 1000") as caught:
+        open_backing(node=1000)
+    assert caught.value.hint.startswith("use ")
 
 
 @pytest.mark.parametrize(
