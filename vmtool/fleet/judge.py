@@ -166,18 +166,25 @@ def judge(
     for at, (alike, machines) in enumerate(groups):
         saved = _saved(baseline, alike)
         found, parted = _usual_of(machines, threshold, saved)
+        if baseline is not None and saved is None:
+            found, parted = {}, []
         usual.append(found)
-        splits.append([] if saved else parted)
-        tests.extend(_tests(at, machines, found, {s.measure for s in splits[at]}, threshold))
+        splits.append(parted)
+        tests.extend(_tests(at, machines, found, {s.measure for s in parted}, threshold))
     significant = discoveries([test.p_value for test in tests], FALSE_DISCOVERIES)
     outliers = [test for at, test in enumerate(tests) if at in significant and test.large]
     made = []
     for at, (alike, machines) in enumerate(groups):
         mine = [test for test in outliers if test.group == at]
-        tested = Counter(test.measure for test in tests if test.group == at)
+        mine_tested = [test for test in tests if test.group == at]
         saved = _saved(baseline, alike)
+        unknown = baseline is not None and saved is None
         known = None if saved is None else saved.facts
-        made.append(_group(alike, machines, usual[at], splits[at], mine, tested, known))
+        made.append(
+            _group(
+                alike, machines, usual[at], splits[at], mine, mine_tested, known, unknown=unknown
+            )
+        )
     return FleetResult(
         complete=complete,
         baseline=baseline is not None,
@@ -370,22 +377,32 @@ def _tests(
                 continue
             mean = _mean(runs, logarithmic=found.logarithmic)
             distance = mean - found.location
-            t = distance / found.deviation(len(runs))
             yield _Test(
                 group,
                 machine.host,
                 measure,
                 mean,
                 found,
-                two_sided_p(abs(t), 0.7 * (found.machines - 1)),
+                _p_value(distance, runs, found),
                 large=_large(distance, found, threshold),
             )
+
+
+def _p_value(distance: float, runs: Sequence[float], usual: _Usual) -> float:
+    """Return how probable so large a *distance* is for the mean of a machine like the others."""
+    deviation, freedom = usual.deviation(len(runs)), 0.7 * (usual.machines - 1)
+    if not usual.logarithmic:
+        # Most machines may have the same value, 0 say: then one run of a machine is no evidence.
+        own = math.sqrt(_variance(runs, logarithmic=False) / len(runs))
+        if own > deviation:
+            deviation, freedom = own, min(freedom, len(runs) - 1)
+    return two_sided_p(abs(distance) / deviation, freedom)
 
 
 def _large(distance: float, usual: _Usual, threshold: float) -> bool:
     if usual.logarithmic:
         return abs(distance) >= math.log1p(threshold)
-    return abs(distance) >= threshold * max(abs(usual.location), 1)
+    return abs(distance) >= threshold * abs(usual.location)
 
 
 def _group(
@@ -394,9 +411,14 @@ def _group(
     usual: Mapping[str, _Usual],
     splits: Sequence[Split],
     outliers: Sequence[_Test],
-    tested: Mapping[str, int],
+    tests: Sequence[_Test],
     saved: Mapping[str, str] | None,
+    *,
+    unknown: bool,
 ) -> Group:
+    tested = Counter(test.measure for test in tests)
+    judged = {test.host for test in tests}
+    judged.update(host for split in splits for host in (*split.low_hosts, *split.high_hosts))
     facts = _fact_values(machines)
     count = len(machines)
     by_host = {machine.host: machine for machine in machines}
@@ -416,10 +438,19 @@ def _group(
         for machine in machines
         if machine.runs and max(map(len, machine.runs.values())) == 1
     ]
+    undecided = ""
+    if not judged:
+        having = [machine for machine in machines if machine.runs]
+        enough = saved is not None or len(having) >= LEAST_MACHINES
+        undecided = "baseline" if unknown else "no measures" if not having else "few"
+        if enough and not unknown:
+            undecided = "single"
     return Group(
         alike=alike,
         hosts=tuple(by_host),
-        decided=bool(usual),
+        decided=bool(judged),
+        undecided=undecided,
+        judged=len(judged),
         single_runs=tuple(single),
         spreads=tuple(_spread(measure, machines, usual, tested) for measure in _measures(machines)),
         outliers=tuple(
@@ -478,6 +509,7 @@ def _spread(
         logarithmic,
         None if variance is None else math.sqrt(variance),
         tested.get(measure, 0),
+        sum(len(machine.runs.get(measure, ())) == 1 for machine in machines),
         tuple(values),
     )
 
@@ -498,6 +530,8 @@ def reasons(
         machines: Those that differ.
         others: How often each value of each fact is among the others.
         count: How many others there are.
+
+    A fact that has a value of its own on many of the others, such as a name, separates less well.
     """
     if not count:
         return []
@@ -509,6 +543,8 @@ def reasons(
         value, number = values.most_common(1)[0] if values else ("-", 0)
         number = number or len(machines) - values.total()
         elsewhere = theirs[value] if value != "-" else count - theirs.total()
+        single = sum(times == 1 for times in theirs.values())
+        elsewhere = max(elsewhere, single if single > 1 else 0)
         separation = number / len(machines) - elsewhere / count
         if separation >= _LEAST_SEPARATION:
             usual = theirs.most_common(1)[0][0] if theirs.total() else "-"

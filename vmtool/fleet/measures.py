@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.stats import median_slope
 from vmtool.units import GIB, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Numbers are measures if their names end so.
-_UNITS: Final = ("_ns", "_per_s", "_bytes", "per_cycle")
+_UNITS: Final = ("_ns", "_per_s", "_bytes")
 #: Of a summary, only these: the others follow from them or are single samples.
 _SUMMARY: Final = frozenset({"median_ns", "p99_ns"})
 #: What names an element of a list.
@@ -25,10 +26,17 @@ _SKIPPED: Final = frozenset(
         *("checks", "verdicts", "accidents", "failures", "warnings", "areas", "reservations"),
         *("wall_ns", "overhead_ns", "resident_before_bytes", "resident_after_bytes", "order"),
         *("total_bytes", "trace", "index", "findings", "processes", "steps", "base"),
+        # Chosen by the plan, or read elsewhere in this file.
+        *("peak_committed_bytes", "slopes", "memory", "process", "trends"),
+        *("interval_ns", "areas_read_ns", "areas_age_ns"),
     }
 )
 #: What a document has of all runs together although it has it of each run.
 _OF_RUNS: Final = frozenset({"methods", "scaling", "runs"})
+#: Checkpoints of one run that its leak slopes use: the pairs of more cost too much.
+_SLOPE_POINTS: Final = 16
+#: What ``inspect`` counts beside bytes.
+_COUNTED: Final = ("areas", "threads", "descriptors")
 #: Facts that change from moment to moment, or that no two machines share.
 _VOLATILE: Final = frozenset(
     {
@@ -86,34 +94,114 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Machin
     conditions = document.get("conditions")
     if isinstance(conditions, Mapping) and isinstance(conditions.get("host"), str):
         host = str(conditions["host"])
-    prefix = ".".join([kind.removeprefix("vmtool."), *_plan(document.get("settings"))])
-    runs = document.get("runs")
-    if isinstance(runs, list) and runs:
-        found = tuple(dict(_measures(run, prefix)) for run in runs if isinstance(run, Mapping))
-        # What is of all runs together, such as leak slopes, is known once.
-        of_all = {key: value for key, value in document.items() if key not in _OF_RUNS}
-        found = (*found, dict(_measures(of_all, prefix)))
-    else:
-        found = (dict(_measures(document, prefix)),)
+    name = kind.removeprefix("vmtool.")
+    runs = _runs(document, name)
+    for part in _parts(document):
+        runs += _runs(part, name)
     return MachineReading(
         host,
         source,
         kind,
         str(document.get("vmtool")),
         dict(_facts(document)),
-        found,
+        tuple(run for run in runs if run),
         tuple(_failed(document)),
     )
+
+
+def _parts(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the runs of stress that ``check`` made, one for each kind of memory."""
+    for part in _mappings(document.get("memory")):
+        if isinstance(part.get("stress"), Mapping):
+            yield part["stress"]
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    return (item for item in value if isinstance(item, Mapping)) if _is_list(value) else iter(())
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _runs(document: Mapping[str, Any], name: str) -> list[dict[str, float]]:
+    """Return the measures of each run, and then those of all runs together, known once."""
+    prefix = ".".join([name, *_plan(document.get("settings"))])
+    if name == "inspect":
+        return [dict(_process(document, prefix))]
+    runs = list(_mappings(document.get("runs")))
+    found = [dict(_measures(run, prefix)) for run in runs]
+    slopes = _run_slopes(document, prefix)
+    for run, made in zip(runs, found, strict=True):
+        made.update(slopes.get(run.get("index"), {}))
+    of_all = {key: value for key, value in document.items() if not (runs and key in _OF_RUNS)}
+    once = dict(_measures(of_all, prefix))
+    if not (runs and slopes):
+        for slope in _mappings(document.get("slopes")):
+            at, value = f"{prefix}.{slope.get('counter')}.per_cycle", slope.get("per_cycle")
+            if isinstance(value, (int, float)):
+                grown = slope.get("grown", 0) > slope.get("floor", 0)
+                once[at] = max(once.get(at, 0.0), float(value) if grown else 0.0)
+    return [*found, once]
+
+
+def _process(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    """Yield what a process used at last, and how fast that grew."""
+    process = document.get("process")
+    if isinstance(process, Mapping):
+        prefix = f"{prefix}.{process.get('name')}"
+    samples = list(_mappings(document.get("samples")))
+    for key, value in samples[-1].items() if samples else ():
+        if isinstance(value, int) and (key.endswith("_bytes") or key in _COUNTED):
+            yield f"{prefix}.{key}", float(value)
+    for trend in _mappings(document.get("trends")):
+        if isinstance(trend.get("per_second"), (int, float)):
+            grown = float(trend["per_second"]) if trend.get("grows") else 0.0
+            yield f"{prefix}.{trend.get('counter')}.per_s", grown
+
+
+def _run_slopes(document: Mapping[str, Any], prefix: str) -> dict[Any, dict[str, float]]:
+    """Return the leak slope of each counter in each run: that of the worker that grew fastest.
+
+    Growth that stress never calls a leak, the heap of an interpreter that warms up, is 0.
+    """
+    slopes = _mappings(document.get("slopes"))
+    floors = {str(slope.get("counter")): slope.get("floor", 0) for slope in slopes}
+    series: dict[tuple[Any, Any, str], list[tuple[float, float]]] = {}
+    for point in _mappings(document.get("checkpoints")):
+        process, cycle = point.get("process"), point.get("cycle")
+        if isinstance(process, Mapping) and isinstance(cycle, int):
+            for counter in floors.keys() & process.keys():
+                if isinstance(process[counter], int):
+                    at = (point.get("run", 0), point.get("worker"), counter)
+                    series.setdefault(at, []).append((cycle, process[counter]))
+    found: dict[Any, dict[str, float]] = {}
+    for (run, _, counter), points in series.items():
+        if len(points) < 3:
+            continue
+        every = -(-len(points) // _SLOPE_POINTS)
+        slope = median_slope([points[::every]])
+        grown = slope * (points[-1][0] - points[0][0]) > floors[counter]
+        name = f"{prefix}.{counter}.per_cycle"
+        measures = found.setdefault(run, {})
+        measures[name] = max(measures.get(name, 0.0), slope if grown else 0.0)
+    return found
 
 
 def _failed(document: Mapping[str, Any]) -> Iterator[str]:
     outcome = document.get("outcome")
     if isinstance(outcome, str) and outcome not in {"complete", "passed"}:
         yield f"outcome {outcome}"
-    checks = document.get("checks")
-    for check in checks if isinstance(checks, list) else ():
-        if isinstance(check, Mapping) and check.get("outcome") == "failed":
-            yield str(check.get("name"))
+    if document.get("complete") is False:
+        yield "incomplete"
+    places = [document, *_mappings(document.get("memory")), *_mappings(document.get("backings"))]
+    for place in places:
+        for check in _mappings(place.get("checks")):
+            if check.get("outcome") == "failed":
+                yield str(check.get("name"))
+    for finding in _mappings(document.get("findings")) if "passed" in document else ():
+        if finding.get("rating") == "problem":
+            yield str(finding.get("kind"))
 
 
 def _plan(settings: Any) -> Iterator[str]:
@@ -138,6 +226,9 @@ def _measures(value: Any, path: str) -> Iterator[tuple[str, float]]:
             elif isinstance(item, (int, float)):
                 if key.endswith(_UNITS) and not isinstance(item, bool):
                     yield f"{path}.{key}", float(item)
+                elif key == "reached" and value.get("outcome") == "found":  # of ``limits``
+                    unit = "" if ".mappings." in path else "_bytes"
+                    yield f"{path}.reached{unit}", float(item)
             elif isinstance(item, (Mapping, list)):
                 # Lists are named by their elements.
                 yield from _measures(item, path if isinstance(item, list) else f"{path}.{key}")
@@ -163,7 +254,7 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if key not in _VOLATILE:
+            if key not in _VOLATILE and (path, key) != ("system", "vmtool"):  # said already
                 yield from _flat(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list):
         for at, item in enumerate(value):

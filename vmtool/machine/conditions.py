@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from vmtool.machine.files import Files
 
 _CPU: Final = "/sys/devices/system/cpu"
+#: Settings of the kernel that change what committing and releasing cost.
+_SYSCTLS: Final = (
+    *("vm.swappiness", "vm.min_free_kbytes", "vm.watermark_scale_factor", "vm.zone_reclaim_mode"),
+    *("vm.compaction_proactiveness", "kernel.numa_balancing"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,10 @@ class Conditions:
         idle_share: The part of all processors' time that was idle during the run, from 0 to 1.
         cpu_governor: Of the first processor, such as ``performance``.
         mitigations: What the kernel does about each vulnerability that this processor has.
+        microcode: The revision of the processor's microcode.
+        nvidia_driver: The version of NVIDIA's kernel module, where it is loaded.
+        distribution: Of this container or machine, such as ``Debian GNU/Linux 13 (trixie)``.
+        sysctls: Settings of the kernel that change what committing and releasing cost.
     """
 
     started: str
@@ -38,6 +47,10 @@ class Conditions:
     idle_share: float | None = None
     cpu_governor: str | None = None
     mitigations: Mapping[str, str] = field(default_factory=dict)
+    microcode: str | None = None
+    nvidia_driver: str | None = None
+    distribution: str | None = None
+    sysctls: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Times(NamedTuple):
@@ -68,7 +81,6 @@ class ConditionsWatch:
         """Return the conditions of the time since this was made."""
         after = _cpu_times()
         total = after.total - self._before.total
-        governor = self._files.read(f"{_CPU}/cpu0/cpufreq/scaling_governor")
         return Conditions(
             started=self._started,
             host=self._host,
@@ -76,9 +88,28 @@ class ConditionsWatch:
             load_average=self._load,
             # Shorter than a clock tick of the kernel, nothing was counted.
             idle_share=round((after.idle - self._before.idle) / total, 3) if total > 0 else None,
-            cpu_governor=None if governor is None else governor.strip() or None,
+            cpu_governor=self._line(f"{_CPU}/cpu0/cpufreq/scaling_governor"),
             mitigations=self._mitigations(),
+            microcode=self._entry("/proc/cpuinfo", "microcode", ":"),
+            nvidia_driver=self._line("/sys/module/nvidia/version"),
+            distribution=self._entry("/etc/os-release", "PRETTY_NAME", "="),
+            sysctls={
+                name: value
+                for name in _SYSCTLS
+                if (value := self._line(f"/proc/sys/{name.replace('.', '/')}")) is not None
+            },
         )
+
+    def _line(self, path: str) -> str | None:
+        return (self._files.read(path) or "").strip() or None
+
+    def _entry(self, path: str, name: str, separator: str) -> str | None:
+        """Return the first value of *name* in a file of lines, without quotes."""
+        for line in (self._files.read(path) or "").splitlines():
+            key, found, value = line.partition(separator)
+            if found and key.strip() == name:
+                return value.strip().strip('"') or None
+        return None
 
     def _mitigations(self) -> dict[str, str]:
         folder = f"{_CPU}/vulnerabilities"

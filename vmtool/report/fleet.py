@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 _SHOWN: Final = 20
 _BARS: Final = 24
 _MOST_VALUES: Final = 6
+#: Why a group was not judged, by what its ``undecided`` says.
+_UNDECIDED: Final = {
+    "few": "fewer than 8 machines that are alike",
+    "single": "this takes 2 runs or more of each machine",
+    "baseline": "the baseline has no machines like these",
+    "no measures": "the results have no measures",
+}
 
 
 def to_text(result: FleetResult, console: Console, *, everything: bool = False) -> None:
@@ -66,23 +73,36 @@ def answer_text(result: FleetResult) -> str:
     """Return the answer in a sentence."""
     hosts = sorted({each.host for group in result.groups for each in group.outliers})
     splits = sum(bool(group.splits) for group in result.groups)
-    text = "" if result.complete else "interrupted: "
+    judged = sum(group.judged for group in result.groups)
+    parts = []
     if result.failed:
-        text += f"failed checks on {_named(result.failed)}; "
-    if not any(group.decided for group in result.groups):
-        text += "not decided: fewer than 8 machines that are alike, with 2 runs or more each"
-    elif hosts:
-        text += f"{len(hosts)} of {count_of(result.machines, 'machine')} differ: {_named(hosts)}"
-        if len(hosts) == 1:
-            text = text.replace("differ:", "differs:")
-    elif splits:
-        text += f"no single machine differs, but {count_of(splits, 'group')} in two parts"
-    else:
-        text += f"all {count_of(result.machines, 'machine')} are alike"
+        parts.append(f"failed checks on {_named(result.failed)}")
+    if hosts:
+        verb = "differs" if len(hosts) == 1 else "differ"
+        of = count_of(result.machines, "machine")
+        parts.append(f"{len(hosts):,} of {of} {verb}: {_named(hosts)}")
+    if splits:
+        parts.append(f"{count_of(splits, 'group')} {'falls' if splits == 1 else 'fall'} in two")
+    if judged and not hosts and not splits:
+        parts.append(_alike(judged, baseline=result.baseline))
+    if not result.machines:
+        parts.append("no results")
+    elif not judged:
+        why = dict.fromkeys(_UNDECIDED[group.undecided] for group in result.groups)
+        parts.append(f"not decided: {', or '.join(why)}")
+    elif judged < result.machines:
+        parts.append(f"{count_of(result.machines - judged, 'machine')} not decided")
     missing = sum(problem.kind != "checks" for problem in result.problems)
     if missing:
-        text += f"; no result from {count_of(missing, 'source')}"
-    return text
+        parts.append(f"no result from {count_of(missing, 'source')}")
+    return ("" if result.complete else "interrupted: ") + "; ".join(parts)
+
+
+def _alike(judged: int, *, baseline: bool) -> str:
+    if baseline:
+        subject = "the machine is" if judged == 1 else f"all {judged:,} machines are"
+        return f"{subject} like those of the baseline"
+    return f"all {judged:,} machines are alike"
 
 
 def _named(hosts: Sequence[str]) -> str:
@@ -108,26 +128,30 @@ def group_text(group: Group) -> str:
     tested = [spread for spread in group.spreads if spread.tested]
     text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
     if not group.decided:
-        return f"{text}: not decided"
+        return f"{text}: not decided, {_UNDECIDED[group.undecided]}"
     text += f": {count_of(len(tested), 'measure')}"
     scales = sorted(spread.scale for spread in tested if spread.logarithmic)
     if scales:
         text += f", {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
     if group.single_runs:
         text += f"; {count_of(len(group.single_runs), 'machine')} with one run not decided"
+    split = {each.measure for each in group.splits}
+    once = [s for s in group.spreads if s.single and not s.tested and s.measure not in split]
+    if once:
+        text += f"; {count_of(len(once), 'measure')} with one value per machine not decided"
     return text
 
 
 def _findings(result: FleetResult) -> Iterator[str]:
     for group in result.groups:
-        for split in group.splits:
-            yield split_text(split)
+        yield from _split_lines(group)
         for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
             yield from _host_lines(list(found))
 
 
 def _host_lines(outliers: Sequence[Outlier]) -> Iterator[str]:
     first = outliers[0]
+    outliers = sorted(outliers, key=lambda each: not each.measure.endswith("median_ns"))
     text = f"{first.host}: {'; '.join(difference(outlier) for outlier in outliers[:3])}"
     if len(outliers) > 3:
         text += f"; and {count_of(len(outliers) - 3, 'more measure')}"
@@ -150,35 +174,39 @@ def difference(outlier: Outlier) -> str:
     return f"{name} {max(ratio, 1 / ratio):.2f}x {word} ({value_text(name, outlier.value)})"
 
 
-def why_text(reasons: Sequence[Reason]) -> str:
-    """Return which facts separate a machine, or machines, from the others."""
+def why_text(reasons: Sequence[Reason], *, several: bool = False) -> str:
+    """Return which facts separate a machine, or with *several* machines, from the others."""
+    them = "them" if several else "it"
     unique = [reason for reason in reasons if reason.separation > 1 - 1e-9]
     if len(unique) == 1:
         reason = unique[0]
-        return (
-            f"The only fact that it does not share: {reason.fact} {reason.value}"
-            f" (others: {reason.usual})"
-        )
+        which = "that separates them" if several else "that it does not share"
+        return f"The only fact {which}: {reason.fact} {reason.value} (others: {reason.usual})"
     if not reasons:
-        return "No recorded fact separates it from the others"
+        return f"No recorded fact separates {them} from the others"
     shown = [f"{r.fact} {r.value} (mostly {r.usual})" for r in reasons[:3]]
-    return f"Facts that separate it best: {'; '.join(shown)}"
+    return f"Facts that separate {them} best: {'; '.join(shown)}"
 
 
-def split_text(split: Split) -> str:
-    """Return what a split is."""
-    ratio = f"{split.high / split.low:.2f}x, " if split.low > 0 else ""
-    fewer = min((split.low_hosts, split.high_hosts), key=len)
-    text = (
-        f"{split.measure} falls into two parts: {len(split.low_hosts)} machines around"
-        f" {value_text(split.measure, split.low)}, {len(split.high_hosts)} around"
-        f" {value_text(split.measure, split.high)} ({ratio}smaller part: {', '.join(fewer[:3])}"
-        f"{', ...' if len(fewer) > 3 else ''})"
-    )
-    if not split.reasons:
-        return f"{text}. No recorded fact separates them"
-    best = split.reasons[0]
-    return f"{text}. What separates them best: {best.fact} {best.value} (others {best.usual})"
+def _split_lines(group: Group) -> Iterator[str]:
+    """Yield a line for each way in which a group falls in two, with the measures that show it."""
+    parts: dict[frozenset[tuple[str, ...]], list[Split]] = {}
+    for split in group.splits:
+        parts.setdefault(frozenset((split.low_hosts, split.high_hosts)), []).append(split)
+    for splits in parts.values():
+        first = splits[0]
+        fewer, more = sorted((first.low_hosts, first.high_hosts), key=len)
+        text = f"two parts, {len(fewer):,} machines ({_named(fewer)}) and {len(more):,}: "
+        text += "; ".join(_split_text(split) for split in splits[:3])
+        if len(splits) > 3:
+            text += f"; and {count_of(len(splits) - 3, 'more measure')}"
+        yield f"{text}. {why_text(first.reasons, several=True)}"
+
+
+def _split_text(split: Split) -> str:
+    low, high = (value_text(split.measure, value) for value in (split.low, split.high))
+    ratio = f" ({split.high / split.low:.2f}x)" if split.low > 0 else ""
+    return f"{split.measure} {low} and {high}{ratio}"
 
 
 def value_text(measure: str, value: float) -> str:
@@ -187,7 +215,12 @@ def value_text(measure: str, value: float) -> str:
         return format_duration(value)
     if measure.endswith("_bytes") and value >= 0:
         return format_size(round(value))
-    return f"{value:,.4g}"
+    if measure.endswith("bytes_per_s"):
+        return f"{format_size(round(value))}/s"
+    if measure.endswith(".per_cycle"):
+        bytes_ = not measure.endswith("mappings.per_cycle")
+        return f"{format_size(round(value)) if bytes_ else f'{value:,.4g}'} per cycle"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _fact_rows(group: Group, *, everything: bool) -> list[tuple[str, str]]:
@@ -300,7 +333,7 @@ def _group_section(group: Group) -> Markup:
     named: dict[str, list[str]] = {}
     for outlier in group.outliers:
         named.setdefault(outlier.measure, []).append(outlier.host)
-    findings = [split_text(split) for split in group.splits]
+    findings = list(_split_lines(group))
     for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
         findings += _host_lines(list(found))
     rows = [

@@ -96,6 +96,7 @@ class Spread:
         logarithmic: Whether it is of logarithms.
         runs_scale: The same from run to run within a machine, or null with one run each.
         tested: Machines that were tested.
+        single: Machines with one value of it, which are not judged by it.
         values: One for each machine of the group, in its order; null where it has none.
     """
 
@@ -105,6 +106,7 @@ class Spread:
     logarithmic: bool
     runs_scale: float | None
     tested: int
+    single: int
     values: tuple[float | None, ...]
 
 
@@ -128,7 +130,10 @@ class Group:
     Attributes:
         alike: The facts that they were grouped by.
         hosts: The machines.
-        decided: Whether there were enough of them, with runs enough, to judge.
+        decided: Whether any of them was judged.
+        undecided: Why none was: ``few`` (fewer alike machines than that takes), ``single`` (one run
+            each), ``baseline`` (the baseline has no such machines) or ``no measures``; else empty.
+        judged: Machines that were judged by a measure or more.
         single_runs: Machines with one run of everything, which are not judged.
         spreads: Every measure.
         outliers: Measures of machines that differ.
@@ -139,6 +144,8 @@ class Group:
     alike: Mapping[str, str]
     hosts: tuple[str, ...]
     decided: bool
+    undecided: str
+    judged: int
     single_runs: tuple[str, ...]
     spreads: tuple[Spread, ...]
     outliers: tuple[Outlier, ...]

@@ -57,7 +57,7 @@ def test_measures_are_named_by_their_place_and_unit():
 
 def test_each_run_of_a_result_is_one_and_the_document_names_the_host():
     runs = [{"index": at, "methods": document(100 + at)["methods"]} for at in range(3)]
-    slopes = [{"counter": "charge", "per_cycle": 0.5}]
+    slopes = [{"counter": "charge", "per_cycle": 0.5, "grown": 9, "floor": 5}]
     found = read_document(
         document(runs=runs, slopes=slopes, conditions={"host": "web1", "uptime_s": 5}), "x", "x"
     )
@@ -66,6 +66,70 @@ def test_each_run_of_a_result_is_one_and_the_document_names_the_host():
     assert medians == [100, 101, 102, None]
     assert found.runs[3] == {"stress.host.64KiB.charge.per_cycle": 0.5}
     assert "uptime_s" not in found.facts
+
+
+def test_a_leak_has_a_slope_in_each_run_and_growth_below_the_floor_is_none():
+    def checkpoints(run, per_cycle):
+        process = [{"charge": 7 + at * per_cycle, "mappings": at // 4} for at in range(20)]
+        return [
+            {"run": run, "worker": 0, "cycle": 10 * at, "process": each}
+            for at, each in enumerate(process)
+        ]
+
+    runs = [{"index": at, "methods": document(100 + at)["methods"]} for at in range(2)]
+    slopes = [
+        {"counter": "charge", "per_cycle": 100.0, "floor": 10_000},
+        {"counter": "mappings", "per_cycle": 0.02, "floor": 16},
+    ]
+    points = checkpoints(0, 1000) + checkpoints(1, 1010)
+    found = read_document(document(runs=runs, slopes=slopes, checkpoints=points), "x", "x")
+    assert [run["stress.host.64KiB.charge.per_cycle"] for run in found.runs] == [100, 101]
+    assert [run["stress.host.64KiB.mappings.per_cycle"] for run in found.runs] == [0, 0]
+
+
+def test_the_runs_of_stress_within_a_check_are_its_runs_and_its_failures_are_named():
+    stress = document(
+        settings={"backing": "cuda:0", "granule_bytes": 2 << 20},
+        runs=[{"index": at, "methods": document(100 + at)["methods"]} for at in range(2)],
+    )
+    memory = [
+        {"backing": "cuda:0", "stress": stress, "checks": [{"name": "x", "outcome": "failed"}]}
+    ]
+    check = {
+        "schema": "vmtool.check",
+        "machine": MACHINE,
+        "passed": False,
+        "safe_bytes": 7,
+        "memory": memory,
+        "findings": [{"kind": "no-swap", "rating": "problem"}, {"kind": "a", "rating": "note"}],
+    }
+    found = read_document(check, "x", "x")
+    assert found.failed == ("x", "no-swap")
+    assert found.runs[0] == {"check.safe_bytes": 7.0}
+    assert [run["check.cuda.2MiB.fixed.commit.median_ns"] for run in found.runs[1:]] == [100, 101]
+
+
+def test_how_far_limits_go_and_what_a_process_uses_are_measures():
+    methods = [{"method": "fixed", "outcome": "found", "reached": 5, "refused": 6}]
+    kinds = [{"kind": kind, "methods": methods} for kind in ("commit", "mappings")]
+    limits = {"schema": "vmtool.limits", "machine": MACHINE, "kinds": kinds}
+    assert read_document(limits, "x", "x").runs == (
+        {"limits.commit.fixed.reached_bytes": 5.0, "limits.mappings.fixed.reached": 5.0},
+    )
+    inspect = {
+        "schema": "vmtool.inspect",
+        "machine": MACHINE,
+        "process": {"name": "vllm", "started_ns": 3},
+        "samples": [{"resident_bytes": 1}, {"resident_bytes": 4, "areas": 2, "at_ns": 9}],
+        "trends": [{"counter": "resident_bytes", "per_second": 3.0, "grows": True}],
+    }
+    assert read_document(inspect, "x", "x").runs == (
+        {
+            "inspect.vllm.resident_bytes": 4.0,
+            "inspect.vllm.areas": 2.0,
+            "inspect.vllm.resident_bytes.per_s": 3.0,
+        },
+    )
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, {"schema": "vmtool.kv-estimate"}, {"schema": 5}])

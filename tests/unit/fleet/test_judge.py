@@ -62,6 +62,7 @@ def test_too_few_machines_or_runs_are_not_decided(machines, runs):
     assert not group.outliers
     assert result.tests == 0
     assert len(group.single_runs) == (machines if runs == 1 else 0)
+    assert group.undecided == ("single" if machines == 30 else "few")
     assert ("thp" in {fact.fact for fact in group.facts}) == (machines > 1)
 
 
@@ -133,6 +134,47 @@ def test_values_that_may_be_negative_are_judged_too():
     assert found.host == "n5"
     assert found.ratio is None
     assert found.value == pytest.approx(4096, abs=10)
+
+
+def test_one_run_of_many_that_grew_is_not_a_leak():
+    fleet = Fleet()
+    for number in range(30):
+        runs = [{"stress.charge.per_cycle": 0.0} for _ in range(5)]
+        if number == 5:
+            runs[2] = {"stress.charge.per_cycle": 9000.0}
+        if number == 6:
+            runs = [{"stress.charge.per_cycle": 9000.0 + at} for at in range(5)]
+        fleet.add(MachineReading(f"n{number}", "", "vmtool.stress", "0", {}, tuple(runs)))
+    assert outliers(judge(fleet)) == {"n6"}
+
+
+def test_a_measure_with_one_value_for_each_machine_is_not_judged():
+    fleet = fleet_of(20)
+    for number in range(20):
+        value = {"limits.commit.fixed.reached_bytes": 5.0 if number else 1.0}
+        facts = {"system.cpu_model": "A"}
+        fleet.add(MachineReading(f"node{number:03}", "", "vmtool.limits", "0", facts, (value,)))
+    (group,) = judge(fleet).groups
+    assert {spread.measure: (spread.tested, spread.single) for spread in group.spreads} == {
+        COMMIT: (20, 0),
+        RATE: (20, 0),
+        "limits.commit.fixed.reached_bytes": (0, 20),
+    }
+
+
+def test_machines_that_a_baseline_does_not_have_are_not_decided():
+    usual = baseline_of(fleet_of(40))
+    fleet = fleet_of(40, slow={1}, facts=lambda _: {"system.cpu_model": "B"})
+    (group,) = judge(fleet, baseline=usual).groups
+    assert (group.decided, group.undecided, group.outliers) == (False, "baseline", ())
+    (one,) = judge(fleet_of(1, runs=1), baseline=usual).groups
+    assert (one.decided, one.undecided) == (False, "single")
+
+
+def test_a_fact_that_every_machine_has_for_itself_is_no_reason():
+    fleet = fleet_of(40, slow={17}, facts=lambda n: {"serial": f"{n}", "thp": str(n == 17)})
+    (group,) = judge(fleet).groups
+    assert [reason.fact for reason in group.outliers[0].reasons] == ["thp"]
 
 
 def test_a_fact_that_is_missing_separates_as_well():
