@@ -105,6 +105,11 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
         (("--dask", "local:0", "--", "doctor"), "local:N"),
         (("--dask", "somewhere", "--", "doctor"), "not an address"),
         (("--dask", "local:2", "--", "fleet"), "cannot be fleet"),
+        (("--dask", "local:2", "--", "stress", "--nope"), "--nope"),
+        (("--dask", "local:2", "--", "stress", "--help"), "asks for help"),
+        (("--dask", "local:2", "--", "stress", "-o", "x.json"), "give -o before"),
+        (("--timeout", "1s", "x.json"), "needs --dask"),
+        (("",), "FILE has an empty value"),
         (("/nowhere/*.json",), "no results there"),
         (("--threshold", "0%", "x"), "--threshold"),
         (("--markdown", "--json", "x"), "exclude"),
@@ -114,6 +119,24 @@ def test_wrong_usage_is_2(vmtool, arguments, words):
     ran = vmtool("fleet", *arguments)
     assert (ran.code, ran.stdout) == (2, "")
     assert words in ran.stderr
+
+
+def test_input_without_a_result_is_2_and_each_source_is_named(vmtool, tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b.json").write_text("not JSON")
+    for more in ((), ("--json",)):
+        ran = vmtool("fleet", str(tmp_path), *more)
+        assert (ran.code, ran.stdout) == (2, "")
+        first, second = ran.stderr.splitlines()
+        assert first.endswith("a.json: is not a result of vmtool")
+        assert "b.json: is not JSON" in second
+
+
+def test_a_fact_that_no_result_has_is_wrong_usage(vmtool, tmp_path):
+    stored(tmp_path)
+    ran = vmtool("fleet", str(tmp_path), "--by", "system.cpu")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "system.cpus" in ran.stderr
 
 
 # ---- Dask -------------------------------------------------------------------------------------
@@ -329,6 +352,7 @@ def test_a_host_that_takes_too_long_is_a_row(vmtool, cluster):
         *("fleet", "--dask", cluster.address, "--timeout", "1ms", "--json", "--", "granularity")
     )
     assert ran.code == 4
+    assert "no host gave a result" in ran.stderr
     assert {problem["kind"] for problem in ran.document["problems"]} == {"timeout"}
     assert len(ran.document["problems"]) == 4
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from vmtool.cli.options import DURATION, FILE, Command, csv_option, html_option, output_options
-from vmtool.cli.output import Output, command_line
+from vmtool.cli.output import Output, command_line, tell
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
     from vmtool.fleet.judge import Fleet
     from vmtool.results.fleet import FleetBaseline, FleetResult
+
+
+#: Commands whose documents have facts about the machine.
+_COMMANDS: Final = (
+    *("stress", "check", "granularity", "doctor", "limits"),
+    *("grow", "inspect", "matrix", "guards", "reserve"),
+)
+#: Problems that are written to stderr where there is no result.
+_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +54,30 @@ class FleetOptions:
     " on this machine, one after the other.",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=DURATION, metavar="TIME", help="Give up on a host after TIME (--dask)."
-)
+    "--timeout", type=DURATION, metavar="TIME",
+    help="Stop waiting for a host after TIME (--dask).",
+)  # fmt: skip
 @click.option(
     "--retries", type=click.IntRange(0), default=1, show_default=True, metavar="N",
-    help="If a worker dies, try N other workers of its host (--dask).",
+    help="If a worker dies, try up to N other workers of its host (--dask).",
 )  # fmt: skip
 @click.option(
     "--by", multiple=True, metavar="FACT",
     help="Compare machines with the same FACT, such as system.kernel; can be given several times."
-    "  [default: processor, its number, RAM and GPU]",
+    "  [default: processor model, number of processors, RAM and GPU]",
 )  # fmt: skip
 @click.option(
     "--threshold", default="10%", show_default=True, metavar="PERCENT",
-    help="The smallest difference that counts.",
+    help="Ignore differences below PERCENT.",
 )  # fmt: skip
 @click.option(
     "--baseline", type=click.Path(), metavar="FILE",
-    help="Judge machines by what FILE, written by --save, has as usual.",
+    help="Compare machines with FILE, which --save wrote, instead of with each other.",
 )  # fmt: skip
 @click.option(
-    "--save", type=FILE, metavar="FILE", help="Also write what is usual here, for --baseline."
-)
+    "--save", type=FILE, metavar="FILE",
+    help="Also write what is usual for these machines, for --baseline.",
+)  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show every machine and every problem.")
 @csv_option("every machine and measure")
 @html_option
@@ -120,8 +132,28 @@ def _check(options: FleetOptions) -> None:
         raise UsageError("give files, or --dask and a command, not both")
     if options.dask is None and not options.files:
         raise UsageError("no results", hint="give files, or --dask ADDRESS -- COMMAND")
-    if options.arguments and options.arguments[0] == "fleet":
-        raise UsageError("the command after -- cannot be fleet")
+    if options.dask is None and options.timeout is not None:
+        raise UsageError("--timeout needs --dask")
+    if options.arguments:
+        _check_command(options.arguments)
+
+
+def _check_command(arguments: tuple[str, ...]) -> None:
+    """Parse the command that hosts will run, so that they are not asked for what is wrong usage."""
+    name, *rest = arguments
+    if name not in _COMMANDS:
+        raise UsageError(
+            f"the command after -- cannot be {name}", hint=f"use one of {', '.join(_COMMANDS)}"
+        )
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    if not {"-h", "--help"}.isdisjoint(own):
+        raise UsageError("the command after -- asks for help", hint=f"vmtool {name} --help")
+    module = import_module(f"vmtool.cli.{name}")
+    parsed = module.command.make_context(f"vmtool {name}", [*own, "--json"])
+    if parsed.params.get("path", "-") != "-":
+        raise UsageError(
+            "-o of the command after -- would write on its host", hint="give -o before the --"
+        )
 
 
 def _run(options: FleetOptions, output: Output) -> int:
@@ -142,6 +174,9 @@ def _run(options: FleetOptions, output: Output) -> int:
 
         _gather(options, fleet, stop)
         complete = not interruption.requested
+    if complete and not fleet.results and options.dask is None:
+        return _no_results(fleet)
+    _check_facts(options, fleet)
     result = judge(
         fleet, by=options.by, threshold=options.threshold, baseline=baseline, complete=complete
     )
@@ -153,8 +188,30 @@ def _run(options: FleetOptions, output: Output) -> int:
         output.notice("interrupted; the result is of what was gathered until then")
         return ExitCode.INTERRUPTED
     if not fleet.results:
+        tell("vmtool: error: no host gave a result")
         return ExitCode.UNAVAILABLE
     return ExitCode.CHECK_FAILED if result.outliers or result.failed else ExitCode.DONE
+
+
+def _no_results(fleet: Fleet) -> ExitCode:
+    """Say what is wrong with each file, as nothing is right."""
+    for problem in fleet.problems[:_SHOWN]:
+        tell(f"vmtool: error: {problem.source}: {problem.problem}")
+    if len(fleet.problems) > _SHOWN:
+        tell(f"vmtool: error: and {len(fleet.problems) - _SHOWN:,} more without a result")
+    return ExitCode.USAGE
+
+
+def _check_facts(options: FleetOptions, fleet: Fleet) -> None:
+    known = {fact for machine in fleet.machines.values() for fact in machine.facts}
+    for name in options.by:
+        if name not in known and known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known) or ["system.kernel"]
+            raise UsageError(
+                f"--by {name}: no result has this fact", hint=f"such as {', '.join(near)}"
+            )
 
 
 def _gather(options: FleetOptions, fleet: Fleet, stop: Callable[[], bool]) -> None:

@@ -261,4 +261,5 @@ def _write(path: str, write: Callable[[IO[str]], object]) -> None:
         click.get_current_context().ensure_object(list).append(path)
         where = "stdout" if path == "-" else path
         tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
-        tell("  hint: use -o FILE on another disk, and run again")
+        option = "use -o FILE" if path == "-" else "give a file"
+        tell(f"  hint: {option} on another disk, and run again")
