@@ -107,8 +107,10 @@ def _empty(param: click.Parameter | None) -> str:
     """Return what is wrong with an empty value, as of a variable that is not set."""
     if param is None:
         return "a file's name is empty"
-    name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-    return f"{name} has an empty value"
+    if isinstance(param, click.Option):
+        return f"{param.opts[0]} has an empty value"
+    # An argument's metavar may say more than its name.
+    return f"{str(param.name).removesuffix('s').upper()} has an empty value"
 
 
 def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
