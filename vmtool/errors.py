@@ -52,7 +52,8 @@ class InputError(UsageError):
     def __init__(
         self, path: str, message: str, *, field: str | None = None, hint: str | None = None
     ) -> None:
-        where = f"{path}: {field}" if field else path
+        name = "standard input" if path == "-" else path
+        where = f"{name}: {field}" if field else name
         super().__init__(f"{where}: {message}", hint=hint)
         self.path = path
         self.field = field

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vmtool.cli.kv_options import EstimateOptions, EstimateRequest
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.sglang import SglangResult
+    from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import ComparisonRow
@@ -120,14 +121,24 @@ estimate_options: Final = option_group(
         click.option(
             "--overhead",
             metavar="SIZE|PERCENT",
-            help="Subtract the engine's other memory.  [default: 8% of a named device with"
-            " --as vllm, else nothing]",
+            help="Subtract the engine's other memory.  [default: of a named device 8% with --as vllm,"
+            " a tenth of what the weights leave with --as trtllm; else nothing]",
         ),
         click.option(
             "--in-flight",
             type=COUNT,
             metavar="TOKENS",
             help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm and 512 with --as llama.cpp.",
+        ),
+        click.option(
+            "--draft-tokens",
+            type=click.IntRange(0, 1024),
+            default=0,
+            help="Tokens of a draft: the model's MTP layers are counted, and as vllm or llama.cpp"
+            " more of each state.",
+        ),
+        click.option(
+            "--draft-model", metavar="MODEL", help="The model of the draft, whose cache is counted."
         ),
         heading="Question",
     ),
@@ -143,7 +154,7 @@ estimate_options: Final = option_group(
         click.option(
             "--block",
             type=COUNT,
-            help="Tokens in a block.  [default: 16; 1 with --as sglang]",
+            help="Tokens in a block.  [default: 16; 1 with --as sglang, 32 with --as trtllm]",
         ),
         click.option(
             "--waste",
@@ -162,8 +173,8 @@ estimate_options: Final = option_group(
             "--as",
             "engine",
             metavar="ENGINE",
-            help="Print what vllm, llama.cpp or sglang would log for the same pool; vllm@0.20 is an"
-            " older version.",
+            help="Print what vllm, llama.cpp, sglang or trtllm would log for the same pool; vllm@0.20"
+            " is an older version.",
         ),
         click.option(
             "--state-blocks",
@@ -180,12 +191,6 @@ estimate_options: Final = option_group(
         click.option("--kernel-block", type=COUNT, help="vLLM: the attention kernel's block."),
         click.option("--blocks", type=COUNT, help="vLLM: blocks of the pool, whatever the budget."),
         click.option(
-            "--draft-tokens",
-            type=click.IntRange(0, 1024),
-            default=0,
-            help="Tokens of a draft, for which vLLM and llama.cpp keep more of each state.",
-        ),
-        click.option(
             "--unified",
             is_flag=True,
             help="llama.cpp: all sequences share one buffer of --context tokens.",
@@ -197,6 +202,11 @@ estimate_options: Final = option_group(
             "--flash-attention/--no-flash-attention",
             default=True,
             help="llama.cpp: without, V of each layer is as wide as the widest.",
+        ),
+        click.option(
+            "--attention-windows",
+            is_flag=True,
+            help="TensorRT-LLM: max_attention_window has the windows of the model's layers.",
         ),
         heading="As an engine",
     ),
@@ -339,11 +349,13 @@ def _refuse_large_weights(question: Question) -> None:
     budget = question.budget
     if budget is None or budget.weights_bytes <= budget.total_bytes or not budget.weights_origin:
         return
+    from vmtool.report.kv_estimate import weights_text
     from vmtool.units import format_size
 
+    geometry = question.geometry
+    what = weights_text(budget, geometry.tp * geometry.pp)
     raise RefusedError(
-        f"the weights, {format_size(budget.weights_bytes)} a rank ({budget.weights_origin}), are"
-        f" more than the budget of {format_size(budget.total_bytes)}",
+        f"the weights ({what}) are more than the budget of {format_size(budget.total_bytes)}",
         hint="use more ranks (--tp), --weights with what is loaded, or --weights none",
     )
 
@@ -363,7 +375,7 @@ def _engine(request: EstimateRequest, output: Output) -> None:
 
 def _engine_result(
     request: EstimateRequest, question: Question
-) -> VllmResult | SglangResult | LlamaCppResult:
+) -> VllmResult | SglangResult | LlamaCppResult | TrtllmResult:
     """Return what the engine of ``--as`` makes of *question*."""
     from vmtool.kv.engines import find_engine
 
@@ -390,6 +402,13 @@ def _engine_result(
         # SGLang's own page is one token, where nobody gives another size.
         slots = options.sequences if options.sequences > 1 else None
         return as_sglang(question, SglangSettings(options.block or 1, slots))
+    if name == "trtllm":
+        from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm
+
+        longest = TrtllmSettings(
+            question.length, options.block or 32, options.draft_tokens, options.attention_windows
+        )
+        return as_trtllm(question, longest, version)
     from vmtool.kv.engines.llamacpp import as_llamacpp
 
     return as_llamacpp(
@@ -398,6 +417,7 @@ def _engine_result(
         swa_full=options.swa_full,
         flash_attention=options.flash_attention,
         rollback=options.draft_tokens,
+        draft=request.draft,
     )
 
 
@@ -427,6 +447,7 @@ def _compare(request: EstimateRequest, output: Output) -> None:
 def _row(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
     """Return one row; what a combination cannot do is a result, an unknown name is not."""
     from vmtool.kv.engines.llamacpp import LlamaCppResult
+    from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import answer_of, need_of
     from vmtool.kv.estimate_result import ComparisonRow
@@ -483,6 +504,8 @@ def _row(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
             engine_tokens=made.tokens_newer,
             engine_sequences=int(made.concurrency * 100),
         )
+    if isinstance(made, TrtllmResult):
+        return replace(row, engine_tokens=made.tokens, engine_sequences=made.sequences * 100)
     return replace(row, engine_tokens=made.pool.max_total_num_tokens)
 
 

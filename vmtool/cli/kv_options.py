@@ -24,6 +24,8 @@ GIVEN: Final = "as given"
 KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
 #: What vLLM leaves of a device by default: 1 - ``gpu_memory_utilization``.
 _VLLM_OVERHEAD: Final = Fraction(8, 100)
+#: What TensorRT-LLM leaves of what is free: 1 - ``free_gpu_memory_fraction``.
+_TRTLLM_OVERHEAD: Final = Fraction(1, 10)
 _LARGEST_GRANULE: Final = 1 << 40
 _LARGEST_COUNT: Final = 1 << 48
 _PART_OF: Final = re.compile(r"\s*([\d.]+\s*%)\s*of\s+(.+)", re.IGNORECASE | re.DOTALL)
@@ -98,6 +100,8 @@ class EstimateOptions(ModelOptions):
     state_blocks: str = "none"
     batch_tokens: int | None = None
     draft_tokens: int = 0
+    draft_model: str | None = None
+    attention_windows: bool = False
     kernel_block: int | None = None
     blocks: int | None = None
     unified: bool = False
@@ -151,11 +155,12 @@ def read_memory(text: str) -> ChosenMemory:
         if not count:
             raise UsageError(f"--budget {text!r}: there must be at least one device")
         one = read_memory(match[2])
-        return replace(one, count=count, origin=f"{one.origin}, {count} devices")
+        return replace(one, count=count)
     if match := _PART_OF.fullmatch(text):
         part = _part(match[1], text)
         whole = read_memory(match[2])
-        name = match[2].strip() if whole.origin == GIVEN else whole.origin
+        name = whole.origin.removeprefix("all of ")
+        name = match[2].strip() if whole.origin == GIVEN else name
         total = int(whole.total_bytes * part)
         return ChosenMemory(total, f"{match[1].strip()} of {name}", whole.count, is_device=True)
     name = text.strip().lower()
@@ -270,7 +275,7 @@ def _own_weights(options: ModelOptions) -> tuple[int, str]:
         from vmtool.kv.sources.builtin import published_bytes
 
         nbytes = published_bytes(name.lower())
-        return (0, "") if nbytes is None else (nbytes, "as published, about")
+        return (0, "") if nbytes is None else (nbytes, "as published")
     if name != "-" and os.path.lexists(name):
         from vmtool.kv.weights import bytes_beside
 
@@ -289,6 +294,7 @@ class EstimateRequest:
         memory: What ``--budget`` names, or ``None``.
         waste_threshold: A part of what is committed.
         stages: The layers of each stage, or ``None`` to divide them evenly.
+        draft: The model of ``--draft-model``, or ``None``.
     """
 
     options: EstimateOptions
@@ -296,6 +302,7 @@ class EstimateRequest:
     memory: ChosenMemory | None
     waste_threshold: Fraction
     stages: tuple[int, ...] | None
+    draft: ModelGeometry | None = None
 
     @property
     def tp(self) -> int:
@@ -334,16 +341,25 @@ class EstimateRequest:
             nbytes, origin = 0, ""  # what engines log is the memory of their cache
         elif options.weights in (None, "auto"):
             nbytes, origin = _own_weights(options)
+            if origin and options.draft_model is not None:
+                drafts, known = _own_weights(ModelOptions(options.draft_model))
+                nbytes += drafts
+                origin += "" if known else ", without the draft model's"
         else:
             nbytes, origin = _weights(options.weights)
-        reserve = options.reserve + self._overhead(memory)
-        return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
+        reserve = options.reserve + self._overhead(memory, -(-nbytes // ranks))
+        of = memory.origin
+        if (memory.count or 1) > 1:
+            of += f", {memory.count} of which hold one copy of the model"
+        return Budget(memory.total_bytes, of, -(-nbytes // ranks), reserve, origin)
 
-    def _overhead(self, memory: ChosenMemory) -> int:
+    def _overhead(self, memory: ChosenMemory, weights: int) -> int:
         text = self.options.overhead
         if text is None:
             if memory.is_whole and self.options.engine_name == "vllm":
                 return int(memory.total_bytes * _VLLM_OVERHEAD)
+            if memory.is_whole and self.options.engine_name == "trtllm":
+                return max(int((memory.total_bytes - weights) * _TRTLLM_OVERHEAD), 0)
             return 0
         if text.endswith("%"):
             try:
@@ -418,7 +434,7 @@ class EstimateRequest:
         options = replace(self.options, **changes)
         result = replace(self, options=options)
         if "model" in labels:
-            result = replace(result, model=load_model(options))
+            result = replace(result, model=_with_draft(load_model(options), options, self.draft))
         if "budget" in labels:
             result = replace(result, memory=read_memory(labels["budget"]))
         return result
@@ -436,13 +452,29 @@ def read_request(options: EstimateOptions) -> EstimateRequest:
     first = options
     if options.model is None and options.hub is None:
         first = replace(options, model=_first_compared(options.compare))
+    draft = None if options.draft_model is None else load_model(ModelOptions(options.draft_model))
     return EstimateRequest(
         options,
-        load_model(first),
+        _with_draft(load_model(first), options, draft),
         None if options.budget is None else read_memory(options.budget),
         _percent(options.waste),
         _stages(options.pp_layers),
+        draft,
     )
+
+
+def _with_draft(
+    model: ModelGeometry, options: EstimateOptions, draft: ModelGeometry | None
+) -> ModelGeometry:
+    """Return *model* with the layers that predict draft tokens, if there are any."""
+    if draft is not None:
+        return model.with_draft(draft)
+    if not options.draft_tokens:
+        return model
+    count = model.provenance.get("mtp_layers")
+    if count is not None and count.value and not model.mtp_layers:
+        raise UsageError(f"the MTP layers of {model.architecture} are not modelled")
+    return model.with_draft()
 
 
 def load_model(options: ModelOptions) -> ModelGeometry:
@@ -552,10 +584,10 @@ def _check_engine(options: EstimateOptions) -> None:
         ("--batch-tokens", options.batch_tokens is not None, ("vllm",)),
         ("--kernel-block", options.kernel_block is not None, ("vllm",)),
         ("--blocks", options.blocks is not None, ("vllm",)),
-        ("--draft-tokens", options.draft_tokens > 0, ("vllm", "llama.cpp")),
         ("--unified", options.unified, ("llama.cpp",)),
         ("--swa-full", options.swa_full, ("llama.cpp",)),
         ("--no-flash-attention", not options.flash_attention, ("llama.cpp",)),
+        ("--attention-windows", options.attention_windows, ("trtllm",)),
     ):
         if is_set and engine not in engines:
             raise UsageError(f"{flag} goes with --as {' or '.join(engines)} only")

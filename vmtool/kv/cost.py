@@ -80,12 +80,14 @@ class LayerCost:
         indices: Which layers of the model they are.
         tensors: The tensors of each of them.
         states: The states of each of them.
+        draft: Whether they only predict draft tokens.
     """
 
     kind: LayerKind
     indices: tuple[int, ...]
     tensors: tuple[TensorCost, ...]
     states: tuple[StateCost, ...]
+    draft: bool = False
 
     @property
     def count(self) -> int:
@@ -148,6 +150,7 @@ class SequenceCost:
                     for tensor in group.tensors
                 ),
                 tuple(StateCost(s.name, formats.state_bytes(s), s.taps) for s in group.states),
+                group.draft,
             )
             for group in geometry.groups()
         )

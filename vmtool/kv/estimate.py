@@ -344,6 +344,7 @@ def _summary(geometry: ModelGeometry) -> ModelSummary:
         geometry.pp,
         geometry.dcp,
         geometry.assumed,
+        geometry.draft,
     )
 
 
@@ -380,6 +381,7 @@ def _layer(layer: LayerCost) -> LayerBytes:
         layer.cross_bytes,
         max(positions, default=0),
         layer.state_bytes,
+        layer.draft,
     )
 
 

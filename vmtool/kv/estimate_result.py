@@ -60,6 +60,7 @@ class ModelSummary:
         dcp: Ranks that divide the tokens.
         assumed: Whether the architecture is unknown, and taken for standard attention because all of
             its fields are standard.
+        draft: The model that predicts draft tokens, ``MTP`` for layers of its own, or empty.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ModelSummary:
     pp: int
     dcp: int
     assumed: bool
+    draft: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class LayerBytes:
         cross_attention_bytes: Bytes that one keeps of an encoder's output.
         cross_attention_tokens: Positions of that output.
         state_bytes: Bytes of the states of one.
+        draft: Whether they only predict draft tokens.
     """
 
     kind: LayerKind
@@ -114,6 +117,7 @@ class LayerBytes:
     cross_attention_bytes: int
     cross_attention_tokens: int
     state_bytes: int
+    draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)

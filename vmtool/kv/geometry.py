@@ -202,6 +202,7 @@ class Layer:
         tensors: What grows or is capped; empty for layers that keep nothing per token.
         states: What is fixed per sequence.
         shares: For ``SHARED``, the index of the layer whose tensors it reads.
+        draft: Whether it only predicts draft tokens: an MTP layer, or one of a draft model.
     """
 
     index: int
@@ -209,6 +210,7 @@ class Layer:
     tensors: tuple[Tensor, ...] = ()
     states: tuple[StateTensor, ...] = ()
     shares: int | None = None
+    draft: bool = False
 
     @property
     def window(self) -> int | None:
@@ -234,12 +236,14 @@ class LayerGroup:
         tensors: The tensors that each has.
         states: The states that each has.
         indices: Which layers they are.
+        draft: Whether they only predict draft tokens.
     """
 
     kind: LayerKind
     tensors: tuple[Tensor, ...]
     states: tuple[StateTensor, ...]
     indices: tuple[int, ...]
+    draft: bool = False
 
     @property
     def count(self) -> int:
@@ -265,6 +269,8 @@ class ModelGeometry:
         file_format: ``gguf`` or ``onnx`` where the file is one that some engines read in another way.
         assumed: Whether the architecture is not known, and is taken for standard attention because
             all of its fields are standard.
+        mtp_layers: Layers that only predict further tokens, which engines use for draft tokens.
+        draft: The model that predicts draft tokens, ``MTP`` for layers of its own, or empty.
     """
 
     name: str
@@ -279,16 +285,46 @@ class ModelGeometry:
     cache_dtype: str | None = None
     file_format: str = ""
     assumed: bool = False
+    mtp_layers: tuple[Layer, ...] = ()
+    draft: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, with what predicts draft tokens."""
+        return f"{self.name} with {self.draft}" if self.draft else self.name
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return the layers grouped by equal cost, in order of first appearance."""
-        found: dict[tuple[LayerKind, tuple[Tensor, ...], tuple[StateTensor, ...]], list[int]] = {}
+        found: dict[
+            tuple[LayerKind, tuple[Tensor, ...], tuple[StateTensor, ...], bool], list[int]
+        ] = {}
         for layer in self.layers:
-            found.setdefault((layer.kind, layer.tensors, layer.states), []).append(layer.index)
+            key = (layer.kind, layer.tensors, layer.states, layer.draft)
+            found.setdefault(key, []).append(layer.index)
         return tuple(
-            LayerGroup(kind, tensors, states, tuple(indices))
-            for (kind, tensors, states), indices in found.items()
+            LayerGroup(kind, tensors, states, tuple(indices), draft)
+            for (kind, tensors, states, draft), indices in found.items()
         )
+
+    def with_draft(self, model: ModelGeometry | None = None) -> ModelGeometry:
+        """Return the model with the layers that predict draft tokens, and their caches.
+
+        Args:
+            model: The model that predicts them; ``None`` is the MTP layers of this one, if it has any.
+        """
+        added = self.mtp_layers if model is None else model.layers
+        first = len(self.layers)
+        layers = tuple(
+            replace(
+                layer,
+                index=first + i,
+                shares=None if layer.shares is None else first + layer.shares,
+                draft=True,
+            )
+            for i, layer in enumerate(added)
+        )
+        name = "MTP" if model is None else model.name
+        return replace(self, layers=self.layers + layers, draft=name if layers else "")
 
     def shard(
         self, *, tp: int = 1, pp: int = 1, dcp: int = 1, stages: tuple[int, ...] | None = None
@@ -327,8 +363,11 @@ _DEFAULT_WEIGHING_TOKENS = 1 << 17
 def _fullest_stage(
     geometry: ModelGeometry, pp: int, stages: tuple[int, ...] | None = None
 ) -> tuple[Layer, ...]:
-    """Return the pipeline stage that holds most elements at the model's context length."""
-    layers = geometry.layers
+    """Return the pipeline stage that holds most elements at the model's context length.
+
+    The last stage also has the layers that predict draft tokens.
+    """
+    layers = tuple(layer for layer in geometry.layers if not layer.draft)
     if pp > len(layers):
         raise UsageError(f"pp = {pp}: {geometry.name} has only {len(layers)} layers")
     if stages is None:
@@ -355,6 +394,7 @@ def _fullest_stage(
                 )
         divided.append(stage)
         start += count
+    divided[-1] += geometry.layers[len(layers) :]
     n = geometry.context_tokens or _DEFAULT_WEIGHING_TOKENS
     return max(divided, key=lambda stage: sum(layer.elements_held(n) for layer in stage))
 
@@ -404,6 +444,17 @@ def _divide(heads: int, tp: int, what: str, *, replicates: bool) -> int:
         hint="choose a tp that divides the heads"
         + (", or a multiple of them" if replicates else ""),
     )
+
+
+def whole_layer(layers: tuple[Layer, ...]) -> Layer | None:
+    """Return the layer that costs most of those that keep every token and no state, if there is one."""
+    found = [
+        layer
+        for layer in layers
+        if layer.kind in (LayerKind.FULL, LayerKind.MLA)
+        and all(tensor.extent == Extent() for tensor in layer.tensors)
+    ]
+    return max(found, key=lambda layer: layer.elements_held(1), default=None)
 
 
 def pair(kv_heads: int, dim_k: int, dim_v: int, held: Extent | None = None) -> tuple[Tensor, ...]:

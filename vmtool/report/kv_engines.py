@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.kv.engines.sglang import SglangResult
+from vmtool.kv.engines.trtllm import TrtllmResult
 from vmtool.kv.engines.vllm import VllmResult
 from vmtool.report.kv_estimate import both, count_of
 from vmtool.report.table import paragraph, show, verbatim
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from vmtool.kv.engines.llamacpp import LlamaCppResult
 
 
-def to_text(result: VllmResult | SglangResult | LlamaCppResult, console: Console) -> None:
+def to_text(
+    result: VllmResult | SglangResult | LlamaCppResult | TrtllmResult, console: Console
+) -> None:
     """Print the report. Lines of a log are what the user compares, so they are never broken."""
     if isinstance(result, VllmResult):
         parts = _vllm(result)
     elif isinstance(result, SglangResult):
         parts = _sglang(result)
+    elif isinstance(result, TrtllmResult):
+        parts = _trtllm(result)
     else:
         parts = _llamacpp(result)
     show(console, parts)
@@ -82,6 +87,20 @@ def _sglang(result: SglangResult) -> Iterator[RenderableType]:
         yield paragraph(f"SGLang, {versions} versions:")
         for line in lines:
             yield verbatim(f"  {line}")
+
+
+def _trtllm(result: TrtllmResult) -> Iterator[RenderableType]:
+    length = count_of(result.max_seq_len_tokens, "token")
+    yield paragraph(
+        f"{result.model} in TensorRT-LLM {result.engine_version}, {result.format_k}, with"
+        f" {both(result.budget_bytes)} of KV memory on each rank: {count_of(result.tokens, 'token')} in"
+        f" blocks of {result.block_tokens}; room for {count_of(result.sequences, 'request')} of"
+        f" {length}."
+    )
+    if not result.sequences:
+        yield paragraph("TensorRT-LLM shortens the longest request to what the blocks hold.")
+    for line in result.log_lines:
+        yield verbatim(f"  {line}")
 
 
 def _llamacpp(result: LlamaCppResult) -> Iterator[RenderableType]:

@@ -105,9 +105,11 @@ def _parts(result: EstimateResult, *, packing: bool) -> Iterator[RenderableType]
 
 def _headline(result: EstimateResult) -> str:
     name = result.model.name
+    if result.model.draft:
+        name += f" with {result.model.draft}"
     if result.budget is None:
         return f"{name}: {_cost_answer(result)}"
-    have = f"{format_size(result.budget.kv_bytes)} of KV memory"
+    have = f"{format_size(result.budget.kv_bytes)} of KV memory{_per_rank(result)}"
     if result.budget.weights_bytes:
         weights = format_size(result.budget.weights_bytes)
         have += f", after {weights} of weights,"
@@ -120,7 +122,7 @@ def _headline(result: EstimateResult) -> str:
             f" {result.policy} on {format_size(result.granule_bytes)} granules."
         )
     if result.sequences > 1:
-        return f"{name}: {_fit_answer(result.need, answer.max_sequences, have.rstrip(','))}"
+        return f"{name}: {_fit_answer(result, answer.max_sequences, have.rstrip(','))}"
     text = f"{name}: {have} holds {_length(answer.max_tokens)}"
     if answer.max_tokens.fits is not None:
         text += " in one sequence"
@@ -165,16 +167,21 @@ def _need_text(result: EstimateResult, need: Need) -> str:
     model = result.model
     if (model.tp, model.pp) != (1, 1):
         ranks = f"tp {model.tp}" + (f", pp {model.pp}" if model.pp > 1 else "")
-        text += f" ({format_size(need.rank_bytes)} a rank at {ranks})"
+        text += f" ({format_size(need.rank_bytes)} per rank at {ranks})"
     return text
 
 
-def _fit_answer(need: Need, many: Capacity, have: str) -> str:
+def _per_rank(result: EstimateResult) -> str:
+    return " per rank" if result.model.tp * result.model.pp > 1 else ""
+
+
+def _fit_answer(result: EstimateResult, many: Capacity, have: str) -> str:
+    need = result.need
     fits = "fit in" if need.fits else "do not fit in"
     length = count_of(need.context_tokens, "token")
     return (
         f"{count_of(need.sequences, 'sequence')} of {length} {fits} {have}: they need"
-        f" {format_size(need.rank_bytes)} a rank, and {count_of(many.fits, 'sequence')}"
+        f" {format_size(need.rank_bytes)}{_per_rank(result)}, and {count_of(many.fits, 'sequence')}"
         f" {'fits' if many.fits == 1 else 'fit'}."
     )
 
@@ -206,7 +213,7 @@ def _facts(result: EstimateResult) -> list[tuple[str, str]]:
     length = result.context_tokens
     rows = []
     if result.budget is not None:
-        rows.append(("memory", _budget_text(result.budget)))
+        rows.append(("memory", _budget_text(result.budget, model.tp * model.pp)))
     if (model.tp, model.pp, model.dcp) != (1, 1, 1):
         ranks = f"tp {model.tp}, pp {model.pp}, dcp {model.dcp}"
         rows.append(("rank", f"{ranks}: everything here is for the fullest rank"))
@@ -216,11 +223,11 @@ def _facts(result: EstimateResult) -> list[tuple[str, str]]:
         *(("layers" if i == 0 else "", _layer_text(item)) for i, item in enumerate(result.layers)),
     ]
     assumed = "; vmtool's own choice of a length, as neither the model nor --context states one"
-    average = f"{sequence.at_context_bytes / length:,.1f} B on average"
+    whole = sequence.at_context_bytes % length == 0
+    average = f"{sequence.at_context_bytes / length:,.{0 if whole else 1}f} B on average"
     packed = (
-        f"{result.policy} on granules of {format_size(result.granule_bytes)}:"
-        f" {both(answer.committed_bytes)} committed at that length,"
-        f" {both(answer.wasted_bytes)} wasted, {format_size(answer.reserved_bytes)} reserved"
+        f"{format_size(answer.committed_bytes)} committed, {format_size(answer.wasted_bytes)} wasted"
+        f" ({result.policy}, {format_size(result.granule_bytes)} granules)"
     )
     rows += [
         (
@@ -230,10 +237,11 @@ def _facts(result: EstimateResult) -> list[tuple[str, str]]:
         ("next token", f"{both(sequence.next_token_bytes)}, {average}"),
         ("packing", packed),
     ]
-    if answer.max_tokens is not None:
+    # The first line has both; here is only what limits them, if it is not the budget.
+    if answer.max_tokens is not None and answer.max_tokens.limit is not Limit.BUDGET:
         text = f"{count_of(answer.max_tokens.fits, 'token')}; {why(answer.max_tokens)}"
         rows.append(("max tokens", text))
-    if answer.max_sequences is not None:
+    if answer.max_sequences is not None and answer.max_sequences.limit is not Limit.BUDGET:
         text = f"{_sequences(answer.max_sequences, result)}; {why(answer.max_sequences)}"
         rows.append(("max sequences", text))
     if answer.max_tokens_each is not None and result.sequences > 1:
@@ -254,8 +262,7 @@ _ORIGINS: Final = {
     FormatOrigin.CHECKPOINT: "as the checkpoint's quantization says",
     FormatOrigin.MODEL: "the model's own",
     FormatOrigin.SERVED: "as vLLM serves models of fp32 (llama.cpp: fp16)",
-    FormatOrigin.ASSUMED: "assumed, as the type is not stated: vLLM takes that of the weights,"
-    " llama.cpp fp16",
+    FormatOrigin.ASSUMED: "assumed: vLLM takes the type of the weights, llama.cpp fp16",
     FormatOrigin.ENGINE: "the engine's default",
 }
 
@@ -263,7 +270,7 @@ _ORIGINS: Final = {
 def _sequence_text(sequence: SequenceBytes) -> str:
     text = f"{both(sequence.fixed_bytes)} + {slope_text(sequence)}"
     if sequence.saturation_tokens:
-        text += f", from {sequence.saturation_tokens:,} tokens on, when every window is full"
+        text += f", once its windows are full ({sequence.saturation_tokens:,} tokens)"
     return text
 
 
@@ -278,15 +285,22 @@ def _layer_text(layer: LayerBytes) -> str:
         )
     if layer.state_bytes:
         parts.append(f"{layer.state_bytes:,} B of state")
-    return f"{len(layer.indices)} x {layer.kind.value}: {' and '.join(parts) or 'nothing'}"
+    kind = f"{layer.kind.value} of the draft" if layer.draft else layer.kind.value
+    return f"{len(layer.indices)} x {kind}: {' and '.join(parts) or 'nothing'}"
 
 
-def _budget_text(budget: Budget) -> str:
-    total = f"{budget.total_bytes:,} B = {budget.total_bytes / (1 << 30):.2f} GiB"
-    text = f"{total} ({budget.total_bytes / _GB:.2f} GB), {budget.origin}"
+def weights_text(budget: Budget, ranks: int) -> str:
+    """Return how large the weights are on each of *ranks*, and where that is known from."""
+    about = "about " if budget.weights_origin.startswith("as published") else ""
+    each = " per rank" if ranks > 1 else ""
+    return f"{about}{format_size(budget.weights_bytes)}{each}, {budget.weights_origin}"
+
+
+def _budget_text(budget: Budget, ranks: int) -> str:
+    total = f"{budget.total_bytes / (1 << 30):.2f} GiB ({budget.total_bytes / _GB:.2f} GB)"
+    text = f"{total}, {budget.origin}"
     if budget.weights_origin:
-        size = format_size(budget.weights_bytes)
-        text += f"; minus {size} weights a rank, {budget.weights_origin}"
+        text += f"; minus weights of {weights_text(budget, ranks)}"
     else:
         text += "; no weights subtracted"
     if budget.reserve_bytes:

@@ -170,6 +170,13 @@ DOCUMENTS: Final = (
         "vmtool.kv.engines.llamacpp",
         "LlamaCppResult",
     ),
+    Document(
+        "vmtool.kv-estimate.trtllm",
+        1,
+        "What TensorRT-LLM would make of the memory, by vmtool kv-estimate --as trtllm",
+        "vmtool.kv.engines.trtllm",
+        "TrtllmResult",
+    ),
 )
 
 

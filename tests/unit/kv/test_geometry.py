@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
+from vmtool.kv import sources
 from vmtool.kv.geometry import (
     Extent,
     Layer,
@@ -18,6 +19,8 @@ from vmtool.kv.geometry import (
     Tensor,
     TensorRole,
 )
+from vmtool.kv.sources.builtin import config_of
+from vmtool.kv.sources.hf.config import resolve
 
 
 def gqa(heads, dim=128, extent=None):
@@ -191,3 +194,27 @@ def test_fewer_than_one_rank_is_refused(flag, ranks):
 def test_a_rank_is_not_divided_twice():
     with pytest.raises(UsageError, match="already divided"):
         model(full(0)).shard(tp=2).shard(tp=2)
+
+
+def test_mtp_layers_count_only_with_draft_tokens():
+    model = resolve({**config_of("deepseek-r1"), "num_nextn_predict_layers": 2}, "config.json", "m")
+    assert len(model.layers) == 61
+    drafted = model.with_draft()
+    assert (len(drafted.layers), drafted.draft) == (63, "MTP")
+    assert drafted.layers[-1].tensors == model.layers[-1].tensors
+    assert [group.count for group in drafted.groups()] == [61, 2]
+    assert sources.load("llama-3.1-8b").with_draft().draft == ""
+
+
+def test_a_draft_models_layers_follow_those_of_the_model():
+    model = sources.load("llama-3.1-8b").with_draft(sources.load("gemma-3n-e2b"))
+    assert [layer.index for layer in model.layers] == list(range(62))
+    shared = model.layers[-1]
+    assert shared.draft
+    assert shared.shares == 32 + sources.load("gemma-3n-e2b").layers[-1].shares
+
+
+def test_the_last_stage_has_the_layers_of_the_draft():
+    model = sources.load("llama-3.1-8b").with_draft(sources.load("llama-3.2-1b"))
+    fullest = model.shard(pp=2)
+    assert [layer.draft for layer in fullest.layers] == [False] * 16 + [True] * 16

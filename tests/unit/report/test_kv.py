@@ -37,6 +37,7 @@ def report(monkeypatch):
         ("kv-estimate-vllm", "qwen3.5-27b --as vllm --budget h100 --tp 2 --context 32k"),
         ("kv-estimate-sglang", "gemma-3-27b --as sglang --budget 40GiB"),
         ("kv-estimate-llama.cpp", "qwen3.5-27b --as llama.cpp --context 32k --dtype q8_0"),
+        ("kv-estimate-trtllm", "llama-3.1-70b --as trtllm --budget h100 --tp 4 --context 32k"),
     ],
 )
 def test_a_report_is_printed_as_it_was(golden, report, name, line):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate_result import Budget
 
 #: The engines that are modelled, with the newest version that is, and the option that sets it.
-ENGINES: Final = {"vllm": "0.33", "llama.cpp": "0.5", "sglang": "0.5.23"}
+ENGINES: Final = {"vllm": "0.33", "llama.cpp": "0.5", "sglang": "0.5.23", "trtllm": "1.2"}
 
 
 def find_engine(text: str) -> tuple[str, str]:

@@ -379,8 +379,11 @@ def as_llamacpp(
     swa_full: bool = False,
     flash_attention: bool = True,
     rollback: int = 0,
+    draft: ModelGeometry | None = None,
 ) -> LlamaCppResult:
-    """Return the caches that llama.cpp makes for *question*.
+    """Return the caches that llama.cpp makes for *question*, and those for the model *draft*.
+
+    What its own MTP layers keep is not modelled.
 
     Raises:
         UsageError: If it could not serve the model so.
@@ -394,9 +397,13 @@ def as_llamacpp(
         flash_attention=flash_attention,
         rollback=rollback,
     )
-    buffers = llamacpp_buffers(question.geometry, question.formats, settings)
+    geometry = question.geometry
+    own = tuple(layer for layer in geometry.layers if not layer.draft)
+    buffers = llamacpp_buffers(replace(geometry, layers=own), question.formats, settings)
+    if draft is not None:
+        buffers += llamacpp_buffers(draft, question.formats, replace(settings, rollback=0))
     return LlamaCppResult(
-        model=question.geometry.name,
+        model=question.geometry.title,
         context_tokens=settings.context,
         total_context_tokens=settings.total_context,
         sequences=settings.sequences,

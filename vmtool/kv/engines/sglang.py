@@ -81,6 +81,7 @@ class SglangPool:
         conv_bytes: Bytes of convolution states.
         state_bytes: Bytes of other states.
         type_name: The element type as it is logged.
+        draft: The buffers of layers that predict draft tokens, or ``None``.
     """
 
     page_tokens: int
@@ -93,6 +94,7 @@ class SglangPool:
     conv_bytes: int
     state_bytes: int
     type_name: str
+    draft: SglangBuffers | None = None
 
 
 def sglang_pool(
@@ -127,12 +129,13 @@ def sglang_pool(
         full_bytes or window_bytes,
         tokens,
         swa,
-        _buffers(full, tokens, page),
-        _buffers(window, swa or 0, page),
+        _buffers(_sizes(cost, windowed=False, draft=False), tokens, page),
+        _buffers(_sizes(cost, windowed=True, draft=False), swa or 0, page),
         slots if per_sequence else None,
         states[True] * (slots + 1),
         states[False] * (slots + 1),
         _TYPE_NAMES[formats.key.name],
+        _buffers(_sizes(cost, windowed=False, draft=True), tokens, page),
     )
 
 
@@ -154,7 +157,7 @@ def log_lines(pool: SglangPool) -> dict[str, list[str]]:
         )
         older.append(line)
         newer.append(line)
-    for buffers in (pool.window, pool.full):
+    for buffers in (pool.window, pool.full, pool.draft):
         if buffers is not None:
             count = f"#tokens: {buffers.tokens}, {_sizes_text(buffers)}"
             older.append(f"KV Cache is allocated. {count}")
@@ -191,14 +194,22 @@ def _state_slots(per_sequence: int, budget: int, settings: SglangSettings) -> tu
     return slots, max(budget - (slots + 1) * per_sequence, 0)
 
 
-def _sizes(cost: SequenceCost, *, windowed: bool) -> dict[TensorRole, int]:
-    """Return the bytes of a token in the tensors that keep all tokens, or a window, by role."""
+def _sizes(
+    cost: SequenceCost, *, windowed: bool, draft: bool | None = None
+) -> dict[TensorRole, int]:
+    """Return the bytes of a token in the tensors that keep all tokens, or a window, by role.
+
+    *draft* limits that to the layers that predict draft tokens, or to the others.
+    """
     sizes: dict[TensorRole, int] = {}
-    for count, tensor in cost.tensors():
-        if tensor.extent.grows is not windowed:
-            # What a layer keeps beside K and V lies with K.
-            role = TensorRole.VALUE if tensor.role is TensorRole.VALUE else TensorRole.KEY
-            sizes[role] = sizes.get(role, 0) + count * _shared(tensor)
+    for layer in cost.layers:
+        if draft not in (None, layer.draft):
+            continue
+        for tensor in layer.tensors:
+            if tensor.extent.grows is not windowed:
+                # What a layer keeps beside K and V lies with K.
+                role = TensorRole.VALUE if tensor.role is TensorRole.VALUE else TensorRole.KEY
+                sizes[role] = sizes.get(role, 0) + layer.count * _shared(tensor)
     return sizes
 
 
@@ -257,5 +268,5 @@ def as_sglang(question: Question, settings: SglangSettings) -> SglangResult:
     """
     budget = kv_bytes(question, "sglang")
     pool = sglang_pool(question.cost, question.formats, budget, settings)
-    name = question.geometry.name
+    name = question.geometry.title
     return SglangResult(name, question.formats.key.name, budget, pool, log_lines(pool))

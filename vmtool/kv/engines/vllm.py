@@ -414,7 +414,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
     if newer:
         lines = dict(reversed(lines.items()))
     return VllmResult(
-        model=question.geometry.name,
+        model=question.geometry.title,
         engine_version=version,
         requested_format=question.formats.key.name,
         format_k=formats.key.name,

@@ -85,12 +85,15 @@ qwen3-next-80b-a3b qwen3_next 48 16 2 2048 262144 bf16 linear_num_value_heads=32
 qwen3.5-27b qwen3_5_text 64 24 4 5120 262144 bf16 linear_num_value_heads=48 head_dim=256
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+    mtp_num_hidden_layers=1
 qwen3.5-397b-a17b qwen3_5_moe_text 60 32 2 4096 262144 bf16 linear_num_value_heads=64
     head_dim=256 full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+    mtp_num_hidden_layers=1
 qwen3.6-35b-a3b qwen3_5_moe_text 40 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+    mtp_num_hidden_layers=1
 # Google
 gemma-2-2b gemma2 26 8 4 2304 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-9b gemma2 42 16 8 3584 8192 bf16 sliding_window=4096 head_dim=256
@@ -126,9 +129,11 @@ whisper-large-v3 whisper fp16 decoder_layers=32 decoder_attention_heads=20 d_mod
 # DeepSeek
 deepseek-v2-lite deepseek_v2 27 16 16 2048 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 deepseek-v3 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    num_nextn_predict_layers=1
 deepseek-r1 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    num_nextn_predict_layers=1
 deepseek-v3.2 deepseek_v32 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
-    index_head_dim=128 index_n_heads=64 index_topk=2048
+    num_nextn_predict_layers=1 index_head_dim=128 index_n_heads=64 index_topk=2048
 deepseek-v4-flash deepseek_v4 43 64 1 4096 1048576 bf16 head_dim=512 qk_rope_head_dim=64
     sliding_window=128 index_head_dim=128
 deepseek-v4-pro deepseek_v4 61 128 1 7168 1048576 bf16 head_dim=512 qk_rope_head_dim=64
@@ -139,12 +144,13 @@ kimi-k2.5 kimi_k2 61 64 64 7168 262144 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 kimi-linear-48b-a3b kimi_linear 27 32 32 2304 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 # Zhipu
 glm-4-9b glm4 40 32 2 4096 32768 bf16 head_dim=128
-glm-4.5 glm4_moe 92 96 8 5120 131072 bf16 head_dim=128
-glm-4.5-air glm4_moe 46 96 8 4096 131072 bf16 head_dim=128
-glm-4.7 glm4_moe 92 96 8 5120 202752 bf16 head_dim=128
+glm-4.5 glm4_moe 92 96 8 5120 131072 bf16 head_dim=128 num_nextn_predict_layers=1
+glm-4.5-air glm4_moe 46 96 8 4096 131072 bf16 head_dim=128 num_nextn_predict_layers=1
+glm-4.7 glm4_moe 92 96 8 5120 202752 bf16 head_dim=128 num_nextn_predict_layers=1
 glm-4.7-flash glm4_moe_lite 47 20 20 2048 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    num_nextn_predict_layers=1
 glm-5 glm_moe_dsa 78 64 64 6144 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
-    index_head_dim=128
+    num_nextn_predict_layers=1 index_head_dim=128
 # Others
 minimax-m2.5 minimax_m2 62 48 8 3072 196608 head_dim=128
 mimo-v2-flash mimo_v2_flash 48 64 4 4096 262144 bf16 head_dim=192 v_head_dim=128

@@ -52,6 +52,8 @@ def quantization_beside(path: str) -> tuple[str, dict[str, Any]] | None:
 
 def name_of(path: str) -> str:
     """Return what to call the model in *path*: its folder's name where the file's says nothing."""
+    if path == "-":
+        return "standard input"
     full = Path(path).absolute()
     return printable((full.parent.name if full.name in _IN_FOLDER else "") or full.name)
 
@@ -111,6 +113,8 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
             result[key] = value
         return result
 
+    if not data.strip():
+        raise InputError(path, "is empty")
     try:
         # utf-8-sig: a byte order mark is allowed and dropped, as Windows editors write one.
         # Infinity and NaN, which Python writes though JSON has none, stay: a value that is used is
@@ -119,7 +123,11 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     except InputError:  # of the two above; it is a ValueError too
         raise
     except UnicodeDecodeError as exc:
-        raise InputError(path, f"is not UTF-8 at byte {exc.start}") from exc
+        if data[:1] in b"{[ \t\r\n":
+            raise InputError(path, f"is not UTF-8 at byte {exc.start}") from exc
+        kind = inputs.kind_of(data) or "not a file that says what a model keeps"
+        hint = "give a config.json, a GGUF file, a genai_config.json or an ONNX model"
+        raise InputError(path, f"is {kind}", hint=hint) from exc
     except RecursionError as exc:
         raise InputError(path, "is nested too deeply") from exc
     except json.JSONDecodeError as exc:

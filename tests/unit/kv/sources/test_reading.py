@@ -28,7 +28,7 @@ LLAMA = {
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is not JSON"),
+        (b"", "is empty"),
         (b"not json", "is not JSON"),
         (b'{"a": 1', "is not JSON"),
         (b'{"a": 1, "a": 2}', "a: is given twice"),
@@ -167,5 +167,5 @@ def test_a_path_with_a_nul_is_neither_file_nor_model():
 
 
 def test_an_empty_file_is_refused(write_config):
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match="is empty"):
         sources.load(write_config(""))

@@ -36,7 +36,8 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     fields.architecture = architecture
     fields.names = _names(architecture)
     try:
-        layers = Builder(fields, architecture, known or Architecture()).layers()
+        builder = Builder(fields, architecture, known or Architecture())
+        layers = builder.layers()
         _refuse_unread(fields, architecture)
     except InputError as error:
         if known is not None:
@@ -58,6 +59,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
         fields.facts,
         file_format="gguf",
         assumed=known is None,
+        mtp_layers=builder.mtp_layers(layers),
     )
 
 

@@ -15,6 +15,7 @@ from vmtool.kv.geometry import (
     Tensor,
     TensorRole,
     pair,
+    whole_layer,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf import state
@@ -185,6 +186,7 @@ class Builder:
         if extra >= stated:
             fields.fail(fields.names["extra_layers"][0], f"is {extra}, of {stated} blocks")
         self._count = stated - extra
+        self._extra = extra
         if extra:
             fields.derived("layers", self._count, f"block_count - nextn = {stated} - {extra}")
 
@@ -212,6 +214,11 @@ class Builder:
             else:
                 layers.append(self._attending(i, kv_heads[i], windowed[i], indexed=indexed[i]))
         return tuple(layers)
+
+    def mtp_layers(self, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        """Return the layers that only predict further tokens, like the others that keep all."""
+        whole = whole_layer(layers)
+        return () if whole is None else (whole,) * self._extra
 
     def _recurrent(self, kv_heads: list[int]) -> list[bool]:
         """Return which layers do not attend: as the file lists them, by an interval, or by heads."""

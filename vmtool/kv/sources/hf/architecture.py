@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from vmtool.kv.geometry import Extent, Layer, LayerKind, StateTensor, Tensor
+from vmtool.kv.geometry import Extent, Layer, LayerKind, StateTensor, Tensor, whole_layer
 from vmtool.kv.sources.fields import MAX_LAYERS
 from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.attention import context, grouped
@@ -31,6 +31,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "window": ("sliding_window", "sliding_window_size"),
     "chunk": ("attention_chunk_size",),
+    "mtp_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
     "period": ("sliding_window_pattern", "_sliding_window_pattern"),
 }
 
@@ -103,6 +104,24 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
         fields.defaulted("layer_kinds", _summary(kinds), "the architecture's own arrangement")
     made = without_useless_window(fields, tuple(layers))
     return family.finish(fields, made) if family.finish else made
+
+
+def mtp_layers_of(fields: Fields, family: Family, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return the layers that only predict further tokens, which a file counts apart.
+
+    Each keeps what the layers that keep every token do, unless the list of kinds goes on with its own
+    (``deepseek_mtp.py``, ``glm4_moe_mtp.py``, ``qwen3_next_mtp.py`` and ``step3p5_mtp.py`` of vLLM).
+    """
+    count = fields.optional("mtp_layers", low=0, high=MAX_LAYERS)
+    if not count:
+        return ()
+    listed = (fields.items(family.types_key) or [])[len(layers) :]
+    if len(listed) == count:
+        by_kind = {layer.kind: layer for layer in layers}
+        made = [by_kind.get(family.meaning.get(str(name), LayerKind.NONE)) for name in listed]
+    else:
+        made = [whole_layer(layers)] * count
+    return tuple(replace(layer, index=i) for i, layer in enumerate(filter(None, made)))
 
 
 def _changed_fields(fields: Fields, kinds: list[LayerKind]) -> list[Fields]:

@@ -8,7 +8,7 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of
+from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of, mtp_layers_of
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
 from vmtool.kv.sources.hf.encoder_decoder import DECODER_KEYS, ENCODER_DECODER
@@ -166,6 +166,7 @@ def resolve(
     fields.architecture = architecture
     fields.mha_by_default = family.mha_by_default
     layers = _with_encoder(fields, _layers_of(fields, family))
+    mtp = mtp_layers_of(fields, family, layers)
     refuse_unread(fields, _without_effect(fields, family, layers))
     for flag in set(overrides or ()) - fields.applied:
         raise UsageError(f"{FLAGS[flag]} does not apply to {architecture}: it reads no such value")
@@ -178,6 +179,7 @@ def resolve(
         cache_dtype=cache_dtype(_quantization(fields, outer, beside)),
         provenance=fields.facts,
         assumed=family is STANDARD,
+        mtp_layers=mtp,
     )
 
 

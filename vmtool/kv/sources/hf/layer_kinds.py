@@ -284,9 +284,7 @@ def named(fields: Fields, key: str, layers: int, meaning: dict[str, LayerKind]) 
     kinds = []
     entries = fields.items(key) or []
     # Entries past the layers belong to the extra layers that predict further tokens.
-    extra = fields.peek("num_nextn_predict_layers")
-    if isinstance(extra, int) and len(entries) == layers + extra:
-        fields.raw("num_nextn_predict_layers")
+    if len(entries) == layers + (fields.optional("mtp_layers", low=0) or 0):
         entries = entries[:layers]
     if len(entries) != layers:
         fields.items(key, length=layers)

@@ -1,0 +1,86 @@
+"""What TensorRT-LLM logged, worked out again from the same memory."""
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.kv import sources
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.engines.trtllm import TrtllmSettings, log_lines, trtllm_pools
+from vmtool.kv.formats import choose_formats
+from vmtool.units import GIB
+
+
+def cost(geometry, dtype=None):
+    return SequenceCost.of(geometry, choose_formats(geometry.dtype, key=dtype, value=dtype))
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "block", "nbytes", "tokens", "logged"),
+    [
+        # A public log of 1.2.0rc2: 36 layers of 8 KV heads, fp8.
+        ("qwen3-8b", "fp8", 32, 46_208 * 73_728, 46_208, "3.17 GiB"),
+        # A public log of a model with latents: one row of 576 elements a layer, fp8.
+        ("kimi-k2.5", "fp8", 32, 5_073_376 * 35_136, 5_073_376, "166.02 GiB"),
+        # A public log of a server for two sizes of Qwen2.5.
+        ("qwen2.5-1.5b", None, 32, 273_792 * 28_672, 273_792, "7.31 GiB"),
+    ],
+)
+def test_a_pool_that_was_logged(model, dtype, block, nbytes, tokens, logged):
+    settings = TrtllmSettings(9192, block)
+    # A few bytes more make no block more.
+    pools = trtllm_pools(cost(sources.load(model), dtype), nbytes + 1000, settings)
+    assert [pool.blocks * block for pool in pools] == [tokens]
+    *_, last = log_lines(pools, settings)
+    assert last == (
+        f"[MemUsageChange] Allocated {logged} for max tokens in paged KV cache ({tokens})."
+    )
+
+
+def test_the_lines_that_were_logged_for_a_small_model():
+    # SmolLM2-135M, 9.06 GiB and requests of 2048 tokens: 65 blocks, one for the overlap scheduler.
+    settings = TrtllmSettings(2048)
+    model = cost(sources.from_flags(layers=30, kv_heads=3, head_dim=64), "bf16")
+    pools = trtllm_pools(model, 422_048 * 23_040, settings)
+    assert log_lines(pools, settings) == [
+        (
+            "Max KV cache blocks per sequence: 65 [window size=2049], tokens per block=32,"
+            " primary blocks=13189, secondary blocks=0, max sequence length=2049"
+        ),
+        "Number of tokens per block: 32.",
+        "[MemUsageChange] Allocated 9.06 GiB for max tokens in paged KV cache (422048).",
+    ]
+
+
+def test_a_request_that_does_not_fit_is_shortened_to_the_blocks():
+    # A public log: window size 262112 of 8191 blocks, for requests of 262,145 tokens.
+    settings = TrtllmSettings(262_144)
+    model = cost(sources.from_flags(layers=9, kv_heads=4, head_dim=128), "fp8")
+    line, *_ = log_lines(trtllm_pools(model, 8191 * 32 * 9216, settings), settings)
+    assert line.startswith("Max KV cache blocks per sequence: 8193 [window size=262112]")
+
+
+def test_windows_count_only_where_they_are_set_and_share_the_memory_evenly():
+    model = cost(sources.load("gemma-3-12b"))  # 40 layers with a window of 1024, 8 without
+    (pool,) = trtllm_pools(model, GIB, TrtllmSettings(8192))
+    assert pool.blocks == GIB // (48 * 8192) // 32
+    window, full = trtllm_pools(model, GIB, TrtllmSettings(8192, windows=True))
+    assert (window.window_tokens, window.blocks) == (1024, GIB // 2 // (40 * 8192) // 32)
+    assert (full.window_tokens, full.blocks) == (8193, GIB // 2 // (8 * 8192) // 32)
+
+
+def test_a_draft_model_has_blocks_of_its_own_and_as_many():
+    target = sources.load("llama-3.1-70b")
+    model = cost(target.with_draft(sources.load("llama-3.2-1b")))
+    own, draft = trtllm_pools(model, GIB, TrtllmSettings(8192))
+    assert own.blocks == draft.blocks == GIB // (80 * 4096 + 16 * 2048) // 32
+
+
+@pytest.mark.parametrize("model", ["qwen3.5-27b", "whisper-large-v3", "deepseek-v4-flash"])
+def test_what_is_not_modelled_is_refused(model):
+    with pytest.raises(UsageError, match="are not modelled"):
+        trtllm_pools(cost(sources.load(model)), GIB, TrtllmSettings(448))
+
+
+def test_blocks_are_powers_of_two():
+    with pytest.raises(UsageError, match="powers of two"):
+        trtllm_pools(cost(sources.load("qwen3-8b")), GIB, TrtllmSettings(448, 48))

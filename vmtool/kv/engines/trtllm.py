@@ -1,0 +1,185 @@
+"""What TensorRT-LLM would log for the same pool: its blocks, and the tokens that they hold.
+
+Source: class ``KVCacheManager`` in ``_torch/pyexecutor/resource_manager.py`` of 1.2, and the lines of
+``kvCacheManager.cpp``. A block has so many tokens of every layer. Windows count only where
+``max_attention_window`` names them; then each window has a pool of its own, and the memory is divided
+evenly among the pools (``calculate_max_num_blocks_for_vswa``). Versions from 1.3 on have a second manager
+(``KVCacheManagerV2``), which some models use by default; it is not modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UsageError
+from vmtool.kv.engines import kv_bytes
+from vmtool.kv.geometry import Span
+from vmtool.units import GIB
+
+if TYPE_CHECKING:
+    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.estimate import Question
+
+#: The formats that its cache has.
+_FORMATS: Final = ("bf16", "fp16", "fp32", "fp8", "nvfp4")
+
+
+@dataclass(frozen=True, slots=True)
+class TrtllmSettings:
+    """What the engine is started with.
+
+    Attributes:
+        max_seq_len: Tokens of the longest request.
+        block: Tokens of a block, ``tokens_per_block``.
+        draft_tokens: Tokens of a draft, ``max_draft_len``.
+        windows: Whether ``max_attention_window`` has the windows of the model's layers.
+    """
+
+    max_seq_len: int
+    block: int = 32
+    draft_tokens: int = 0
+    windows: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a request with one more, of the overlap scheduler, and those of a draft."""
+        return self.max_seq_len + 1 + self.draft_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TrtllmPool:
+    """The blocks of layers with one window.
+
+    Attributes:
+        window_tokens: Tokens of the window; for layers that keep all, of the longest request.
+        token_bytes: Bytes of a token in all of these layers of the rank.
+        blocks: Blocks, ``primary blocks``.
+        draft: Whether it is that of a draft model.
+    """
+
+    window_tokens: int
+    token_bytes: int
+    blocks: int
+    draft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrtllmResult:
+    """What TensorRT-LLM would make of the memory, and log.
+
+    Attributes:
+        model: The model's name.
+        engine_version: The version that is modelled.
+        format_k: The element format.
+        budget_bytes: The memory for the KV cache on each rank.
+        block_tokens: Tokens of a block.
+        max_seq_len_tokens: Tokens of the longest request.
+        pools: One for each window.
+        tokens: Tokens of all sequences together.
+        sequences: Requests of that length for which there are blocks.
+        log_lines: The lines that it would log.
+    """
+
+    model: str
+    engine_version: str
+    format_k: str
+    budget_bytes: int
+    block_tokens: int
+    max_seq_len_tokens: int
+    pools: tuple[TrtllmPool, ...]
+    tokens: int
+    sequences: int
+    log_lines: tuple[str, ...]
+
+
+def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> TrtllmResult:
+    """Return what TensorRT-LLM makes of *question*.
+
+    Raises:
+        UsageError: If it could not serve the model so, or there is no budget.
+    """
+    name = question.formats.key.name
+    if question.formats.key != question.formats.value or name not in _FORMATS:
+        raise UsageError(
+            "--as trtllm: it has one KV type for K and V", hint=f"use one of {', '.join(_FORMATS)}"
+        )
+    budget = kv_bytes(question, "trtllm")
+    pools = trtllm_pools(question.cost, budget, settings)
+    per_request = -(-settings.longest // settings.block)
+    blocks = min(pool.blocks for pool in pools)
+    return TrtllmResult(
+        model=question.geometry.title,
+        engine_version=version,
+        format_k=name,
+        budget_bytes=budget,
+        block_tokens=settings.block,
+        max_seq_len_tokens=settings.max_seq_len,
+        pools=pools,
+        tokens=blocks * settings.block,
+        sequences=blocks // per_request,
+        log_lines=tuple(log_lines(pools, settings)),
+    )
+
+
+def trtllm_pools(
+    cost: SequenceCost, budget: int, settings: TrtllmSettings
+) -> tuple[TrtllmPool, ...]:
+    """Return how TensorRT-LLM divides *budget* bytes of KV memory on one rank.
+
+    Raises:
+        UsageError: If the layers are not modelled here.
+    """
+    if settings.block & (settings.block - 1):
+        raise UsageError(f"--as trtllm: blocks of {settings.block} tokens: it takes powers of two")
+    windows: dict[tuple[bool, int], int] = {}
+    for layer in cost.layers:
+        if layer.states or any(
+            tensor.extent.span is Span.FIXED or tensor.extent.ratio > 1 or tensor.extent.ranks > 1
+            for tensor in layer.tensors
+        ):
+            raise UsageError(f"--as trtllm: layers with {layer.kind.value} are not modelled")
+        for tensor in layer.tensors:
+            window = settings.longest
+            if settings.windows and not tensor.extent.grows:
+                window = min(tensor.extent.size, window)
+            key = (layer.draft, window)
+            windows[key] = windows.get(key, 0) + layer.count * tensor.bytes_per_token
+    if not windows:
+        raise UsageError("the model keeps nothing for each token, so there are no blocks")
+    # A draft model's blocks are as many as the model's: both are counted for each token.
+    targets = {key: size for key, size in windows.items() if not key[0]}
+    draft = sum(size for (is_draft, _), size in windows.items() if is_draft)
+    blocks = {
+        key: budget // len(targets) // (size + draft) // settings.block
+        for key, size in targets.items()
+    }
+    most = min(blocks.values())
+    return tuple(
+        TrtllmPool(window, size, blocks.get((is_draft, window), most), is_draft)
+        for (is_draft, window), size in sorted(windows.items())
+    )
+
+
+def log_lines(pools: tuple[TrtllmPool, ...], settings: TrtllmSettings) -> list[str]:
+    """Return the lines that TensorRT-LLM would log, those of a draft model last."""
+    lines = []
+    per_request = -(-settings.longest // settings.block)
+    for draft in dict.fromkeys(pool.draft for pool in pools):
+        alike = [pool for pool in pools if pool.draft is draft]
+        for pool in alike:
+            held = pool.blocks * settings.block
+            lines.append(
+                f"Max KV cache blocks per sequence: {per_request}"
+                f" [window size={min(pool.window_tokens, held)}], tokens per block={settings.block},"
+                f" primary blocks={pool.blocks}, secondary blocks=0,"
+                f" max sequence length={settings.longest}"
+            )
+        nbytes = sum(pool.blocks * settings.block * pool.token_bytes for pool in alike)
+        tokens = sum(pool.blocks for pool in alike) * settings.block
+        lines.append(f"Number of tokens per block: {settings.block}.")
+        lines.append(
+            f"[MemUsageChange] Allocated {nbytes / GIB:.2f} GiB for max tokens in paged KV cache"
+            f" ({tokens})."
+        )
+    return lines
