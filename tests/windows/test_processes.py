@@ -194,7 +194,7 @@ def test_writing_to_what_is_not_committed_is_an_access_violation():
 
 def test_a_child_that_may_die_shows_no_error_box():
     program = (
-        "from vmtool.memory.process import prefer_for_oom_kill; prefer_for_oom_kill()\n"
+        "from vmtool.memory.process import prepare_child; prepare_child()\n"
         "import ctypes; print(ctypes.WinDLL('kernel32').GetErrorMode())"
     )
     code, out, err = run(program=("-c", program))

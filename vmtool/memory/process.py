@@ -194,13 +194,33 @@ def _why_no_process(error: OSError) -> tuple[str | None, str]:
     return None, f"see why this Python cannot be started again: {sys.executable}"
 
 
-def prefer_for_oom_kill() -> None:
-    """Make this process the first choice of the OOM killer (Linux); no fault dialog (Windows)."""
+def prepare_child() -> None:
+    """Make this process, which :func:`start_child` has started, one that does no harm.
+
+    It ends with its parent, even while a call hangs, and is the first choice of the OOM killer
+    (Linux); a fault in it opens no dialog (Windows).
+    """
     show_no_error_box()
+    if sys.platform == "linux":
+        _end_with_parent()
     try:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     except OSError:
         return  # another platform, or a sandbox that forbids it
+
+
+#: The process that waits for a child.
+_PARENT: Final = "VMTOOL_PARENT"
+_PR_SET_PDEATHSIG: Final = 1  # include/uapi/linux/prctl.h
+
+
+def _end_with_parent() -> None:
+    parent = os.environ.pop(_PARENT, None)
+    if parent is None:
+        return
+    _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != int(parent):  # it had ended before the call
+        os._exit(1)
 
 
 @contextmanager
@@ -221,9 +241,13 @@ def _stop_signals_blocked() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     """Return an environment in which a child finds the vmtool that runs here, and writes UTF-8."""
     root = str(Path(vmtool.__file__).parent.parent)
+    # The signal comes when the thread that started the child ends, be it not the process
+    # (man 2 PR_SET_PDEATHSIG).
+    in_main_thread = threading.current_thread() is threading.main_thread()
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
+        **({_PARENT: str(os.getpid())} if in_main_thread else {}),
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONIOENCODING": "utf-8",  # as it is read here, whatever the user set for vmtool's output
     }

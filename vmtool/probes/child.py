@@ -36,7 +36,7 @@ from vmtool.memory.cuda.driver import CudaOutOfMemoryError
 from vmtool.memory.governor import Tier
 from vmtool.memory.process import (
     end_child,
-    prefer_for_oom_kill,
+    prepare_child,
     signal_name,
     start_child,
     window,
@@ -133,7 +133,7 @@ def ask(
 def main(arguments: list[str]) -> int:
     """Answer one question."""
     question, kind, method, number = arguments
-    prefer_for_oom_kill()
+    prepare_child()
     read_limits()  # at a limit not even the modules that it needs could be loaded
     try:
         backing = _open(kind, method, question)

@@ -23,7 +23,7 @@ from vmtool.kv.traces import Trace
 from vmtool.machine import read_facts
 from vmtool.machine.kills import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
 from vmtool.memory import open_backing
-from vmtool.memory.process import prefer_for_oom_kill, signal_name, start_child
+from vmtool.memory.process import prepare_child, signal_name, start_child
 from vmtool.replay.real import open_memory
 from vmtool.replay.run import run_replay
 from vmtool.results.replay import ReplayAccident, ReplayResult
@@ -178,7 +178,7 @@ def _error(message: Mapping[str, Any]) -> errors.VmtoolError:
 
 def main() -> int:
     """Replay the job on stdin, and return the exit code."""
-    prefer_for_oom_kill()
+    prepare_child()
     job: Job = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301 - of the parent
     stopping = threading.Event()
 

@@ -100,7 +100,7 @@ class _Watch:
 
     Args:
         workers: Whom to follow.
-        inbox: Where their messages write_and_time.
+        inbox: Where their messages go.
         hang_ns: A worker that does not move for this long is killed.
         stopping: Asked whether to end early.
         progress: Called with the cycles done.
@@ -158,9 +158,16 @@ class _Watch:
                 self._interrupted_ns is not None
                 and monotonic_ns() - self._interrupted_ns > _GRACE_NS
             )
-            patience = self._hang_ns if self._started else max(self._hang_ns, _START_NS)
-            if late or worker.stalled_ns() > patience:
+            if late or worker.stalled_ns() > self._patience_ns(worker):
                 worker.kill_hung()
+
+    def _patience_ns(self, worker: RunningWorker) -> int:
+        """Return for how long a worker may stand still: longer only until its first operation."""
+        loads = all(entry.operation == "idle" for entry in worker.entries())
+        waits = worker.index not in self._waiting  # for the others
+        if not self._started and (loads or waits):
+            return max(self._hang_ns, _START_NS)
+        return self._hang_ns
 
     def _take(self, worker: RunningWorker, message: dict[str, Any]) -> None:
         kind = message["message"]

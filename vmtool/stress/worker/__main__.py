@@ -9,12 +9,13 @@ import gc
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
-from vmtool.memory.process import prefer_for_oom_kill, start_thread
+from vmtool.memory.process import prepare_child, start_thread
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
@@ -22,7 +23,7 @@ from vmtool.stress.worker.session import Session
 
 def main(arguments: list[str]) -> int:
     """Run the plan that stdin brings."""
-    prefer_for_oom_kill()
+    prepare_child()
     gc.disable()  # nothing in the loop makes cycles; a collection would land in some phase
     plan = decode(WorkerPlan, json.loads(sys.stdin.readline())["value"])
     with Journal(Path(arguments[0]), plan.settings.threads) as journal:
@@ -34,32 +35,27 @@ def main(arguments: list[str]) -> int:
             snapshot=_send_so_far,
             record=lambda checkpoint: _send("checkpoint", checkpoint),
         )
+        ordered = threading.Event()
         try:
+            # Before the first call, which may hang: the parent can end meanwhile.
+            start_thread(_listen, session, ordered)
             session.prepare()
         except VmtoolError as error:
             _send_error(error)
             return 0
         _send("ready")
-        order = sys.stdin.readline()
-        if not order:
-            return 0  # the parent is gone
-        if order == "stop\n":
-            session.stop()
-        try:
-            start_thread(_listen, session)
-        except VmtoolError as error:
-            _send_error(error)
-            return 0
+        ordered.wait()
         session.run()
         _send("report", session.close())
     return 0
 
 
-def _listen(session: Session) -> None:
-    """Wait for the parent's ``stop``; end at once when the parent is gone."""
+def _listen(session: Session, ordered: threading.Event) -> None:
+    """Follow the parent's orders, ``go`` and ``stop``; end at once when the parent is gone."""
     for line in sys.stdin:
         if line == "stop\n":
             session.stop()
+        ordered.set()
     os._exit(1)
 
 

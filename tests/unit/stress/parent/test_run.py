@@ -67,6 +67,14 @@ def test_a_hang_is_ended_and_named(stress):
 
 
 @posix
+def test_the_first_call_may_hang_no_longer_than_any_other(stress):
+    result = stress(inject=("mmap:1=HANG",), methods=("fixed",), hang_ns=SECOND // 2)
+    assert result.outcome is Outcome.HUNG
+    assert result.accidents[0].operation == "reserve"
+    assert result.wall_ns < 50 * SECOND  # loading Python may take 60 s
+
+
+@posix
 def test_a_hang_while_closing_is_named_as_such(stress):
     result = stress(inject=("munmap:1=HANG",), methods=("protect",), hang_ns=3 * SECOND)
     assert result.outcome is Outcome.HUNG
@@ -197,6 +205,27 @@ def test_a_worker_does_not_outlive_its_parent():
     assert _wait_for(lambda: _zombie(child[0]))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="kills the parent and looks for the child")
+@pytest.mark.parametrize("stop", [False, True], ids=["hung", "stopped"])
+def test_a_worker_whose_first_call_hangs_does_not_outlive_its_parent(stop):
+    import subprocess
+
+    program = (
+        "from vmtool.cli.app import run\n"
+        "run(['stress', '--capacity', '4MiB', '--method', 'fixed', '--inject', 'mmap:1=HANG'])"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        (child,) = _wait_for(lambda: _children(parent.pid))
+        _wait_for(lambda: _has_journal(child))
+        if stop:
+            os.kill(child, signal.SIGSTOP)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert _wait_for(lambda: _zombie(child))
+
+
 def test_each_worker_commits_its_whole_share_of_the_budget(stress):
     result = stress(workers=2, budget_bytes=2 * MIB, cycles=64)
     (budget,) = (check for check in result.checks if check.name == "budget")
@@ -256,9 +285,13 @@ def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, mo
 
 def _journal_is_removed(pid):
     """Tell whether a running worker's journal is mapped and no longer in any folder."""
+    return _has_journal(pid, "journal-0 (deleted)")
+
+
+def _has_journal(pid, name="journal-0"):
     try:
         with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
-            return any("journal-0 (deleted)" in line for line in maps)
+            return any(name in line for line in maps)
     except OSError:
         return False
 
