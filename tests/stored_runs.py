@@ -20,6 +20,7 @@ from vmtool.results.stress import (
     Checkpoint,
     CounterReading,
     CounterSlope,
+    MethodReason,
     MethodResult,
     Outcome,
     PhaseResult,
@@ -107,7 +108,9 @@ def run(*methods, machine=None, checks=None, settings=None, **fields):
         "resident_before_bytes": 38 << 20,
         "resident_after_bytes": 39 << 20,
         "methods": methods,
-        "recommendation": Recommendation(names[0], "fastest", dict.fromkeys(names, 9000), names[0])
+        "recommendation": Recommendation(
+            names[0], MethodReason.FASTEST, dict.fromkeys(names, 9000), names[0]
+        )
         if names
         else None,
         "scaling": (Scaling("fixed", 2, 1, 1000.0, 1900.0, 1.9),),

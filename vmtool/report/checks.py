@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.results.check import NOT_PROVEN, CheckOutcome
-from vmtool.results.stress import DEVICE_COUNTERS, base_method
+from vmtool.results.stress import DEVICE_COUNTERS, MethodReason, base_method
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from vmtool.results.check import Check
     from vmtool.results.stress import Advice, Recommendation
@@ -88,13 +88,6 @@ def shown_word(check: Check) -> str:
     return {"passed": "ok", "failed": "FAILED"}.get(check.word, check.word)
 
 
-def amount(counter: str, value: float) -> str:
-    """Return *value* of *counter* with its unit."""
-    if counter.endswith("mappings"):
-        return f"{value:,.0f} mappings"
-    return format_size(round(value))
-
-
 def _contents(_rest: str, values: _Values) -> str:
     if "granule" not in values:
         how = "every byte" if values["verify"] == "full" else "two pieces of 4 KiB"
@@ -166,15 +159,24 @@ def _counters(name: str, values: _Values) -> str:
 
 
 def _leak(name: str, values: _Values) -> str:
-    def shown(value: float) -> str:
-        return f"{value:.3g}" if name.endswith("mappings") else format_size(round(value))
-
-    return (
-        f"{shown(values['per_cycle'])} a cycle ({shown(values['low'])} to "
-        f"{shown(values['high'])} with {values['confidence']:.0%} confidence), "
-        f"{shown(values['grown'])} in all; "
-        f"a leak of {shown(values['detectable_per_cycle'])} a cycle would have been seen"
+    interval = (
+        f"{leak_amount(name, values['low'])} to {leak_amount(name, values['high'])} per cycle "
+        f"({values['confidence']:.0%} interval)"
     )
+    grown, floor = leak_amount(name, values["grown"]), leak_amount(name, values["floor"])
+    seen = f"a leak of {leak_amount(name, values['detectable_per_cycle'])} per cycle would have been seen"
+    if values["low"] <= 0:
+        return f"{interval}; {seen}"
+    if values["grown"] <= values["floor"]:
+        return f"{interval}, {grown} in all: up to {floor} is warm-up; {seen}"
+    return f"{interval}, {grown} in all, where up to {floor} is warm-up"
+
+
+def leak_amount(counter: str, value: float) -> str:
+    """Return *value* of *counter* with its unit, mappings with decimals."""
+    if counter.endswith("mappings"):
+        return f"{value:.3g} mappings"
+    return f"{'-' if value <= -0.5 else ''}{format_size(round(abs(value)))}"
 
 
 def _inject(_rest: str, values: _Values) -> str:
@@ -281,13 +283,14 @@ def _few_samples(values: _Values) -> tuple[str, str]:
 
 def _outliers(values: _Values) -> tuple[str, str]:
     count, phase = values["count"], values["phase"]
-    plural = "" if count <= 1 else "es" if phase == "touch" else "s"
+    plural = "es" if phase == "touch" else "s"
     return (
         (
-            f"{count} {phase}{plural} took over {values['times_median']} times the median "
-            f"(up to {format_duration(values['max_ns'] or 0)})"
+            f"{count} of {values['samples']:,} {phase}{plural} took over "
+            f"{values['times_median']} times the median (up to "
+            f"{format_duration(values['max_ns'] or 0)})"
         ),
-        "stop other work on this machine; medians are hardly affected",
+        "stop other work on this machine, or look at the median rather than at p99 and the mean",
     )
 
 
@@ -384,16 +387,16 @@ _ADVICE: Final[dict[str, Callable[[_Values], tuple[str, str]]]] = {
     "huge-granule": _huge_granule,
     "degraded": _degraded,
 }
-#: What is lost with a method.
-_COSTS: Final = {
-    "protect": "it keeps the commit charge after a release",
-    "advise": "released memory does not fault, and nothing is charged before it is touched",
-    "pooled": "what it keeps is missing on the device until it is trimmed",
+#: What each method does not do.
+_LACKS: Final = {
+    "protect": "keeps the commit charge after a release",
+    "advise": "has no guards: released memory does not fault",
+    "pooled": "keeps memory of the device that it does not use until it is trimmed",
 }
-_KEPT_ON_MACOS: Final = "macOS keeps its pages until memory is short, and they are not zero"
-_COSTS_ON_MACOS: Final = {
+_KEPT_ON_MACOS: Final = "keeps its pages until memory is short, and they are not zero"
+_LACKS_ON_MACOS: Final = {
     "protect": _KEPT_ON_MACOS,
-    "advise": f"released memory does not fault, {_KEPT_ON_MACOS}",
+    "advise": f"has no guards and {_KEPT_ON_MACOS}",
 }
 
 
@@ -405,22 +408,41 @@ def recommendation_text(found: Recommendation, system: str) -> str:
         system: Where, as ``SystemFacts.os`` names it.
     """
     costs = dict(found.cycle_ns)
-    best = found.method
-    text = f"use {method_option_words(best)}"
-    if best in costs:
-        text += f": one cycle costs {format_duration(costs[best])}"
-    if found.reason == "promises-more" and found.fastest in costs:
-        text += (
-            f"; {found.fastest} is not clearly faster ({format_duration(costs[found.fastest])}) "
-            "and promises less"
-        )
-    others = [name for name in costs if name not in {best, found.fastest}]
-    shown = ", ".join(f"{name} {format_duration(costs[name])}" for name in others)
-    text += f" ({shown})" if shown else ""
-    lost = (_COSTS_ON_MACOS if system == "Darwin" else _COSTS).get(base_method(best))
-    if lost is not None:
-        text += f"; but {lost}"
-    return text
+    text = f"use {method_option_words(found.method)}"
+    if found.method not in costs:
+        return text
+    text += f": one cycle takes {format_duration(costs[found.method])}"
+    others = ", ".join(
+        f"{method_option_words(name)} {format_duration(cost)}"
+        for name, cost in sorted(costs.items(), key=lambda item: item[1])
+        if name != found.method
+    )
+    if others:
+        text += f" ({others})"
+    return "; ".join([text, *reasons(found.method, found.fastest, found.reason, system)])
+
+
+def reasons(
+    method: str, fastest: str | None, reason: MethodReason | None, system: str
+) -> Iterator[str]:
+    """Yield why *method* is to be used although another one may be faster, and what it lacks.
+
+    Args:
+        method: The one to use.
+        fastest: The cheapest.
+        reason: Why it is not that one, if it is not.
+        system: Where, as ``SystemFacts.os`` names it.
+    """
+    lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
+    if reason is MethodReason.PROMISES_MORE and fastest is not None:
+        words = f"{method_option_words(fastest)} is not clearly faster"
+        lacking = lacks.get(base_method(fastest))
+        yield f"{words} and {lacking}" if lacking else words
+    elif reason is MethodReason.NO_CLEAR_WINNER:
+        yield "no method is clearly the fastest"
+    own = lacks.get(base_method(method))
+    if own is not None:
+        yield f"{base_method(method)} {own}"
 
 
 def huge_text(found: Recommendation) -> str | None:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.machine.findings import Rating
-from vmtool.report.checks import describe, method_option_words, summarize
+from vmtool.report.checks import (
+    describe,
+    huge_text,
+    method_option_words,
+    recommendation_text,
+    summarize,
+)
 from vmtool.report.page import Markup, facts, join, page, section, tag
 from vmtool.report.table import backing_label, pairs, paragraph
 from vmtool.results.check import CheckOutcome
@@ -23,7 +29,6 @@ if TYPE_CHECKING:
 
 _MOST_NOTES: Final = 3
 _MOST_STEPS: Final = 3
-_HUGE_WORTH_SAYING: Final = 1.05
 
 
 def to_text(result: MachineCheckResult, console: Console) -> None:
@@ -37,13 +42,17 @@ def to_text(result: MachineCheckResult, console: Console) -> None:
     for memory in result.memory:
         console.print()
         console.print(Text(backing_label(memory.backing, memory.device), style="bold"))
-        console.print(pairs(memory_rows(memory)))
+        console.print(pairs(memory_rows(memory, _system(result))))
     steps = advice(result)
     if steps:
         console.print()
         console.print(Text("do this:", style="bold"))
         for step in steps:
             console.print(paragraph(f"  {step}", indent="    "))
+
+
+def _system(result: MachineCheckResult) -> str:
+    return str(result.machine.get("system", {}).get("os", ""))
 
 
 def answer(result: MachineCheckResult) -> str:
@@ -64,25 +73,22 @@ def answer(result: MachineCheckResult) -> str:
     return words
 
 
-def memory_rows(memory: MemoryCheck) -> list[tuple[str, str]]:
-    """Return what was found with one kind of memory, by name."""
+def memory_rows(memory: MemoryCheck, system: str) -> list[tuple[str, str]]:
+    """Return what was found with one kind of memory, by name.
+
+    Args:
+        memory: What was found.
+        system: Where, as ``SystemFacts.os`` names it.
+    """
     if memory.refused is not None:
         return [("not measured", memory.refused)]
     rows = []
     best = memory.recommendation
     if best is not None:
-        others = ", ".join(
-            f"{name} {format_duration(cost)}"
-            for name, cost in sorted(best.cycle_ns.items(), key=lambda item: item[1])
-            if name != best.method
-        )
-        cost = format_duration(best.cycle_ns[best.method])
-        words = f"{best.method}: {cost} per cycle of 2 MiB ({others})"
-        if best.reason == "promises-more":
-            words += f"; {best.fastest} is less than 5 % faster and has weaker guarantees"
-        rows.append(("best method", words))
-        if best.huge_factor is not None:
-            rows.append(("huge pages", _huge(best.huge_factor)))
+        rows.append(("best method", recommendation_text(best, system).removeprefix("use ")))
+        huge = huge_text(best)
+        if huge is not None:
+            rows.append(("huge pages", huge))
     if memory.granules:
         costs = ", ".join(
             f"{format_size(choice.granule_bytes)} {format_duration(choice.per_gib_ns)}"
@@ -95,14 +101,6 @@ def memory_rows(memory: MemoryCheck) -> list[tuple[str, str]]:
     return rows
 
 
-def _huge(factor: float) -> str:
-    if factor >= _HUGE_WORTH_SAYING:
-        return f"a cycle is {factor:.1f} times faster with --huge"
-    if factor <= 1 / _HUGE_WORTH_SAYING:
-        return f"a cycle is {1 / factor:.1f} times slower with --huge"
-    return "--huge makes less than 5 % difference"
-
-
 def _leaks(memory: MemoryCheck) -> str:
     checks = [check for check in memory.checks if check.name.startswith("leak.")]
     failed = [check for check in checks if check.failed]
@@ -113,7 +111,7 @@ def _leaks(memory: MemoryCheck) -> str:
         return "not done: " + (describe(checks[0]) if checks else "no checkpoints")
     seen = next((c for c in done if c.name == "leak.resident"), done[0])
     name = seen.name.removeprefix("leak.").replace("_", " ")
-    return f"none found in {len(done)} counters; {name}: {describe(seen)}"
+    return f"none in {len(done)} counters; {name}: {describe(seen)}"
 
 
 def advice(result: MachineCheckResult) -> list[str]:
@@ -155,7 +153,8 @@ def to_markdown(result: MachineCheckResult) -> str:
     for memory in result.memory:
         label = backing_label(memory.backing, memory.device)
         lines += [
-            f"| {_cell(label)}: {name} | {_cell(value)} |" for name, value in memory_rows(memory)
+            f"| {_cell(label)}: {name} | {_cell(value)} |"
+            for name, value in memory_rows(memory, _system(result))
         ]
     steps = advice(result)
     if steps:
@@ -189,7 +188,9 @@ def to_html(result: MachineCheckResult, *, command: Sequence[str], version: str)
             facts((f.rating.value, f"{f.message}. {f.remedy or ''}") for f in _shown(result)),
         ),
         *(
-            section(backing_label(each.backing, each.device), facts(memory_rows(each)))
+            section(
+                backing_label(each.backing, each.device), facts(memory_rows(each, _system(result)))
+            )
             for each in result.memory
         ),
         section("All checks", join(*(_memory_checks(each) for each in result.memory))),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from vmtool.documents import encode
-from vmtool.report.checks import method_option_words
+from vmtool.report.checks import method_option_words, reasons
 from vmtool.report.page import details, download, facts, flat, glossary, page, section, tag
 from vmtool.report.page import table as html_table
 from vmtool.report.stress import conditions_line
@@ -54,15 +54,16 @@ def answer(result: MatrixResult) -> str:
         return "no granule could be measured"
     text = (
         f"use granules of {format_size(best.granule_bytes)} and "
-        f"{method_option_words(best.method)}: {format_duration(best.per_gib_ns)} per GiB committed, touched "
-        "and released"
+        f"{method_option_words(best.method)}: {format_duration(best.per_gib_ns)} per GiB "
+        "committed, touched and released"
     )
     if best.waste_share is not None and result.context_tokens is not None:
         text += (
             f"; {best.waste_share:.1%} of it is wasted by {result.model} at "
             f"{result.context_tokens:,} tokens"
         )
-    return text
+    system = result.machine.get("system", {}).get("os", "")
+    return "; ".join([text, *reasons(best.method, best.fastest, best.reason, system)])
 
 
 def to_html(result: MatrixResult, *, command: Sequence[str], version: str) -> str:

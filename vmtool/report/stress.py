@@ -12,7 +12,6 @@ from rich.text import Text
 from vmtool.report.chart import histogram_rows
 from vmtool.report.checks import (
     advice_text,
-    amount,
     describe,
     hint,
     huge_text,
@@ -230,7 +229,9 @@ def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> 
 def _method_line(method: MethodResult, result: StressResult) -> Text:
     cost = cycle_ns(method)
     each = (
-        "" if cost is None else f"{format_duration(cost)} a cycle{_spread(result, method.method)}, "
+        ""
+        if cost is None
+        else f"{format_duration(cost)} per cycle{_spread(result, method.method)}, "
     )
     return Text.assemble(
         (method.method, "bold"),
@@ -339,13 +340,8 @@ def _leak_bounds(found: list[tuple[str, Check]]) -> str:
     """Return the slope, its interval and what could have been seen, for the resident memory."""
     for counter in ("resident", "device memory", "address space"):
         check = next((check for name, check in found if name == counter), None)
-        if check is None or "per_cycle" not in check.values:
-            continue
-        values: dict[str, Any] = dict(check.values)
-        low, high, seen = (
-            amount(counter, values[name]) for name in ("low", "high", "detectable_per_cycle")
-        )
-        return f"{counter}: {low} to {high} a cycle; a leak of {seen} a cycle would have been seen"
+        if check is not None and "per_cycle" in check.values:
+            return f"{counter}: {describe(check)}"
     return ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vmtool.machine.conditions import Conditions  # noqa: TC001 - likewise
-from vmtool.results.stress import Outcome, StressSettings  # noqa: TC001 - likewise
+from vmtool.results.stress import MethodReason, Outcome, StressSettings  # noqa: TC001 - likewise
 from vmtool.stats import Summary  # noqa: TC001 - likewise
 
 
@@ -62,11 +62,14 @@ class GranuleChoice:
     """One granule with the method that serves it best.
 
     Attributes:
-        method: The cheapest over all patterns that ran.
+        method: The one to use, by the mean over all patterns that ran.
         per_gib_ns: The mean over the patterns.
         without_huge_ns: The same for that method without huge pages, where both were measured.
         waste_share: The part of what is committed that a sequence of the model does not use.
         per_used_gib_ns: *per_gib_ns* by the part that is used.
+        reason: Why this method; ``None`` where only one was measured.
+        fastest: The cheapest method.
+        fastest_per_gib_ns: What that one costs.
     """
 
     granule_bytes: int
@@ -75,6 +78,9 @@ class GranuleChoice:
     without_huge_ns: int | None = None
     waste_share: float | None = None
     per_used_gib_ns: int | None = None
+    reason: MethodReason | None = None
+    fastest: str | None = None
+    fastest_per_gib_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

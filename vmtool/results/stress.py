@@ -341,13 +341,23 @@ class Scaling:
     speedup: float
 
 
+class MethodReason(enum.Enum):
+    """Why a method is to be used."""
+
+    #: It is clearly cheaper than all others.
+    FASTEST = "fastest"
+    #: Another one is cheaper by at most 5 %, or not clearly, and promises less.
+    PROMISES_MORE = "promises-more"
+    #: It is the cheapest, but not clearly; of those near it none promises more.
+    NO_CLEAR_WINNER = "no-clear-winner"
+
+
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """Which method to use on this machine.
 
     Attributes:
         method: Its name; ``+huge`` at the end asks for huge pages.
-        reason: ``fastest``, or ``promises-more``: *fastest* is at most 5 % faster, or not clearly, and keeps less.
         cycle_ns: The medians of commit, touch and release together, by method.
         fastest: The method with the cheapest cycle.
         without_huge: The same method without huge pages, where both were measured.
@@ -355,7 +365,7 @@ class Recommendation:
     """
 
     method: str
-    reason: str
+    reason: MethodReason
     cycle_ns: Mapping[str, int]
     fastest: str
     without_huge: str | None = None

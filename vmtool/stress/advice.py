@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results.stress import HUGE, Advice, Outcome, Recommendation, base_method
+from vmtool.compare.assertions import DEFAULT_CONFIDENCE
+from vmtool.compare.shift import RUNS_NEEDED, shift
+from vmtool.results.stress import (
+    HUGE,
+    Advice,
+    MethodReason,
+    Outcome,
+    Recommendation,
+    base_method,
+)
 from vmtool.stats import bucket_start
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.check import Value
@@ -20,7 +29,9 @@ _OUTLIER: Final = 10  # times the median
 _DRIFT: Final = 0.25  # of the median, between the fast and the slow quarter of the rounds
 _DRIFT_ROUNDS: Final = 8
 _OVERHEAD_PART: Final = 0.1
-_CHECKPOINT_PART: Final = 0.02
+_OUTLIER_PART: Final = 0.01  # of the samples: fewer do not reach the 99th percentile
+#: A short run takes more checkpoints than a long one, but between its rounds.
+_CHECKPOINT_PART: Final = 0.1
 _RESIDENT_SLACK: Final = 8 * MIB
 # A method must be this much faster to be worth giving up what another one promises.
 _WORTH_IT: Final = 1.05
@@ -31,24 +42,22 @@ _PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 def recommend(
     methods: Sequence[MethodResult], runs: Sequence[RunResult] = ()
 ) -> Recommendation | None:
-    """Return the method to use here, if several were measured.
+    """Return the method to use here, if several were measured, by the cost of a cycle.
 
-    The cheapest cycle (the medians of commit, touch and release) wins. A method that promises more
-    is preferred where its cycle costs at most 5 % more, or where the two are not clearly apart: its
-    best run is no worse than the worst of the cheapest method.
+    Two methods are apart when the interval of their runs' ratio says so, as in a comparison.
     """
     costs = {m.method: cost for m in methods if (cost := cycle_ns(m)) is not None}
     if len(costs) < 2:
         return None
-    fastest = min(costs, key=lambda name: costs[name])
-    worst = max(_run_costs(runs, fastest), default=0)
-    near = [
-        name
-        for name in costs
-        if costs[name] <= costs[fastest] * _WORTH_IT
-        or min(_run_costs(runs, name), default=worst + 1) <= worst
-    ]
-    best = min(near, key=lambda name: (_rank(base_method(name)), costs[name]))
+
+    def alike(fastest: str, other: str) -> bool:
+        sides = _run_costs(runs, fastest), _run_costs(runs, other)
+        if min(map(len, sides)) < RUNS_NEEDED:
+            return False
+        low = shift(*sides, DEFAULT_CONFIDENCE).low
+        return low is None or low <= 1
+
+    best, fastest, reason = choose_method(costs, alike)
     other = base_method(best) if best.endswith(HUGE) else best + HUGE
     factor = without = None
     if other in costs:
@@ -56,12 +65,33 @@ def recommend(
         factor = costs[without] / max(costs[without + HUGE], 1)
     return Recommendation(
         method=best,
-        reason="fastest" if best == fastest else "promises-more",
+        reason=reason,
         cycle_ns=costs,
         fastest=fastest,
         without_huge=without,
         huge_factor=factor,
     )
+
+
+def choose_method(
+    costs: Mapping[str, int], alike: Callable[[str, str], bool]
+) -> tuple[str, str, MethodReason]:
+    """Return which method to use, which is the cheapest, and why the one is used.
+
+    The cheapest wins, unless one that promises more costs at most 5 % more, or is not clearly apart.
+
+    Args:
+        costs: Of each method.
+        alike: Whether the measurements leave open which of two methods costs less.
+    """
+    fastest = min(costs, key=costs.__getitem__)
+    near = [
+        name for name in costs if costs[name] <= costs[fastest] * _WORTH_IT or alike(fastest, name)
+    ]
+    best = min(near, key=lambda name: (_rank(base_method(name)), costs[name]))
+    if best != fastest:
+        return best, fastest, MethodReason.PROMISES_MORE
+    return best, fastest, MethodReason.FASTEST if len(near) == 1 else MethodReason.NO_CLEAR_WINNER
 
 
 def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
@@ -70,7 +100,8 @@ def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
     for method in result.methods:
         found += _samples(method)
         found += _outliers(method)
-        found += _drift(method)
+        if len(result.runs) < 2:  # the spread of several runs is in the first line
+            found += _drift(method)
         found += _overhead(method, result.overhead_ns)
     found += _harness(result)
     found += _budget(result)
@@ -92,7 +123,9 @@ def cycle_ns(method: MethodResult) -> int | None:
 def _run_costs(runs: Sequence[RunResult], name: str) -> list[int]:
     found = (run.method(name) for run in runs)
     return [
-        cost for method in found if method is not None and (cost := cycle_ns(method)) is not None
+        max(cost, 1)
+        for method in found
+        if method is not None and (cost := cycle_ns(method)) is not None
     ]
 
 
@@ -112,22 +145,24 @@ def _samples(method: MethodResult) -> Iterator[Advice]:
 
 
 def _outliers(method: MethodResult) -> Iterator[Advice]:
-    worst: tuple[float, PhaseResult] | None = None
+    found: list[tuple[int, PhaseResult]] = []
     for phase in _platform_phases(method):
-        median, most = phase.summary.median_ns, phase.summary.max_ns
-        if median and most and most > _OUTLIER * median and phase.summary.samples >= _FEW_SAMPLES:
-            worst = max(worst or (0.0, phase), (most / median, phase), key=lambda pair: pair[0])
-    if worst is None:
+        samples, median = phase.summary.samples, phase.summary.median_ns
+        if not median or samples < _FEW_SAMPLES:
+            continue
+        buckets = phase.histogram.buckets
+        count = sum(n for index, n in buckets if bucket_start(index) >= _OUTLIER * median)
+        if count >= samples * _OUTLIER_PART:
+            found.append((count, phase))
+    if not found:
         return
-    phase = worst[1]
-    limit = _OUTLIER * (phase.summary.median_ns or 0)
-    count = sum(n for index, n in phase.histogram.buckets if bucket_start(index) >= limit)
+    count, phase = max(found, key=lambda pair: pair[0] / pair[1].summary.samples)
     yield Advice(
         "outliers",
         method.method,
         {
             "phase": phase.phase,
-            "count": max(count, 1),
+            "count": count,
             "samples": phase.summary.samples,
             "times_median": _OUTLIER,
             "max_ns": phase.summary.max_ns,

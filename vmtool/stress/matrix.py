@@ -13,7 +13,7 @@ from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method
-from vmtool.stress.advice import cycle_ns
+from vmtool.stress.advice import choose_method, cycle_ns
 from vmtool.stress.parent.run import run_stress
 from vmtool.stress.plan import demand, settle, with_huge
 from vmtool.stress.workloads import PATTERNS
@@ -70,6 +70,7 @@ def run_matrix(
     facts: MachineFacts,
     *,
     granules: Sequence[int] = (),
+    patterns: Sequence[str] = tuple(PATTERNS),
     sequence: SequenceLength | None = None,
     hang_ns: int,
     stopping: Callable[[], bool] = lambda: False,
@@ -84,6 +85,7 @@ def run_matrix(
         granules: Which granules; empty for 4 KiB, 64 KiB and 2 MiB, or for 1, 3 and 8 times a
             device's granularity. On a device each is one handle, unless the settings have a chunk: the
             best granule is then the smallest chunk that costs hardly more than the cheapest.
+        patterns: In which orders to commit and release.
         sequence: Whose waste to show.
         hang_ns: A worker that does not move for this long is killed.
         stopping: Asked about ten times a second whether to end early.
@@ -95,7 +97,7 @@ def run_matrix(
     usual = usual_granules(granularity, on_device=device is not None)
     sizes = sorted({align_up(granule, granularity) for granule in granules or usual})
     sweeps_chunks = device is not None and settings.chunk_bytes is None
-    plans = [(pattern, granule) for granule in sizes for pattern in PATTERNS]
+    plans = [(pattern, granule) for granule in sizes for pattern in patterns]
     each_ns = max((settings.duration_ns or _DEFAULT_NS) // len(plans), 1)
     cells: list[MatrixCell] = []
     last: StressResult | None = None
@@ -169,34 +171,53 @@ def fastest(cells: Iterable[MatrixCell]) -> str | None:
 def choose_granules(
     cells: Iterable[MatrixCell], sequence: SequenceLength | None
 ) -> tuple[GranuleChoice, ...]:
-    """Return the best method of each granule: the cheapest over the patterns that all methods ran."""
-    costs: dict[int, dict[str, dict[str, int]]] = {}
+    """Return the method to use with each granule, by the patterns that all methods ran."""
+    by_granule: dict[int, dict[str, dict[str, MatrixCell]]] = {}
     for cell in cells:
         if cell.per_gib_ns is not None and not cell.failed:
-            of_granule = costs.setdefault(cell.granule_bytes, {})
-            of_granule.setdefault(cell.method, {})[cell.pattern] = cell.per_gib_ns
+            of_granule = by_granule.setdefault(cell.granule_bytes, {})
+            of_granule.setdefault(cell.method, {})[cell.pattern] = cell
     found = []
-    for granule, by_method in costs.items():
+    for granule, by_method in by_granule.items():
         shared = set.intersection(*(set(of_method) for of_method in by_method.values()))
-        if not shared:
-            continue
-        means = {
-            method: sum(of_method[pattern] for pattern in shared) // len(shared)
-            for method, of_method in by_method.items()
-        }
-        method = min(means, key=means.__getitem__)
-        waste = None if sequence is None else sequence.waste_share(granule)
-        found.append(
-            GranuleChoice(
-                granule_bytes=granule,
-                method=method,
-                per_gib_ns=means[method],
-                without_huge_ns=means.get(base_method(method)) if method.endswith(HUGE) else None,
-                waste_share=waste,
-                per_used_gib_ns=None if waste is None else round(means[method] / (1 - waste)),
-            )
-        )
+        if shared:
+            methods = {
+                name: [of_method[pattern] for pattern in shared]
+                for name, of_method in by_method.items()
+            }
+            found.append(_choose_method(granule, methods, sequence))
     return tuple(found)
+
+
+def _choose_method(
+    granule: int, methods: dict[str, list[MatrixCell]], sequence: SequenceLength | None
+) -> GranuleChoice:
+    means = {
+        name: sum(cell.per_gib_ns or 0 for cell in found) // len(found)
+        for name, found in methods.items()
+    }
+
+    def alike(fastest: str, other: str) -> bool:
+        high = [cell.cycle_high_ns for cell in methods[fastest]]
+        low = [cell.cycle_low_ns for cell in methods[other]]
+        if None in high or None in low:
+            return False
+        # Both commit as much in a cycle of a pattern, so that their cycles may be added.
+        return sum(filter(None, low)) <= sum(filter(None, high))
+
+    method, fastest, reason = choose_method(means, alike)
+    waste = None if sequence is None else sequence.waste_share(granule)
+    return GranuleChoice(
+        granule_bytes=granule,
+        method=method,
+        per_gib_ns=means[method],
+        without_huge_ns=means.get(base_method(method)) if method.endswith(HUGE) else None,
+        waste_share=waste,
+        per_used_gib_ns=None if waste is None else round(means[method] / (1 - waste)),
+        reason=reason if len(means) > 1 else None,
+        fastest=fastest,
+        fastest_per_gib_ns=means[fastest],
+    )
 
 
 def best_granule(choices: Sequence[GranuleChoice]) -> GranuleChoice | None:

@@ -10,7 +10,7 @@ from stored_runs import method, run
 from vmtool.compare.intervals import median_interval
 from vmtool.report.matrix import to_text
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
-from vmtool.results.stress import StressSettings
+from vmtool.results.stress import MethodReason, StressSettings
 from vmtool.stress import matrix
 from vmtool.stress.matrix import best_granule, choose_granules, fastest
 from vmtool.stress.worker.recorder import MAX_ROUNDS
@@ -124,6 +124,19 @@ def test_the_best_granule_is_the_cheapest_and_the_smallest_of_equals():
     alike = [replace(choices[0], per_gib_ns=choices[1].per_gib_ns * 104 // 100), choices[1]]
     assert best_granule(alike).granule_bytes == 4096
     assert best_granule([]) is None
+
+
+def test_a_granule_names_the_method_that_promises_more_where_none_is_clearly_faster():
+    cells = [
+        replace(found, per_gib_ns=found.cycle_ns * 1000, granule_bytes=65536)
+        for found in (cell("fixed", 100, 115, 130), cell("advise", 90, 100, 110))
+    ]
+    (choice,) = choose_granules(cells, None)
+    assert (choice.method, choice.fastest) == ("fixed", "advise")
+    assert choice.reason is MethodReason.PROMISES_MORE
+    assert (choice.per_gib_ns, choice.fastest_per_gib_ns) == (115_000, 100_000)
+    report = "\n".join(printed(lambda c: to_text(result(cells), c), 200))
+    assert "advise is not clearly faster and has no guards" in report
 
 
 def test_waste_can_make_a_larger_granule_the_dearer_one():
