@@ -12,7 +12,7 @@ from printed import printed
 settings.register_profile("vmtool", deadline=None)
 settings.load_profile("vmtool")
 
-pytest_plugins = ["fakecuda.plugin"]
+pytest_plugins = ["fakecuda.plugin", "programs"]
 
 _MARKERS = ("gpu", "wine", "browser", "cc")
 

@@ -122,6 +122,9 @@ def parse_duration(text: str) -> int:
     example = "500ms, 1m30s or 1h"
     parts = _PARTS.findall(text) if _COMPOUND.fullmatch(text) else [text]
     total, last = 0, None
+    units = [part.strip().lstrip("0123456789. ").lower() for part in parts]
+    if len(parts) > 1 and not _DURATION_UNITS.keys() >= set(units):  # such as 1e9h
+        raise ValueError(f"{text[:_SHOWN]!r} is not a duration; write it like {example}")
     for part in parts:
         total += _parse(part, _DURATION_UNITS, "duration", example)
         unit = _DURATION_UNITS[part.strip().lstrip("0123456789. ").lower()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 
 import pytest
@@ -16,31 +14,21 @@ from vmtool.inspect.watch import InspectOptions, look
 from vmtool.machine import read_facts
 
 _CODE = """
-import json, sys
 from vmtool.memory import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 buffer = VirtualBuffer(open_backing("host"), 64 << 20)
 for i in range(8):
     buffer.commit(i * 2 * (64 << 10), 64 << 10)
-print(json.dumps({"base": buffer.base, "committed": buffer.committed}), flush=True)
-sys.stdin.read()
+hold(base=buffer.base, committed=buffer.committed)
 """
 
 
-def test_a_buffer_of_another_process_is_found_with_its_committed_bytes():
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        facts = json.loads(child.stdout.readline())
-        target = open_process(child.pid)
-        result = look(target, InspectOptions(top=10_000), read_facts())
-        target.close()
-    finally:
-        child.kill()
-        child.wait()
-        child.stdin.close()
-        child.stdout.close()
+def test_a_buffer_of_another_process_is_found_with_its_committed_bytes(child):
+    made = child(_CODE)
+    facts = made.facts
+    target = open_process(made.pid)
+    result = look(target, InspectOptions(top=10_000), read_facts())
+    target.close()
 
     around = next(
         item
@@ -53,21 +41,8 @@ def test_a_buffer_of_another_process_is_found_with_its_committed_bytes():
     assert result.last.threads >= 1
 
 
-def test_counters_of_another_process_of_this_user_need_no_rights():
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; print('ready', flush=True); sys.stdin.read()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        child.stdout.readline()
-        target = open_process(child.pid)
-        counters = target.counters(0)
-    finally:
-        child.kill()
-        child.wait()
-        child.stdin.close()
-        child.stdout.close()
+def test_counters_of_another_process_of_this_user_need_no_rights(child):
+    counters = open_process(child("hold()").pid).counters(0)
 
     assert counters.charge_bytes > 0
     assert counters.descriptors is not None  # Wine counts none

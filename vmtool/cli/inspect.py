@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +28,20 @@ from vmtool.errors import CallError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from vmtool.inspect.processes import ProcessView
-    from vmtool.inspect.watch import InspectOptions
+    from vmtool.inspect.watch import InspectOptions, Watch
     from vmtool.results.inspect import InspectResult, Sample
+
+
+class _Pid(click.ParamType[int]):
+    """The number of a process."""
+
+    name = "pid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        # Ten digits hold any PID; more would be a slow way to say no.
+        if isinstance(value, str) and (not value.isdecimal() or len(value) > 10 or not int(value)):
+            self.fail(f"{value[:60]!r} is not a PID; select by name with --name", param, ctx)
+        return int(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,7 @@ class InspectCommand:
 
 
 @click.command("inspect", cls=Command)
-@click.argument("pid", required=False, type=click.IntRange(1))
+@click.argument("pid", required=False, type=_Pid())
 @click.option("--name", metavar="NAME", help="Select the process by its name instead of its PID.")
 @click.option("--watch", is_flag=True, help="Sample it until Ctrl-C, or for --duration.")
 @click.option(
@@ -69,8 +84,9 @@ class InspectCommand:
 @csv_option("the samples as a table")
 @html_option
 @click.option(
-    "--metrics", type=FILE, metavar="FILE", help="Also write the last sample as OpenMetrics text."
-)
+    "--metrics", type=FILE, metavar="FILE",
+    help="Also write the last sample as OpenMetrics text, anew at each sample of a watch.",
+)  # fmt: skip
 @output_options
 @click.pass_context
 def command(
@@ -101,7 +117,8 @@ def command(
     vmtool inspect 4242 --watch --duration 1m --assert 'resident.slope<1MiB/min'
     vmtool inspect -o report.txt -- python3 -c 'print(2)'
 
-    A command after -- is started and watched to its end; its exit code becomes the exit code. The
+    A command after -- is started and watched to its end; its exit code becomes the exit code. A
+    watch prints one report, or one JSON document, when it ends: also after Ctrl-C and SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
     from vmtool.cli import COMMAND_AFTER
@@ -129,7 +146,7 @@ def command(
 
     target = open_process(find_by_name(name) if name is not None else pid or 0)
     try:
-        result = _inspect(target, options, output)
+        result = _inspect(target, options, output, asked)
     finally:
         target.close()
     _write(asked, output, result)
@@ -152,13 +169,22 @@ def _check_usage(asked: InspectCommand, *, as_json: bool, path: str) -> None:
 
 
 def _inspect(
-    target: ProcessView, options: InspectOptions, output: Output, child: _Child | None = None
+    target: ProcessView,
+    options: InspectOptions,
+    output: Output,
+    asked: InspectCommand,
+    child: _Child | None = None,
 ) -> InspectResult:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.inspect.areas import ProcessGoneError
     from vmtool.inspect.watch import look, watch
     from vmtool.machine import read_facts
+
+    def progress(watched: Watch) -> None:
+        show_line(lambda: _line(watched.latest))
+        if asked.metrics is not None:
+            _refresh_metrics(asked.metrics, watched)
 
     facts = read_facts()
     try:
@@ -176,7 +202,7 @@ def _inspect(
                 options,
                 facts,
                 stopping=stop,
-                progress=lambda counters: show_line(lambda: _line(counters)),
+                progress=progress,
                 ended=(lambda: None) if child is None else child.ended,
             )
     except ProcessGoneError as error:
@@ -190,9 +216,26 @@ def _inspect(
         ) from error
 
 
-def _line(counters: Sample) -> str:
+def _refresh_metrics(path: str, watched: Watch) -> None:
+    """Replace the file as a whole, so that a collector never reads half of one."""
+    from vmtool.report.inspect_samples import metrics_of
+
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        return  # a pipe or a device gets the last sample only
+    # What cannot be written now is tried again at the end, where a failure is reported.
+    with suppress(OSError):
+        whole = real.with_name(f"{real.name}.new")
+        text = metrics_of(watched.identity, watched.latest, watched.limits)
+        whole.write_text(text, encoding="utf-8", newline="\n")
+        whole.replace(real)
+
+
+def _line(counters: Sample | None) -> str:
     from vmtool.units import format_duration, format_size
 
+    if counters is None:
+        return ""
     words = format_duration(counters.at_ns)
     if counters.resident_bytes is not None:
         words += f", {format_size(counters.resident_bytes)} resident"
@@ -249,17 +292,22 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     """Start a command, watch it to its end, and return its exit code."""
     from vmtool.inspect.processes import open_process
 
+    program = asked.program[0]
     try:
         child = _Child(asked.program)
-    except OSError as error:
-        tell(f"vmtool: error: cannot start {asked.program[0]}: {error.strerror}")
-        tell("  hint: give a program that is on PATH, after --")
-        # As a shell does.
-        return 127 if isinstance(error, FileNotFoundError) else 126
+    except (OSError, ValueError) as error:  # a ValueError is a NUL in an argument
+        # As a shell does: 127 for what is not there, 126 for what cannot be run.
+        missing = isinstance(error, FileNotFoundError) or not program
+        reason = "no such program" if missing else getattr(error, "strerror", None) or error
+        if program and Path(program).is_dir():
+            reason = "it is a directory"
+        tell(f"vmtool: error: cannot start {program!r}: {reason}")
+        tell("  hint: give a program that is on PATH, or its path, after --")
+        return 127 if missing else 126
     try:
         target = open_process(child.process.pid)
         try:
-            result = _inspect(target, options, output, child)
+            result = _inspect(target, options, output, asked, child)
         finally:
             target.close()
     except CallError:
@@ -277,14 +325,15 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
 def _write(
     asked: InspectCommand, output: Output, result: InspectResult, *, after_command: bool = False
 ) -> None:
-    from vmtool.report.inspect import to_csv, to_metrics, to_text
+    from vmtool.report.inspect import to_text
+    from vmtool.report.inspect_samples import metrics_of, to_csv
 
     if after_command and output.path == "-":
         _print_on_stderr(result)
     else:
         output.emit(result, lambda console: to_text(result, console))
     output.save(asked.csv, lambda: to_csv(result))
-    output.save(asked.metrics, lambda: to_metrics(result))
+    output.save(asked.metrics, lambda: metrics_of(result.process, result.last, result.limits))
     output.save(asked.html, lambda: _page(result))
 
 

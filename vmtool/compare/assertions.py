@@ -10,6 +10,7 @@ from fractions import Fraction
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from vmtool.compare.conditions import holds, split_condition
 from vmtool.compare.shift import RUNS_NEEDED, location, shift
 from vmtool.errors import UsageError
 from vmtool.results.check import NOT_PROVEN, Check, CheckOutcome
@@ -41,10 +42,8 @@ _METRIC: Final = re.compile(
     rf"(?:(?P<phase>{'|'.join((*PHASES, CYCLE))})\.(?P<statistic>{'|'.join(map(re.escape, STATISTICS))})"
     rf"|(?P<rate>{'|'.join(RATES)}))"
 )
-_CONDITION: Final = re.compile(r"([^<>=\s]+)\s*(<=|>=|<|>)\s*([^<>=]+)")
 _PERCENT: Final = re.compile(r"([+-]?)([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?", re.ASCII)
-_MAX_TEXT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +97,7 @@ class Condition:
 
     def holds(self, value: Fraction | float) -> bool:
         """Return whether *value* is on the side of the limit that the condition names."""
-        return {
-            "<": value < self.limit,
-            "<=": value <= self.limit,
-            ">": value > self.limit,
-            ">=": value >= self.limit,
-        }[self.operator]
+        return holds(value, self.operator, self.limit)
 
 
 def parse_assertion(text: str) -> Condition:
@@ -115,7 +109,8 @@ def parse_assertion(text: str) -> Condition:
     Raises:
         UsageError: If *text* is not such a condition.
     """
-    metric, operator, value = _split(text, "commit.p99<5ms")
+    name, operator, value = split_condition(text, "commit.p99<5ms")
+    metric = parse_metric(name)
     try:
         limit = _parse_limit(metric, value)
     except ValueError as error:
@@ -129,7 +124,8 @@ def parse_change(text: str) -> Condition:
     Raises:
         UsageError: If *text* is not such a condition.
     """
-    metric, operator, value = _split(text, "commit.p99>+20%")
+    name, operator, value = split_condition(text, "commit.p99>+20%")
+    metric = parse_metric(name)
     match = _PERCENT.fullmatch(value)
     if match is None:
         raise UsageError(
@@ -268,14 +264,6 @@ def measured(metric: Metric, method: MethodResult) -> Fraction | str:
             f"{metric.statistic}, which needs {P999_SAMPLES:,}"
         )
     return Fraction(value)
-
-
-def _split(text: str, example: str) -> tuple[Metric, str, str]:
-    match = _CONDITION.fullmatch(text.strip()) if len(text) <= _MAX_TEXT else None
-    if match is None:
-        raise UsageError(f"{text[:_MAX_TEXT]!r} is not a condition; write it like {example!r}")
-    name, operator, value = match.groups()
-    return parse_metric(name), operator, value.strip()
 
 
 def parse_metric(name: str) -> Metric:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,24 +62,41 @@ class Detail:
 
 def parse_maps(text: bytes) -> list[MemoryArea]:
     """Return the areas in the text of a ``maps`` file, ascending, without the vsyscall page."""
-    found = []
-    # Few modes and names are in many areas: each is decoded once.
-    texts: dict[bytes, str] = {b"": ""}
+    # A look at 60,000 areas takes well under a second only if a line costs few steps. Most areas
+    # begin where the one before ends, and most lines are alike behind their addresses: each such
+    # number and text is decoded once.
+    found: list[MemoryArea] = []
+    rests: dict[bytes, _Rest | None] = {}
+    new, add = tuple.__new__, found.append
+    end_text, end = b"", 0
     for line in text.split(b"\n"):
         # START-END PERMISSIONS OFFSET DEVICE INODE NAME: proc_pid_maps(5).
-        fields = line.split(None, 5)
-        if len(fields) < 5:
+        span, _, rest = line.partition(b" ")
+        if rest not in rests:
+            rests[rest] = _parse_rest(rest)
+        if (decoded := rests[rest]) is None:
             continue
-        start, _, end = fields[0].partition(b"-")
-        mode, name = fields[1], fields[5] if len(fields) > 5 else b""
-        for each in (mode, name):
-            if each not in texts:
-                texts[each] = each.decode("utf-8", "replace")
-        if name != b"[vsyscall]":  # the kernel's own: neither VmSize nor the limit counts it
-            found.append(
-                MemoryArea(int(start, 16), int(end, 16), texts[mode], int(fields[4]), texts[name])
-            )
+        start_text, _, after = span.partition(b"-")
+        start = end if start_text == end_text else int(start_text, 16)
+        end_text, end = after, int(after, 16)
+        add(new(MemoryArea, (start, end) + decoded))  # noqa: RUF005 - faster than unpacking
     return found
+
+
+_UNREAD: Final = (-1, 0, 0, False, None)
+#: What a line of ``maps`` says behind the addresses, with what it does not say: the end of a tuple.
+_Rest = tuple[str, int, str, int, int, int, bool, None]
+
+
+def _parse_rest(rest: bytes) -> _Rest | None:
+    """Return the rest of an area; ``None`` for what is no area of the process."""
+    fields = rest.split(None, 4)
+    if len(fields) < 4:
+        return None
+    name = fields[4] if len(fields) > 4 else b""
+    if name == b"[vsyscall]":  # the kernel's own: neither VmSize nor the limit counts it
+        return None
+    return fields[0].decode(), int(fields[3]), name.decode("utf-8", "replace"), *_UNREAD
 
 
 def parse_smaps(text: bytes) -> list[MemoryArea]:

@@ -48,6 +48,7 @@ def find(
     areas: Sequence[MemoryArea] | None = None,
     huge_disabled: bool = False,
     state: str = "",
+    pid: int | None = None,
 ) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
 
@@ -60,31 +61,27 @@ def find(
         huge_disabled: Whether the process may have no transparent huge pages
             (``THP_enabled: 0``, ``PR_SET_THP_DISABLE``).
         state: The letter of its state, such as ``T`` for stopped.
+        pid: Its number, for what is to be typed.
     """
     found = [
-        *_limits(limits),
+        *_limits(limits, pid),
+        *_lock(limits, areas, counters, pid),
         *_group(group),
         *_fork(counters, machine, areas),
         *_huge_pages(machine, areas, disabled=huge_disabled),
         *_memory(counters),
     ]
     if state in {"T", "t"}:
-        found.append(ProcessFinding("stopped", FindingRating.NOTE, {"state": state}))
+        found.append(ProcessFinding("stopped", FindingRating.NOTE, {"state": state, "pid": pid}))
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.rating]))
 
 
-def _limits(limits: Iterable[LimitUse]) -> Iterator[ProcessFinding]:
+def _limits(limits: Iterable[LimitUse], pid: int | None) -> Iterator[ProcessFinding]:
     for limit in limits:
         name = _NAMES.get(limit.name)
         if name is None or limit.soft is None:
             continue
-        values: dict[str, int | float | str | None] = {
-            "limit": limit.name,
-            "used": limit.used,
-            "soft": limit.soft,
-            "hard": limit.hard,
-            "path": limit.path,
-        }
+        values = _limit_values(limit, pid)
         share = None if limit.used is None or not limit.soft else limit.used / limit.soft
         if share is not None and share >= _FULL:
             yield ProcessFinding(name, FindingRating.PROBLEM, values)
@@ -93,6 +90,45 @@ def _limits(limits: Iterable[LimitUse]) -> Iterator[ProcessFinding]:
         elif limit.name in {"RLIMIT_AS", "RLIMIT_DATA"}:
             # Rarely set on purpose for such programs, and it fails while RAM is free.
             yield ProcessFinding(name, FindingRating.NOTE, values)
+
+
+def _limit_values(limit: LimitUse, pid: int | None) -> dict[str, int | float | str | None]:
+    return {
+        "limit": limit.name,
+        "used": limit.used,
+        "soft": limit.soft,
+        "hard": limit.hard,
+        "path": limit.path,
+        "pid": pid,
+    }
+
+
+def _lock(
+    limits: Iterable[LimitUse],
+    areas: Sequence[MemoryArea] | None,
+    counters: Sample,
+    pid: int | None,
+) -> Iterator[ProcessFinding]:
+    """Yield that a mapped file of data, such as a model, is larger than what may be locked.
+
+    A program that locks it (llama.cpp with ``--mlock``) goes on without the lock, so that only what
+    is locked already shows that it tried.
+    """
+    limit = next((limit for limit in limits if limit.name == "RLIMIT_MEMLOCK"), None)
+    if limit is None or limit.soft is None or not areas:
+        return
+    if limit.used is not None and limit.used >= limit.soft * _FILLING:
+        return  # the limit itself is a finding then
+    programs = {area.name for area in areas if area.inode and area.permissions[2] == "x"}
+    sizes: dict[str, int] = {}
+    for area in areas:
+        if area.inode and area.name not in programs and not area.name.startswith("/dev/"):
+            sizes[area.name] = sizes.get(area.name, 0) + area.end - area.start
+    name = max(sizes, key=lambda name: sizes[name], default="")
+    if name and sizes[name] > limit.soft:
+        rating = FindingRating.WARNING if counters.locked_bytes else FindingRating.NOTE
+        values = {**_limit_values(limit, pid), "file": name, "size": sizes[name]}
+        yield ProcessFinding("lock-file", rating, values)
 
 
 def _group(group: ControlGroupUse | None) -> Iterator[ProcessFinding]:
@@ -117,7 +153,9 @@ def _group(group: ControlGroupUse | None) -> Iterator[ProcessFinding]:
             slow = (group.pressure_some_percent or 0) >= _THROTTLED_PERCENT
             rating = FindingRating.PROBLEM if slow else FindingRating.WARNING
             yield ProcessFinding("group-high", rating, {**values, **pressure})
-    if used and cache >= used * _CACHE_SHARE and group.max_bytes is not None:
+    # Without a limit the cache matters only to who takes all that is charged for memory in use.
+    least = GIB if group.max_bytes is None else 1
+    if used and cache >= max(used * _CACHE_SHARE, least):
         values = {**base, "cache": cache, "soft": group.max_bytes}
         yield ProcessFinding("group-cache", FindingRating.NOTE, values)
 
@@ -158,17 +196,15 @@ def _huge_pages(
     huge = machine.huge_pages
     if areas is None or huge.thp_mode is None:
         return
-    could = possible_huge_bytes(areas, huge.pmd_bytes or 2 * MIB)
-    resident = sum(area.resident for area in areas if not area.inode and area.resident > 0)
+    could, may = possible_huge_bytes(areas, huge.pmd_bytes or 2 * MIB)
     have = sum(area.huge for area in areas)
-    large = max(could, resident)
-    if large < _HUGE_LEAST or have >= large * _HUGE_SHARE:
+    if could < _HUGE_LEAST or have >= could * _HUGE_SHARE:
         return
     values: dict[str, int | float | str | None] = {
         "huge": have,
-        "possible": large,
+        "possible": could,
         "thp_mode": huge.thp_mode,
-        "asked": could,
+        "asked": may,
         "disabled": int(disabled),
     }
     yield ProcessFinding("huge-pages", FindingRating.WARNING, values)

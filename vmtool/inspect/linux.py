@@ -14,6 +14,7 @@ assert sys.platform == "linux"  # before the imports, so that mypy skips them el
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.areas import (
@@ -23,12 +24,12 @@ from vmtool.inspect.areas import (
     parse_numa_maps,
     parse_smaps,
 )
-from vmtool.machine.cgroup import read_cgroups
+from vmtool.machine.cgroup import read_cgroups, read_level
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
 from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:
-    from vmtool.machine.facts import CgroupFacts
+    from vmtool.machine.facts import CgroupFacts, CgroupLevel
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
 _LIMITS: Final = {
@@ -38,6 +39,9 @@ _LIMITS: Final = {
     "Max open files": ("RLIMIT_NOFILE", "descriptors"),
     "Max processes": ("RLIMIT_NPROC", "user_tasks"),
 }
+#: The capabilities that lift a limit: CAP_IPC_LOCK; CAP_SYS_ADMIN and CAP_SYS_RESOURCE
+#: (include/uapi/linux/capability.h).
+_EXEMPT: Final = {"RLIMIT_MEMLOCK": 1 << 14, "RLIMIT_NPROC": 1 << 21 | 1 << 24}
 _FIELD_MINOR, _FIELD_MAJOR, _FIELD_USER, _FIELD_SYSTEM, _FIELD_START = 7, 9, 11, 12, 19
 _PF_EXITING: Final = frozenset("ZX")
 
@@ -262,6 +266,19 @@ class LinuxProcess:
         except OSError:
             return None
 
+    def capabilities(self, status: dict[str, str]) -> int:
+        """Return the set of capabilities that it has over the machine, as a mask.
+
+        Args:
+            status: The lines of its ``status``.
+        """
+        try:
+            # In a user namespace of its own they hold for nothing outside.
+            outside = self._read("uid_map").split() == [b"0", b"0", b"4294967295"]
+            return int(status.get("CapEff", "0"), 16) if outside else 0
+        except (OSError, ValueError):
+            return 0
+
     def state(self) -> str:
         return self.stat()[1]
 
@@ -281,10 +298,18 @@ class LinuxProcess:
         found = read_cgroups(self._files, str(self.pid))
         return None if not found.levels else describe_group(found)
 
-    def group_bytes(self, group: ControlGroupUse) -> int | None:
-        """Return what is charged to *group* now."""
-        name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
-        return parse_int(KernelFiles().read(f"{group.path}/{name}"))
+    def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
+        """Return what is charged to *group* now, and what became of its limits."""
+        level = read_level(self._files, group.version, group.path)
+        if level is None:
+            return group
+        tasks = self._files.read(f"{group.pids_path}/pids.current") if group.pids_path else None
+        return replace(
+            _group_use(level),
+            pids=parse_int(tasks),
+            pids_max=group.pids_max,
+            pids_path=group.pids_path,
+        )
 
     def children(self) -> tuple[int, ...]:
         """Return the numbers of all descendants."""
@@ -338,14 +363,17 @@ def limit_uses(
     found = []
     status = process.status()
     uid = int(status.get("Uid", "0").split()[0])
+    capable = process.capabilities(status)
     for name, (soft, hard) in process.rlimits().items():
         if name not in _LIMITS:
             continue
         limit, counter = _LIMITS[name]
+        # No limit to who has one of these: fork(2), EAGAIN; mlock(2), EPERM.
+        if capable & _EXEMPT.get(limit, 0) or (limit == "RLIMIT_NPROC" and uid == 0):
+            continue
         if limit == "RLIMIT_NPROC":
-            if soft is not None and uid != 0:  # not enforced for root (fork(2), EAGAIN)
-                used = user_tasks(uid, process.proc)
-                found.append(LimitUse(limit, counter, used, soft, hard, "user"))
+            used = user_tasks(uid, process.proc) if soft is not None else None
+            found.append(LimitUse(limit, counter, used, soft, hard, "user"))
             continue
         found.append(LimitUse(limit, counter, getattr(counters, counter), soft, hard, "process"))
     areas = len(detail.areas) if detail is not None else None
@@ -369,31 +397,18 @@ def limit_uses(
             )
         )
     if group is not None:
-        two = group.version == 2
-        name = "memory.max" if two else "memory.limit_in_bytes"
-        found.append(
-            LimitUse(
-                name,
-                "group_bytes",
-                group.current_bytes,
-                group.max_bytes,
-                None,
-                "group",
-                f"{group.path}/{name}",
-            )
-        )
+        used = group.without_cache_bytes
+        limit = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
+        place = ("group", f"{group.path}/{limit}")
+        found.append(LimitUse(limit, "group_used_bytes", used, group.max_bytes, None, *place))
         if group.high_bytes is not None:
-            path = f"{group.path}/memory.high"
-            found.append(
-                LimitUse(
-                    *("memory.high", "group_bytes", group.current_bytes, group.high_bytes),
-                    *(None, "group", path),
-                )
-            )
+            place = ("group", f"{group.path}/memory.high")
+            high = group.high_bytes
+            found.append(LimitUse("memory.high", "group_used_bytes", used, high, None, *place))
         if group.pids_max is not None:
-            path = f"{group.pids_path}/pids.max"
+            place = ("group", f"{group.pids_path}/pids.max")
             found.append(
-                LimitUse("pids.max", "group_tasks", group.pids, group.pids_max, None, "group", path)
+                LimitUse("pids.max", "group_tasks", group.pids, group.pids_max, None, *place)
             )
     return tuple(found)
 
@@ -401,7 +416,14 @@ def limit_uses(
 def describe_group(found: CgroupFacts) -> ControlGroupUse:
     """Return the group of a process that limits it most, its own where none is limited."""
     # The tightest limit may be set anywhere on the way to the root.
-    level = found.tightest or found.levels[0]
+    use = _group_use(found.tightest or found.levels[0])
+    tasks = found.tasks
+    if tasks is None:
+        return use
+    return replace(use, pids=tasks.used, pids_max=tasks.limit, pids_path=tasks.path)
+
+
+def _group_use(level: CgroupLevel) -> ControlGroupUse:
     pressure = level.pressure
     events = {"max": level.limit_hits, "high": level.high_hits, "oom_kill": level.oom_kills}
     return ControlGroupUse(
@@ -414,9 +436,6 @@ def describe_group(found: CgroupFacts) -> ControlGroupUse:
         events={name: count for name, count in events.items() if count is not None} or None,
         pressure_some_percent=None if pressure is None else pressure.some_percent,
         pressure_full_percent=None if pressure is None else pressure.full_percent,
-        pids=None if found.tasks is None else found.tasks.used,
-        pids_max=None if found.tasks is None else found.tasks.limit,
-        pids_path=None if found.tasks is None else found.tasks.path,
     )
 
 

@@ -105,8 +105,8 @@ class PortableProcess:
     def group(self) -> ControlGroupUse | None:
         return None
 
-    def group_bytes(self, group: ControlGroupUse) -> int | None:  # noqa: ARG002
-        return None
+    def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
+        return group
 
     def limits(
         self,

@@ -44,8 +44,8 @@ class ProcessView(Protocol):
     def group(self) -> ControlGroupUse | None:
         """Return its control group."""
 
-    def group_bytes(self, group: ControlGroupUse) -> int | None:
-        """Return what is charged to *group* now."""
+    def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
+        """Return *group* with its figures of now."""
 
     def limits(
         self, counters: Sample, group: ControlGroupUse | None, detail: Detail | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise, zip_longest
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results.inspect import ReservedRange
-from vmtool.units import GIB, KIB, MIB
+from vmtool.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,52 +59,49 @@ def group_areas(
 def _runs(
     areas: Sequence[MemoryArea], stack_bytes: int | None
 ) -> Iterator[tuple[Sequence[MemoryArea], str | None]]:
-    run: list[MemoryArea] = []
-    for area in areas:
-        if run and not _belong_together(run[-1], area):
-            yield from _split(run, stack_bytes)
-            run = []
-        run.append(area)
-    if run:
-        yield from _split(run, stack_bytes)
-
-
-def _belong_together(before: MemoryArea, area: MemoryArea) -> bool:
-    if before.end != area.start or before.inode != area.inode or before.name != area.name:
-        return False
-    # The kernel's own names, such as [heap], are each one thing.
-    return before.permissions[3] == area.permissions[3]
+    """Yield neighbours that belong together, with their owner where their shape shows it."""
+    # There may be 65,530 areas: no call and no object for each.
+    breaks = [
+        index
+        for index, (before, area) in enumerate(pairwise(areas), start=1)
+        if before.end != area.start
+        or before.name != area.name
+        or before.inode != area.inode
+        or before.permissions[3] != area.permissions[3]
+    ]
+    for first, last in pairwise([0, *breaks, len(areas)]):
+        yield from _split(areas[first:last], stack_bytes)
 
 
 def _split(
     run: Sequence[MemoryArea], stack_bytes: int | None
 ) -> Iterator[tuple[Sequence[MemoryArea], str | None]]:
     """Yield *run* in parts: each thread stack and glibc arena apart, the rest together."""
-    if run[0].inode or run[0].name:
-        yield run, None
-        return
-    rest: list[MemoryArea] = []
-    index = 0
-    while index < len(run):
-        pair = run[index : index + 2]
-        owner = _pair_owner(pair, stack_bytes)
-        if owner is None:
-            rest.append(run[index])
-            index += 1
-            continue
-        if rest:
-            yield rest, None
-            rest = []
-        yield pair, owner
-        index += 2
-    if rest:
-        yield rest, None
+    first = 0
+    if run and not run[0].inode and not run[0].name:
+        for index in _possible_pairs(run, stack_bytes):
+            owner = _pair_owner(run[index], run[index + 1], stack_bytes)
+            if owner is None or index < first:
+                continue
+            if first < index:
+                yield run[first:index], None
+            yield run[index : index + 2], owner
+            first = index + 2
+    if first < len(run):
+        yield run[first:], None
 
 
-def _pair_owner(pair: Sequence[MemoryArea], stack_bytes: int | None) -> str | None:
-    if len(pair) < 2:
-        return None
-    first, second = pair
+def _possible_pairs(run: Sequence[MemoryArea], stack_bytes: int | None) -> list[int]:
+    """Return which areas may be the first of a thread stack or arena, by one cheap test of each."""
+    least = max(stack_bytes - _GUARD, 1) if stack_bytes else 1 << 64
+    return [
+        index
+        for index, (first, second) in enumerate(pairwise(run))
+        if not first.start % _ARENA or second.end - second.start >= least
+    ]
+
+
+def _pair_owner(first: MemoryArea, second: MemoryArea, stack_bytes: int | None) -> str | None:
     if (
         first.permissions == _NONE
         and first.end - first.start <= _GUARD
@@ -290,8 +288,7 @@ def _named_owner(name: str) -> str | None:
 
 def _sum_nodes(run: Iterable[MemoryArea], nodes: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
     counts = [nodes[area.start] for area in run if area.start in nodes]
-    size = max(map(len, counts), default=0)
-    return tuple(sum(c[node] for c in counts if node < len(c)) for node in range(size))
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def merge_alike(reservations: Iterable[ReservedRange], top: int) -> tuple[ReservedRange, ...]:
@@ -321,14 +318,26 @@ def _joined(first: ReservedRange, second: ReservedRange) -> ReservedRange:
         huge_bytes=total(first.huge_bytes, second.huge_bytes),
         swapped_bytes=total(first.swapped_bytes, second.swapped_bytes),
         pieces=first.pieces + second.pieces,
+        node_bytes=_added(first.node_bytes, second.node_bytes),
         granule_bytes=None,
     )
 
 
-def possible_huge_bytes(areas: Iterable[MemoryArea], huge_page: int = 2048 * KIB) -> int:
-    """Return the resident bytes of areas that transparent huge pages could back."""
-    return sum(
-        area.resident
-        for area in areas
-        if area.eligible and area.resident > 0 and area.end - area.start >= huge_page
-    )
+def _added(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if first is None or second is None:
+        return None
+    return tuple(map(sum, zip_longest(first, second, fillvalue=0)))
+
+
+def possible_huge_bytes(areas: Iterable[MemoryArea], huge_page: int = 2 * MIB) -> tuple[int, int]:
+    """Return what transparent huge pages could back of what is resident, and what they may now.
+
+    They could back all anonymous memory in areas of at least a huge page. Whether they may is up to
+    the mode and to ``madvise``, which the kernel counts together (``THPeligible``).
+    """
+    could = may = 0
+    for area in areas:
+        if area.resident > 0 and area.end - area.start >= huge_page:
+            could += area.resident if not area.inode else 0
+            may += area.resident if area.eligible else 0
+    return max(could, may), may

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from vmtool.compare.conditions import holds, split_condition
 from vmtool.errors import UsageError
 from vmtool.results.check import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.inspect import Sample, Trend
-from vmtool.stats import slope
-from vmtool.units import MIB, parse_count, parse_size
+from vmtool.stats import median_slope, slope
+from vmtool.units import MIB, parse_count, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from vmtool.results.check import Value
     from vmtool.results.inspect import LimitUse
 
 #: The counters that can grow without end, by the name that reports and conditions use.
@@ -27,28 +29,29 @@ _NOT_TRENDS: Final = frozenset({"minor_faults", "major_faults", "cpu_ns"})
 #: Growth below this over the whole watch is not called growth, however steady it is.
 _LEAST: Final = {True: MIB, False: 8}
 _LEAST_SHARE: Final = 0.01
+#: Fewer have no slope with a 99 % interval.
+_LEAST_SAMPLES: Final = 6
 
 
 def trends(samples: Sequence[Sample], limits: Iterable[LimitUse]) -> tuple[Trend, ...]:
     """Return the trend of every counter that has at least six samples and changed.
 
-    The slope is Theil and Sen's with a 99 % interval (see ``vmtool.stats.slope``). Growth counts
-    when that interval is above zero and what it makes of the whole watch is at least 1 MiB (8 of
-    what is counted) and 1 % of the counter.
+    The slope is Theil and Sen's with a 99 % interval (see ``vmtool.stats.slope``). It is called growth
+    by the rule of ``stress``: the interval is above zero, and what the slope makes of the whole watch,
+    also at the pace of its later half, is at least 1 MiB (8 of what is counted) and 1 % of the
+    counter. A heap that warms up grows ever less, and a leak goes on.
     """
-    found = []
-    bounds = {limit.counter: limit for limit in limits if limit.soft is not None}
-    for field in fields(Sample):
-        counter = field.name
-        if counter == "at_ns" or counter in _NOT_TRENDS:
-            continue
-        trend = _trend(counter, samples, bounds.get(counter))
-        if trend is not None:
-            found.append(trend)
-    return tuple(found)
+    known = [limit for limit in limits if limit.soft is not None]
+    found = (
+        trend(field.name, samples, _first_limit(field.name, known))
+        for field in fields(Sample)
+        if field.name != "at_ns" and field.name not in _NOT_TRENDS
+    )
+    return tuple(each for each in found if each is not None)
 
 
-def _trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None) -> Trend | None:
+def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None) -> Trend | None:
+    """Return the trend of one counter; ``None`` where it never changed or has too few samples."""
     points = [
         (sample.at_ns / 1e9, float(value))
         for sample in samples
@@ -61,9 +64,10 @@ def _trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None) -> T
         return None
     watched_s = points[-1][0] - points[0][0]
     least = max(_LEAST[counter.endswith("_bytes")], points[-1][1] * _LEAST_SHARE)
-    grows = found.rises and found.low * watched_s > 0 and found.per_step * watched_s >= least
+    lately = median_slope([points[len(points) // 2 :]])
+    grows = found.rises and min(found.per_step, lately) * watched_s >= least
     full_in_s = None
-    if grows and limit is not None and limit.soft is not None and found.per_step > 0:
+    if grows and limit is not None and limit.soft is not None:
         used = limit.used if limit.used is not None else points[-1][1]
         full_in_s = max(limit.soft - used, 0) / found.per_step
     return Trend(
@@ -75,13 +79,25 @@ def _trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None) -> T
         grows=grows,
         limit=limit.name if full_in_s is not None and limit is not None else None,
         full_in_s=full_in_s,
+        growth=found.per_step * watched_s,
+        growth_least=least,
     )
 
 
-_PER_S: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_CONDITION: Final = re.compile(
-    r"\s*([a-z-]+)(?:\.(last|max|slope))?\s*(<=?|>=?)\s*([^/\s]+(?: [^/\s]+)?)(?:/(s|min|h))?\s*"
-)
+def _first_limit(counter: str, limits: Iterable[LimitUse]) -> LimitUse | None:
+    """Return the limit with the least left of those that *counter* adds to."""
+    # Its threads are tasks of its user and of its group.
+    names = {counter, *(("user_tasks", "group_tasks") if counter == "threads" else ())}
+    return min(
+        (limit for limit in limits if limit.counter in names),
+        key=lambda limit: (limit.soft or 0) - (limit.used or 0),
+        default=None,
+    )
+
+
+_PER_S: Final = {"s": 1, "min": 60, "h": 3600}
+_EXAMPLES: Final = "write it like resident.slope<1MiB/min or resident.max<2GiB"
+_FIGURES: Final = ("last", "max", "slope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,16 @@ class CounterCondition:
     operator: str
     value: float
 
+    @property
+    def unit(self) -> str:
+        """``bytes``, ``ns`` or nothing, with ``/s`` for a slope."""
+        kind = next((k for k in ("bytes", "ns") if self.counter.endswith(f"_{k}")), "")
+        return kind + ("/s" if self.figure == "slope" else "")
+
+    def holds(self, value: float) -> bool:
+        """Return whether *value* meets it."""
+        return holds(value, self.operator, self.value)
+
 
 def parse_condition(text: str) -> CounterCondition:
     """Return the condition in *text*.
@@ -109,33 +135,33 @@ def parse_condition(text: str) -> CounterCondition:
     Raises:
         UsageError: If it is none; the message says what would be.
     """
-    match = _CONDITION.fullmatch(text)
-    if match is None:
-        raise UsageError(
-            f"--assert {text!r}: not a condition",
-            hint="write COUNTER<VALUE or COUNTER.slope<VALUE/min, such as resident.slope<1MiB/min",
-        )
-    name, figure, operator, value, per = match.groups()
+    figure, operator, bound = split_condition(text, "resident.slope<1MiB/min")
+    name, _, kind = figure.partition(".")
     counter = COUNTERS.get(name)
-    if counter is None:
+    if counter is None or (kind and kind not in _FIGURES):
+        near = get_close_matches(name, COUNTERS, n=1) or [name if counter else "resident"]
         raise UsageError(
-            f"--assert {text!r}: there is no counter {name!r}",
-            hint=f"use one of {', '.join(COUNTERS)}",
+            f"{text!r}: {figure!r} is not a counter, nor its .max or .slope",
+            hint=f"did you mean {near[0]}{f'.{kind}' if kind in _FIGURES else ''}? "
+            f"The counters are {', '.join(COUNTERS)}",
         )
-    if (figure == "slope") != (per is not None):
+    value, slash, per = (part.strip() for part in bound.partition("/"))
+    if (kind == "slope") != bool(slash) or (slash and per not in _PER_S):
         raise UsageError(
-            f"--assert {text!r}: a slope needs a rate, and only a slope has one",
-            hint="write resident.slope<1MiB/min or resident.max<2GiB",
+            f"{text!r}: a slope needs a bound per s, min or h, and nothing else has one",
+            hint=_EXAMPLES,
         )
-    number = parse_size(value) if counter.endswith("_bytes") else parse_count(value)
+    parse = {"bytes": parse_size, "ns": parse_duration}.get(counter.rpartition("_")[2], parse_count)
+    try:
+        number = parse(value)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}", hint=_EXAMPLES) from error
     return CounterCondition(
-        text, counter, figure or "last", operator, number / _PER_S[per] if per else number
+        text, counter, kind or "last", operator, number / _PER_S[per] if slash else number
     )
 
 
-def evaluate(
-    condition: CounterCondition, samples: Sequence[Sample], found: Iterable[Trend]
-) -> Check:
+def evaluate(condition: CounterCondition, samples: Sequence[Sample]) -> Check:
     """Return whether *condition* holds.
 
     A slope is judged by its interval: the condition fails only where the whole interval breaks it,
@@ -143,33 +169,20 @@ def evaluate(
     """
     values = [v for s in samples if (v := getattr(s, condition.counter)) is not None]
     name = f"assert {condition.text}"
-    unit = ("bytes" if condition.counter.endswith("_bytes") else "") + (
-        "/s" if condition.figure == "slope" else ""
-    )
-    limit: dict[str, int | float | str | bool | None] = {"limit": condition.value, "unit": unit}
+    limit: dict[str, Value] = {"limit": condition.value, "unit": condition.unit}
     if not values:
         return Check(name, CheckOutcome.NOT_DONE, {"reason": "not measured"})
     if condition.figure != "slope":
         value = max(values) if condition.figure == "max" else values[-1]
-        outcome = CheckOutcome.of(_holds(value, condition))
-        return Check(name, outcome, {"value": value, **limit})
-    trend = next((t for t in found if t.counter == condition.counter), None)
-    if trend is None:
-        # Six samples that never changed have no slope; fewer say nothing.
-        if len(values) < 6:
-            return Check(name, CheckOutcome.NOT_DONE, {"reason": "too few samples"})
-        return Check(name, CheckOutcome.of(_holds(0.0, condition)), {"value": 0.0, **limit})
-    ends = {_holds(trend.low, condition), _holds(trend.high, condition)}
-    outcome = CheckOutcome.of(ends.pop()) if len(ends) == 1 else CheckOutcome.NOT_DONE
-    numbers = {"value": trend.per_second, "low": trend.low, "high": trend.high}
-    reason = {"reason": NOT_PROVEN} if outcome is CheckOutcome.NOT_DONE else {}
-    return Check(name, outcome, {**numbers, **limit, **reason})
-
-
-def _holds(value: float, condition: CounterCondition) -> bool:
-    return {
-        "<": value < condition.value,
-        "<=": value <= condition.value,
-        ">": value > condition.value,
-        ">=": value >= condition.value,
-    }[condition.operator]
+        return Check(name, CheckOutcome.of(condition.holds(value)), {"value": value, **limit})
+    found = trend(condition.counter, samples)
+    if found is None and len(values) < _LEAST_SAMPLES:
+        few: dict[str, Value] = {"reason": "too few samples", "samples": len(values)}
+        return Check(name, CheckOutcome.NOT_DONE, {**few, "needed": _LEAST_SAMPLES})
+    if found is None:  # it never changed
+        return Check(name, CheckOutcome.of(condition.holds(0.0)), {"value": 0.0, **limit})
+    numbers = {"value": found.per_second, "low": found.low, "high": found.high}
+    ends = {condition.holds(found.low), condition.holds(found.high)}
+    if len(ends) > 1:
+        return Check(name, CheckOutcome.NOT_DONE, {**numbers, **limit, "reason": NOT_PROVEN})
+    return Check(name, CheckOutcome.of(ends.pop()), {**numbers, **limit})

@@ -13,11 +13,13 @@ from vmtool.inspect.processes import describe_children
 from vmtool.inspect.reservations import (
     group_areas,
     merge_alike,
+    possible_huge_bytes,
     watched_granules,
     with_watched,
 )
 from vmtool.inspect.trends import evaluate, trends
 from vmtool.results.inspect import InspectResult, WatchEnding
+from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 #: The list of areas is read at most every so many times what reading it took, so that watching
 #: costs less than 1 % of a processor also at the limit of areas.
-_AREAS_EVERY: Final = 150
+_AREAS_EVERY: Final = 200
 _AREAS_LEAST_NS: Final = 10**9
 #: With more areas than this, what is resident is read as one sum only: ``smaps`` of 60,000 areas
 #: takes half a second, during which the process can map nothing.
@@ -67,7 +69,14 @@ class InspectOptions:
 
 
 class Watch:
-    """The samples of one process and what was read of it last."""
+    """The samples of one process and what was read of it last.
+
+    Attributes:
+        identity: Which process it is, once it was read.
+        latest: The newest sample.
+        limits: Of the process, as they were read last.
+        taken: How many samples were taken.
+    """
 
     def __init__(self, target: ProcessView, options: InspectOptions) -> None:
         self._target = target
@@ -84,14 +93,14 @@ class Watch:
         self._full_due = 0
         self._seen: dict[int, list[int]] = {}
         self._group: ControlGroupUse | None = None
-        self._identity: ProcessIdentity | None = None
+        self.identity: ProcessIdentity | None = None
         self._children: tuple[int, ...] = ()
         self._oom_score: int | None = None
         self._program: str | None = None
         self._state = ""
         self._disabled = False
         self._stack: int | None = None
-        self._limits: tuple[LimitUse, ...] = ()
+        self.limits: tuple[LimitUse, ...] = ()
         self._huge: int | None = None
 
     def sample(self) -> Sample:
@@ -101,19 +110,20 @@ class Watch:
             ProcessGoneError: If the process has ended or runs another program.
         """
         now = time.monotonic_ns()
-        if self._identity is None:
-            self._identity = self._target.identity()
+        if self.identity is None:
+            self.identity = self._target.identity()
             self._program = self._target.program()
             self._stack = self._target.stack_bytes()
         counters = self._target.counters(now - self._began)
         self._read_seldom(now, counters)
-        group = self._group
-        counters = replace(
-            counters,
-            areas=self._count,
-            huge_bytes=self._huge,
-            group_bytes=None if group is None else self._target.group_bytes(group),
-        )
+        counters = replace(counters, areas=self._count, huge_bytes=self._huge)
+        if self._group is not None:
+            group = self._group = self._target.refreshed(self._group)
+            counters = replace(
+                counters,
+                group_bytes=group.current_bytes,
+                group_used_bytes=group.without_cache_bytes,
+            )
         self._keep(counters)
         return counters
 
@@ -149,7 +159,7 @@ class Watch:
         self._oom_score = target.oom_score()
         if self._options.children:
             self._children = target.children()
-        self._limits = target.limits(counters, self._group, self._areas)
+        self.limits = target.limits(counters, self._group, self._areas)
 
     def _note_areas(self, detail: Detail | None, began: int) -> None:
         if detail is None:
@@ -181,7 +191,7 @@ class Watch:
         Raises:
             ProcessGoneError: If the process ended before the first sample.
         """
-        if self.latest is None or self._identity is None:
+        if self.latest is None or self.identity is None:
             raise ProcessGoneError
         samples = list(self._samples)
         if samples[-1] is not self.latest:
@@ -195,16 +205,16 @@ class Watch:
             )
             or limit.counter == "areas"
             else limit
-            for limit in self._limits
+            for limit in self.limits
         )
         areas: Sequence[MemoryArea] = () if detail is None else self._merged_areas(detail)
-        devices, absent = read_devices((self._identity.pid, *self._children))
+        devices, absent = read_devices((self.identity.pid, *self._children))
         nodes = None if self._full is None else self._full.nodes
         reservations = group_areas(areas, stack_bytes=self._stack, nodes=nodes)
         found_trends = trends(samples, limits)
         now = time.monotonic_ns()
         return InspectResult(
-            process=replace(self._identity, exit_code=exit_code),
+            process=replace(self.identity, exit_code=exit_code),
             ending=ending,
             wall_ns=self.latest.at_ns - samples[0].at_ns,
             interval_ns=self._options.interval_ns if self._options.watch else None,
@@ -227,14 +237,18 @@ class Watch:
                 areas=self._full.areas if self._full is not None else None,
                 huge_disabled=self._disabled,
                 state=self._state,
+                pid=self.identity.pid,
             ),
             trends=found_trends,
-            checks=tuple(evaluate(c, samples, found_trends) for c in self._options.conditions),
+            checks=tuple(evaluate(c, samples) for c in self._options.conditions),
             unavailable=(
                 *self._target.unavailable.values(),
                 *(() if absent is None else (absent,)),
             ),
             machine=machine,
+            huge_possible_bytes=None
+            if self._full is None
+            else possible_huge_bytes(self._full.areas, machine.huge_pages.pmd_bytes or 2 * MIB)[0],
         )
 
     def _merged_areas(self, detail: Detail) -> Sequence[MemoryArea]:
@@ -268,7 +282,7 @@ def watch(
     machine: MachineFacts,
     *,
     stopping: Callable[[], bool],
-    progress: Callable[[Sample], None] = lambda _counters: None,
+    progress: Callable[[Watch], None] = lambda _watched: None,
     ended: Callable[[], int | None] = lambda: None,
 ) -> InspectResult:
     """Sample *target* until it ends, *stopping* says so, or the time is over.
@@ -278,7 +292,7 @@ def watch(
         options: How to look.
         machine: The machine that it runs on.
         stopping: Returns whether the user requested a stop.
-        progress: Called with each sample.
+        progress: Called after each sample.
         ended: The exit code of a command that was started here, once it has ended.
 
     Raises:
@@ -289,7 +303,8 @@ def watch(
     ending = WatchEnding.COMPLETE
     while True:
         try:
-            progress(watched.sample())
+            watched.sample()
+            progress(watched)
             if watched.replaced():
                 ending = WatchEnding.PROCESS_REPLACED
                 break

@@ -113,25 +113,35 @@ def in_initial_user_namespace(path: str = "/proc/self/uid_map") -> bool:
 
 
 def how_to_raise(
-    name: str, *, limit: ResourceLimit | None = None, privileged: bool | None = None
+    name: str,
+    *,
+    limit: ResourceLimit | None = None,
+    privileged: bool | None = None,
+    pid: int | None = None,
 ) -> str:
-    """Return what raises the limit *name* of this process, in the place where that works.
+    """Return what raises the limit *name* of a process, in the place where that works.
 
     Args:
         name: Such as ``RLIMIT_AS``.
         limit: Its value; by default what this process has.
         privileged: Whether this process may raise a hard limit; by default whether it has
             CAP_SYS_RESOURCE.
+        pid: Another process, which runs already; by default this one, at its next start.
     """
     limit = limit or read_resource_limit(name)
     names = _NAMES[name]
     hard = None if limit is None else limit.hard
+    most = "1048576" if name in _NEVER_UNLIMITED else "unlimited"
+    if pid is not None and hard is None:
+        return (
+            f"prlimit --pid {pid} --{names.item}={most}; before a start: ulimit {names.flag} {most}"
+        )
+    if pid is not None:
+        privileged = False
     if privileged is None:
         privileged = has_capability(_SYS_RESOURCE)
-    if name not in _NEVER_UNLIMITED and (hard is None or privileged):
-        return f"ulimit {names.flag} unlimited"
-    if name in _NEVER_UNLIMITED and (hard is None or privileged):
-        return f"ulimit {names.flag} 1048576"
+    if hard is None or privileged:
+        return f"ulimit {names.flag} {most}"
     where = [
         f"`{names.item}` in /etc/security/limits.conf",
         f"{names.directive}= of the unit",
@@ -140,6 +150,8 @@ def how_to_raise(
     in_hard_limit = f"raise the hard limit of {_amount(hard or 0, names.unit)}: {', '.join(where)}"
     if limit is not None and limit.soft is not None and limit.soft < (hard or 0):
         up_to = f"ulimit -S{names.flag[1:]} {(hard or 0) // names.unit}"
+        if pid is not None:  # the colon leaves the hard limit as it is
+            up_to = f"prlimit --pid {pid} --{names.item}={hard}:"
         return f"{up_to} (the hard limit); beyond it {in_hard_limit}"
     return in_hard_limit
 

@@ -1,23 +1,19 @@
-"""A look at a process as text, CSV, HTML and OpenMetrics: first the answer, then the numbers."""
+"""A look at a process as text: first the answer, then the numbers."""
 
 from __future__ import annotations
 
-import csv
-from dataclasses import fields
-from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
 from vmtool.report.inspect_findings import describe, shown_count, shown_size
-from vmtool.report.metrics import Metrics
 from vmtool.report.table import ReportTable, pairs, paragraph, show, table
 from vmtool.results.check import CheckOutcome
-from vmtool.results.inspect import FindingRating, Sample, WatchEnding
+from vmtool.results.inspect import FindingRating, WatchEnding
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -50,7 +46,7 @@ _UNITS: Final = {
     "address_space_bytes": "of address space",
     "charge_bytes": "of private writable memory",
     "locked_bytes": "of locked memory",
-    "group_bytes": "charged to the control group",
+    "group_used_bytes": "charged to the control group beside its file cache",
 }
 #: How a trend or a condition calls a counter.
 _COUNTERS: Final = {
@@ -70,6 +66,8 @@ _COUNTERS: Final = {
     "threads": "threads",
     "descriptors": "descriptors",
     "group_bytes": "control group",
+    "group_used_bytes": "group without cache",
+    "minor_faults": "page faults",
 }
 
 
@@ -95,7 +93,7 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     yield pairs(counter_rows(result))
     if result.trends:
         yield ""
-        yield _trend_table(result)
+        yield from _trend_table(result)
     if result.reservations:
         yield ""
         yield from _reservations(result, width)
@@ -132,26 +130,41 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
 def headline(result: InspectResult) -> str:
     """Return the answer: what stops the process, or what comes nearest to it."""
     who = f"{result.process.name} ({result.process.pid})"
+    first = next(iter(result.findings), None)  # the worst
     problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
-    if problems:
-        words = describe(problems[0])[0].partition(";")[0]
-        more = len(problems) - 1
-        also = f", and {more} more problem{'s'[: more > 1]}" if more else ""
-        return f"{who}: {words}{also}"
+    if first is not None and problems:
+        also = _more(len(problems) - 1, "problem")
+        filling = [t for t in result.trends if t.limit and t.limit == first.values.get("limit")]
+        return f"{who}: {describe(first)[0].partition(';')[0]}{_full_in(filling)}{also}"
     filling = [trend for trend in result.trends if trend.full_in_s is not None]
-    first = min(filling, key=lambda trend: trend.full_in_s or 0.0, default=None)
+    if filling:
+        filling.sort(key=lambda trend: trend.full_in_s or 0.0)
+        limit = next(limit for limit in result.limits if limit.name == filling[0].limit)
+        return f"{who}: no problem yet; {_use(limit)}{_full_in(filling)}"
+    warnings = [f for f in result.findings if f.rating is FindingRating.WARNING]
+    if first is not None and warnings:
+        also = _more(len(warnings) - 1, "warning")
+        return f"{who}: {describe(first)[0].partition(';')[0]}{also}"
     nearest = max(
         (limit for limit in result.limits if limit.soft and limit.used is not None),
         key=lambda limit: (limit.used or 0) / (limit.soft or 1),
         default=None,
     )
-    if first is not None:
-        limit = next(limit for limit in result.limits if limit.name == first.limit)
-        seconds = format_duration((first.full_in_s or 0) * 1e9)
-        return f"{who}: no problem yet; {_use(limit)}, at this rate full in {seconds}"
     if nearest is None:
         return f"{who}: no problem found; no limit is set"
     return f"{who}: no problem found; nearest limit: {_use(nearest)}"
+
+
+def _full_in(filling: Sequence[Trend]) -> str:
+    return f", at this rate full in {_seconds(filling[0])}" if filling else ""
+
+
+def _seconds(trend: Trend) -> str:
+    return format_duration((trend.full_in_s or 0) * 1e9)
+
+
+def _more(count: int, what: str) -> str:
+    return f", and {count} more {what}{'s'[: count > 1]}" if count else ""
 
 
 def _use(limit: LimitUse) -> str:
@@ -178,12 +191,12 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
         ("address space", _held(last.address_space_bytes, limits.get("address_space_bytes"))),
         ("charge", _held(last.charge_bytes, None)),
         ("resident", shown_size(last.resident_bytes) + (f": {', '.join(parts)}" if parts else "")),
-        ("transparent huge pages", shown_size(huge) + _share(huge, last.anonymous_bytes)),
+        ("transparent huge pages", shown_size(huge) + _share(huge, result)),
         ("swapped", shown_size(last.swapped_bytes)),
         ("page tables", shown_size(last.page_table_bytes)),
         ("locked", _held(last.locked_bytes, limits.get("locked_bytes"))),
         ("memory areas", _held_count(last.areas, limits.get("areas"))),
-        ("threads", _held_count(last.threads, None)),
+        ("threads", shown_count(last.threads) + _tasks(result)),
         ("descriptors", _held_count(last.descriptors, limits.get("descriptors"))),
         ("page faults", _faults(result)),
     ]
@@ -215,20 +228,41 @@ def _faults(result: InspectResult) -> str:
     return words
 
 
-def _trend_table(result: InspectResult) -> RenderableType:
-    rows = []
+def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
+    rows, filling = [], []
+    notes = {}
     for trend in sorted(result.trends, key=lambda trend: not trend.grows):
-        full = "" if trend.full_in_s is None else f"{format_duration(trend.full_in_s * 1e9)}"
-        rows.append(
-            (
-                _COUNTERS.get(trend.counter, trend.counter),
-                _rate(trend, trend.per_second),
-                f"{_rate(trend, trend.low)} to {_rate(trend, trend.high)}",
-                "grows" if trend.grows else "no significant growth",
-                f"{full} ({trend.limit})" if full else "",
-            )
-        )
-    return table(("counter", "per minute", "99 % interval", "trend", "full in"), rows)
+        name = _COUNTERS.get(trend.counter, trend.counter)
+        word = _verdict(trend)
+        if word in _VERDICTS:
+            notes[word] = _VERDICTS[word]
+        if trend.full_in_s is not None:
+            filling.append(f"{name}: {trend.limit} is met in {_seconds(trend)} at this rate")
+        interval = f"{_rate(trend, trend.low)} to {_rate(trend, trend.high)}"
+        rows.append((name, _rate(trend, trend.per_second), interval, word))
+    yield table(("counter", "per minute", "99 % interval", "trend"), rows)
+    for line in (*filling, *(f"{word}: {note}" for word, note in notes.items())):
+        yield paragraph(line)
+
+
+#: What a trend is called that is not plainly growth, and why.
+_VERDICTS: Final = {
+    "small": "the interval is above zero, and over the whole watch it comes to under 1 MiB (8 of what is "
+    "counted) or under 1 % of the counter",
+    "slowing": "the interval is above zero, and at the pace of the later half it comes to too little: "
+    "a heap that warms up does that, a leak does not",
+    "not proven": "the interval includes zero",
+}
+
+
+def _verdict(trend: Trend) -> str:
+    if trend.grows:
+        return "grows"
+    if trend.high < 0:
+        return "shrinks"
+    if trend.low <= 0:
+        return "not proven"
+    return "small" if trend.growth < trend.growth_least else "slowing"
 
 
 def _rate(trend: Trend, per_second: float) -> str:
@@ -259,6 +293,9 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         ]
         made.add_row(*cells, *([f"{item.base:#x}"] if addresses else []))
     yield made
+    if any(item.node_bytes for item in result.reservations):
+        yield ""
+        yield _nodes(result)
     hidden = result.reservations_total - len(result.reservations)
     notes = [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
     if not addresses:
@@ -268,6 +305,18 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         notes.append(f"read {format_duration(age)} ago")
     if notes:
         yield paragraph("; ".join(notes))
+
+
+def _nodes(result: InspectResult) -> RenderableType:
+    """Return where the pages of the reservations are that have any."""
+    placed = [(reservation_name(item), item.node_bytes) for item in result.reservations]
+    count = max(len(nodes) for _, nodes in placed if nodes)
+    rows = [
+        (name, *(format_size(n) for n in (*nodes, *[0] * (count - len(nodes)))))
+        for name, nodes in placed
+        if nodes
+    ]
+    return table(("resident on", *(f"node {node}" for node in range(count))), rows)
 
 
 def _granule(item: ReservedRange) -> str:
@@ -307,15 +356,28 @@ def describe_check(check: Check) -> str:
     value, low, high = (_measured(check.values.get(key), unit) for key in ("value", "low", "high"))
     interval = f", 99 % interval {low} to {high}" if low and high else ""
     if check.outcome is CheckOutcome.NOT_DONE:
-        return f"{condition}: {check.values.get('reason')}{interval}"
+        return f"{condition}: {_why_not_done(check)}{interval}"
     word = "holds" if check.outcome is CheckOutcome.PASSED else "does not hold"
     return f"{condition}: {word} ({value}{interval})"
+
+
+def _why_not_done(check: Check) -> str:
+    match check.values.get("reason"):
+        case "too few samples":
+            samples, needed = check.values.get("samples"), check.values.get("needed")
+            return f"not done: {needed} samples are needed, and there are {samples}; watch longer"
+        case "not measured":
+            return "not done: the counter is not available"
+        case reason:
+            return str(reason)
 
 
 def _measured(value: object, unit: str) -> str:
     if not isinstance(value, int | float):
         return ""
     per = "/s" if unit.endswith("/s") else ""
+    if unit.startswith("ns"):
+        return format_duration(value) + per
     if not unit.startswith("bytes"):
         return f"{value:,.6g}{per}"
     return ("-" if value < 0 else "") + format_size(round(abs(value))) + per
@@ -352,34 +414,17 @@ def _held_count(used: int | None, limit: LimitUse | None) -> str:
     return f"{shown_count(used)} of {shown_count(limit.soft)} ({limit.name})"
 
 
-def _share(part: int | None, whole: int | None) -> str:
-    return "" if not part or not whole else f", {part / whole:.0%} of anonymous memory"
+def _share(huge: int | None, result: InspectResult) -> str:
+    could = result.huge_possible_bytes
+    return "" if huge is None or not could else f" of {format_size(could)} that could be"
 
 
-def to_csv(result: InspectResult) -> str:
-    """Return the samples as a table, one row a sample; empty cells are not available."""
-    file = StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    names = [field.name for field in fields(Sample)]
-    writer.writerow(names)
-    for sample in result.samples:
-        writer.writerow("" if (v := getattr(sample, name)) is None else v for name in names)
-    return file.getvalue()
-
-
-def to_metrics(result: InspectResult) -> str:
-    """Return the latest counters and the limits as OpenMetrics text."""
-    metrics = Metrics()
-    who = {"pid": result.process.pid, "name": result.process.name}
-    for field in fields(Sample):
-        value = getattr(result.last, field.name)
-        if field.name == "at_ns" or value is None:
-            continue
-        if field.name == "cpu_ns":
-            metrics.add("process_cpu_seconds", value / 1e9, **who)
-        else:
-            metrics.add(f"process_{field.name}", value, **who)
-    for limit in result.limits:
-        if limit.soft is not None:
-            metrics.add("process_limit", limit.soft, **who, limit=limit.name)
-    return metrics.text()
+def _tasks(result: InspectResult) -> str:
+    """Return what counts the threads: those of its user, and those of its control group."""
+    names = {"user_tasks": "of its user", "group_tasks": "of its control group"}
+    parts = [
+        f"{shown_count(limit.used)} of {shown_count(limit.soft)} {names[limit.counter]} ({limit.name})"
+        for limit in result.limits
+        if limit.counter in names and limit.soft is not None
+    ]
+    return f"; {', '.join(parts)}" if parts else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.memory.rlimits import ResourceLimit, how_to_raise
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -19,20 +20,14 @@ def describe(finding: ProcessFinding) -> tuple[str, str]:
     return maker(values) if maker is not None else (finding.name, "")
 
 
-def _raise_limit(values: Mapping[str, object], flag: str, unit: str) -> str:
-    """Return how to raise a limit of a process that runs already, soft and hard limits apart."""
-    hard = values["hard"]
-    name = str(values["limit"]).removeprefix("RLIMIT_").lower()
-    if hard is None:
-        return (
-            f"`prlimit --pid PID --{name}=unlimited` raises it now; `ulimit -{flag} unlimited` "
-            "before the next start"
-        )
-    shown = shown_size(hard) if unit == "bytes" else shown_count(hard)
-    return (
-        f"the process itself can raise it to {shown} (hard limit); more needs root: limits.conf, "
-        f"Limit{name.upper()}= of a systemd unit, --ulimit {name}= of a container"
-    )
+def _raise_limit(values: Mapping[str, object]) -> str:
+    soft, hard, pid = (values.get(key) for key in ("soft", "hard", "pid"))
+    limit = ResourceLimit(_number(soft), _number(hard))
+    return how_to_raise(str(values["limit"]), limit=limit, pid=_number(pid) or 0)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _limit_words(values: Mapping[str, object], what: str, unit: str) -> str:
@@ -44,27 +39,38 @@ def _address_space(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         _limit_words(values, "of address space", "bytes"),
         "reservations count although they hold no memory; limit memory with a control group "
-        "instead: " + _raise_limit(values, "v", "bytes"),
+        "instead: " + _raise_limit(values),
     )
 
 
 def _data(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         _limit_words(values, "of private writable memory", "bytes"),
-        _raise_limit(values, "d", "bytes"),
+        _raise_limit(values),
     )
 
 
 def _lock(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         _limit_words(values, "of locked memory", "bytes"),
-        "mlock and pinned transfers fail beyond it: " + _raise_limit(values, "l", "bytes"),
+        "mlock and pinned transfers fail beyond it: " + _raise_limit(values),
+    )
+
+
+def _lock_file(values: Mapping[str, object]) -> tuple[str, str]:
+    file = str(values["file"]).rpartition("/")[2]
+    return (
+        (
+            f"{shown_size(values['soft'])} may be locked (RLIMIT_MEMLOCK) and {file} is "
+            f"{shown_size(values['size'])}: locking it fails; {shown_size(values['used'])} is locked"
+        ),
+        "to lock it, raise the limit: " + _raise_limit(values),
     )
 
 
 def _descriptors(values: Mapping[str, object]) -> tuple[str, str]:
     words = _limit_words(values, "descriptors", "count").replace(" is in use", " are in use")
-    return words, _raise_limit(values, "n", "count")
+    return words, _raise_limit(values)
 
 
 def _tasks(values: Mapping[str, object]) -> tuple[str, str]:
@@ -74,7 +80,7 @@ def _tasks(values: Mapping[str, object]) -> tuple[str, str]:
     )
     if values["limit"] == "pids.max":
         return words, f"raise {values['path']}: TasksMax= of a unit, --pids-limit of a container"
-    return words, _raise_limit(values, "u", "count")
+    return words, _raise_limit(values)
 
 
 def _areas(values: Mapping[str, object]) -> tuple[str, str]:
@@ -200,14 +206,15 @@ def _tables(values: Mapping[str, object]) -> tuple[str, str]:
     )
 
 
-def _stopped(_values: Mapping[str, object]) -> tuple[str, str]:
-    return "the process is stopped (state T)", "`kill -CONT PID` lets it continue"
+def _stopped(values: Mapping[str, object]) -> tuple[str, str]:
+    return "the process is stopped (state T)", f"`kill -CONT {values['pid']}` lets it continue"
 
 
 _SENTENCES: Final = {
     "address-space-limit": _address_space,
     "data-limit": _data,
     "lock-limit": _lock,
+    "lock-file": _lock_file,
     "descriptor-limit": _descriptors,
     "task-limit": _tasks,
     "area-limit": _areas,

@@ -77,6 +77,7 @@ class Sample:
         descriptors: Open descriptors (handles on Windows).
         cpu_ns: CPU time since the process started.
         group_bytes: What is charged to its control group (``memory.current``).
+        group_used_bytes: Of that, all but the file cache that the kernel drops at a limit.
     """
 
     at_ns: int
@@ -99,6 +100,7 @@ class Sample:
     descriptors: int | None = None
     cpu_ns: int | None = None
     group_bytes: int | None = None
+    group_used_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class LimitUse:
 
     Attributes:
         name: Such as ``RLIMIT_AS``, ``vm.max_map_count`` or ``memory.max``.
-        counter: The counter that it bounds, a field of :class:`Sample`.
+        counter: The counter that it bounds: a field of :class:`Sample`, or the tasks of others
+            as well, ``user_tasks`` or ``group_tasks``.
         used: What is used, in the unit of the counter.
         soft: The limit that is enforced; ``None`` is unlimited.
         hard: How far the process itself may raise it; ``None`` is unlimited, or there is no
@@ -157,6 +160,13 @@ class ControlGroupUse:
     pids: int | None = None
     pids_max: int | None = None
     pids_path: str | None = None
+
+    @property
+    def without_cache_bytes(self) -> int | None:
+        """What is charged beside the cache that the kernel drops at a limit."""
+        if self.current_bytes is None:
+            return None
+        return max(self.current_bytes - (self.reclaimable_bytes or 0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +258,8 @@ class Trend:
         grows: Whether growth is significant and large enough to matter.
         limit: The name of the limit that stops it first.
         full_in_s: Seconds until that limit is met at this rate.
+        growth: What the slope makes of the whole watch, in the unit of the counter.
+        growth_least: Less than this over the watch is not called growth.
     """
 
     counter: str
@@ -258,6 +270,8 @@ class Trend:
     grows: bool
     limit: str | None = None
     full_in_s: float | None = None
+    growth: float = 0.0
+    growth_least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +314,8 @@ class InspectResult:
         areas_read_ns: What the last reading of the list of areas took.
         areas_age_ns: How old that reading is.
         limits: Every limit of the process that is known.
+        huge_possible_bytes: What transparent huge pages could back of what is resident; ``None``
+            where that was not read.
         reservations: The largest ones, largest first.
         reservations_total: How many there are in all.
     """
@@ -324,6 +340,7 @@ class InspectResult:
     checks: tuple[Check, ...]
     unavailable: tuple[Unavailable, ...]
     machine: MachineFacts | None = None
+    huge_possible_bytes: int | None = None
 
     @property
     def last(self) -> Sample:

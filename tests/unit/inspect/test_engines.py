@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.inspect.processes import open_process
-from vmtool.inspect.watch import InspectOptions, look
-from vmtool.machine import read_facts
 from vmtool.units import GIB, MIB
 
 if sys.platform != "linux":
@@ -23,32 +20,9 @@ if sys.platform != "linux":
 
 
 @pytest.fixture
-def inspected():
+def inspected(program, looked):
     """Return a function that starts a program, waits for its line, and looks at it."""
-    started = []
-
-    def start(*command, **environment):
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | environment,
-        )
-        started.append(process)
-        assert process.stdout.readline().strip() == b"ready"
-        target = open_process(process.pid)
-        try:
-            return look(target, InspectOptions(top=1000), read_facts())
-        finally:
-            target.close()
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    return lambda *command, **environment: looked(program(*command, **environment).pid)
 
 
 def _owners(result):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from programs import MANY_AREAS
 
 from vmtool.errors import CallError
 from vmtool.inspect.areas import ProcessGoneError
@@ -39,15 +40,11 @@ def _reservation_at(result, base):
     return next(item for item in result.reservations if item.base == base)
 
 
-def _look(target, **options):
-    return look(target, InspectOptions(top=1000, **options), read_facts())
-
-
 @pytest.mark.parametrize("method", ["fixed", "protect"])
-def test_a_buffer_comes_out_with_its_capacity_committed_bytes_and_granule(child, target, method):
+def test_a_buffer_comes_out_with_its_capacity_committed_bytes_and_granule(child, looked, method):
     made = child(_BUFFER.format(method=method))
 
-    found = _reservation_at(_look(target(made.pid)), made.facts["base"])
+    found = _reservation_at(looked(made.pid), made.facts["base"])
 
     assert found.capacity_bytes == 1 << 30
     assert found.committed_bytes == made.facts["committed"] == 40 * 64 * KIB
@@ -55,10 +52,10 @@ def test_a_buffer_comes_out_with_its_capacity_committed_bytes_and_granule(child,
     assert found.resident_bytes == 0
 
 
-def test_with_advise_what_is_committed_is_what_is_resident(child, target):
+def test_with_advise_what_is_committed_is_what_is_resident(child, looked):
     made = child(_BUFFER.format(method="advise"))
 
-    found = _reservation_at(_look(target(made.pid)), made.facts["base"])
+    found = _reservation_at(looked(made.pid), made.facts["base"])
 
     assert found.capacity_bytes == 1 << 30
     assert found.resident_bytes <= made.facts["committed"]
@@ -85,10 +82,10 @@ def test_watched_commits_make_the_granule_exact(child, target):
     assert result.ending is WatchEnding.COMPLETE
 
 
-def test_counters_are_those_of_the_process(child, target):
+def test_counters_are_those_of_the_process(child, looked):
     made = child("data = bytearray(64 << 20)\ndata[::4096] = b'x' * 16384\nready()\ninput()")
 
-    last = _look(target(made.pid)).last
+    last = looked(made.pid).last
 
     assert last.anonymous_bytes > 64 * MIB
     assert last.resident_bytes >= last.anonymous_bytes
@@ -99,27 +96,13 @@ def test_counters_are_those_of_the_process(child, target):
     assert last.minor_faults > 16384
 
 
-def test_sixty_thousand_areas_are_near_the_limit(child, target):
+def test_sixty_thousand_areas_are_near_the_limit(child, looked):
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
     if limit > 200_000:
         pytest.skip(f"vm.max_map_count is {limit}: a process that fills it takes too long here")
-    made = child(
-        f"""
-import ctypes
-libc = ctypes.CDLL(None)
-libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-libc.mmap.restype = ctypes.c_void_p
-count = {limit} * 94 // 100
-base = libc.mmap(None, count * 4096, 3, 0x22, -1, 0)
-for i in range(0, count, 2):
-    libc.mprotect(base + i * 4096, 4096, 0)
-ready()
-input()
-"""
-    )
+    made = child(MANY_AREAS.replace("COUNT", str(limit * 94 // 100)))
 
-    result = _look(target(made.pid))
+    result = looked(made.pid)
 
     assert result.last.areas > limit * 0.94
     assert result.last.areas > MOST_WITH_RESIDENCY
@@ -257,13 +240,13 @@ def test_a_process_in_another_pid_namespace_is_read_by_its_outer_number(target):
     assert abs(identity.started_ns / 1e9 - time.time()) < 600
 
 
-def test_children_are_listed(child, target):
+def test_children_are_listed(child, looked):
     made = child(
         "import subprocess\nc = subprocess.Popen(['sleep', '60'])\nready(pid=c.pid)\n"
         "try:\n    input()\nfinally:\n    c.kill()"
     )
     try:
-        result = _look(target(made.pid), children=True)
+        result = looked(made.pid, children=True)
     finally:
         os.kill(made.facts["pid"], signal.SIGKILL)
 

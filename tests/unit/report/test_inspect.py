@@ -2,8 +2,9 @@
 
 import pytest
 
-from vmtool.report.inspect import to_csv, to_metrics, to_text
+from vmtool.report.inspect import to_text
 from vmtool.report.inspect_findings import describe
+from vmtool.report.inspect_samples import metrics_of, to_csv
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.inspect import (
     ControlGroupUse,
@@ -63,6 +64,7 @@ RESULT = InspectResult(
             descriptors=57,
             cpu_ns=5 * _SECOND,
             group_bytes=10 * GIB,
+            group_used_bytes=9 * GIB,
         )
         for i in range(4)
     ),
@@ -74,7 +76,10 @@ RESULT = InspectResult(
         LimitUse("RLIMIT_MEMLOCK", "locked_bytes", 0, 8 * MIB, 8 * MIB, "process"),
         LimitUse("RLIMIT_NOFILE", "descriptors", 57, 1024, 1 << 20, "process"),
         LimitUse("vm.max_map_count", "areas", 61_204, 65_530, None, "machine", "/proc/sys/vm"),
-        LimitUse("memory.max", "group_bytes", 10 * GIB, 16 * GIB, None, "group", "/sys/fs/cgroup"),
+        LimitUse(
+            "memory.max", "group_used_bytes", 9 * GIB, 16 * GIB, None, "group", "/sys/fs/cgroup"
+        ),
+        LimitUse("pids.max", "group_tasks", 60, 512, None, "group", "/sys/fs/cgroup/pids.max"),
     ),
     group=ControlGroupUse(
         "/sys/fs/cgroup/llm.slice", 2, 10 * GIB, None, 16 * GIB, GIB, {"max": 0, "oom_kill": 0}, 0.5
@@ -88,7 +93,12 @@ RESULT = InspectResult(
             granule_bytes=2 * MIB,
             granule_exact=True,
         ),
-        _reservation(*(0x7E0000000000, 4 * GIB, GIB), pieces=1, kind="file", name="/models/x.gguf"),
+        _reservation(
+            *(0x7E0000000000, 4 * GIB, GIB),
+            kind="file",
+            name="/models/x.gguf",
+            node_bytes=(768 * MIB, 256 * MIB),
+        ),
         _reservation(*(0x7D0000000000, 128 * MIB, 3 * MIB), pieces=4, owner="glibc malloc arena"),
         _reservation(0x7C0000000000, 64 * MIB, 640 * KIB, pieces=11, granule_bytes=64 * KIB),
     ),
@@ -113,6 +123,10 @@ RESULT = InspectResult(
     ),
     trends=(
         Trend("resident_bytes", 6.4 * MIB, 6.0 * MIB, 6.8 * MIB, 31, grows=True),
+        Trend(
+            "page_table_bytes", 40.0, 20.0, 60.0, 31, False, growth=1200.0, growth_least=float(MIB)
+        ),
+        Trend("threads", 0.0, -0.1, 0.1, 31, grows=False),
         Trend("areas", 120.0, 110.0, 130.0, 31, True, "vm.max_map_count", 36.05),
     ),
     checks=(
@@ -128,6 +142,7 @@ RESULT = InspectResult(
             },
         ),
     ),
+    huge_possible_bytes=8 * GIB,
     unavailable=(
         Unavailable("devices", "platform", "NVML is not available: nvidia-ml-py is not installed"),
     ),
@@ -150,7 +165,7 @@ def test_the_table_has_a_row_for_each_sample():
 
 
 def test_metrics_name_the_process_and_end_as_openmetrics_wants():
-    text = to_metrics(RESULT)
+    text = metrics_of(RESULT.process, RESULT.last, RESULT.limits)
 
     assert text.endswith("# EOF\n")
     assert 'vmtool_process_areas{pid="4242",name="llama-server"} 61204' in text

@@ -1,0 +1,52 @@
+"""The samples of a process as CSV, and the last one as OpenMetrics text.
+
+Apart from the other reports, as a watch writes metrics at each sample and needs no tables for it.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import fields
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from vmtool.report.metrics import Metrics
+from vmtool.results.inspect import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vmtool.results.inspect import InspectResult, LimitUse, ProcessIdentity
+
+
+def to_csv(result: InspectResult) -> str:
+    """Return the samples as a table, one row a sample; empty cells are not available."""
+    file = StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    names = [field.name for field in fields(Sample)]
+    writer.writerow(names)
+    for sample in result.samples:
+        writer.writerow("" if (v := getattr(sample, name)) is None else v for name in names)
+    return file.getvalue()
+
+
+def metrics_of(
+    process: ProcessIdentity | None, sample: Sample | None, limits: Iterable[LimitUse]
+) -> str:
+    """Return the counters of *sample* and the limits as OpenMetrics text."""
+    metrics = Metrics()
+    if process is None or sample is None:
+        return metrics.text()
+    who = {"pid": process.pid, "name": process.name}
+    for field in fields(Sample):
+        value = getattr(sample, field.name)
+        if field.name == "at_ns" or value is None:
+            continue
+        if field.name == "cpu_ns":
+            metrics.add("process_cpu_seconds", value / 1e9, **who)
+        else:
+            metrics.add(f"process_{field.name}", value, **who)
+    for limit in limits:
+        if limit.soft is not None:
+            metrics.add("process_limit", limit.soft, **who, limit=limit.name)
+    return metrics.text()
