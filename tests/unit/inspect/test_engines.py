@@ -1,7 +1,7 @@
 """Runtimes and allocators that are installed here; one that is missing is skipped with the reason.
 
-``.ci/run`` installs those that Debian has. A llama.cpp library is named by ``VMTOOL_LLAMA_LIBRARY``,
-such as the ``libllama.so`` of npm's ``@node-llama-cpp/linux-x64``.
+``.ci/run`` installs those that Debian has. ``VMTOOL_LLAMA`` names a folder with llama.cpp's libraries,
+or is ``1`` to fetch npm's ``@node-llama-cpp/linux-x64`` (11 MB).
 """
 
 import importlib.util
@@ -146,17 +146,34 @@ def test_a_webassembly_memory_of_wasmtime(inspected):
     assert owners["WebAssembly memory and its guard region"].capacity_bytes >= 4 * GIB
 
 
-def test_a_llama_cpp_library(inspected):
-    library = os.environ.get("VMTOOL_LLAMA_LIBRARY")
-    if not library:
-        pytest.skip("set VMTOOL_LLAMA_LIBRARY to a libllama.so to run this")
-    code = (
-        "import ctypes, sys\n"
-        "llama = ctypes.CDLL(sys.argv[1])\n"
-        "llama.llama_backend_init()\n"
-        "print('ready', flush=True); sys.stdin.read()"
-    )
+@pytest.fixture
+def llama_cpp(tmp_path):
+    """Return the folder with the libraries of llama.cpp."""
+    wanted = os.environ.get("VMTOOL_LLAMA")
+    if not wanted:
+        pytest.skip("set VMTOOL_LLAMA to a folder with libllama.so, or to 1 to fetch it with npm")
+    if wanted != "1":
+        return wanted
+    package = "@node-llama-cpp/linux-x64@3.22.1"
+    subprocess.run([_program("npm"), "pack", "--silent", package], check=True, cwd=tmp_path)
+    (archive,) = tmp_path.glob("*.tgz")
+    shutil.unpack_archive(archive, tmp_path, filter="data")
+    return str(tmp_path / "package" / "bins" / "linux-x64")
 
-    result = inspected(sys.executable, "-c", code, library)
 
-    assert any(Path(library).name in item.name for item in result.reservations)
+def test_the_model_and_the_kv_cache_of_llama_cpp(program, looked, llama_cpp, tmp_path):
+    script = Path(__file__).parents[3] / "scripts" / "llama_engine.py"
+    model = tmp_path / "small.gguf"
+    size = ("--context", "4096", "--layers", "4", "--width", "256")
+
+    engine = program(sys.executable, str(script), llama_cpp, "--model", str(model), *size)
+    result = looked(engine.pid)
+
+    rows = {item.name: item for item in result.reservations}
+    weights, cache = rows[str(model)], result.reservations[0]
+    assert weights.kind == "file"
+    assert engine.facts["model"] <= weights.capacity_bytes < engine.facts["model"] + 4096
+    assert weights.resident_bytes >= 0.9 * engine.facts["model"]
+    # The buffer for intermediate results follows it, and the kernel joins the two.
+    assert (cache.kind, cache.permissions) == ("anonymous", "rw-p")
+    assert cache.capacity_bytes >= cache.resident_bytes >= engine.facts["cache"] == 16 * MIB
