@@ -14,7 +14,11 @@ from stored_runs import MACHINE, eventful, gaussian, method, run, several
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
 from vmtool.compare.stored import StoredRun, set_of
+from vmtool.kv import estimate as kv
+from vmtool.kv import sources
+from vmtool.kv.packing import POLICIES
 from vmtool.report.compare_page import to_html
+from vmtool.report.kv_page import to_html as kv_page
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import Outcome
@@ -158,6 +162,20 @@ def comparison_page():
     return to_html(before, after, compare(before, after, fail_on=gates), ["vmtool", "compare"])
 
 
+@pytest.fixture(scope="module")
+def estimate_page():
+    model = sources.load("qwen3.5-27b")
+    question = kv.Question(
+        model,
+        kv.choose_formats(model.dtype, key=None, value=None),
+        kv.why_format(model, None, None),
+        budget=kv.Budget(80 << 30, _HOSTILE, 20 << 30, 0, "as given"),
+        context=32_768,
+    )
+    result = kv.answer_question(question, policies=POLICIES, explain=True)
+    return kv_page(result, ["vmtool", "kv-estimate", _HOSTILE])
+
+
 # A page that is wider than the screen is scrolled sideways; the browser tells in the title, by a
 # script that the page's own policy would refuse: so the policy is taken out for this test alone.
 _MEASURE = (
@@ -165,7 +183,7 @@ _MEASURE = (
 )
 
 
-@pytest.mark.parametrize("page", ["run_page", "comparison_page"])
+@pytest.mark.parametrize("page", ["run_page", "comparison_page", "estimate_page"])
 def test_a_phone_shows_the_page_without_scrolling_sideways(browse, request, page):
     text = request.getfixturevalue(page)
     measured = re.sub(r'<meta http-equiv="[^>]*>', "", text).replace(
@@ -203,7 +221,7 @@ document.title = [outside, overlapping].join();
 </script>"""
 
 
-@pytest.mark.parametrize("page", ["run_page", "comparison_page"])
+@pytest.mark.parametrize("page", ["run_page", "comparison_page", "estimate_page"])
 def test_no_text_of_a_chart_overlaps_another_or_leaves_its_box(browse, request, page):
     text = request.getfixturevalue(page)
     measured = re.sub(r'<meta http-equiv="[^>]*>', "", text).replace("</body>", f"{_TEXTS}</body>")
@@ -235,6 +253,17 @@ def test_the_page_of_a_comparison_shows_changes_intervals_and_gates(browse, comp
     assert "✗ --fail-on commit.median>+20%" in dom.text
     assert "✓ --fail-on touch.p50>+90%" in dom.text
     assert "page size in bytes" in dom.text
+
+
+def test_the_page_of_an_estimate_shows_the_answer_the_packing_and_the_figures(
+    browse, estimate_page
+):
+    dom = Dom(browse(estimate_page))
+    assert dom.count("p", "state") == 1
+    assert dom.count("rect", "first") == dom.count("rect", "second") == len(POLICIES)
+    assert dom.count("img") == dom.count("script") == 0
+    for text in ("60 GiB of KV memory, after 20 GiB of weights, holds", "token-major", "linear_"):
+        assert text in dom.text
 
 
 def test_a_dark_screen_gets_a_dark_page(corner, run_page):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +13,7 @@ from vmtool.cli.options import (
     SIZE,
     SIZE_OR_ZERO,
     Command,
+    html_option,
     keep_inputs,
     option_group,
     output_options,
@@ -21,18 +21,12 @@ from vmtool.cli.options import (
 )
 from vmtool.cli.output import Output
 from vmtool.errors import ExitCode, RefusedError, UsageError
-from vmtool.units import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vmtool.cli.kv_options import EstimateOptions, EstimateRequest
-    from vmtool.kv.engines.llamacpp import LlamaCppResult
-    from vmtool.kv.engines.sglang import SglangResult
-    from vmtool.kv.engines.trtllm import TrtllmResult
-    from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import ComparisonRow
+    from vmtool.report.kv_page import PageResult
 
 _MODEL: Final = (
     click.option(
@@ -248,14 +242,13 @@ _AXES: Final = (
     "context",
     "sequences",
 )
-#: More rows than this are no table that anyone reads.
-_MOST_ROWS: Final = 1000
 
 
 @click.command(
     "kv-estimate", cls=Command, short_help="What a model's KV cache costs, and how many tokens fit."
 )
 @estimate_options
+@html_option
 @output_options
 def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Say what a model's KV cache costs, exactly, and how many tokens fit into memory.
@@ -331,210 +324,78 @@ def _say_beyond_context(question: Question, output: Output) -> None:
 
 
 def _answer(request: EstimateRequest, output: Output) -> None:
+    from vmtool.cli.kv_rows import refuse_large_weights
     from vmtool.kv.estimate import answer_question
     from vmtool.kv.packing import POLICIES
     from vmtool.report.kv_estimate import to_text
 
     question = request.question()
-    _refuse_large_weights(question)
+    refuse_large_weights(question)
     _say_beyond_context(question, output)
-    everything = output.as_json or request.options.packing
+    options = request.options
+    everything = output.as_json or options.packing or options.html is not None
     result = answer_question(
-        question, policies=POLICIES if everything else (), explain=request.options.explain
+        question, policies=POLICIES if everything else (), explain=options.explain
     )
-    output.emit(result, lambda console: to_text(result, console, packing=request.options.packing))
+    output.emit(result, lambda console: to_text(result, console, packing=options.packing))
+    _save_page(options.html, result, output)
 
 
-def _refuse_large_weights(question: Question) -> None:
-    budget = question.budget
-    if budget is None or budget.weights_bytes <= budget.total_bytes or not budget.weights_origin:
-        return
-    from vmtool.report.kv_estimate import weights_text
-    from vmtool.units import format_size
+def _save_page(path: str | None, result: PageResult, output: Output) -> None:
+    """Write the page of ``--html``, if requested."""
 
-    geometry = question.geometry
-    what = weights_text(budget, geometry.tp * geometry.pp)
-    raise RefusedError(
-        f"the weights ({what}) are more than the budget of {format_size(budget.total_bytes)}",
-        hint="use more ranks (--tp), --weights with what is loaded, or --weights none",
-    )
+    def make() -> str:
+        from vmtool.cli.output import command_line
+        from vmtool.report.kv_page import to_html
+
+        return to_html(result, command_line())
+
+    output.save(path, make)
 
 
 def _engine(request: EstimateRequest, output: Output) -> None:
+    from vmtool.cli.kv_rows import engine_result, refuse_large_weights
     from vmtool.report.kv_engines import to_text
 
     question = request.question()
-    _refuse_large_weights(question)
+    refuse_large_weights(question)
     _say_beyond_context(question, output)
     memory, budget = request.memory, question.budget
     if memory is not None and memory.is_device and budget is not None and not budget.weights_bytes:
         output.notice("no weights are subtracted from the device's memory; --weights gives them")
-    result = _engine_result(request, question)
+    result = engine_result(request, question)
     output.emit(result, lambda console: to_text(result, console))
-
-
-def _engine_result(
-    request: EstimateRequest, question: Question
-) -> VllmResult | SglangResult | LlamaCppResult | TrtllmResult:
-    """Return what the engine of ``--as`` makes of *question*."""
-    from vmtool.kv.engines import find_engine
-
-    options = request.options
-    name, version = find_engine(options.engine or "")
-    if name == "vllm":
-        from vmtool.kv.engines.vllm import VllmSettings, as_vllm
-        from vmtool.kv.estimate import PREFILL_TOKENS
-
-        settings = VllmSettings(
-            max_model_len=question.length,
-            block=question.block,
-            in_flight=question.in_flight or PREFILL_TOKENS,
-            state_mode=options.state_blocks,
-            encoder_tokens=options.batch_tokens,
-            draft_tokens=options.draft_tokens,
-            kernel_block=options.kernel_block,
-            num_blocks=options.blocks,
-        )
-        return as_vllm(question, settings, version)
-    if name == "sglang":
-        from vmtool.kv.engines.sglang import SglangSettings, as_sglang
-
-        # SGLang's own page is one token, where nobody gives another size.
-        slots = options.sequences if options.sequences > 1 else None
-        return as_sglang(question, SglangSettings(options.block or 1, slots))
-    if name == "trtllm":
-        from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm
-
-        longest = TrtllmSettings(
-            question.length, options.block or 32, options.draft_tokens, options.attention_windows
-        )
-        return as_trtllm(question, longest, version)
-    from vmtool.kv.engines.llamacpp import as_llamacpp
-
-    return as_llamacpp(
-        question,
-        unified=options.unified,
-        swa_full=options.swa_full,
-        flash_attention=options.flash_attention,
-        rollback=options.draft_tokens,
-        draft=request.draft,
-    )
+    _save_page(request.options.html, result, output)
 
 
 def _compare(request: EstimateRequest, output: Output) -> None:
     """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``."""
     from dataclasses import replace
 
+    from vmtool.cli.kv_rows import MOST_ROWS, best_of, row_of
     from vmtool.kv.estimate_result import ComparisonResult
     from vmtool.report.kv_comparison import compare_text
 
     options = request.options
     named = options.model
-    values = read_axes(
-        options.compare, _AXES, _MOST_ROWS, first={"model": [named] if named else []}
-    )
+    values = read_axes(options.compare, _AXES, MOST_ROWS, first={"model": [named] if named else []})
     rows = []
     for combination in itertools.product(*values.values()):
         labels = dict(zip(values, combination, strict=True))
-        rows.append(_row(request.changed(labels), labels))
+        rows.append(row_of(request.changed(labels), labels))
     best = best_of(rows)
     rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
     result = ComparisonResult(options.sequences, options.engine_name, tuple(rows))
     if not _wrote_csv_only(options.csv, rows, output):
         output.emit(result, lambda console: compare_text(result, console))
-
-
-def _row(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
-    """Return one row; what a combination cannot do is a result, an unknown name is not."""
-    from vmtool.kv.engines.llamacpp import LlamaCppResult
-    from vmtool.kv.engines.trtllm import TrtllmResult
-    from vmtool.kv.engines.vllm import VllmResult
-    from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.estimate_result import ComparisonRow
-
-    budget = request.memory
-    row = ComparisonRow(
-        labels=labels,
-        model=request.model.name,
-        format_k="",
-        format_v="",
-        granule_bytes=(request.options.granules or (2 << 20,))[0],
-        policy=request.options.policy,
-        context_tokens=request.options.context or request.model.context_tokens or 8192,
-        budget_bytes=None if budget is None else budget.total_bytes,
-    )
-    from dataclasses import replace
-
-    from vmtool.kv.formats import find_format
-    from vmtool.kv.packing import POLICIES, unknown_policy
-
-    if request.options.policy not in POLICIES:
-        raise unknown_policy(request.options.policy)
-    if "dtype" in labels:
-        find_format(labels["dtype"])
-    try:
-        question = request.question()
-        _refuse_large_weights(question)
-        row = replace(
-            row,
-            format_k=question.formats.key.name,
-            format_v=question.formats.value.name,
-            context_tokens=question.length,
-            budget_bytes=None if question.budget is None else question.budget.kv_bytes,
-        )
-        cost = question.cost
-        row = replace(
-            row,
-            fixed_bytes=cost.fixed_bytes,
-            slope_bytes=cost.slope.numerator,
-            slope_tokens=cost.slope.denominator,
-            answer=answer_of(question, cost, question.policy),
-            need=need_of(question, cost),
-        )
-        if request.options.engine is None:
-            return row
-        made = _engine_result(request, question)
-    except (UsageError, RefusedError) as error:
-        return replace(row, answer=None, need=None, problem=str(error))
-    if isinstance(made, LlamaCppResult):
-        return replace(row, engine_bytes=made.total_bytes)
-    if isinstance(made, VllmResult):
-        return replace(
-            row,
-            engine_tokens=made.tokens_newer,
-            engine_sequences=int(made.concurrency * 100),
-        )
-    if isinstance(made, TrtllmResult):
-        return replace(row, engine_tokens=made.tokens, engine_sequences=made.sequences * 100)
-    return replace(row, engine_tokens=made.pool.max_total_num_tokens)
-
-
-def best_of(rows: Sequence[ComparisonRow]) -> list[bool]:
-    """Return which rows are best; none where nothing fits, lengths differ, or there is no budget."""
-    if len({row.context_tokens for row in rows}) > 1 or any(
-        row.budget_bytes is None for row in rows
-    ):
-        return [False] * len(rows)
-    best = max(map(_rank, rows))
-    return [_rank(row) == best > (0, 0) for row in rows]
-
-
-def _rank(row: ComparisonRow) -> tuple[float, float]:
-    """Return how good *row* is: the sequences that fit, then the tokens of a single one."""
-    if row.problem or row.answer is None:
-        return (0, 0)
-    if row.engine_tokens is not None:
-        return (row.engine_sequences or 0, row.engine_tokens)
-    return tuple(  # type: ignore[return-value]
-        math.inf if capacity is None or capacity.fits is None else capacity.fits
-        for capacity in (row.answer.max_sequences, row.answer.max_tokens)
-    )
+    _save_page(options.html, result, output)
 
 
 def _sweep(request: EstimateRequest, output: Output) -> None:
     """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
     from dataclasses import replace
 
+    from vmtool.cli.kv_rows import read_sweep, refuse_large_weights
     from vmtool.kv.estimate import answer_of, need_of
     from vmtool.kv.estimate_result import ComparisonRow, SweepResult
     from vmtool.report.kv_comparison import sweep_text
@@ -542,7 +403,7 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     lengths = read_sweep(request.options.sweep or "")
     # A layout with a stride has room for the longest sequence of the sweep.
     question = replace(request.question(), stride=max(lengths))
-    _refuse_large_weights(question)
+    refuse_large_weights(question)
     cost = question.cost
     rows = []
     for length in lengths:
@@ -567,32 +428,7 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     result = SweepResult(tuple(rows))
     if not _wrote_csv_only(request.options.csv, rows, output):
         output.emit(result, lambda console: sweep_text(result, console))
-
-
-def read_sweep(text: str) -> list[int]:
-    """Return the lengths that *text* means: ``context=1k..128k`` doubles, ``...:8k`` steps.
-
-    Raises:
-        UsageError: If it is not of that form.
-    """
-    axis, _, span = text.partition("=")
-    low_text, dots, rest = span.partition("..")
-    high_text, colon, step_text = rest.partition(":")
-    if axis != "context" or not dots:
-        raise UsageError(f"--sweep {text!r}: write context=1k..128k or context=8k..64k:8k")
-    try:
-        low, high = parse_count(low_text), parse_count(high_text)
-        step = parse_count(step_text) if colon else 0
-    except ValueError as error:
-        raise UsageError(f"--sweep {text!r}: {error}") from None
-    if not 0 < low <= high < 1 << 48 or (colon and not step):
-        raise UsageError(f"--sweep {text!r}: it must rise from 1 or more to fewer than 2^48 tokens")
-    if not step:
-        lengths = [low << i for i in range((high // low).bit_length())]
-        return lengths if lengths[-1] == high else [*lengths, high]
-    if (high - low) // step >= _MOST_ROWS:
-        raise UsageError(f"--sweep {text!r}: more than {_MOST_ROWS} rows")
-    return [*range(low, high, step), high]
+    _save_page(request.options.html, result, output)
 
 
 def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:

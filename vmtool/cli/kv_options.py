@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.errors import UnavailableError, UsageError
-from vmtool.units import format_size, parse_count, parse_percent, parse_size
+from vmtool.cli.kv_budget import ChosenMemory, own_weights, read_memory, read_weights
+from vmtool.errors import UsageError
+from vmtool.units import parse_count, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
 
-#: The origin of a budget that does not depend on this machine.
-GIVEN: Final = "as given"
 #: Granules that are always shown beside the host's page: of Windows and some arm64, and of CUDA.
 KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
 #: What vLLM leaves of a device by default: 1 - ``gpu_memory_utilization``.
@@ -28,10 +25,6 @@ _VLLM_OVERHEAD: Final = Fraction(8, 100)
 _TRTLLM_OVERHEAD: Final = Fraction(1, 10)
 _LARGEST_GRANULE: Final = 1 << 40
 _LARGEST_COUNT: Final = 1 << 48
-_PART_OF: Final = re.compile(r"\s*([\d.]+\s*%)\s*of\s+(.+)", re.IGNORECASE | re.DOTALL)
-_TIMES: Final = re.compile(r"\s*(\d{1,4})\s*[x*]\s*(?=\S)(.+)", re.IGNORECASE | re.DOTALL)
-#: ``8B``: who writes that means 8 billion parameters.
-_BILLIONS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*B\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +89,7 @@ class EstimateOptions(ModelOptions):
     compare: tuple[str, ...] = ()
     sweep: str | None = None
     csv: str | None = None
+    html: str | None = None
     engine: str | None = None
     state_blocks: str = "none"
     batch_tokens: int | None = None
@@ -117,171 +111,6 @@ class EstimateOptions(ModelOptions):
     def block_tokens(self) -> int:
         """Tokens in a block."""
         return 16 if self.block is None else self.block
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenMemory:
-    """What ``--budget`` names.
-
-    Attributes:
-        total_bytes: The memory of one rank.
-        origin: Where that number came from.
-        count: How many devices were named, or ``None``.
-        is_device: Whether it is a device's, or a part of it, so that the weights are in it too.
-        is_whole: Whether it is all that a device has, of which engines leave a part.
-    """
-
-    total_bytes: int
-    origin: str
-    count: int | None = None
-    is_device: bool = False
-    is_whole: bool = False
-
-
-def read_memory(text: str) -> ChosenMemory:
-    """Return what ``--budget`` *text* names.
-
-    Args:
-        text: A size; ``auto`` for the memory that this machine has available under every limit; a
-            part of that, such as ``75%``; ``cuda:N`` for a device's free memory; the name of a
-            device, such as ``h100``; ``90% of`` one of these; ``8x`` one of these.
-
-    Raises:
-        UsageError: If it is none of these.
-        UnavailableError: If the available memory is unknown, or there is no such device.
-    """
-    if match := _TIMES.fullmatch(text):
-        count = int(match[1])
-        if not count:
-            raise UsageError(f"--budget {text!r}: there must be at least one device")
-        one = read_memory(match[2])
-        return replace(one, count=count)
-    if match := _PART_OF.fullmatch(text):
-        part = _part(match[1], text)
-        whole = read_memory(match[2])
-        name = whole.origin.removeprefix("all of ")
-        name = match[2].strip() if whole.origin == GIVEN else name
-        total = int(whole.total_bytes * part)
-        return ChosenMemory(total, f"{match[1].strip()} of {name}", whole.count, is_device=True)
-    name = text.strip().lower()
-    if name == "cuda" or name.startswith("cuda:"):
-        total, origin = _device_free(name)
-        return ChosenMemory(total, origin, is_device=True)
-    if name == "auto":
-        return ChosenMemory(_available(), "available on this machine")
-    if name.endswith("%"):
-        return ChosenMemory(
-            int(_available() * _part(name, text)), f"{name} of what is available on this machine"
-        )
-    from vmtool.kv.devices import find_device
-
-    device = find_device(name)
-    if device is not None:
-        return ChosenMemory(device[1], f"all of one {device[0]}", is_device=True, is_whole=True)
-    try:
-        total = parse_size(text, exact=False)
-    except ValueError as error:
-        hint = "give a size, auto, cuda:0, a device such as h100, 90% of one, or 8x one"
-        raise UsageError(f"--budget: {error}", hint=hint) from None
-    if not total:
-        raise UsageError("--budget: it must be more than 0")
-    return ChosenMemory(total, GIVEN)
-
-
-def read_budget(
-    text: str, *, weights: str | None, reserve: int, ranks: int, known: Budget | None = None
-) -> Budget:
-    """Return the budget of one rank.
-
-    Args:
-        text: See :func:`read_memory`.
-        weights: A size, or a path that `vmtool.kv.weights.weights_bytes` takes; divided evenly
-            among the ranks.
-        reserve: Bytes for everything else.
-        ranks: Ranks that divide the model.
-        known: The memory, where *text* was read already.
-
-    Raises:
-        UsageError: If *text* or *weights* is not understood.
-        UnavailableError: If the available memory is unknown, or there is no such device.
-    """
-    from vmtool.kv.estimate_result import Budget
-
-    memory = read_memory(text) if known is None else ChosenMemory(known.total_bytes, known.origin)
-    nbytes, origin = _weights(weights)
-    return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
-
-
-def _part(percent: str, text: str) -> Fraction:
-    try:
-        part = parse_percent(percent.replace(" ", ""))
-    except ValueError as error:
-        raise UsageError(f"--budget: {error}") from None
-    if not 0 < part <= 1:
-        raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
-    return part
-
-
-def _available() -> int:
-    from vmtool.machine import read_facts
-
-    available = read_facts().available_bytes
-    if available is None:
-        raise UnavailableError(
-            "the available memory of this machine is unknown", hint="give --budget a size"
-        )
-    return available
-
-
-def _device_free(name: str) -> tuple[int, str]:
-    from vmtool.cli.options import BACKING
-    from vmtool.machine.devices import read_device_memory
-    from vmtool.memory import device_ordinal
-    from vmtool.memory.cuda.devices import device
-
-    name = BACKING.convert(name, None, None)
-    info = device(device_ordinal(name) or 0)  # without virtual memory management too
-    return read_device_memory(info).free_bytes, f"free on {name}, {info.name}"
-
-
-def _weights(text: str | None) -> tuple[int, str]:
-    """Return the bytes of all weights, and where that number came from."""
-    if text is None or text == "none":
-        return 0, ""
-    if os.path.lexists(text):
-        from vmtool.kv.weights import weights_bytes
-
-        return weights_bytes(text), "of their files"
-    if match := _BILLIONS.fullmatch(text):
-        size = format_size(int(float(match[1]) * 2 * 10**9))
-        raise UsageError(
-            f"--weights {text} is a number of bytes; for {match[1]} billion parameters give theirs",
-            hint=f"at 16 bits each that is about {size}",
-        )
-    try:
-        return parse_size(text, exact=False), "as given"
-    except ValueError as error:
-        raise UsageError(f"--weights: {error}", hint="or give the path of the weights") from None
-
-
-def _own_weights(options: ModelOptions) -> tuple[int, str]:
-    """Return the bytes of the model's own weights where they can be known, and how."""
-    from vmtool.kv.sources import builtin_names
-
-    name = options.model
-    if name is None or options.overrides:
-        return 0, ""
-    if name.lower() in builtin_names():
-        from vmtool.kv.sources.builtin import published_bytes
-
-        nbytes = published_bytes(name.lower())
-        return (0, "") if nbytes is None else (nbytes, "as published")
-    if name != "-" and os.path.lexists(name):
-        from vmtool.kv.weights import bytes_beside
-
-        found = bytes_beside(name)
-        return (0, "") if found is None else (found, "of the files beside it")
-    return 0, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,13 +169,13 @@ class EstimateRequest:
         if options.weights is None and options.engine and not memory.is_device:
             nbytes, origin = 0, ""  # what engines log is the memory of their cache
         elif options.weights in (None, "auto"):
-            nbytes, origin = _own_weights(options)
+            nbytes, origin = own_weights(None if options.overrides else options.model)
             if origin and options.draft_model is not None:
-                drafts, known = _own_weights(ModelOptions(options.draft_model))
+                drafts, known = own_weights(options.draft_model)
                 nbytes += drafts
                 origin += "" if known else ", without the draft model's"
         else:
-            nbytes, origin = _weights(options.weights)
+            nbytes, origin = read_weights(options.weights)
         reserve = options.reserve + self._overhead(memory, -(-nbytes // ranks))
         of = memory.origin
         if (memory.count or 1) > 1:

@@ -235,7 +235,7 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take.
     """
-    from vmtool.cli.kv_options import read_budget
+    from vmtool.cli.kv_budget import read_budget
     from vmtool.kv.estimate_result import Budget
 
     if options.budget is None and backing is not None:

@@ -27,15 +27,15 @@ def _compare_parts(result: ComparisonResult) -> Iterator[RenderableType]:
     rows = result.rows
     axes = list(rows[0].labels)
     one_length = len({row.context_tokens for row in rows}) == 1
-    yield paragraph(_compare_title(result, axes, one_length=one_length))
+    yield paragraph(compare_title(result))
     yield ""
-    measured = _measured(result)
-    headings = [*axes, *([] if one_length else ["context"]), *measured, ""]
+    columns = measured(result)
+    headings = [*axes, *([] if one_length else ["context"]), *columns, ""]
     cells = [
         [
             *row.labels.values(),
             *([] if one_length else [f"{row.context_tokens:,}"]),
-            *(measured[name](row) for name in measured),
+            *(text(row) for text in columns.values()),
             "best" if row.best else "",
         ]
         for row in rows
@@ -49,7 +49,10 @@ def _compare_parts(result: ComparisonResult) -> Iterator[RenderableType]:
             yield paragraph(text, indent="  ")
 
 
-def _compare_title(result: ComparisonResult, axes: list[str], *, one_length: bool) -> str:
+def compare_title(result: ComparisonResult) -> str:
+    """Return what is compared, and what counts as best."""
+    axes = list(result.rows[0].labels)
+    one_length = len({row.context_tokens for row in result.rows}) == 1
     first = next((row for row in result.rows if not row.problem), result.rows[0])
     fixed = {
         "model": first.model,
@@ -77,7 +80,7 @@ def _compare_title(result: ComparisonResult, axes: list[str], *, one_length: boo
     return f"{', '.join(same)}; {rule}"
 
 
-def _measured(result: ComparisonResult) -> dict[str, Callable[[ComparisonRow], str]]:
+def measured(result: ComparisonResult) -> dict[str, Callable[[ComparisonRow], str]]:
     """Return what is measured of each row, by heading."""
     budget = any(row.budget_bytes is not None for row in result.rows)
     ranks = {"tp", "pp", "budget", "model"} & set(result.rows[0].labels)
@@ -149,18 +152,24 @@ def _caches(row: ComparisonRow) -> str:
 
 def sweep_text(result: SweepResult, console: Console) -> None:
     """Print the sweep, with a chart of the sequences that fit, or else of the bytes."""
-    show(console, _sweep_parts(result.rows, console.width))
+    show(console, _sweep_parts(result, console.width))
 
 
-def _sweep_parts(rows: Sequence[ComparisonRow], width: int) -> Iterator[RenderableType]:
-    first = rows[0]
+def sweep_title(result: SweepResult) -> str:
+    """Return what is followed over the lengths."""
+    first = result.rows[0]
     text = (
         f"{first.model}, {formats_text(first.format_k, first.format_v)}, {first.policy} on granules"
         f" of {format_size(first.granule_bytes)}"
     )
     if first.budget_bytes is not None:
         text += f", {format_size(first.budget_bytes)} of KV memory"
-    yield paragraph(text)
+    return text
+
+
+def _sweep_parts(result: SweepResult, width: int) -> Iterator[RenderableType]:
+    rows, first = result.rows, result.rows[0]
+    yield paragraph(sweep_title(result))
     yield ""
     headings = ["context", "used", "committed", "wasted"]
     if first.budget_bytes is not None:

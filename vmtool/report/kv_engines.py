@@ -11,108 +11,119 @@ from vmtool.report.kv_estimate import both, count_of
 from vmtool.report.table import paragraph, show, verbatim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console, RenderableType
 
     from vmtool.kv.engines.llamacpp import LlamaCppResult
 
+    EngineResult = VllmResult | SglangResult | LlamaCppResult | TrtllmResult
+    _Parts = tuple[list[str], Mapping[str, Sequence[str]]]
 
-def to_text(
-    result: VllmResult | SglangResult | LlamaCppResult | TrtllmResult, console: Console
-) -> None:
+    from vmtool.kv.engines.llamacpp import LlamaCppResult
+
+
+def to_text(result: EngineResult, console: Console) -> None:
     """Print the report. Lines of a log are what the user compares, so they are never broken."""
+    show(console, _parts(result))
+
+
+def _parts(result: EngineResult) -> Iterator[RenderableType]:
+    texts, logged = engine_paragraphs(result)
+    yield from map(paragraph, texts)
+    for heading, lines in logged.items():
+        if heading:
+            yield paragraph(f"{heading}:")
+        yield from (verbatim(f"  {line}") for line in lines)
+
+
+def engine_paragraphs(result: EngineResult) -> _Parts:
+    """Return what is said of *result*, and the lines that the engine logs, by their headings."""
     if isinstance(result, VllmResult):
-        parts = _vllm(result)
-    elif isinstance(result, SglangResult):
-        parts = _sglang(result)
-    elif isinstance(result, TrtllmResult):
-        parts = _trtllm(result)
-    else:
-        parts = _llamacpp(result)
-    show(console, parts)
+        return _vllm(result)
+    if isinstance(result, SglangResult):
+        return _sglang(result)
+    if isinstance(result, TrtllmResult):
+        return _trtllm(result)
+    return _llamacpp(result)
 
 
-def _vllm(result: VllmResult) -> Iterator[RenderableType]:
+def _vllm(result: VllmResult) -> _Parts:
+    texts = []
     room = f"{result.concurrency:.2f} requests of {count_of(result.max_model_len_tokens, 'token')}"
-    yield paragraph(
+    texts.append(
         f"{result.model} in vLLM {result.engine_version}, {result.requested_format}, with"
         f" {both(result.budget_bytes)} of KV memory on each rank: room for {room}"
         f" ({result.in_flight_tokens:,} tokens in flight)."
     )
     if not result.starts:
-        yield paragraph(
+        texts.append(
             "vLLM refuses to start: the memory does not hold one request of that length"
             + (" and the block that it keeps back." if result.concurrency >= 1 else ".")
         )
-    yield paragraph(
+    texts.append(
         f"{count_of(result.num_blocks, 'block')} of {count_of(result.block_tokens, 'token')} in"
         f" {count_of(result.groups, 'group')} of {count_of(result.group_layers, 'layer')};"
         f" {count_of(result.blocks_per_request, 'block')} a request"
     )
     if result.plain_tokens is not None:
         requested = result.requested_format
-        yield paragraph(
+        texts.append(
             f"{requested} is kept as {result.format_k}, as FLASHMLA_SPARSE wants it; with"
             f" FLASHINFER_MLA_SPARSE, the first choice on Blackwell since pull request 37252, it"
             f" stays {requested}: {count_of(result.plain_tokens, 'token')}"
         )
     if result.aligned_block_tokens is not None:
-        yield paragraph(
+        texts.append(
             f"blocks have {result.aligned_block_tokens:,} tokens so that one is as large as a state;"
             f" each state page is padded by {result.state_padding_bytes:,} B"
         )
     if result.padded_page_bytes:
-        yield paragraph(f"smaller pages are padded by {result.padded_page_bytes:,} B")
+        texts.append(f"smaller pages are padded by {result.padded_page_bytes:,} B")
     if result.padding_layers:
-        yield paragraph(
+        texts.append(
             f"groups are filled up with {count_of(result.padding_layers, 'padding layer')}"
         )
-    for versions, lines in result.log_lines.items():
-        yield paragraph(f"vLLM {versions}:")
-        for line in lines:
-            yield verbatim(f"  {line}")
+    return texts, {f"vLLM {name}": lines for name, lines in result.log_lines.items()}
 
 
-def _sglang(result: SglangResult) -> Iterator[RenderableType]:
+def _sglang(result: SglangResult) -> _Parts:
+    texts = []
     pool = result.pool
-    yield paragraph(
+    texts.append(
         f"{result.model} in SGLang, {result.format_k}, with {both(result.budget_bytes)} of KV memory"
         f" on each rank: {count_of(pool.max_total_num_tokens, 'token')}, pages of"
         f" {count_of(pool.page_tokens, 'token')} (--block), {both(pool.token_bytes)} a token."
     )
     if not pool.max_total_num_tokens:
-        yield paragraph("SGLang refuses to start: the memory does not hold one page.")
-    for versions, lines in result.log_lines.items():
-        yield paragraph(f"SGLang, {versions} versions:")
-        for line in lines:
-            yield verbatim(f"  {line}")
+        texts.append("SGLang refuses to start: the memory does not hold one page.")
+    return texts, {f"SGLang, {name} versions": lines for name, lines in result.log_lines.items()}
 
 
-def _trtllm(result: TrtllmResult) -> Iterator[RenderableType]:
+def _trtllm(result: TrtllmResult) -> _Parts:
+    texts = []
     length = count_of(result.max_seq_len_tokens, "token")
-    yield paragraph(
+    texts.append(
         f"{result.model} in TensorRT-LLM {result.engine_version}, {result.format_k}, with"
         f" {both(result.budget_bytes)} of KV memory on each rank: {count_of(result.tokens, 'token')} in"
         f" blocks of {result.block_tokens}; room for {count_of(result.sequences, 'request')} of"
         f" {length}."
     )
     if not result.sequences:
-        yield paragraph("TensorRT-LLM shortens the longest request to what the blocks hold.")
-    for line in result.log_lines:
-        yield verbatim(f"  {line}")
+        texts.append("TensorRT-LLM shortens the longest request to what the blocks hold.")
+    return texts, {"": result.log_lines}
 
 
-def _llamacpp(result: LlamaCppResult) -> Iterator[RenderableType]:
+def _llamacpp(result: LlamaCppResult) -> _Parts:
+    texts = []
     flags = " --kv-unified" if result.unified else ""
     flags += " --swa-full" if result.swa_full else ""
-    yield paragraph(
+    texts.append(
         f"{result.model} in llama.cpp: {both(result.total_bytes)} with"
         f" -c {result.total_context_tokens} -np {result.sequences} -ub {result.ubatch_tokens}{flags}."
     )
     if result.budget_bytes is not None:
         spare = result.budget_bytes - result.total_bytes
         rest = "of the budget are left" if spare >= 0 else "more than the budget"
-        yield paragraph(f"{both(abs(spare))} {rest}")
-    for line in result.log_lines:
-        yield verbatim(f"  {line}")
+        texts.append(f"{both(abs(spare))} {rest}")
+    return texts, {"": result.log_lines}

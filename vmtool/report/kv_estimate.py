@@ -87,9 +87,9 @@ def to_text(result: EstimateResult, console: Console, *, packing: bool = False) 
 
 
 def _parts(result: EstimateResult, *, packing: bool) -> Iterator[RenderableType]:
-    yield paragraph(_headline(result))
+    yield paragraph(headline(result))
     yield ""
-    yield pairs(_facts(result))
+    yield pairs(facts_of(result))
     if packing:
         yield ""
         yield from _tensor_parts(result)
@@ -103,7 +103,8 @@ def _parts(result: EstimateResult, *, packing: bool) -> Iterator[RenderableType]
 # ---- the answer -----------------------------------------------------------------------------
 
 
-def _headline(result: EstimateResult) -> str:
+def headline(result: EstimateResult) -> str:
+    """Return the answer in one sentence or two."""
     name = result.model.name
     if result.model.draft:
         name += f" with {result.model.draft}"
@@ -208,7 +209,8 @@ def _format(result: EstimateResult) -> str:
 # ---- the facts ------------------------------------------------------------------------------
 
 
-def _facts(result: EstimateResult) -> list[tuple[str, str]]:
+def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
+    """Return the names and texts of the table below the first line."""
     model, sequence, answer = result.model, result.sequence, result.answer
     length = result.context_tokens
     rows = []
@@ -414,7 +416,12 @@ def capacity_text(capacity: Capacity | None) -> str:
 
 
 def _explain_parts(result: EstimateResult) -> list[RenderableType]:
-    """Return where each value of the geometry came from; what most share is said once."""
+    title, rows = explained(result)
+    return [paragraph(title), table(["", "value", "from"], rows, prose=2)]
+
+
+def explained(result: EstimateResult) -> tuple[str, list[list[str]]]:
+    """Return a title, and where each value of the geometry came from; what most share is said once."""
     facts = result.provenance or {}
     places = Counter((fact.source.value, fact.where) for fact in facts.values())
     usual, count = max(places.items(), key=lambda item: item[1], default=(("", ""), 0))
@@ -430,4 +437,4 @@ def _explain_parts(result: EstimateResult) -> list[RenderableType]:
         other = ", ".join(place[: 2 - known])
         text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
         rows.append([name, printable(str(fact.value)), printable(text)])
-    return [paragraph(title), table(["", "value", "from"], rows, prose=2)]
+    return title, rows

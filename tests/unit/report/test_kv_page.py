@@ -1,0 +1,31 @@
+"""The pages of ``vmtool kv-estimate``: each kind of result makes one."""
+
+import shlex
+
+import pytest
+
+from vmtool.cli.app import run
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("qwen3-8b", "147,456 B a token"),
+        ("qwen3-8b --budget 40GiB --sequences 4 --context 8k", "4 sequences of 8,192 tokens fit"),
+        ("qwen3-8b --compare tp=1,3 --budget 40GiB", "not possible: 3"),
+        ("qwen3-8b --sweep context=8k..16k", "Committed for one sequence"),
+        ("qwen3-8b --as vllm --budget 40GiB", "GPU KV cache size: 291,264 tokens"),
+        ("qwen3-8b --as sglang --budget 40GiB", "max_total_num_tokens=291271"),
+        ("qwen3-8b --as llama.cpp", "llama_kv_cache: size = 5760.00 MiB"),
+        ("qwen3-8b --as trtllm --budget 40GiB", "primary blocks=9102"),
+    ],
+)
+def test_each_result_has_a_page(tmp_path, line, words):
+    path = tmp_path / "page.html"
+    words = words.replace("<", "&lt;")
+    arguments = [*shlex.split(line), "--weights", "none", "--html", str(path)]
+    assert run(["kv-estimate", *arguments, "-o", str(tmp_path / "text")]) == 0
+    text = path.read_text()
+    assert words in text
+    assert "Download vmtool-kv-estimate.json" in text
+    assert "<script" not in text

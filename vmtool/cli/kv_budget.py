@@ -1,0 +1,187 @@
+"""What ``--budget`` and ``--weights`` mean: sizes, devices, this machine, files."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import UnavailableError, UsageError
+from vmtool.units import format_size, parse_percent, parse_size
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from vmtool.kv.estimate_result import Budget
+
+#: The origin of a budget that does not depend on this machine.
+GIVEN: Final = "as given"
+_PART_OF: Final = re.compile(r"\s*([\d.]+\s*%)\s*of\s+(.+)", re.IGNORECASE | re.DOTALL)
+_TIMES: Final = re.compile(r"\s*(\d{1,4})\s*[x*]\s*(?=\S)(.+)", re.IGNORECASE | re.DOTALL)
+#: ``8B``: who writes that means 8 billion parameters.
+_BILLIONS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*B\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenMemory:
+    """What ``--budget`` names.
+
+    Attributes:
+        total_bytes: The memory of one rank.
+        origin: Where that number came from.
+        count: How many devices were named, or ``None``.
+        is_device: Whether it is a device's, or a part of it, so that the weights are in it too.
+        is_whole: Whether it is all that a device has, of which engines leave a part.
+    """
+
+    total_bytes: int
+    origin: str
+    count: int | None = None
+    is_device: bool = False
+    is_whole: bool = False
+
+
+def read_memory(text: str) -> ChosenMemory:
+    """Return what ``--budget`` *text* names.
+
+    Args:
+        text: A size; ``auto`` for the memory that this machine has available under every limit; a
+            part of that, such as ``75%``; ``cuda:N`` for a device's free memory; the name of a
+            device, such as ``h100``; ``90% of`` one of these; ``8x`` one of these.
+
+    Raises:
+        UsageError: If it is none of these.
+        UnavailableError: If the available memory is unknown, or there is no such device.
+    """
+    if match := _TIMES.fullmatch(text):
+        count = int(match[1])
+        if not count:
+            raise UsageError(f"--budget {text!r}: there must be at least one device")
+        one = read_memory(match[2])
+        return replace(one, count=count)
+    if match := _PART_OF.fullmatch(text):
+        part = _part(match[1], text)
+        whole = read_memory(match[2])
+        name = whole.origin.removeprefix("all of ")
+        name = match[2].strip() if whole.origin == GIVEN else name
+        total = int(whole.total_bytes * part)
+        return ChosenMemory(total, f"{match[1].strip()} of {name}", whole.count, is_device=True)
+    name = text.strip().lower()
+    if name == "cuda" or name.startswith("cuda:"):
+        total, origin = _device_free(name)
+        return ChosenMemory(total, origin, is_device=True)
+    if name == "auto":
+        return ChosenMemory(_available(), "available on this machine")
+    if name.endswith("%"):
+        return ChosenMemory(
+            int(_available() * _part(name, text)), f"{name} of what is available on this machine"
+        )
+    from vmtool.kv.devices import find_device
+
+    device = find_device(name)
+    if device is not None:
+        return ChosenMemory(device[1], f"all of one {device[0]}", is_device=True, is_whole=True)
+    try:
+        total = parse_size(text, exact=False)
+    except ValueError as error:
+        hint = "give a size, auto, cuda:0, a device such as h100, 90% of one, or 8x one"
+        raise UsageError(f"--budget: {error}", hint=hint) from None
+    if not total:
+        raise UsageError("--budget: it must be more than 0")
+    return ChosenMemory(total, GIVEN)
+
+
+def read_budget(
+    text: str, *, weights: str | None, reserve: int, ranks: int, known: Budget | None = None
+) -> Budget:
+    """Return the budget of one rank.
+
+    Args:
+        text: See :func:`read_memory`.
+        weights: A size, or a path that `vmtool.kv.weights.weights_bytes` takes; divided evenly
+            among the ranks.
+        reserve: Bytes for everything else.
+        ranks: Ranks that divide the model.
+        known: The memory, where *text* was read already.
+
+    Raises:
+        UsageError: If *text* or *weights* is not understood.
+        UnavailableError: If the available memory is unknown, or there is no such device.
+    """
+    from vmtool.kv.estimate_result import Budget
+
+    memory = read_memory(text) if known is None else ChosenMemory(known.total_bytes, known.origin)
+    nbytes, origin = read_weights(weights)
+    return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
+
+
+def _part(percent: str, text: str) -> Fraction:
+    try:
+        part = parse_percent(percent.replace(" ", ""))
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from None
+    if not 0 < part <= 1:
+        raise UsageError(f"--budget {text!r} must be above 0% and at most 100%")
+    return part
+
+
+def _available() -> int:
+    from vmtool.machine import read_facts
+
+    available = read_facts().available_bytes
+    if available is None:
+        raise UnavailableError(
+            "the available memory of this machine is unknown", hint="give --budget a size"
+        )
+    return available
+
+
+def _device_free(name: str) -> tuple[int, str]:
+    from vmtool.cli.options import BACKING
+    from vmtool.machine.devices import read_device_memory
+    from vmtool.memory import device_ordinal
+    from vmtool.memory.cuda.devices import device
+
+    name = BACKING.convert(name, None, None)
+    info = device(device_ordinal(name) or 0)  # without virtual memory management too
+    return read_device_memory(info).free_bytes, f"free on {name}, {info.name}"
+
+
+def read_weights(text: str | None) -> tuple[int, str]:
+    """Return the bytes of all weights, and where that number came from."""
+    if text is None or text == "none":
+        return 0, ""
+    if os.path.lexists(text):
+        from vmtool.kv.weights import weights_bytes
+
+        return weights_bytes(text), "of their files"
+    if match := _BILLIONS.fullmatch(text):
+        size = format_size(int(float(match[1]) * 2 * 10**9))
+        raise UsageError(
+            f"--weights {text} is a number of bytes; for {match[1]} billion parameters give theirs",
+            hint=f"at 16 bits each that is about {size}",
+        )
+    try:
+        return parse_size(text, exact=False), "as given"
+    except ValueError as error:
+        raise UsageError(f"--weights: {error}", hint="or give the path of the weights") from None
+
+
+def own_weights(name: str | None) -> tuple[int, str]:
+    """Return the bytes of the weights of the model that *name* means where they can be known, and how."""
+    from vmtool.kv.sources import builtin_names
+
+    if name is None:
+        return 0, ""
+    if name.lower() in builtin_names():
+        from vmtool.kv.sources.builtin import published_bytes
+
+        nbytes = published_bytes(name.lower())
+        return (0, "") if nbytes is None else (nbytes, "as published")
+    if name != "-" and os.path.lexists(name):
+        from vmtool.kv.weights import bytes_beside
+
+        found = bytes_beside(name)
+        return (0, "") if found is None else (found, "of the files beside it")
+    return 0, ""
