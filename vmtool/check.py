@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.errors import RefusedError, UnavailableError
+from vmtool.errors import CallError, RefusedError, UnavailableError
 from vmtool.machine.conditions import ConditionsWatch
 from vmtool.machine.doctor import examine
 from vmtool.machine.findings import Rating
@@ -19,7 +19,7 @@ from vmtool.results.check import Check, CheckOutcome, all_passed
 from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
 from vmtool.results.stress import Outcome, StressSettings, base_method
 from vmtool.stress.matrix import run_matrix
-from vmtool.stress.parent.run import run_stress
+from vmtool.stress.parent.run import run_stress, what_ended
 from vmtool.stress.plan import demand, method_names, settle, with_huge
 from vmtool.units import KIB, MIB, align_down
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.machine.findings import Finding
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.results.check import Value
     from vmtool.results.stress import StressResult
     from vmtool.stress.plan import Room
 
@@ -123,6 +124,9 @@ def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -
         refuse_unsafe(check_plan(demand(settings, room.device_free_bytes), facts))
     except (RefusedError, UnavailableError) as error:
         return MemoryCheck(backing, device, refused=str(error))
+    except CallError as error:  # such as no room for a context: the other kinds are still checked
+        values: dict[str, Value] = {"outcome": Outcome.CALL_FAILED.value, "cause": str(error)}
+        return MemoryCheck(backing, device, checks=(Check("run", CheckOutcome.FAILED, values),))
     show("methods, contents and leaks", 0)
     stress = run_stress(settings, facts, hang_ns=hang_ns, stopping=stopping)
     found = MemoryCheck(
@@ -162,9 +166,5 @@ def _run_checks(stress: StressResult) -> tuple[Check, ...]:
     """Return what ended the run, as a check of its own."""
     if stress.outcome in {Outcome.COMPLETE, Outcome.INTERRUPTED}:
         return ()
-    cause = None
-    if stress.accidents:
-        cause = stress.accidents[0].cause
-    elif stress.failures:
-        cause = stress.failures[0].message
-    return (Check("run", CheckOutcome.FAILED, {"outcome": stress.outcome.value, "cause": cause}),)
+    values: dict[str, Value] = {"outcome": stress.outcome.value, "cause": what_ended(stress)}
+    return (Check("run", CheckOutcome.FAILED, values),)

@@ -81,3 +81,20 @@ def test_markdown_and_json_contradict_each_other(vmtool):
 
     assert ran.code == 2
     assert "exclude each other" in ran.stderr
+
+
+def test_a_device_that_takes_no_context_fails_alone(fakecuda):
+    fakecuda.fail("cuDevicePrimaryCtxRetain:1+=46")
+    facts = read_facts()
+    found = run_check(
+        facts,
+        ["cuda:0"],
+        room_of=lambda opened: measure_room(opened, facts, workers=1),
+        device_findings=(),
+        seed=1,
+        hang_ns=30 * 10**9,
+    )
+    assert found.complete
+    assert not found.passed
+    text = " ".join(" ".join(printed(lambda console: to_text(found, console), 240)).split())
+    assert "cuda:0: run failed: cuDevicePrimaryCtxRetain(0) failed" in text

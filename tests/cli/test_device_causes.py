@@ -330,7 +330,7 @@ def checks_of(ran):
 def test_a_device_lost_while_unmapping_beside_work_is_no_success(run_with_fakecuda):
     ran = run_with_fakecuda([*STRESS, "--cycles", "20"], fail="cuStreamQuery:1=700")
     assert ran.returncode == 1
-    assert "unmapping beside running work ended the context" in ran.stderr
+    assert "unmapping beside running work ended the context: cuStreamQuery(" in ran.stderr
     assert json.loads(ran.stdout)["unmapping"] is None
 
 
@@ -364,7 +364,7 @@ def test_a_device_that_answers_the_same_to_everything_is_lost(run_with_fakecuda,
 
 def test_a_lost_device_that_a_counter_meets_first_is_no_difference(run_with_fakecuda):
     arguments = [*STRESS, "--method", "all", "--cycles", "60", "--threads", "2", "--seed", "3"]
-    ran = run_with_fakecuda(arguments, fail="cuMemGetAccess:5=719")
+    ran = run_with_fakecuda(arguments, fail="cuMemGetAccess:1=719")
     assert ran.returncode == 1, ran.stderr
     assert "cuMemGetAccess" in ran.stderr
     assert not any(each["outcome"] == "failed" for each in checks_of(ran).values())
@@ -438,6 +438,15 @@ def test_a_matrix_of_a_device_sweeps_its_chunks():
 
     assert usual_granules(2 * MIB, on_device=True) == (2 * MIB, 6 * MIB, 16 * MIB)
     assert usual_granules(4096, on_device=False) == GRANULES
+
+
+def test_a_matrix_on_a_lost_device_names_the_call(run_with_fakecuda):
+    arguments = ["matrix", "--backing", "cuda", "--method", "cold", "--granule", "2MiB"]
+    faults = "cuMemCreate:3+=214,cuCtxSynchronize:1+=214,cuMemUnmap:1+=214"
+    ran = run_with_fakecuda([*arguments, "--duration", "1s", "--json"], fail=faults)
+    assert ran.returncode == 1
+    assert "cuMemCreate" in ran.stderr
+    assert any("cuMemCreate" in cell["error"] for cell in json.loads(ran.stdout)["cells"])
 
 
 # -- limits ----------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ def command(
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.machine.doctor_devices import examine_devices
+    from vmtool.machine.findings import Rating
     from vmtool.memory import device_ordinal, open_backing
     from vmtool.report.machine_check import answer, to_html, to_markdown, to_text
 
@@ -51,6 +52,9 @@ def command(
     facts = read_facts()
     backings = _backings() if backing == "all" else [backing]
     devices = any(device_ordinal(name) is not None for name in backings)
+    findings = examine_devices() if devices or backing == "all" else ()
+    if not devices:  # no driver is as good as no device; one that does not start is a problem
+        findings = tuple(each for each in findings if each.rating is Rating.PROBLEM)
     if backing not in {"all", "host"}:
         open_backing(backing)  # a device that was asked for and is not there is an error
     with watch_signals() as interruption, progress_line(quiet=quiet, every_ns=0) as show:
@@ -58,7 +62,7 @@ def command(
             facts,
             backings,
             room_of=lambda opened: measure_room(opened, facts, workers=1),
-            device_findings=examine_devices() if devices else (),
+            device_findings=findings,
             seed=int.from_bytes(os.urandom(4), "big"),
             hang_ns=_HANG_NS,
             name_host=name_host,

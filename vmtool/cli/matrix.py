@@ -25,8 +25,8 @@ from vmtool.cli.stress_options import (
     measure_room,
     open_backings,
 )
-from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
-from vmtool.units import format_duration
+from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError, VmtoolError
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from vmtool.results.stress import StressSettings
@@ -130,10 +130,15 @@ def command(
             cause=room.bound,
             hint=room.how_to_raise,
         )
-    if not result.passed:
-        raise CheckFailedError(
-            "a cell of the matrix failed",
-            hint="run its pattern, method and granule with vmtool stress for the details",
+    hint = "run its pattern, method and granule with vmtool stress for the details"
+    if any(cell.failed for cell in result.cells):
+        raise CheckFailedError("a cell of the matrix failed", hint=hint)
+    ended = next((cell for cell in result.cells if cell.error is not None), None)
+    if ended is not None:
+        raise VmtoolError(
+            f"a cell of the matrix ended early ({ended.pattern}, {ended.method}, "
+            f"{format_size(ended.granule_bytes)}): {ended.error}",
+            hint=hint,
         )
     return ExitCode.DONE
 

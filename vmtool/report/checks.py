@@ -236,6 +236,10 @@ def _plain(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 
+def _run(_name: str, values: _Values) -> str:
+    return values["cause"] or f"outcome {values['outcome']}"
+
+
 _SENTENCES: Final[dict[str, Callable[[str, _Values], str]]] = {
     "contents": _contents,
     "zero": _zero,
@@ -250,6 +254,7 @@ _SENTENCES: Final[dict[str, Callable[[str, _Values], str]]] = {
     "assert": _assert,
     "require": _require,
     "guard": _guard,
+    "run": _run,
 }
 _HINTS: Final = {
     "contents": "run again with --verify full and another --method; test the RAM if both fail",

@@ -58,9 +58,11 @@ def _system(result: MachineCheckResult) -> str:
 def answer(result: MachineCheckResult) -> str:
     """Return the verdict in one line."""
     wrong = [f for f in result.findings if f.rating is Rating.PROBLEM]
-    failed = [check for each in result.memory for check in each.checks if check.failed]
+    failed = [(each, check) for each in result.memory for check in each.checks if check.failed]
     if failed:
-        return f"{failed[0].name} failed: {describe(failed[0])}"
+        memory, check = failed[0]
+        where = "" if memory.backing == "host" else f"{memory.backing}: "
+        return f"{where}{check.name} failed: {describe(check)}"
     if wrong:
         return f"{len(wrong)} problem{'s'[: len(wrong) > 1]}: {wrong[0].message}"
     size = format_size(result.safe_bytes)
@@ -82,7 +84,7 @@ def memory_rows(memory: MemoryCheck, system: str) -> list[tuple[str, str]]:
     """
     if memory.refused is not None:
         return [("not measured", memory.refused)]
-    rows = []
+    rows = [("ended early", describe(c)) for c in memory.checks if c.name == "run" and c.failed]
     best = memory.recommendation
     if best is not None:
         rows.append(("best method", recommendation_text(best, system).removeprefix("use ")))

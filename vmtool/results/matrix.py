@@ -23,6 +23,7 @@ class MatrixCell:
         commit: Summary of the phase, likewise *touch* and *release*.
         failed: Checks that failed.
         refused: Why the preflight refused it, or ``None``.
+        error: The call that failed, or how the worker ended; ``None`` if neither.
         cycle_low_ns: What *cycle_ns* is at least, by the medians of the rounds, with a confidence
             of 84 %; ``None`` where the rounds are too few for an interval.
         cycle_high_ns: What it is at most, likewise.
@@ -42,6 +43,7 @@ class MatrixCell:
     cycle_low_ns: int | None = None
     cycle_high_ns: int | None = None
     per_gib_ns: int | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

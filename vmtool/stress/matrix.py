@@ -14,7 +14,7 @@ from vmtool.memory import open_backing
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method
 from vmtool.stress.advice import choose_method, cycle_ns
-from vmtool.stress.parent.run import run_stress
+from vmtool.stress.parent.run import run_stress, what_ended
 from vmtool.stress.plan import demand, settle, with_huge
 from vmtool.stress.workloads import PATTERNS
 from vmtool.units import GIB, KIB, MIB, align_up
@@ -300,6 +300,7 @@ def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCe
         cycle_low_ns=None if interval is None else interval.low,
         cycle_high_ns=None if interval is None else interval.high,
         per_gib_ns=None if cost is None else round(cost * GIB / each),
+        error=what_ended(result),
     )
 
 

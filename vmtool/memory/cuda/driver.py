@@ -155,14 +155,15 @@ class Driver:
         Raises:
             CudaOutOfMemoryError: On CUDA_ERROR_OUT_OF_MEMORY.
             CudaNotSupportedError: On CUDA_ERROR_NOT_SUPPORTED.
-            DeviceLostError: Where the device is lost (see ``LOST_CODES``), and without a call ever after.
+            DeviceLostError: Where the device is lost (see ``LOST_CODES``); ever after without a call, and
+                with the message of the one that lost it.
             CudaError: On any other error.
             UnavailableError: If this driver or these bindings have no such function.
         """
         try:
             function = self._functions[name]
         except KeyError:
-            function = self._bind(name, arguments)
+            function = self._bind(name)
         try:
             result = function(*arguments)
         except (RuntimeError, ValueError) as exc:
@@ -268,7 +269,7 @@ class Driver:
         for name in FUNCTIONS:
             if not self.offers(name):
                 raise diagnosis.no_function(name, self.version, self.bindings_version)
-            self._bind(name, ())
+            self._bind(name)
 
     def has_binding(self, name: str) -> bool:
         """Return whether these bindings have the function *name*; the driver may still lack it."""
@@ -283,15 +284,16 @@ class Driver:
         query: tuple[Any, ...] = self._binding.cuGetProcAddress(name.encode(), _OLDEST_DRIVER, 0)
         return not query[0] and bool(query[1])
 
-    def _bind(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
+    def _bind(self, name: str) -> Callable[..., tuple[Any, ...]]:
         lost = self._lost
-        if lost is not None:
+        if lost is not None:  # what is reported is the call that lost it, whichever comes after
             raise DeviceLostError(
-                name,
-                _render(arguments),
+                lost.call,
+                lost.arguments,
                 code=lost.code,
                 symbol=lost.symbol,
-                detail=f"not called, because the device was lost before: {lost}",
+                detail=lost.detail,
+                cause=lost.cause,
                 hint=lost.hint,
             )
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)

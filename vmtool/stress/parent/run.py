@@ -282,6 +282,13 @@ def with_checks(result: StressResult, checks: Sequence[Check]) -> StressResult:
     return replace(result, checks=(*result.checks, *checks))
 
 
+def what_ended(result: StressResult) -> str | None:
+    """Return the first call that failed, or how a worker died; ``None`` if neither."""
+    if result.accidents:
+        return result.accidents[0].cause
+    return result.failures[0].message if result.failures else None
+
+
 def _shorter(settings: StressSettings) -> StressSettings:
     if settings.duration_ns is not None:
         part = min(settings.duration_ns // _SINGLE_PART, _SINGLE_NS)

@@ -204,8 +204,10 @@ def test_a_second_kind_of_call_with_the_same_answer_shows_that_the_device_is_gon
     with pytest.raises(DeviceLostError, match=f"cuDeviceGet.*{code}"):
         cuda.call("cuDeviceGet", 0)
     fakecuda.fail("")
-    with pytest.raises(DeviceLostError, match="not called"):
+    calls = fakecuda.report()["calls"]
+    with pytest.raises(DeviceLostError, match=r"cuDeviceGet\(0\)"):  # the one that lost it
         cuda.call("cuDeviceGetCount")
+    assert fakecuda.report()["calls"] == calls
     fakecuda.reset()
 
 
