@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.conditions import peak_resident_bytes
@@ -16,16 +16,15 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.driver import DeviceLostError
 from vmtool.memory.faults import FaultyCalls
-from vmtool.memory.governor import BudgetError, Governor, Tier
+from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.inject import parse_fault
 from vmtool.memory.process import start_thread
-from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import PHASES, CallFailure, HoldResult, MethodResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.host import HostObserver
+from vmtool.stress.worker.final import FinalChecks, ThreadBuffer, WorkerProblem, peak_bytes
 from vmtool.stress.worker.journal import (
     BEAT,
     CHECKPOINT,
@@ -45,7 +44,6 @@ from vmtool.stress.workloads import PATTERNS, Quota
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.results.check import Value
     from vmtool.results.stress import Checkpoint, PhaseResult, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
@@ -58,23 +56,6 @@ _SNAPSHOT_NS: Final = 10**9
 _SNAPSHOT_PART: Final = 20
 #: A short run still takes about this many checkpoints, between rounds, so that leaks are seen.
 _LEAST_CHECKPOINTS: Final = 8
-_CLOSE_TRIES: Final = 2  # one retry separates a refusal that passes from one that stays
-
-
-@dataclass(slots=True)
-class ThreadBuffer:
-    """One thread's buffer under one method, with everything that belongs to it."""
-
-    buffer: VirtualBuffer
-    lane: Lane
-    checked: CheckedBuffer
-
-
-class WorkerProblem(NamedTuple):
-    """What ended a thread early."""
-
-    thread: int
-    error: VmtoolError
 
 
 class Session:
@@ -410,7 +391,7 @@ class Session:
                 for problem in self.problems
                 if not isinstance(problem.error, CorruptionError)
             ),
-            peak_committed_bytes=self._peak_bytes(),
+            peak_committed_bytes=peak_bytes(self.governor),
             peak_resident_bytes=peak_resident_bytes(),
             hold=self.hold,
         )
@@ -458,9 +439,6 @@ class Session:
             hint="leave out --inject" if injected else error.hint,
         )
 
-    def _peak_bytes(self) -> int:
-        return max(self.governor.ledger(tier).peak_bytes for tier in (Tier.HOST, Tier.DEVICE))
-
     # ---- Closing --------------------------------------------------------------------------------
 
     def close(self) -> WorkerReport:
@@ -473,16 +451,21 @@ class Session:
         # Made before anything is closed: a closed buffer no longer says what it held.
         report = self.report(complete=not self.problems and not self.interrupted)
         known = len(self.problems)
-        checks = [self._check_contents(), self._check_zero(), self._check_base()]
-        checks += [self._check_leases(), self._check_budget()]
+        final = FinalChecks(
+            settings=self.settings,
+            buffers=self._all(),
+            base_addresses=self.base_addresses,
+            problems=self.problems,
+            governor=self.governor,
+            target=self.target,
+            observer=self.observer,
+            checkpoints=self.checkpoints,
+            faults=self.faults,
+        )
+        checks = final.before_closing()
         for thread in range(self.settings.threads):
             self.journal.slot(thread)[OPERATION] = UNRESERVE
-        checks.append(self._check_released(self._close_buffers()))
-        checks += self._check_counters()
-        if self.settings.node is not None:
-            checks.append(self._check_node(self.settings.node))
-        if self.settings.inject:
-            checks.append(self._check_injected())
+        checks += final.by_closing()
         unmapping, failures = None, report.failures
         failures += tuple(map(self._failure, self.problems[known:]))
         try:
@@ -521,147 +504,3 @@ class Session:
             if lost
             else failure.hint,
         )
-
-    def _check_injected(self) -> Check:
-        """A fault that never happened proves nothing, and the user must know."""
-        missing = [fault for fault in self.faults.faults if fault not in self.faults.applied]
-        if not missing:
-            return Check("inject", CheckOutcome.PASSED, {"faults": len(self.faults.faults)})
-        fault = missing[0]
-        made = self.faults.counts.get(fault.call, 0)
-        values: dict[str, Value] = {"fault": str(fault), "call": fault.call, "calls": made}
-        return Check("inject", CheckOutcome.NOT_DONE, {"reason": "did not happen", **values})
-
-    def _check_node(self, node: int) -> Check:
-        """Return whether all pages were on the chosen NUMA node whenever the kernel was asked."""
-        observer = self.observer
-        elsewhere = observer.elsewhere_bytes if isinstance(observer, HostObserver) else None
-        if elsewhere is None:
-            return Check.not_done("node", "not available")
-        if not self.cycles():
-            return Check.not_done("node", "no cycles")
-        values = {"node": node, "elsewhere_bytes": elsewhere}
-        return Check("node", CheckOutcome.of(not elsewhere), values)
-
-    def _check_contents(self) -> Check:
-        verify = self.settings.verify
-        if verify == "off":
-            return Check.not_done("contents", "not requested")
-        for problem in self.problems:
-            error = problem.error
-            if isinstance(error, CorruptionError) and error.corruption.check != "zero":
-                return Check("contents", CheckOutcome.FAILED, error.corruption.values())
-        spans = sum(
-            item.lane.recorders["verify"].result("verify").summary.samples for item in self._all()
-        )
-        if not spans:
-            return Check.not_done("contents", "no cycles")
-        return Check("contents", CheckOutcome.PASSED, {"verify": verify, "spans": spans})
-
-    def _check_zero(self) -> Check:
-        if self.settings.verify == "off":
-            return Check.not_done("zero", "not requested")
-        promising = {item.checked.method for item in self._all() if item.buffer.backing.zeroes}
-        if not promising:
-            return Check.not_done("zero", "not promised")
-        for problem in self.problems:
-            error = problem.error
-            if isinstance(error, CorruptionError) and error.corruption.check == "zero":
-                return Check("zero", CheckOutcome.FAILED, error.corruption.values())
-        if not self.cycles():
-            return Check.not_done("zero", "no cycles")
-        return Check("zero", CheckOutcome.PASSED, {"methods": ", ".join(sorted(promising))})
-
-    def _check_base(self) -> Check:
-        bases = zip((item.buffer.base for item in self._all()), self.base_addresses, strict=True)
-        values: dict[str, Value] = {"moved": sum(now != before for now, before in bases)}
-        values["buffers"] = len(self.base_addresses)
-        return Check("base", CheckOutcome.of(not values["moved"]), values)
-
-    def _check_leases(self) -> Check:
-        """The governor's ledger and the buffers' maps agree on the bytes (V2, B8)."""
-        held = self.target.pooled_bytes() + sum(
-            item.buffer.committed + item.checked.reservation.quarantined.total
-            for item in self._all()
-            if item.buffer.backing.accounting.authority is None
-        )
-        leased = self._leased()
-        values: dict[str, Value] = {"leased_bytes": leased, "committed_bytes": held}
-        return Check("leases", CheckOutcome.of(held == leased), values)
-
-    def _leased(self) -> int:
-        return sum(self.governor.ledger(tier).used_bytes for tier in (Tier.HOST, Tier.DEVICE))
-
-    def _check_budget(self) -> Check:
-        """The governor let nobody over the limit, and refuses the first byte beyond it (V2)."""
-        governor, limit = self.governor, worker_budget(self.settings)
-        peak = self._peak_bytes()
-        refused = 0
-        for tier in (Tier.HOST, Tier.DEVICE):
-            used = governor.ledger(tier).used_bytes
-            try:
-                governor.lease(tier, limit - used + 1).release()
-            except BudgetError:
-                refused += governor.ledger(tier).used_bytes == used
-        return Check(
-            "budget",
-            CheckOutcome.of(peak <= limit and refused == 2),
-            {"peak_bytes": peak, "limit_bytes": limit, "next_byte_refused": refused == 2},
-        )
-
-    def _close_buffers(self) -> list[VmtoolError]:
-        """Close every buffer; return the refusals that stayed."""
-        refusals: list[VmtoolError] = []
-        # One more for a device that the last one found lost: nothing is called on it any more.
-        for done in range(_CLOSE_TRIES + 1):
-            if done == _CLOSE_TRIES and not any(isinstance(e, DeviceLostError) for e in refusals):
-                break
-            refusals = []
-            for item in self._all():
-                try:
-                    item.buffer.close()
-                except VmtoolError as error:
-                    refusals.append(error)
-        return refusals
-
-    def _check_released(self, refusals: list[VmtoolError]) -> Check:
-        if refusals:
-            return Check("released", CheckOutcome.FAILED, {"error": str(refusals[0])})
-        leased = self._leased() - self.target.pooled_bytes()
-        mapped, buffers = None, len(self.base_addresses)
-        try:
-            mapped = self.observer.count_mapped()
-        except VmtoolError as error:  # a device that does not answer
-            self.problems.append(WorkerProblem(0, error))
-        return Check(
-            "released",
-            CheckOutcome.of(not mapped and not leased),
-            {"mapped": mapped, "buffers": buffers, "leased_bytes": leased},
-        )
-
-    def _check_counters(self) -> list[Check]:
-        checkpoints, checks = self.checkpoints, []
-        values: dict[str, Value]
-        for name in self.observer.counters:
-            check = f"counters.{name}"
-            if checkpoints is None:
-                checks.append(Check.not_done(check, "no checkpoints"))
-            elif name in self.observer.doubts and name not in checkpoints.differing:
-                values = dict(self.observer.doubts[name])
-                checks.append(Check(check, CheckOutcome.NOT_DONE, values))
-            elif name not in checkpoints.compared:
-                checks.append(Check.not_done(check, "not available"))
-            elif (differing := checkpoints.differing.get(name)) is None:
-                checks.append(Check(check, CheckOutcome.PASSED, {"checkpoints": checkpoints.count}))
-            else:
-                reading = next(r for r in differing.buffers if r.counter == name)
-                values = {
-                    "method": differing.method,
-                    "cycle": differing.cycle,
-                    "observed": reading.observed,
-                    "expected": reading.expected,
-                    "low": reading.low,
-                    "high": reading.high,
-                }
-                checks.append(Check(check, CheckOutcome.FAILED, values))
-        return checks
