@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+# As typing has it; nothing is imported before what guards against a lack of memory.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -13,9 +13,7 @@ def entry() -> None:
         enter()
     except KeyboardInterrupt:
         sys.exit(130)  # vmtool.errors.ExitCode.INTERRUPTED, which may not be loaded yet
-    except (ImportError, MemoryError, SystemError) as error:
-        # What was loaded is kept alive by the traceback, and the words need memory as well.
-        error.__traceback__ = error.__context__ = None
+    except Exception as error:
         words = _explain(error)
         if not words:
             raise
@@ -37,7 +35,7 @@ def _explain(error: BaseException) -> str:
         if not is_no_memory(error):
             return ""
         cause, hint = why_no_memory()
-    except (ImportError, MemoryError, SystemError):
+    except Exception:  # noqa: BLE001 - whatever a lack of memory raises
         return f"{first}  hint: raise RLIMIT_AS and RLIMIT_DATA (ulimit -v, ulimit -d)\n"
     return f"{first}  cause: {cause}\n  hint: {hint}\n" if cause else f"{first}  hint: {hint}\n"
 

@@ -110,35 +110,64 @@ class RefusedError(VmtoolError):
     exit_code = ExitCode.REFUSED
 
 
-#: Limits that make loading a library fail, by their names in ``/proc/self/limits``.
-_LOADING_LIMITS: Final = (("Max address space", "RLIMIT_AS"), ("Max data size", "RLIMIT_DATA"))
+#: Limits that make loading a library fail: how /proc/self/limits calls them, their names, and what
+#: /proc/self/status counts against them.
+_LOADING_LIMITS: Final = (
+    ("Max address space", "RLIMIT_AS", "VmPeak:"),
+    ("Max data size", "RLIMIT_DATA", "VmData:"),
+)
+#: A process that is so near to a limit cannot load a module.
+_NEAR_LIMIT: Final = 16 << 20
+_NO_MEMORY_ERRNO: Final = 12  # ENOMEM
 
 
 def is_no_memory(error: BaseException) -> bool:
-    """Return whether *error* says that there was no memory, not even to load a module.
+    """Return whether *error* comes from a lack of memory, such as that to load a module.
 
-    CPython then raises whatever it can: ``SystemError`` too, and ``ImportError`` where the dynamic
-    linker cannot map a library.
+    CPython then raises whatever it can: ``SystemError``, ``ImportError`` where the dynamic linker
+    cannot map a library, ``SyntaxError`` and ``ValueError`` where it cannot compile, and
+    ``ModuleNotFoundError`` where a folder cannot be listed. An error that does not say it is put
+    down to the lack where a limit is all but reached.
     """
-    if isinstance(error, ImportError):
-        return "failed to map" in str(error) or "allocate memory" in str(error)
-    return isinstance(error, (MemoryError, SystemError))
+    link: BaseException | None = error
+    while link is not None:
+        words = str(link) if isinstance(link, (ImportError, SyntaxError)) else ""
+        if (
+            isinstance(link, (MemoryError, SystemError))
+            or (isinstance(link, OSError) and link.errno == _NO_MEMORY_ERRNO)
+            or any(sign in words for sign in ("failed to map", "allocate memory", "can't load"))
+        ):
+            return True
+        link = link.__cause__ or link.__context__
+    return not isinstance(error, OSError) and _is_near_limit()
 
 
 def why_no_memory() -> tuple[str | None, str]:
     """Return the limit that may be why, and what to do; nothing is imported to find out."""
-    words = []
-    for line in _read("/proc/self/limits").splitlines():
-        for label, name in _LOADING_LIMITS:
-            soft = line[26:].split()[:1] if line.startswith(label) else []
-            if soft and soft[0].isdigit():
-                words.append(f"{name} is {int(soft[0]) >> 10} KiB")
+    words = [f"{name} is {limit >> 10} KiB" for name, limit, _used in _loading_limits()]
     areas = _read("/proc/sys/vm/max_map_count").strip()
     if areas.isdigit() and int(areas) < 1024:
         words.append(f"vm.max_map_count is {areas}")
     if words:
         return " and ".join(words), "raise that limit (ulimit -v, ulimit -d, sysctl), and run again"
     return None, "free some memory, or raise the limit of the control group"
+
+
+def _is_near_limit() -> bool:
+    return any(limit - used < _NEAR_LIMIT for _name, limit, used in _loading_limits())
+
+
+def _loading_limits() -> list[tuple[str, int, int]]:
+    """Return name, soft limit and use of those limits that there are, in bytes."""
+    found = []
+    status = _read("/proc/self/status").splitlines()
+    for line in _read("/proc/self/limits").splitlines():
+        for label, name, counter in _LOADING_LIMITS:
+            soft = line[26:].split()[:1] if line.startswith(label) else []
+            if soft and soft[0].isdigit():
+                used = [each.split()[1] for each in status if each.startswith(counter)]
+                found.append((name, int(soft[0]), int(used[0]) << 10 if used else 0))
+    return found
 
 
 def _read(path: str) -> str:

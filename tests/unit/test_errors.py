@@ -1,10 +1,12 @@
-"""File names and other text from outside, made safe to print."""
+"""A lack of memory in its many forms; text from outside, made safe to print."""
+
+import errno
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.errors import printable
+from vmtool.errors import is_no_memory, printable
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,37 @@ def test_every_text_can_be_encoded_and_stays_on_its_line(text):
     shown = printable(text)
     assert shown.encode("utf-8").decode("utf-8") == shown
     assert len(shown.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (MemoryError(), True),
+        (SystemError("error return without exception set"), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (ImportError("libx.so: failed to map segment from shared object"), True),
+        (SyntaxError("\\N escapes not supported (can't load unicodedata module)"), True),
+        (ImportError("cannot import name 'x' from 'y'"), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (ValueError("a defect"), False),
+    ],
+)
+def test_a_lack_of_memory_is_recognised(error, found):
+    assert is_no_memory(error) is found
+
+
+def test_an_error_that_followed_from_a_lack_of_memory_is_one():
+    error = ValueError("field 'target' is required for AnnAssign")  # seen while compiling
+    error.__context__ = MemoryError()
+    assert is_no_memory(error)
+
+
+def test_a_defect_near_a_limit_is_put_down_to_it(monkeypatch):
+    files = {
+        "/proc/self/limits": "Max data size             20971520             unlimited   bytes",
+        "/proc/self/status": "VmPeak:\t99999 kB\nVmData:\t   18000 kB\n",
+    }
+    monkeypatch.setattr("vmtool.errors._read", lambda path: files.get(path, ""))
+    assert is_no_memory(ModuleNotFoundError("No module named 'vmtool.units'"))
+    files["/proc/self/status"] = "VmData:\t    2000 kB\n"
+    assert not is_no_memory(ModuleNotFoundError("No module named 'vmtool.units'"))

@@ -182,7 +182,7 @@ def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
         with suppress(OSError):
             click.echo("vmtool: interrupted", err=True)
         return ExitCode.INTERRUPTED
-    except (OSError, MemoryError, ImportError, SystemError) as error:
+    except Exception as error:
         if not isinstance(error, OSError) and not is_no_memory(error):
             raise
         _tell(_unforeseen(error))
@@ -209,7 +209,7 @@ def entry() -> NoReturn:
 
 def _unforeseen(error: Exception) -> VmtoolError:
     """Return the error for a failure that no command expects: a full disk, no memory at all."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not is_no_memory(error):
         told = _refused(error) if error.errno in _REFUSALS else VmtoolError(str(error))
     else:
         cause, hint = why_no_memory()
