@@ -33,7 +33,8 @@ class Fields:
         where: The file (or built-in name) that errors and provenance name.
         facts: Where each value came from; shared with nested objects.
         defaults: Values of the architecture for absent fields, by value name.
-        architecture: What to call the origin of a default.
+        architecture: What the model is called in messages.
+        origin: The file where the defaults of the architecture are written.
         used: Keys that were read.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         names: The keys under which each value may be, by value name.
@@ -65,7 +66,7 @@ class Fields:
         self.used: set[str] = set()
         self.defaults: Mapping[str, int] = {}
         self.names: Mapping[str, Sequence[str]] = {}
-        self.architecture = ""
+        self.architecture = self.origin = ""
         self.mha_by_default = False
         self.outer: Fields | None = None
         self.changed: Mapping[str, str] = {}
@@ -114,6 +115,7 @@ class Fields:
         result.prefix = prefix
         result.names, result.defaults = self.names, self.defaults
         result.architecture, result.mha_by_default = self.architecture, self.mha_by_default
+        result.origin = self.origin
         result.outer = self.outer
         result.used = self.used
         result.changed = {key: f"{prefix}{key}" for key in changes}
@@ -192,7 +194,7 @@ class Fields:
         if found is not None:
             return self._fact(name, found[1], self._source, self.where, f"{self._prefix}{found[0]}")
         if name in self.defaults and not self.given(name):
-            return self._fact(name, self.defaults[name], Source.DEFAULT, self.architecture)
+            return self._fact(name, self.defaults[name], Source.DEFAULT, self.origin)
         return None
 
     def checked(self, key: str, value: Any, *, low: int = 1, high: int = MAX_SIZE) -> int:
@@ -258,7 +260,7 @@ class Fields:
 
     def defaulted(self, name: str, value: int | str, reason: str) -> None:
         """Record that the value called *name* is what the architecture implies."""
-        self.facts[name] = Provenance(value, Source.DEFAULT, self.architecture, reason)
+        self.facts[name] = Provenance(value, Source.DEFAULT, self.origin, reason)
 
     def stated(self, name: str, value: int | str, key: str) -> None:
         """Record that the value called *name* was read from *key*."""

@@ -48,6 +48,7 @@ def build(data: dict[str, Any], path: str, overrides: Mapping[str, int]) -> Mode
         model.fail("type", "is missing, so the architecture is unknown")
     model.names = decoder.names = _NAMES
     decoder.architecture = kind
+    decoder.origin = "the GenAI runtime"
     crossed = _inputs(decoder, kind)
     if kind not in _TYPES:
         model.fail("type", f"{kind[:40]!r} is not an architecture that vmtool understands")

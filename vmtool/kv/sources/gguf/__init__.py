@@ -34,6 +34,8 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
         fields.fail("general.architecture", "is missing", hint=hint)
     known = ARCHITECTURES.get(architecture)
     fields.architecture = architecture
+    fields.origin = f"src/models/{architecture}.cpp of llama.cpp v0.5.0"
+    fields.defaulted("architecture", architecture, "")
     fields.names = _names(architecture)
     try:
         builder = Builder(fields, architecture, known or Architecture())

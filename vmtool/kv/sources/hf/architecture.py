@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.kv.geometry import Extent, Layer, LayerKind, StateTensor, Tensor, whole_layer
 from vmtool.kv.sources.fields import MAX_LAYERS
@@ -66,6 +67,7 @@ class Family:
         types_key: The key of the list of layer kinds.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         harmless: Keys that look like attention but change nothing here.
+        source: The file where what it caches is written, where that is not `source_of`'s rule.
     """
 
     plan: layer_kinds.Plan = layer_kinds.all_full
@@ -79,6 +81,80 @@ class Family:
     types_key: str = "layer_types"
     mha_by_default: bool = False
     harmless: frozenset[str] = frozenset()
+    source: str = ""
+
+
+#: What types of models add to the name of their module in transformers.
+_SUFFIX: Final = re.compile(r"_(?:text_model|text_module|text|module|decoder)$")
+#: Types whose module has another name.
+_MODULES: Final = {
+    "hrm_text": "hrm_text",
+    "kosmos_2_5_text_model": "kosmos2_5",
+    "kosmos_2_text_model": "kosmos2",
+    "kyutai_speech_to_text": "kyutai_speech_to_text",
+    "openai-gpt": "openai",
+    "speech_to_text": "speech_to_text",
+    "step3p5": "step3p7",
+    "t5_gemma_module": "t5gemma",
+}
+#: Types that transformers 5.24 does not have, and the file of vLLM 0.33 that runs them.
+_IN_VLLM: Final = {
+    name: file
+    for file, names in {
+        "alice_ai": "alice_ai",
+        "bailing_moe": "bailing_moe bailing_moe_v2",
+        "chatglm": "chatglm",
+        "deepseek_v2": "deepseek kimi_k2",
+        "internlm2": "internlm2",
+        "iquest_loopcoder": "iquestloopcoder",
+        "k2_horizon": "k2_horizon",
+        "exaone": "exaone",
+        "llama": "internlm3 iquestcoder telechat3",
+        "mimo": "mimo",
+        "minicpm": "minicpm",
+        "nemotron_nas": "deci nemotron-nas",
+        "openpangu": "PanguEmbedded pangu_ultra_moe",
+        "orion": "orion",
+        "param2moe": "param2moe",
+        "phi4mm": "phi4mm",
+        "plamo3": "plamo3",
+        "rnj1": "rnj1",
+        "sarvam": "sarvam_mla sarvam_moe",
+        "solar": "solar",
+        "step1": "step1",
+        "step3_text": "step3_text",
+        "telechat2": "telechat telechat2",
+        "teleflm": "TeleFLM",
+    }.items()
+    for name in names.split()
+}
+#: Types that neither has, and the code that came with their weights.
+_WITH_WEIGHTS: Final = {
+    "aquila": "modeling_aquila.py",
+    "baichuan": "modeling_baichuan.py",
+    "internlm": "modeling_internlm.py",
+    "minimax_m1": "modeling_minimax_m1.py",
+    "minimax_text_01": "modeling_minimax_text_01.py",
+    "openelm": "modeling_openelm.py",
+    "phi-msft": "modeling_phi.py",
+    "rwkv5": "modeling_rwkv5.py",
+    "rwkv6": "modeling_rwkv6.py",
+    "xverse": "modeling_xverse.py",
+    "yi": "modeling_yi.py",
+}
+
+
+def source_of(architecture: str, family: Family) -> str:
+    """Return the file where it is written what a model of *architecture* caches."""
+    if family.source:
+        return family.source
+    if architecture in _IN_VLLM:
+        return f"models/{_IN_VLLM[architecture]}.py of vLLM 0.33"
+    if architecture in _WITH_WEIGHTS:
+        return f"{_WITH_WEIGHTS[architecture]} beside the weights"
+    name = architecture.replace("-", "_")
+    module = _MODULES.get(architecture) or _SUFFIX.sub("", name)
+    return f"modeling_{module}.py of transformers 5.24"
 
 
 def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:

@@ -8,7 +8,7 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of, mtp_layers_of
+from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of, mtp_layers_of, source_of
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
 from vmtool.kv.sources.hf.encoder_decoder import DECODER_KEYS, ENCODER_DECODER
@@ -74,7 +74,10 @@ FAMILIES = {**DENSE, **ENCODER_DECODER, **HYBRID}
 
 #: What an unknown architecture is taken for if it has only fields that all decoders have.
 STANDARD: Final = Family(
-    plan=layer_kinds.no_window, meaning=layer_kinds.WINDOW_NAMES, mha_by_default=True
+    plan=layer_kinds.no_window,
+    meaning=layer_kinds.WINDOW_NAMES,
+    mha_by_default=True,
+    source="standard attention",
 )
 
 #: Keys under which a model of several parts keeps its decoder, the outermost first.
@@ -164,6 +167,8 @@ def resolve(
     fields.names = {**NAMES, **family.names}
     fields.defaults = family.defaults
     fields.architecture = architecture
+    fields.origin = source_of(architecture, family)
+    fields.defaulted("architecture", architecture, "")
     fields.mha_by_default = family.mha_by_default
     layers = _with_encoder(fields, _layers_of(fields, family))
     mtp = mtp_layers_of(fields, family, layers)

@@ -40,6 +40,7 @@ _MHA_BY_DEFAULT = (
     " megatron-bert molmo2_text musicgen_decoder musicgen_melody_decoder nanochat nemotron olmo olmo2"
     " olmoe openai-gpt opt orion persimmon phi phi-msft rembert roberta roberta-prelayernorm roc_bert"
     " roformer xlm-roberta xlm-roberta-xl xmod xverse"
+    " PanguEmbedded TeleFLM param2moe step1 telechat telechat2 telechat3"
 )
 _BERT_MODELS = "bert bert-generation big_bird blip_text_model"
 _FULL_MODELS = (
@@ -53,7 +54,7 @@ _FULL_128_MODELS = (
 # They state their layers one by one.
 _LISTED_MODELS = (
     "beam cohere_compass_text cwm flint granite_swa granitemoe_swa kolibri1 mellum muse_glimmer_text"
-    " muse_spark_text step3p5"
+    " muse_spark_text rnj1 step3p5"
 )
 _WINDOW_MODELS = "mixtral phi4_multimodal phi4mm phimoe starcoder2"
 _QWEN2_MODELS = (
@@ -94,6 +95,8 @@ DENSE: dict[str, Family] = {
     "cpmant": Family(
         names={"head_dim": ("dim_head",)}, defaults={"head_dim": 128}, mha_by_default=True
     ),
+    "k2_horizon": Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"})),
+    "iquestloopcoder": Family(finish=layers.loopcoder, mha_by_default=True),
     "doge": Family(mha_by_default=True, harmless=frozenset({"keep_window_size"})),
     # Its local layers mask what they keep.
     "gpt_neo": Family(
@@ -129,6 +132,11 @@ DENSE: dict[str, Family] = {
         meaning={**layer_kinds.FULL_NAMES, "reference_sliding_attention": LayerKind.FULL},
         mha_by_default=True,
         harmless=frozenset({"sliding_window"}),
+    ),
+    "plamo3": Family(
+        plan=layer_kinds.unlisted,
+        meaning=layer_kinds.WINDOW_NAMES,
+        harmless=frozenset({"interleaved_sliding_window"}),
     ),
     "modernbert-decoder": Family(
         plan=layer_kinds.unlisted,

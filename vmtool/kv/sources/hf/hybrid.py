@@ -130,7 +130,9 @@ _LIGHTNING = Family(
     },
 )
 
-_MLA_MODELS = "axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
+_MLA_MODELS = (
+    "pangu_ultra_moe axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
+)
 
 HYBRID: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
@@ -169,7 +171,7 @@ HYBRID: dict[str, Family] = {
         plan=layer_kinds.bailing_hybrid,
         attention=attention.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
-        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        states={LayerKind.KIMI_DELTA: state.kimi_delta, LayerKind.LINEAR: state.lightning},
         names=_KIMI_DELTA_NAMES,
         harmless=_MLA_HARMLESS,
     ),
@@ -212,6 +214,18 @@ HYBRID: dict[str, Family] = {
         | {"o_lora_rank", "q_lora_rank"},
     ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
+    "alice_ai": Family(
+        plan=layer_kinds.unlisted,
+        meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.KIMI_DELTA},
+        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        names={
+            "linear_heads": ("linear_num_key_heads",),
+            "linear_dim": ("linear_key_head_dim",),
+            "conv_kernel": ("linear_conv_kernel_dim",),
+        },
+        defaults={"head_dim": 256},
+        harmless=frozenset({"linear_num_value_heads", "linear_value_head_dim"}),
+    ),
     "olmo_hybrid": Family(
         plan=layer_kinds.unless_last_of(4, LayerKind.GATED_DELTA),
         meaning=_DELTA_MEANING,

@@ -237,9 +237,15 @@ def kimi_linear(fields: Fields, layers: int) -> list[LayerKind]:
 
 
 def bailing_hybrid(fields: Fields, layers: int) -> list[LayerKind]:
-    """Ling with linear attention: the last layer of every group attends."""
+    """Ling with linear attention: the last layer of every group attends.
+
+    The others are lightning attention in version 2.5 (vLLM's ``bailing_moe_linear.py``), which has the
+    same ``model_type``, and Kimi delta attention in version 3.
+    """
     size = fields.integer("layer_group_size")
-    return [LayerKind.MLA if (i + 1) % size == 0 else LayerKind.KIMI_DELTA for i in range(layers)]
+    older = "BailingMoeV2_5ForCausalLM" in (fields.items("architectures") or [])
+    rest = LayerKind.LINEAR if older else LayerKind.KIMI_DELTA
+    return [LayerKind.MLA if (i + 1) % size == 0 else rest for i in range(layers)]
 
 
 def window_if_used(fields: Fields, layers: int) -> list[LayerKind]:

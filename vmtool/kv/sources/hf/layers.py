@@ -107,6 +107,24 @@ def looped(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(replace(layer, index=i) for i, layer in enumerate((*layers, *again)))
 
 
+def loopcoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """IQuest LoopCoder: all layers run ``loop_num`` times, after the first with a window.
+
+    ``LoopCoderAttention`` in vLLM's ``iquest_loopcoder.py``.
+    """
+    loops = fields.optional("loop_num", high=64) or 2
+    window = Extent(Span.WINDOW, fields.optional("loop_window_size", high=MAX_TOKENS) or 64)
+    again = tuple(
+        replace(
+            layer,
+            kind=LayerKind.WINDOW,
+            tensors=tuple(replace(tensor, extent=window) for tensor in layer.tensors),
+        )
+        for layer in layers
+    )
+    return tuple(replace(layer, index=i) for i, layer in enumerate(layers + again * (loops - 1)))
+
+
 def step3p5(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Step 3.5: ``attention_other_setting`` gives the heads of the layers with a window."""
     other = fields.nested("attention_other_setting")

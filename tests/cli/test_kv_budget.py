@@ -1,0 +1,138 @@
+"""``vmtool kv-estimate --budget`` and ``--weights``: sizes, devices, this machine, files."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from vmtool.units import GIB
+
+NUMBER = re.compile(r"\d[\d,.]*\d|\d")
+
+
+def first_paragraph(text):
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def test_auto_reads_this_machine(estimate):
+    whole = estimate("llama-3.1-8b --budget auto --json").document["budget"]
+    half = estimate("llama-3.1-8b --budget 50% --json").document["budget"]
+    assert whole["origin"] == "available on this machine"
+    assert half["origin"] == "50% of what is available on this machine"
+    assert 0 < half["total_bytes"] < whole["total_bytes"]
+
+
+def test_a_budget_below_the_floor_holds_no_token_and_says_why(estimate):
+    ran = estimate("llama-3.1-8b --budget 127MiB")
+    assert ran.code == 0
+    assert "no token fits in 127 MiB" in ran.stdout
+    assert "134,217,728 B (128 MiB)" in ran.stdout
+
+
+def test_weights_that_are_more_than_the_budget_are_refused(estimate):
+    ran = estimate("llama-3.1-8b --budget 1GiB --weights 2GiB --json")
+    assert (ran.code, ran.stdout) == (5, "")
+    assert "the weights (2 GiB, as given) are more than the budget of 1 GiB" in ran.stderr
+
+
+def test_the_weights_of_a_known_model_are_subtracted(vmtool):
+    def budget(*arguments):
+        ran = vmtool("kv-estimate", "llama-3.1-8b", "--json", "--budget", *arguments)
+        return ran.document["budget"]
+
+    found = budget("16GiB")
+    assert found["weights_origin"] == "as published"
+    assert found["weights_bytes"] > 14 * GIB
+    assert found["kv_bytes"] == 16 * GIB - found["weights_bytes"]
+    halved = budget("16GiB", "--tp", "2")
+    assert halved["weights_bytes"] == -(-found["weights_bytes"] // 2)
+    # An engine's own figure for its cache has no weights in it; a device has.
+    as_vllm = ["--as", "vllm", "--context", "8k", "--json"]
+    sizes = [
+        vmtool("kv-estimate", "llama-3.1-8b", *as_vllm, "--budget", text).document["budget_bytes"]
+        for text in ("16GiB", "100% of 40GiB")
+    ]
+    assert sizes == [16 * GIB, 40 * GIB - found["weights_bytes"]]
+
+
+def test_the_weights_beside_a_config_are_subtracted(vmtool, tmp_path):
+    config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": 256}))
+    (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 1024}}')
+    ran = vmtool("kv-estimate", str(tmp_path), "--budget", "1GiB", "--json")
+    found = ran.document["budget"]
+    assert (found["weights_bytes"], found["weights_origin"]) == (1024, "of the files beside it")
+
+
+@pytest.mark.parametrize(
+    ("text", "total", "words"),
+    [
+        ("h100", 80 * GIB, "all of one"),
+        ("90% of h100", 72 * GIB, "90% of"),
+        ("4x16GiB", 16 * GIB, "4 of which hold one copy of the model"),
+        ("2 x 50% of 16GiB", 8 * GIB, "2 of which hold one copy of the model"),
+    ],
+)
+def test_a_budget_may_name_devices(estimate, text, total, words):
+    budget = estimate(f"llama-3.1-8b --budget '{text}' --json").document["budget"]
+    assert abs(budget["total_bytes"] - total) < total // 50
+    assert words in budget["origin"]
+
+
+def test_as_many_devices_divide_the_heads(estimate):
+    body = estimate("llama-3.1-8b --budget 4x16GiB --json").document
+    assert body["model"]["tp"] == 4
+    assert body["sequence"]["slope_bytes"] == 131_072 // 4
+    ran = estimate("llama-3.1-8b --budget 4x16GiB --tp 2")
+    assert ran.code == 2
+    assert "names 4 devices, but tp 2 x pp 1 are 2 ranks" in ran.stderr
+
+
+def test_without_a_budget_the_cost_alone_is_told(estimate):
+    text = first_paragraph(estimate("llama-3.1-8b --context 8k").stdout)
+    assert text == (
+        "llama-3.1-8b: 131,072 B a token (bf16); a sequence of 8,192 tokens takes 1 GiB; 1 GiB holds"
+        " 8,192 tokens of a long one."
+    )
+    body = estimate("llama-3.1-8b --json").document
+    assert body["budget"] is None
+    assert body["policies"]["per-tensor"]["max_tokens"] is None
+
+
+@pytest.mark.parametrize(("many", "fit"), [(8, "fit in"), (9, "do not fit in")])
+def test_whether_so_many_sequences_fit_is_answered_first(estimate, many, fit):
+    ran = estimate(f"llama-3.1-8b --budget 8GiB --context 8k --sequences {many}")
+    assert first_paragraph(ran.stdout) == (
+        f"llama-3.1-8b: {many} sequences of 8,192 tokens {fit} 8 GiB of KV memory: they need"
+        f" {many} GiB, and 8 sequences fit."
+    )
+
+
+def test_a_stage_may_have_more_layers_than_another(estimate):
+    body = estimate("llama-3.1-8b --pp-layers 8,24 --json").document
+    assert (body["model"]["pp"], body["sequence"]["slope_bytes"]) == (2, 24 * 4096)
+    ran = estimate("llama-3.1-8b --pp-layers 8,20")
+    assert ran.code == 2
+
+
+def test_states_may_have_a_format_of_their_own(estimate):
+    both = [
+        estimate(f"qwen3.5-27b --json {flags}").document["sequence"]["fixed_bytes"]
+        for flags in ("", "--state-dtype bf16")
+    ]
+    # 48 x 48 heads x 128 x 128 elements of 4 bytes, and of 2.
+    assert both[0] - both[1] == 48 * 48 * 128 * 128 * 2
+
+
+def test_strict_refuses_an_architecture_that_is_assumed(estimate, tmp_path):
+    config = {"model_type": "newarch", "num_hidden_layers": 2, "num_attention_heads": 4}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config, "hidden_size": 256, "num_key_value_heads": 2}))
+    ran = estimate(f"{shlex.quote(str(path))} --json")
+    assert (ran.code, ran.document["model"]["assumed"]) == (0, True)
+    assert estimate(f"{shlex.quote(str(path))} --strict").code == 5
+
+
+def test_a_model_of_windows_holds_a_sequence_of_any_length(estimate):
+    assert "a sequence of any length" in estimate("starcoder2-15b --budget 4GiB").stdout
