@@ -13,6 +13,7 @@ from vmtool.results.allocators import (
     AllocatorsResult,
     BesideWork,
     ChunkCost,
+    DeviceAllocators,
     GrowthTiming,
     StepLatency,
 )
@@ -22,12 +23,16 @@ SMALL = ["--most", "4MiB", "--budget", "32MiB", "--rounds", "1"]
 
 
 def test_the_document_is_complete_and_nothing_is_left(run_with_fakecuda):
-    ran = run_with_fakecuda(["allocators", *SMALL, "--beside-work", "--json"])
+    arguments = ["allocators", "--backing", "cuda:all", *SMALL, "--beside-work", "--json"]
+    ran = run_with_fakecuda(arguments, devices=2)
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     described(document)
-    assert {each["method"] for each in document["timings"]} == {"cold", "pooled", "malloc", "async"}
-    assert document["beside"]["work_intact"]
+    assert [each["backing"] for each in document["devices"]] == ["cuda:0", "cuda:1"]
+    for device in document["devices"]:
+        methods = {each["method"] for each in device["timings"]}
+        assert methods == {"cold", "pooled", "malloc", "async"}
+        assert device["beside"]["work_intact"]
     ran.assert_clean()
 
 
@@ -35,7 +40,7 @@ def test_a_context_lost_beside_work_is_exit_1(run_with_fakecuda):
     arguments = ["allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1"]
     ran = run_with_fakecuda([*arguments, "--beside-work"], fail="cuMemsetD32Async:5=719")
     assert ran.returncode == 1
-    assert "mapping beside running work ended the context" in ran.stderr
+    assert "mapping beside running work on cuda:0 ended the context" in ran.stderr
 
 
 def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_with_fakecuda):
@@ -77,7 +82,7 @@ def test_the_report(golden):
         "cuMemUnmap": 60000,
         "cuMemRelease": 7000,
     }
-    result = AllocatorsResult(
+    device_result = DeviceAllocators(
         backing="cuda:0",
         device=device,
         granularity_bytes=2 * MIB,
@@ -95,6 +100,7 @@ def test_the_report(golden):
             ChunkCost(6 * MIB, 1 << 30, calls, 6_000_000),
         ),
         knee_bytes=6 * MIB,
+        grows_faster_from_bytes=2 * MIB,
         beside=BesideWork(
             cycles=1234,
             alone=StepLatency(400, 41000, 52000, 70000),
@@ -103,4 +109,5 @@ def test_the_report(golden):
             range_intact=True,
         ),
     )
+    result = AllocatorsResult((device_result,))
     golden("allocators", lambda console: to_text(result, console))

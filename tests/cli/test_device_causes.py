@@ -290,6 +290,7 @@ def test_growing_is_compared_with_allocating_and_copying_on_the_device(run_with_
     assert ran.returncode == 0, ran.stderr
     copying = json.loads(ran.stdout)["copying"]
     assert copying["steps"] == copying["planned_steps"] > 0
+    assert "faster_from_bytes" in copying
     assert ran.reports[0]["calls"]["cuMemcpyDtoD"]["calls"] == copying["steps"] - 1
     ran.assert_clean()
 

@@ -355,6 +355,10 @@ def test_doctor_rates_one_device_with_its_free_memory(run_with_fakecuda):
     document = json.loads(ran.stdout)
     assert [each["kind"] for each in document["device_findings"]] == ["device"]
     assert document["machine_findings"] == []
+    ran = run_with_fakecuda(["doctor", "--backing", "cuda:all", "--json"], devices=2)
+    document = json.loads(ran.stdout)
+    assert [each["kind"] for each in document["device_findings"]] == ["device", "device"]
+    assert document["machine_findings"] == []
     ran.assert_clean()
     missing = run_with_fakecuda(["doctor", "--backing", "cuda:2"], devices=2)
     assert missing.returncode == 4

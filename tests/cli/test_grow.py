@@ -282,7 +282,7 @@ def test_the_report(golden, machine_facts):
             failed,
         ),
         copying=CopyResult(
-            1, 2, 700_000, summary(900_000), summary(21_000), 900_000, 21_000, "time limit"
+            1, 2, 700_000, summary(900_000), summary(21_000), 900_000, 21_000, "time limit", 700_000
         ),
         ended_by=None,
     )

@@ -115,6 +115,25 @@ def test_the_second_device(run_with_fakecuda):
     assert run_with_fakecuda(stress(), devices=0).returncode == 4
 
 
+def test_every_device_has_workers_and_a_row_of_its_own(run_with_fakecuda):
+    arguments = ["cuda:all" if word == "cuda" else word for word in stress("--runs", "1")]
+    ran = run_with_fakecuda(arguments, devices=2)
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(ran.stdout)
+    assert [device["backing"] for device in document["devices"]] == ["cuda:0", "cuda:1"]
+    assert [device["methods"][0]["cycles"] for device in document["devices"]] == [24, 24]
+    uuids = {device["machine"]["uuid"] for device in document["devices"]}
+    assert len(uuids) == 2
+    assert all(device["unmapping"] for device in document["devices"])
+    assert document["methods"][0]["cycles"] == 48
+    assert checks(document)["counters.device_mappings"]
+    ran.assert_clean()
+    failing = run_with_fakecuda(arguments, devices=2, fail="cuMemCreate:9=214")
+    assert failing.returncode == 1
+    assert "vmtool: error: cuda:0: cuMemCreate(" in failing.stderr
+    assert run_with_fakecuda(arguments, devices=0).returncode == 4
+
+
 def test_a_bound_on_what_a_pool_keeps_makes_it_create(run_with_fakecuda):
     ran = run_with_fakecuda(stress("--method", "pooled", "--retain", "4MiB", "--runs", "1"))
     (method,) = json.loads(ran.stdout)["methods"]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from vmtool.cli.options import BACKING, COUNT, SIZE, Command, option_group, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode, UsageError, VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vmtool.probes.allocators import AllocatorOptions
+    from vmtool.results.allocators import DeviceAllocators
 
 _WORK_BYTES = 64 << 20
 
@@ -19,7 +27,7 @@ _WORK_BYTES = 64 << 20
         default="cuda",
         show_default=True,
         metavar="NAME",
-        help="cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
+        help="cuda, cuda:N or cuda:all; plain cuda is device VMTOOL_DEVICE, or 0.",
     ),
     click.option(
         "--most",
@@ -74,49 +82,85 @@ def command(
     Measured in turn at sizes from one granule on: cold (handles created and released), pooled (kept,
     not cleared), malloc (cuMemAlloc) and async (cuMemAllocAsync with a pool that keeps everything);
     then doubling a buffer in place and by copying on the device, and a sweep of chunk sizes with its
-    knee. With --beside-work, wrong contents or a lost device are exit code 3 and 1.
+    knee. Of several devices one is measured after the other. With --beside-work, wrong contents or a
+    lost device are exit code 3 and 1.
     """  # noqa: D301 - click's own mark
-    from dataclasses import replace
-
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
-    from vmtool.memory import device_ordinal
-    from vmtool.probes.allocators import AllocatorOptions, measure_allocators
-    from vmtool.probes.beside_work import run_beside_work
+    from vmtool.memory import ALL_DEVICES, device_ordinal
+    from vmtool.memory.cuda.devices import devices
+    from vmtool.probes.allocators import AllocatorOptions
     from vmtool.report.allocators import to_text
+    from vmtool.results.allocators import AllocatorsResult
 
-    ordinal = device_ordinal(backing)
-    if ordinal is None:
+    ordinal = None if backing == ALL_DEVICES else device_ordinal(backing)
+    if ordinal is None and backing != ALL_DEVICES:
         raise UsageError("the host has no such allocators", hint="use --backing cuda")
     output = Output(as_json, path, quiet)
     output.announce(backing)
-    options = AllocatorOptions(most, _budget(ordinal, budget), rounds)
+    ordinals = [each.ordinal for each in devices()] if ordinal is None else [ordinal]
+    budgets = [_budget(each, budget) for each in ordinals]  # what is refused is refused at once
+    found: list[DeviceAllocators] = []
     with watch_signals() as interruption, progress_line(quiet=quiet) as show:
-        result = measure_allocators(
-            ordinal,
-            options,
-            progress=lambda what: show(lambda: what),
-            stopping=lambda: interruption.requested,
-        )
+        for number, most_bytes in zip(ordinals, budgets, strict=True):
+            if not interruption.requested:
+                options = AllocatorOptions(most, most_bytes, rounds)
+                found.append(
+                    _measure(
+                        number,
+                        options,
+                        beside_work=beside_work,
+                        show=lambda what: show(lambda: what),
+                        stopping=lambda: interruption.requested,
+                    )
+                )
         interrupted = interruption.requested
-        if beside_work and not interrupted:
-            show(lambda: "mapping beside work")
-            work = max(min(_WORK_BYTES, options.budget_bytes // 2), result.granularity_bytes)
-            work -= work % result.granularity_bytes
-            result = replace(result, beside=run_beside_work(ordinal, work))
+    result = AllocatorsResult(tuple(found))
     output.emit(result, lambda console: to_text(result, console))
     if interrupted:
         return ExitCode.INTERRUPTED
-    beside = result.beside
-    if beside is not None and beside.error is not None:
+    for device in found:
+        _judge(device)
+    return ExitCode.DONE
+
+
+def _measure(
+    ordinal: int,
+    options: AllocatorOptions,
+    *,
+    beside_work: bool,
+    show: Callable[[str], None],
+    stopping: Callable[[], bool],
+) -> DeviceAllocators:
+    from dataclasses import replace
+
+    from vmtool.probes.allocators import measure_allocators
+    from vmtool.probes.beside_work import run_beside_work
+
+    result = measure_allocators(ordinal, options, progress=show, stopping=stopping)
+    if not beside_work or stopping():
+        return result
+    show("mapping beside work")
+    work = max(min(_WORK_BYTES, options.budget_bytes // 2), result.granularity_bytes)
+    work -= work % result.granularity_bytes
+    return replace(result, beside=run_beside_work(ordinal, work))
+
+
+def _judge(device: DeviceAllocators) -> None:
+    """Raise the error of mapping beside work, if there is one."""
+    beside = device.beside
+    if beside is None:
+        return
+    if beside.error is not None:
         raise VmtoolError(
-            f"mapping beside running work {'ended the context' if beside.lost else 'failed'}: "
-            f"{beside.error}",
+            f"mapping beside running work on {device.backing} "
+            f"{'ended the context' if beside.lost else 'failed'}: {beside.error}",
             hint="synchronise before unmapping on this device" if beside.lost else None,
         )
-    if beside is not None and not (beside.work_intact and beside.range_intact):
-        raise CheckFailedError("memory did not hold what was written while mapping beside work")
-    return ExitCode.DONE
+    if not (beside.work_intact and beside.range_intact):
+        raise CheckFailedError(
+            f"memory of {device.backing} did not hold what was written while mapping beside work"
+        )
 
 
 def _budget(ordinal: int, budget: int | None) -> int:

@@ -45,17 +45,18 @@ def command(
     from vmtool.machine import read_facts
     from vmtool.machine.doctor_devices import examine_devices
     from vmtool.machine.findings import Rating
-    from vmtool.memory import device_ordinal, open_backing
+    from vmtool.memory import ALL_DEVICES, device_ordinal, open_backing
     from vmtool.report.machine_check import answer, to_html, to_markdown, to_text
 
     output = Output(as_json, path, quiet)
     facts = read_facts()
-    backings = _backings() if backing == "all" else [backing]
+    several = backing in {"all", ALL_DEVICES}
+    backings = _backings(host=backing == "all") if several else [backing]
     devices = any(device_ordinal(name) is not None for name in backings)
     findings = examine_devices() if devices or backing == "all" else ()
     if not devices:  # no driver is as good as no device; one that does not start is a problem
         findings = tuple(each for each in findings if each.rating is Rating.PROBLEM)
-    if backing not in {"all", "host"}:
+    if not several and backing != "host":
         open_backing(backing)  # a device that was asked for and is not there is an error
     with watch_signals() as interruption, progress_line(quiet=quiet, every_ns=0) as show:
         result = run_check(
@@ -82,12 +83,15 @@ def command(
     return ExitCode.DONE
 
 
-def _backings() -> list[str]:
-    """Return the host and every CUDA device that can be used."""
+def _backings(*, host: bool) -> list[str]:
+    """Return the host, or none, and every CUDA device that can be used."""
     from vmtool.errors import VmtoolError
     from vmtool.memory.cuda.devices import devices
 
     try:
-        return ["host", *(f"cuda:{device.ordinal}" for device in devices())]
+        found = [f"cuda:{device.ordinal}" for device in devices()]
     except VmtoolError:
-        return ["host"]
+        if not host:
+            raise
+        found = []
+    return ["host", *found] if host else found

@@ -31,14 +31,14 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     from vmtool.machine import read_facts
     from vmtool.machine.doctor import examine
     from vmtool.machine.findings import Rating
-    from vmtool.memory import device_ordinal
+    from vmtool.memory import ALL_DEVICES, device_ordinal
     from vmtool.report.doctor import to_text
     from vmtool.results.doctor import DoctorResult
 
-    ordinal = None if backing == "all" else device_ordinal(backing)
+    ordinal = None if backing in {"all", ALL_DEVICES} else device_ordinal(backing)
     facts = read_facts()
     output = Output(as_json, path, quiet)
-    on_machine = () if ordinal is not None else examine(facts)
+    on_machine = examine(facts) if backing in {"all", "host"} else ()
     on_devices = () if backing == "host" else _examine_devices(ordinal, output, backing)
     result = DoctorResult.of(facts, on_machine, on_devices)
     output.emit(result, lambda console: to_text(result, console))

@@ -13,10 +13,11 @@ from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import (
     into_control,
     into_settings,
-    measure_room,
+    measure_rooms,
     open_backings,
     stress_control,
     stress_settings,
+    with_devices,
 )
 from vmtool.errors import ExitCode, UsageError
 
@@ -65,7 +66,8 @@ def command(
 
     The cycles run in processes of their own, so that a crash becomes a result. What the kernel
     counts is compared with what vmtool expects while they run. The default is five short runs, which
-    take about five seconds and at most 256 MiB.
+    take about five seconds and at most 256 MiB. With --backing cuda:all every device has workers of
+    its own at once, and a row in the result.
     """  # noqa: D301 - click's own mark
     from vmtool.compare.assertions import DEFAULT_CONFIDENCE, evaluate, parse_assertion
     from vmtool.machine import read_facts
@@ -76,10 +78,9 @@ def command(
     conditions = [parse_assertion(text) for text in control.assertions]
     output.announce(settings.backing)
     facts = read_facts()
-    settings = _choose_methods(_with_soak(settings, control), facts)
+    settings = with_devices(_choose_methods(_with_soak(settings, control), facts))
     budget_given = bool(settings.budget_bytes)
-    backings = open_backings(settings)
-    room = measure_room(backings[0], facts, workers=settings.workers)
+    room = measure_rooms(open_backings(settings), facts, workers=settings.workers)
     result = _run(output, settings, control, facts, room)
     if not budget_given:  # a default is no claim that needs to be tested
         kept = tuple(w for w in result.warnings if w.kind != "budget-not-reached")
@@ -128,7 +129,8 @@ def _run(
     from vmtool.stress.plan import settle
 
     # A device's context takes memory, and the workers have their own: it is not kept.
-    settings = settle(settings, open_backings(settings)[0], room)
+    coarsest = max(open_backings(settings), key=lambda backing: backing.granularity)
+    settings = settle(settings, coarsest, room)
     _refuse_few_runs(settings, control)
     _preflight(output, settings, facts, room, force=control.force)
     with watch_signals() as interruption, stress_progress(settings, quiet=output.quiet) as progress:
@@ -244,6 +246,8 @@ def _exit_code(output: Output, result: StressResult) -> int:
         )
         return ExitCode.CALL_FAILED
     if result.failures:
-        tell(f"vmtool: error: {result.failures[0].message}")
+        failure = result.failures[0]
+        where = f"{result.settings.backing_of(failure.worker)}: " if result.devices else ""
+        tell(f"vmtool: error: {where}{failure.message}")
         return ExitCode.CALL_FAILED
     return ExitCode.DONE

@@ -24,6 +24,8 @@ from vmtool.cli.options import (
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results.stress import StressSettings
@@ -311,6 +313,24 @@ into_settings: Final = into_dataclass("settings", _settings_type, chunk_bytes="c
 into_control: Final = into_dataclass("control", lambda: StressControl)
 
 
+def with_devices(settings: StressSettings) -> StressSettings:
+    """Return *settings* with each device where they mean all; the workers are then those of each.
+
+    Raises:
+        UnavailableError: If there is no usable driver or no device.
+    """
+    from dataclasses import replace
+
+    from vmtool.memory import ALL_DEVICES
+
+    if settings.backing != ALL_DEVICES:
+        return settings
+    from vmtool.memory.cuda.devices import devices
+
+    found = tuple(f"cuda:{device.ordinal}" for device in devices())
+    return replace(settings, devices=found, workers=settings.workers * len(found))
+
+
 def open_backings(settings: StressSettings) -> list[VirtualBacking]:
     """Open what the workers will open, so that what cannot work is said before they start."""
     from vmtool.memory import open_backing
@@ -325,7 +345,7 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
     faults = FaultyCalls([parse_fault(text) for text in settings.inject])
     return [
         open_backing(
-            settings.backing,
+            place,
             method=base_method(method),
             prefault=settings.prefault,
             huge=settings.uses_huge(method),
@@ -335,7 +355,30 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
             faults=faults if settings.inject else None,
         )
         for method in settings.methods
+        for place in settings.places
     ]
+
+
+def measure_rooms(backings: Sequence[VirtualBacking], facts: MachineFacts, *, workers: int) -> Room:
+    """Return what all devices of *backings* have room for: each as much as the smallest.
+
+    Args:
+        backings: One or more of each device, or of the host.
+        facts: About this machine.
+        workers: On all of them together.
+    """
+    from dataclasses import replace
+
+    places = {backing.name: backing for backing in backings}
+    each = workers // len(places)
+    rooms = [measure_room(backing, facts, workers=each) for backing in places.values()]
+    least = min(rooms, key=lambda room: room.safe_bytes)
+    free = [room.device_free_bytes for room in rooms if room.device_free_bytes is not None]
+    return replace(
+        least,
+        safe_bytes=least.safe_bytes * len(rooms),
+        device_free_bytes=min(free) * len(rooms) if free else None,
+    )
 
 
 def measure_room(backing: VirtualBacking, facts: MachineFacts, *, workers: int) -> Room:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
 
+#: Every device of this machine, where a command can use several.
+ALL_DEVICES: Final = "cuda:all"
 #: No machine has devices of more digits than this.
 _ORDINAL_DIGITS: Final = 3
 
@@ -35,7 +37,16 @@ def methods_of(kind: str) -> tuple[str, ...]:
     Raises:
         UsageError: If *kind* is unknown.
     """
-    return host_methods() if device_ordinal(kind) is None else ("cold", "pooled")
+    return ("cold", "pooled") if is_device(kind) else host_methods()
+
+
+def is_device(kind: str) -> bool:
+    """Return whether *kind* names a device, or every device.
+
+    Raises:
+        UsageError: If *kind* is unknown.
+    """
+    return kind == ALL_DEVICES or device_ordinal(kind) is not None
 
 
 def device_ordinal(kind: str) -> int | None:

@@ -18,8 +18,8 @@ from vmtool.memory.cuda.calls import CallTimes
 from vmtool.memory.cuda.driver import CudaError, DeviceLostError
 from vmtool.results.allocators import (
     AllocationTiming,
-    AllocatorsResult,
     ChunkCost,
+    DeviceAllocators,
     GrowthTiming,
 )
 from vmtool.units import GIB, align_down, format_size
@@ -119,7 +119,7 @@ def measure_allocators(
     *,
     progress: Callable[[str], None] = lambda _what: None,
     stopping: Callable[[], bool] = lambda: False,
-) -> AllocatorsResult:
+) -> DeviceAllocators:
     """Measure every allocator of a device at every size, growth by copying, and chunks.
 
     Args:
@@ -159,7 +159,7 @@ def measure_allocators(
             progress(f"growing from {format_size(nbytes)}")
             growth.append(_grow(backing, nbytes, options.rounds))
         chunks = _sweep(kind, backing, options.budget_bytes, options.rounds, progress, stopping)
-        return AllocatorsResult(
+        return DeviceAllocators(
             backing=kind,
             device=context.info,
             granularity_bytes=unit,
@@ -167,6 +167,7 @@ def measure_allocators(
             timings=tuple(timings),
             faster_from_bytes=faster_from(timings),
             growth=tuple(growth),
+            grows_faster_from_bytes=grows_faster_from(growth),
             chunks=chunks,
             knee_bytes=knee(chunks),
         )
@@ -187,6 +188,16 @@ def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
                 start = nbytes
             found[f"{method}<{baseline}"] = start
     return found
+
+
+def grows_faster_from(growth: Sequence[GrowthTiming]) -> int | None:
+    """Return the length from which on doubling in place was faster than by copying, if any."""
+    start = None
+    for each in sorted(growth, key=lambda each: each.from_bytes, reverse=True):
+        if each.in_place_ns >= each.copying_ns:
+            break
+        start = each.from_bytes
+    return start
 
 
 def knee(chunks: Sequence[ChunkCost]) -> int | None:

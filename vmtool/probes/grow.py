@@ -157,7 +157,18 @@ def compare_copying(
         copying_ns=spent_ns,
         in_place_ns=sum(in_place_ns),
         stopped=stopped,
+        faster_from_bytes=_faster_from(steps, copied_ns),
     )
+
+
+def _faster_from(steps: Sequence[tuple[int, int, int]], copied_ns: Sequence[int]) -> int | None:
+    """Return the length from which on every step was faster in place, if any."""
+    start = None
+    for (_, length, ns), copied in reversed(list(zip(steps, copied_ns, strict=False))):
+        if ns >= copied:
+            break
+        start = length
+    return start
 
 
 def _map_block(nbytes: int) -> mmap.mmap:

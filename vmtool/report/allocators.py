@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.allocators import AllocatorsResult, BesideWork, StepLatency
+    from vmtool.results.allocators import (
+        AllocatorsResult,
+        BesideWork,
+        DeviceAllocators,
+        StepLatency,
+    )
 
 _METHODS: Final = ("cold", "pooled", "malloc", "async")
 _CALLS: Final = ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease")
@@ -22,10 +27,13 @@ _CALLS: Final = ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuM
 
 def to_text(result: AllocatorsResult, console: Console) -> None:
     """Print *result*."""
-    show(console, _parts(result))
+    for number, device in enumerate(result.devices):
+        if number:
+            console.print()
+        show(console, _parts(device))
 
 
-def _parts(result: AllocatorsResult) -> Iterator[RenderableType]:
+def _parts(result: DeviceAllocators) -> Iterator[RenderableType]:
     for line in _answer(result):
         yield paragraph(line)
     label = backing_label(result.backing, result.device.name)
@@ -69,7 +77,7 @@ def _parts(result: AllocatorsResult) -> Iterator[RenderableType]:
         yield from _beside(result.beside)
 
 
-def _answer(result: AllocatorsResult) -> Iterator[str]:
+def _answer(result: DeviceAllocators) -> Iterator[str]:
     for pair, nbytes in result.faster_from_bytes.items():
         method, baseline = pair.split("<")
         if method == "cold" and baseline == "async":
@@ -78,6 +86,13 @@ def _answer(result: AllocatorsResult) -> Iterator[str]:
             yield f"{method} is not faster than {baseline} at the largest size measured"
         else:
             yield f"{method} is faster than {baseline} from {format_size(nbytes)} on"
+    if result.growth:
+        start = result.grows_faster_from_bytes
+        yield (
+            "doubling in place is not faster than copying at the largest length measured"
+            if start is None
+            else f"doubling in place is faster than copying from {format_size(start)} on"
+        )
     if result.knee_bytes is not None:
         yield (
             f"chunks of {format_size(result.knee_bytes)} are enough: larger ones save less than "
@@ -85,7 +100,7 @@ def _answer(result: AllocatorsResult) -> Iterator[str]:
         )
 
 
-def _timings(result: AllocatorsResult) -> Iterator[RenderableType]:
+def _timings(result: DeviceAllocators) -> Iterator[RenderableType]:
     sizes = sorted({each.nbytes for each in result.timings})
     found = {(each.method, each.nbytes): each for each in result.timings}
     yield Text("\nallocate + release", style="bold")

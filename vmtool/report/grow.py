@@ -140,6 +140,12 @@ def _print_copying(copying: CopyResult, console: Console) -> None:
         ratio = copying.copying_ns / copying.in_place_ns
         words = f"{ratio:.1f} times as long" if ratio < 100 else f"{ratio:.0f} times as long"
         console.print(f"copying took {words} and copied {format_size(copying.copied_bytes)}")
+        start = copying.faster_from_bytes
+        console.print(
+            "growing in place was not faster at the largest length measured"
+            if start is None
+            else f"growing in place was faster from {format_size(start)} on, at every step"
+        )
     if copying.stopped is not None:
         console.print(
             f"Only the first {copying.steps} of {copying.planned_steps} growing steps were copied: "

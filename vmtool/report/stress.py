@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
 
 
+DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "")
+
+
 def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
     """Return one row for each driver call of *method*, below :data:`HEADINGS`."""
     return [
@@ -226,6 +229,32 @@ def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> 
     return f"{label}: {text}" if label else text
 
 
+def device_table(result: StressResult) -> ReportTable:
+    """Return a row for each device and method."""
+    return table(DEVICE_HEADINGS, device_rows(result))
+
+
+def device_rows(result: StressResult) -> list[tuple[str, ...]]:
+    """Return each device and method: medians, rate and how its workers ended."""
+    rows = []
+    for device in result.devices:
+        words = "" if device.outcome is Outcome.COMPLETE else device.outcome.value
+        rows += [
+            (
+                device.backing,
+                method.method,
+                *(
+                    _duration(phase.summary.median_ns if (phase := method.phase(name)) else None)
+                    for name in ("commit", "release")
+                ),
+                f"{method.cycles_per_s:,.0f}",
+                words,
+            )
+            for method in device.methods
+        ] or [(device.backing, "-", "-", "-", "-", words)]
+    return rows
+
+
 def _method_line(method: MethodResult, result: StressResult) -> Text:
     cost = cycle_ns(method)
     each = (
@@ -263,8 +292,11 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
     before, after = result.resident_before_bytes, result.resident_after_bytes
     if explain and before is not None and after is not None:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
-    if result.unmapping is not None:
+    if result.unmapping is not None and not result.devices:
         yield Text(unmapping_words(result.unmapping))
+    for device in result.devices:
+        if device.unmapping is not None:
+            yield Text(f"{device.backing}: {unmapping_words(device.unmapping)}")
     if not result.settings.clear:
         yield Text("memory of the pool was not cleared when it was mapped (--no-clear)")
     for name in ("degraded", "quarantined"):
@@ -276,13 +308,16 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
             f"scaling of {scaling.method}: {scaling.speedup:.2f} times one "
             f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s)"
         )
+    if result.devices:
+        yield device_table(result)
     if result.recommendation is not None and (huge := huge_text(result.recommendation)):
         yield Text(huge)
     yield from _checks(result, explain=explain)
     for failure in result.failures:
         why = "injected" if failure.injected else "not injected"
+        where = f"{result.settings.backing_of(failure.worker)} " if result.devices else ""
         yield _problem(
-            f"failed in {failure.operation} of granule {failure.granule}, cycle {failure.cycle} "
+            f"{where}failed in {failure.operation} of granule {failure.granule}, cycle {failure.cycle} "
             f"({why}): {failure.message}",
             failure.cause,
             failure.hint,

@@ -31,11 +31,13 @@ from vmtool.report.page import (
     tag,
 )
 from vmtool.report.stress import (
+    DEVICE_HEADINGS,
     HEADINGS,
     answer,
     call_rows,
     conditions_line,
     cycle_ns,
+    device_rows,
     unmapping_words,
 )
 from vmtool.report.table import backing_label
@@ -86,6 +88,9 @@ def to_html(result: StressResult, *, command: Sequence[str], version: str) -> st
         _accidents(result),
         section("Latency", *(_method(method) for method in result.methods), _unmapping(result)),
         section("Runs", _runs(result)),
+        section("Devices", table(DEVICE_HEADINGS, device_rows(result)))
+        if result.devices
+        else Markup(""),
         section("Checks", _checks(result), _warnings(result)),
         section("Growth per cycle", _slopes(result)),
         section("Counters over time", *_counters(result.checkpoints)),

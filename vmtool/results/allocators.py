@@ -1,4 +1,4 @@
-"""What ``vmtool allocators`` found on one device."""
+"""What ``vmtool allocators`` found on each device."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class BesideWork:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocatorsResult:
+class DeviceAllocators:
     """One device's allocators beside virtual memory management.
 
     Attributes:
@@ -122,6 +122,8 @@ class AllocatorsResult:
         faster_from_bytes: The smallest size from which on a method of virtual memory management
             was faster than a baseline at every size tried, by ``METHOD<BASELINE``; ``None``: at none.
         growth: Doubling, by length.
+        grows_faster_from_bytes: The smallest length from which on doubling in place was faster than
+            by copying at every length tried; ``None``: at none.
         chunks: The sweep of chunk sizes.
         knee_bytes: The smallest chunk that costs at most a tenth more for each GiB than the cheapest.
         beside: Mapping beside running work; ``None`` if it was not asked for.
@@ -137,3 +139,15 @@ class AllocatorsResult:
     chunks: tuple[ChunkCost, ...]
     knee_bytes: int | None
     beside: BesideWork | None = None
+    grows_faster_from_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorsResult:
+    """Allocators beside virtual memory management.
+
+    Attributes:
+        devices: Each device, measured one after the other.
+    """
+
+    devices: tuple[DeviceAllocators, ...]

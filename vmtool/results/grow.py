@@ -23,6 +23,8 @@ class CopyResult:
         in_place_ns: Time of the same steps in place.
         stopped: Why it ended early: ``interrupted``, ``time limit`` or the error; ``None`` if it
             did not.
+        faster_from_bytes: The smallest length from which on every step in place was faster than by
+            copying; ``None``: not even the last was.
     """
 
     steps: int
@@ -33,6 +35,7 @@ class CopyResult:
     copying_ns: int
     in_place_ns: int
     stopped: str | None = None
+    faster_from_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class StressSettings:
         huge_page_bytes: The size of the reserved huge pages to use; ``None``: none.
         node: The NUMA node to commit on; ``None``: any.
         clear: Whether memory of a pool is cleared when it is mapped; engines do without.
+        devices: With the backing ``cuda:all``, the backing of each device, such as ``cuda:0``; the
+            workers are divided among them.
     """
 
     backing: str = "host"
@@ -93,6 +95,16 @@ class StressSettings:
     huge_page_bytes: int | None = None
     node: int | None = None
     clear: bool = True
+    devices: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The backing of each device in use; the backing itself where it is one."""
+        return self.devices or (self.backing,)
+
+    def backing_of(self, worker: int) -> str:
+        """Return the backing that worker number *worker* uses."""
+        return self.places[worker % len(self.places)]
 
     def uses_huge(self, method: str) -> bool:
         """Return whether *method* asks for huge pages in this run."""
@@ -405,6 +417,27 @@ class HoldResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceResult:
+    """One of several devices: the workers that used it, all runs together.
+
+    Attributes:
+        backing: Such as ``cuda:0``.
+        device: The driver's own name of it; ``None`` if no worker reported.
+        outcome: How its workers ended.
+        methods: In the order requested.
+        unmapping: What running work does to unmapping on it; ``None`` if it was not measured.
+        machine: Facts about the device.
+    """
+
+    backing: str
+    device: str | None
+    outcome: Outcome
+    methods: tuple[MethodResult, ...]
+    unmapping: UnmapResult | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """One of several runs of the same plan, in worker processes of its own.
 
@@ -454,7 +487,8 @@ class StressResult:
         machine: Facts about the machine, as ``vmtool doctor`` shows them.
         device: The driver's own name of the device; ``None`` for the host.
         unmapping: What running work does to unmapping; ``None`` for the host, or if it was not
-            measured.
+            measured; of several devices that of the first.
+        devices: With the backing ``cuda:all``, each device apart.
     """
 
     settings: StressSettings
@@ -483,6 +517,7 @@ class StressResult:
     peak_resident_bytes: int | None = None
     budget_reached: bool = False
     hold: HoldResult | None = None
+    devices: tuple[DeviceResult, ...] = ()
 
     @property
     def passed(self) -> bool:

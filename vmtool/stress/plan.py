@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption
-from vmtool.memory import device_ordinal, methods_of
+from vmtool.memory import is_device, methods_of
 from vmtool.memory.backing import MisalignedError
 from vmtool.results.stress import HUGE, StressSettings, base_method
 from vmtool.stress.workloads import (
@@ -65,7 +65,7 @@ def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
     if wanted == "all":
         return known
     if wanted not in known and not (
-        wanted.endswith(HUGE) and base_method(wanted) in known and device_ordinal(kind) is None
+        wanted.endswith(HUGE) and base_method(wanted) in known and not is_device(kind)
     ):
         raise UsageError(
             f"unknown method {wanted!r} of {kind}", hint=f"use one of {', '.join(known)}, or all"
@@ -84,7 +84,7 @@ def with_huge(
         thp: The mode of transparent huge pages; only ``madvise`` gives them on request.
     """
     chosen = settings.huge or settings.huge_page_bytes is not None
-    if thp != "madvise" or chosen or device_ordinal(settings.backing) is not None:
+    if thp != "madvise" or chosen or is_device(settings.backing):
         return methods
     return tuple(name for method in methods for name in (method, method + HUGE))
 
@@ -177,7 +177,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         ever = max(ever, live)
     threads = settings.threads
     budget = SizeOption("--budget", granule * threads * settings.workers)
-    if device_ordinal(settings.backing) is not None:
+    if is_device(settings.backing):
         # A pool is emptied before another method's turn, so that they never hold memory together.
         commit = live * granule * threads * settings.workers
         return Demand(
@@ -232,7 +232,13 @@ def alone(settings: StressSettings) -> StressSettings:
     """Return *settings* for one worker with one thread, each with the same share of the budget."""
     parts = settings.workers * settings.threads
     return replace(
-        settings, workers=1, threads=1, budget_bytes=settings.budget_bytes // parts, inject=()
+        settings,
+        backing=settings.backing_of(0),
+        devices=(),
+        workers=1,
+        threads=1,
+        budget_bytes=settings.budget_bytes // parts,
+        inject=(),
     )
 
 

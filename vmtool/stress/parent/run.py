@@ -17,6 +17,7 @@ from vmtool.memory import describe_device
 from vmtool.results.stress import (
     PHASES,
     Checkpoint,
+    DeviceResult,
     MethodResult,
     Outcome,
     RunResult,
@@ -379,15 +380,18 @@ def _assemble(
         ),
         failures=tuple(failure for report in reports for failure in report.failures),
         warnings=(),
-        machine=_machine(facts, settings.backing),
-        device=first.device if first else None,
-        unmapping=first.unmapping if first else None,
+        machine=plain(facts) | _device_facts(settings.places[0]),
+        device=_device_names(reports),
+        unmapping=next((r.unmapping for r in reports if r.unmapping is not None), None),
         runs=results,
         conditions=watch.finish(),
         peak_committed_bytes=peak,
         peak_resident_bytes=_peak_resident(runs),
         budget_reached=peak > settings.budget_bytes - slack,
         hold=_hold(runs[0].reports),
+        devices=tuple(
+            _device_result(settings, number, runs) for number in range(len(settings.devices))
+        ),
     )
     return replace(result, warnings=warn(result, facts))
 
@@ -416,9 +420,32 @@ def _hold(reports: Sequence[WorkerReport]) -> HoldResult | None:
     )
 
 
-def _machine(facts: MachineFacts, backing: str) -> dict[str, Any]:
-    """Return what is recorded about the machine: its facts, and those of the device in use."""
-    recorded: dict[str, Any] = plain(facts)
+def _device_names(reports: Sequence[WorkerReport]) -> str | None:
+    """Return the driver's own name of the device; of several each name once."""
+    names = dict.fromkeys(report.device for report in reports if report.device is not None)
+    return ", ".join(names) or None
+
+
+def _device_result(settings: StressSettings, number: int, runs: Sequence[_Run]) -> DeviceResult:
+    """Return what the workers of one of several devices found."""
+    step = len(settings.devices)
+    parts = [replace(run, endings=run.endings[number::step]) for run in runs]
+    reports = [report for part in parts for report in part.reports]
+    methods = [part.methods(settings.methods) for part in parts]
+    outcomes = [part.outcome for part in parts]
+    return DeviceResult(
+        backing=settings.devices[number],
+        device=_device_names(reports),
+        outcome=next((o for o in outcomes if o is not Outcome.COMPLETE), Outcome.COMPLETE),
+        methods=tuple(map(_join_runs, zip(*filter(None, methods), strict=True))),
+        unmapping=next((r.unmapping for r in reports if r.unmapping is not None), None),
+        machine=_device_facts(settings.devices[number]).get("device", {}),
+    )
+
+
+def _device_facts(backing: str) -> dict[str, Any]:
+    """Return what is recorded about the device in use; nothing for the host."""
+    recorded: dict[str, Any] = {}
     with suppress(VmtoolError):  # a driver that has failed answers no more; the result says so
         device = describe_device(backing)
         if device is not None:

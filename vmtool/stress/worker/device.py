@@ -44,6 +44,7 @@ class DeviceTarget:
 
     Args:
         settings: What the worker will do.
+        backing: On which device, such as ``cuda:0``.
         governor: Whose ledger is charged.
         faults: Calls that shall fail.
         beat: One word that each timed call counts up, so that thousands of them are no hang.
@@ -52,11 +53,13 @@ class DeviceTarget:
     def __init__(
         self,
         settings: StressSettings,
+        backing: str,
         governor: Governor,
         faults: FaultyCalls | None,
         beat: memoryview,
     ) -> None:
         self._settings = settings
+        self._backing = backing
         self._governor = governor
         self._faults = faults
         self._beat = beat
@@ -64,11 +67,11 @@ class DeviceTarget:
         # All of them now: what grows while it runs looks like a leak.
         self._calls = [{name: Histogram() for name in TIMED} for _ in settings.methods]
         # One of its own for writing and looking: out of the methods' clocks, and without faults.
-        self._context = DeviceContext(device_ordinal(settings.backing) or 0)
+        self._context = DeviceContext(device_ordinal(backing) or 0)
         self.device = self._context.info.name
         self.backings = [
             open_device(
-                settings.backing,
+                backing,
                 method=method,
                 chunk=settings.chunk_bytes,
                 retain=settings.retain_bytes if method == "pooled" else None,
@@ -98,7 +101,7 @@ class DeviceTarget:
             self._context,
             buffers,
             self.pooled_bytes,
-            alone=settings.workers == 1,
+            alone=settings.workers == len(settings.places),
             threads=settings.threads,
             faults=self._faults,
         )
@@ -132,7 +135,7 @@ class DeviceTarget:
         used = self._governor.ledger(Tier.DEVICE).used_bytes
         free = worker_budget(self._settings) - used
         found = measure_waiting(
-            self._settings.backing,
+            self._backing,
             chunk=self._settings.chunk_bytes,
             budget_bytes=free,
             beat=self._beat,

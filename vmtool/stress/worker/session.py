@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.conditions import peak_resident_bytes
-from vmtool.memory import device_ordinal
+from vmtool.memory import is_device
 from vmtool.memory.backing import OutOfMemoryError, failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
@@ -157,14 +157,15 @@ class Session:
 
     def _open_target(self, seed: int) -> Target:
         faults = self.faults if self.settings.inject else None
-        if device_ordinal(self.settings.backing) is None:
+        if not is_device(self.settings.backing):
             from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - one of the two
 
             return HostTarget(self.settings, seed, faults)
         from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
 
         beat = self.journal.slot(0)[BEAT : BEAT + 1]  # thousands of driver calls are no hang
-        return DeviceTarget(self.settings, self.governor, faults, beat)
+        backing = self.settings.backing_of(self.plan.worker)
+        return DeviceTarget(self.settings, backing, self.governor, faults, beat)
 
     def _reserve(self, thread: int, index: int) -> ThreadBuffer:
         settings, backing = self.settings, self.target.backings[index]
@@ -484,7 +485,8 @@ class Session:
 
     def _unmapping(self, *, complete: bool) -> UnmapResult | None:
         """Measure it once a run, after everything else, where memory and time allow it."""
-        if not complete or not self.plan.checks or self.plan.worker or self.plan.run:
+        first = self.plan.worker < len(self.settings.places)  # of its device
+        if not complete or not self.plan.checks or not first or self.plan.run:
             return None
         try:
             return self.target.measure_unmapping()
