@@ -147,6 +147,9 @@ def how_to_raise(
         f"{names.directive}= of the unit",
         *([f"docker run --ulimit {names.docker}=..."] if names.docker else []),
     ]
+    if pid is not None:
+        where.insert(0, f"as root `prlimit --pid {pid} --{names.item}={most}`, for the next start")
+        where[:2] = [" ".join(where[:2])]
     in_hard_limit = f"raise the hard limit of {_amount(hard or 0, names.unit)}: {', '.join(where)}"
     if limit is not None and limit.soft is not None and limit.soft < (hard or 0):
         up_to = f"ulimit -S{names.flag[1:]} {(hard or 0) // names.unit}"

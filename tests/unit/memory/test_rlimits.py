@@ -36,6 +36,30 @@ def test_the_remedy_fits_the_limit(name, limit, privileged, remedy):
     assert how_to_raise(name, limit=limit, privileged=privileged) == remedy
 
 
+@pytest.mark.parametrize(
+    ("limit", "remedy"),
+    [
+        (
+            ResourceLimit(GIB, None),
+            "prlimit --pid 42 --as=unlimited; before a start: ulimit -v unlimited",
+        ),
+        (
+            ResourceLimit(GIB, 2 * GIB),
+            "prlimit --pid 42 --as=2147483648: (the hard limit); beyond it raise the hard limit of 2 GiB: ",
+        ),
+        (
+            ResourceLimit(GIB, GIB),
+            (
+                "raise the hard limit of 1 GiB: as root `prlimit --pid 42 --as=unlimited`, for the next "
+                "start `as` in /etc/security/limits.conf, LimitAS= of the unit"
+            ),
+        ),
+    ],
+)
+def test_a_process_that_runs_is_named_in_its_remedy(limit, remedy):
+    assert how_to_raise("RLIMIT_AS", limit=limit, pid=42).startswith(remedy)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 def test_the_remedy_for_a_soft_limit_works_in_a_shell():
     """Run what is advised below a soft limit, in a shell that has it."""
