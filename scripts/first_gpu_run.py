@@ -90,9 +90,9 @@ def describe(code: int) -> str:
 @question
 def facts(device: int, _quick: bool) -> str:
     from vmtool.machine.nvml import read_nvml
-    from vmtool.memory.cuda import devices
+    from vmtool.memory.cuda import device_info
 
-    info = devices.device(device)
+    info = device_info.device(device)
     nvml = read_nvml()
     managed = nvml.device(info.uuid)
     known = {name: value for name, value in info.attributes.items() if value is not None}
@@ -105,8 +105,8 @@ def facts(device: int, _quick: bool) -> str:
 
 @question
 def context_cost(device: int, _quick: bool) -> str:
-    from vmtool.machine.devices import read_device_memory
-    from vmtool.memory.cuda.devices import device as describe_device
+    from vmtool.machine.device_memory import read_device_memory
+    from vmtool.memory.cuda.device_info import device as describe_device
 
     rig = Rig(device)
     memory = read_device_memory(describe_device(device))

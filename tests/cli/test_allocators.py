@@ -6,7 +6,7 @@ import json
 
 from stored_runs import described
 
-from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.memory.cuda.device_info import DeviceInfo
 from vmtool.report.allocators import to_text
 from vmtool.results.allocators import (
     AllocationTiming,

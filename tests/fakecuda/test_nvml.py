@@ -13,7 +13,7 @@ CODE = """
 import json, os
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory import open_device
-from vmtool.memory.cuda.devices import device
+from vmtool.memory.cuda.device_info import device
 backing = open_device("cuda")
 reservation = backing.reserve(4 * backing.granularity)
 backing.commit(reservation, 0, 2 * backing.granularity)

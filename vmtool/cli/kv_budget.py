@@ -139,9 +139,9 @@ def _available() -> int:
 
 def _device_free(name: str) -> tuple[int, str]:
     from vmtool.cli.options import BACKING
-    from vmtool.machine.devices import read_device_memory
+    from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory import device_ordinal
-    from vmtool.memory.cuda.devices import device
+    from vmtool.memory.cuda.device_info import device
 
     name = BACKING.convert(name, None, None)
     info = device(device_ordinal(name) or 0)  # without virtual memory management too

@@ -473,8 +473,8 @@ def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
     ordinal = device_ordinal(backing.name)
     if ordinal is None:
         return None
-    from vmtool.machine.devices import read_device_memory
-    from vmtool.memory.cuda.devices import device
+    from vmtool.machine.device_memory import read_device_memory
+    from vmtool.memory.cuda.device_info import device
 
     return read_device_memory(device(ordinal), contexts=contexts).free_bytes
 

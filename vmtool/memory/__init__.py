@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.calls import CallTimes
-    from vmtool.memory.cuda.devices import DeviceInfo
+    from vmtool.memory.cuda.device_info import DeviceInfo
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
 
@@ -78,7 +78,7 @@ def describe_device(kind: str) -> DeviceInfo | None:
     ordinal = device_ordinal(kind)
     if ordinal is None:
         return None
-    from vmtool.memory.cuda.devices import device
+    from vmtool.memory.cuda.device_info import device
 
     return device(ordinal)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.memory.cuda.devices import DeviceInfo
+    from vmtool.memory.cuda.device_info import DeviceInfo
     from vmtool.results.granularity import PeerTrial
 
 
@@ -146,7 +146,7 @@ def probe_all(
     """
     found = [probe("host", prove=prove)] if host else []
     try:
-        from vmtool.memory.cuda.devices import devices
+        from vmtool.memory.cuda.device_info import devices
 
         infos = devices()
     except VmtoolError as error:
@@ -190,7 +190,7 @@ def probe(name: str, *, prove: bool = False) -> BackingGranularity:
 
 def _probe_busy(info: DeviceInfo) -> BackingGranularity | None:
     """Return what is known without a context of a device that others use; ``None`` if nobody does."""
-    from vmtool.machine.devices import read_device_memory
+    from vmtool.machine.device_memory import read_device_memory
 
     managed = read_nvml().device(info.uuid)
     used_by = None if managed is None else managed.others(os.getpid())
@@ -231,8 +231,8 @@ def _device(backing: VirtualBacking, *, prove: bool) -> dict[str, Any]:
     """Return the fields that only a device has."""
     if backing.tier is not Tier.DEVICE:
         return {}
-    from vmtool.machine.devices import read_device_memory
-    from vmtool.memory.cuda.devices import device
+    from vmtool.machine.device_memory import read_device_memory
+    from vmtool.memory.cuda.device_info import device
 
     info = device(int(backing.name.partition(":")[2]))
     tried: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vmtool.errors import UsageError
-from vmtool.machine.devices import DeviceUse
+from vmtool.machine.device_memory import DeviceUse
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
 from vmtool.units import KIB, MIB
@@ -274,7 +274,7 @@ class DeviceStamps:
         return None
 
     def unreleased_bytes(self) -> int | None:
-        from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
+        from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
 
         used, before = self._used(), self._used_before
         if used is None or before is None or self._capacity < _MIN_DEVICE_BYTES:

@@ -7,9 +7,9 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.machine.devices import DeviceUse
+from vmtool.machine.device_memory import DeviceUse
 from vmtool.memory.counters import read_process, read_range
-from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
+from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
 from vmtool.results.check import Check, CheckOutcome, all_passed
 from vmtool.results.reserve import ReserveResult

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.memory.cuda.devices import DeviceInfo
+    from vmtool.memory.cuda.device_info import DeviceInfo
     from vmtool.results.granularity import (
         AllocationGranularity,
         BackingGranularity,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.memory.cuda.devices import DeviceInfo  # noqa: TC001 - decoding reads the types
+from vmtool.memory.cuda.device_info import DeviceInfo  # noqa: TC001 - decoding reads the types
 
 
 @dataclass(frozen=True, slots=True)

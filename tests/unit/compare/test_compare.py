@@ -12,7 +12,7 @@ from vmtool.compare.differences import _MACHINE_FACTS
 from vmtool.compare.runs import compare
 from vmtool.documents import encode, plain
 from vmtool.machine import read_facts
-from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.memory.cuda.device_info import DeviceInfo
 from vmtool.results import document_of
 from vmtool.results.check import CheckOutcome
 from vmtool.results.compare import Direction

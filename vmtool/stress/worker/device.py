@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.devices import DeviceUse
+from vmtool.machine.device_memory import DeviceUse
 from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.calls import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
+from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.driver import CudaError
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier

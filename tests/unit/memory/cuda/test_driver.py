@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
-from vmtool.memory.cuda import devices, driver
+from vmtool.memory.cuda import device_info, driver
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.driver import (
     LOST_CODES,
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def test_importing_the_module_does_not_import_the_bindings():
-    code = "import sys, vmtool.memory.cuda.devices; print('cuda.bindings' in sys.modules)"
+    code = "import sys, vmtool.memory.cuda.device_info; print('cuda.bindings' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -159,7 +159,7 @@ def test_the_hint_in_a_forked_child_is_to_use_spawn(python_with_fakecuda):
 
 def test_devices_are_listed_without_a_context(fakecuda):
     fakecuda.reset(devices=2, memory="24GiB", fabric=1, integrated=1)
-    found = devices.devices()
+    found = device_info.devices()
     assert [info.ordinal for info in found] == [0, 1]
     assert found[1].name == "vmtool stand-in GPU 1 (no hardware)"
     assert found[0].uuid != found[1].uuid

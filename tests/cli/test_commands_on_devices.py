@@ -9,7 +9,7 @@ from stored_runs import described
 
 from vmtool.machine import read_facts
 from vmtool.machine.doctor_devices import check_device
-from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.memory.cuda.device_info import DeviceInfo
 from vmtool.results.check import CheckOutcome
 from vmtool.units import GIB, MIB
 
