@@ -301,7 +301,8 @@ _NAMES: Final = {
 ORIGINS: Final = {name: origin for origin, names in _NAMES.items() for name in names.split()}
 
 #: Bytes of the weights of the built-in models as they are published, in GB (10^9 bytes), from their
-#: parameter counts and the element types of their checkpoints; three digits.
+#: parameter counts (of the model cards, or of transformers' modules for the published config) and the
+#: element types of their checkpoints; at most three digits. gemma-4-12b: none was found.
 _PUBLISHED_GB: Final = """
 llama-2-7b 13.5 llama-2-13b 26.0 llama-2-70b 138 llama-3-8b 16.1 llama-3-70b 141 llama-3.1-8b 16.1
 llama-3.1-70b 141 llama-3.1-405b 812 llama-3.2-1b 2.47 llama-3.2-3b 6.43 llama-3.3-70b 141
@@ -318,6 +319,11 @@ phi-4-mini 7.67 jamba-v0.1 103 lfm2-1.2b 2.34 command-r 70.0 command-r7b 16.1 co
 exaone-4-32b 64.0 olmo-3-7b 14.6 seed-oss-36b 72.3 smollm-1.7b 3.42 smollm3-3b 6.15
 granite-3.3-8b 16.3 starcoder2-15b 31.9 yi-34b 68.8 falcon-7b 14.4 falcon-40b 83.7 bloom-7b1 14.1
 mpt-7b 13.3 falcon-mamba-7b 14.5 llama-3.3-nemotron-super-49b 99.7 nemotron-3-nano-30b-a3b 63.2
+deepseek-v4-flash 160 deepseek-v4-pro 865 gemma-3n-e2b 10.9 gemma-3n-e4b 15.7 gemma-4-e2b 10.2
+gemma-4-e4b 16.0 gemma-4-26b-a4b 51.6 gemma-4-31b 61.4 glm-4.7 717 glm-4.7-flash 62.4 glm-5 1510
+kimi-k2.5 595 kimi-linear-48b-a3b 98.2 mimo-v2-flash 310 minimax-m2.5 230 ministral-3-3b 7.70
+qwen3-vl-8b 17.5 qwen3-vl-235b-a22b 471 qwen3.5-27b 55.6 qwen3.5-397b-a17b 807 qwen3.6-35b-a3b 71.9
+rwkv-5-3b 6.12
 """
 
 

@@ -67,9 +67,12 @@ def refuse_unread(fields: Fields, harmless: frozenset[str]) -> None:
     for part in _parts(fields):
         absent = part.absent()
         for key in part.all_keys():
-            if key in part.used or _is_other(key):
+            if key in part.used:
                 continue
-            paths = list(_displaced(key, part.peek(key), absent))
+            known = frozenset(filter(_is_other, absent)) if _is_other(key) else absent
+            paths = list(_displaced(key, part.peek(key), known))
+            if _is_other(key) and not paths:
+                continue
             if key not in harmless:
                 paths += _suspects(key, part.peek(key), harmless)
             if paths:
