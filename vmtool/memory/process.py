@@ -246,6 +246,9 @@ def _environment() -> dict[str, str]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
+        # glibc reserves 64 to 128 MiB of addresses for a thread's own arena (man 3 mallopt), which
+        # a limit of address space does not leave to the reservation.
+        "MALLOC_ARENA_MAX": "1",
         **os.environ,
         **({_PARENT: str(os.getpid())} if in_main_thread else {}),
         "PYTHONPATH": os.pathsep.join(paths),
