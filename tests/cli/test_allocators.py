@@ -6,7 +6,7 @@ import json
 
 from stored_runs import described
 
-from vmtool.memory.cuda.device_info import DeviceInfo
+from vmtool.machine.facts import DeviceFacts
 from vmtool.report.allocators import to_text
 from vmtool.results.allocators import (
     AllocationTiming,
@@ -51,16 +51,21 @@ def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_with_fakecu
 
 
 def test_the_report(golden):
-    device = DeviceInfo(
-        ordinal=0,
+    device = DeviceFacts(
+        backing="cuda:0",
         name="NVIDIA Fixed Data",
-        uuid=None,
-        total_bytes=80 << 30,
-        compute_capability="9.0",
-        integrated=False,
+        pci="0000:3b:00.0",
         driver_version=13000,
-        driver_model=None,
-        attributes={},
+        module_version="580.65.06",
+        integrated=False,
+        coherent=True,
+        ecc=True,
+        mig=False,
+        mps=False,
+        compute_mode="default",
+        persistence=True,
+        binding_ns=310,
+        fresh_zero=True,
     )
     times = {
         2 * MIB: {"cold": (21000, 9000), "pooled": (4000, 5000), "malloc": (15000, 12000)},
@@ -86,7 +91,6 @@ def test_the_report(golden):
         backing="cuda:0",
         device=device,
         granularity_bytes=2 * MIB,
-        binding_ns=310,
         timings=tuple(timings),
         faster_from_bytes={
             "cold<malloc": 8 * MIB,

@@ -190,10 +190,62 @@ def test_the_facts_of_a_device_are_in_the_result(run_with_fakecuda):
     )
     device = json.loads(ran.stdout)["backings"][0]["device"]
     assert device["pci"] == "0000:01:00.0"
-    facts = {
-        name: device["attributes"][name] for name in ("compute_mode", "ecc", "mps", "coherent")
+    known = {name: device[name] for name in ("compute_mode", "ecc", "mps", "coherent")}
+    assert known == {
+        "compute_mode": "exclusive-process",
+        "ecc": True,
+        "mps": True,
+        "coherent": True,
     }
-    assert facts == {"compute_mode": 3, "ecc": 1, "mps": 1, "coherent": 1}
+
+
+FACTS = {
+    "reserve": ["reserve", "64MiB", "--backing", "cuda"],
+    "grow": ["grow", "--to", "4MiB", "--backing", "cuda", "--against", "nothing"],
+    "limits": ["limits", "reserve", "--backing", "cuda"],
+    "granularity": ["granularity", "--backing", "cuda:0", "--prove"],
+    "stress": ["stress", "--backing", "cuda", "--runs", "1", "--cycles", "20"],
+    "allocators": ["allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1"],
+}
+
+
+@pytest.mark.parametrize("command", FACTS)
+def test_every_result_of_a_device_carries_its_facts(with_nvml, command, tmp_path):
+    path = tmp_path / "result.json"
+    arguments = [*FACTS[command], "--json", "-o", str(path)]
+    ran = with_nvml(arguments, mode="mig", poison=0xA5, attributes="133=1,100=1")
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if command == "granularity":
+        device = document["backings"][0]["device"]
+    elif command == "allocators":
+        device = document["devices"][0]["device"]
+    else:
+        device = document["machine"]["device"]
+    names = (
+        "pci",
+        "module_version",
+        "ecc",
+        "mig",
+        "mps",
+        "persistence",
+        "compute_mode",
+        "coherent",
+    )
+    assert [device[name] for name in names] == [
+        *("0000:01:00.0", "580.65.06", True, True, True, False, "default", True)
+    ]
+    assert device["integrated"] is False
+    assert device["binding_ns"] > 0
+    assert device["fresh_zero"] is (None if command in {"reserve", "limits"} else False)
+
+
+def test_the_text_has_the_facts_of_the_device(with_nvml):
+    ran = with_nvml(FACTS["grow"], mode="mig", attributes="133=1,100=1")
+    words = " ".join(ran.stdout.split())
+    assert "CUDA 13.0, module 580.65.06, PCI 0000:01:00.0, ECC on, MIG on, MPS on" in words
+    assert "compute mode default, coherent: its memory is a NUMA node of the host" in words
+    assert "new memory was zero, Python and the binding add about" in words
 
 
 # -- others on the device --------------------------------------------------------------------------
@@ -410,19 +462,6 @@ def test_filling_a_pool_is_no_hang(run_with_fakecuda):
     slow = {"granularity": "64KiB", "latency": "cuMemCreate:2000000"}  # 1,024 handles take 2 s
     ran = run_with_fakecuda([*arguments, *sizes, "--hang-timeout", "700ms"], **slow)
     assert ran.returncode == 0, ran.stderr
-
-
-def test_the_facts_of_the_device_are_in_the_result(with_nvml):
-    ran = with_nvml([*STRESS, "--cycles", "20"], attributes="133=1,32=1")
-    device = json.loads(ran.stdout)["machine"]["device"]
-    assert device["pci"] == "0000:01:00.0"
-    assert (device["attributes"]["mps"], device["attributes"]["ecc"]) == (1, 1)
-    assert device["nvml"] == {
-        "ecc": True,
-        "mig": None,
-        "persistence": False,
-        "compute_mode": "default",
-    }
 
 
 def test_a_pool_that_is_not_cleared_is_said(run_with_fakecuda):

@@ -115,10 +115,13 @@ def command(*, options: GrowOptions, as_json: bool, path: str, quiet: bool) -> i
 
 
 def _run(options: GrowOptions, output: Output) -> int:
+    from dataclasses import replace
+
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.options import device_free
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
+    from vmtool.machine.device_facts import is_fresh_zero, with_device
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory import open_backing
     from vmtool.memory.governor import Governor
@@ -154,11 +157,14 @@ def _run(options: GrowOptions, output: Output) -> int:
         result, error = run_growth(
             opened,
             plan,
-            facts,
+            with_device(facts, options.backing),
             governor=governor,
             stop=lambda: interruption.requested,
             progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),
         )
+    if error is None and result.machine.device is not None:
+        device = replace(result.machine.device, fresh_zero=is_fresh_zero(options.backing))
+        result = replace(result, machine=replace(result.machine, device=device))
     output.emit(result, lambda console: to_text(result, console))
     if error is not None:
         raise error

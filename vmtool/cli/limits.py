@@ -57,6 +57,7 @@ def command(
     from vmtool.documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.conditions import ConditionsWatch
+    from vmtool.machine.device_facts import with_device
     from vmtool.memory import describe_device
     from vmtool.probes.limits import find_limits, refuse_shared_device
     from vmtool.report.limits import to_text
@@ -93,7 +94,7 @@ def command(
         found=all(limit.outcome != "not found" for limit in limits),
         device=None if device is None else device.name,
         conditions=watch.finish(),
-        machine=plain(read_facts()),
+        machine=plain(with_device(read_facts(), backing)),
     )
     output.emit(result, lambda console: to_text(result, console))
     if not result.complete:

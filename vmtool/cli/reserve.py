@@ -47,6 +47,7 @@ def command(
     areas by one, else the exit code is 3. Nothing is committed, so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
+    from vmtool.machine.device_facts import with_device
     from vmtool.memory import open_backing
     from vmtool.probes.reserve import measured_reservation
     from vmtool.report.reserve import counter_label, to_text
@@ -62,6 +63,7 @@ def command(
         chunk=chunk,
         label="vmtool reserve",
     )
+    facts = with_device(facts, backing)
     with measured_reservation(opened, size, facts) as result:
         output.emit(result, lambda console: to_text(result, console))
         if hold and not _hold(output, result.base):

@@ -44,7 +44,7 @@ _VOLATILE: Final = frozenset(
         *("oom_kills", "arc_bytes", "some_percent", "full_percent", "charge_bytes", "mappings"),
         *("reclaimable_bytes", "cache_bytes", "limit_hits", "high_hits", "address_space_bytes"),
         *("data_bytes", "descriptors_used", "tasks_used", "path", "load_average", "idle_share"),
-        *("uptime_s", "started", "host", "label", "seed", "uuid", "pci_bus_id"),
+        *("uptime_s", "started", "host", "label", "seed", "uuid", "pci", "binding_ns"),
     }
 )
 #: Totals of memory differ by a few MiB between machines that are alike.

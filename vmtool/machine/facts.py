@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -326,12 +327,60 @@ class LimitFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One device; what is ``None`` is not available.
+
+    Attributes:
+        backing: Such as ``cuda:0``.
+        name: The driver's own name for it.
+        uuid: Of the device, or of the MIG slice.
+        pci: Its address, such as ``0000:3b:00.0``.
+        total_bytes: Its memory.
+        compute_capability: Such as ``9.0``.
+        driver_version: The newest CUDA version that the driver supports: 1000 * major + 10 * minor.
+        module_version: The version of the kernel module, which CUDA's does not imply.
+        driver_model: ``wddm``, ``tcc`` or ``wsl``.
+        integrated: Whether it shares the host's memory.
+        coherent: Whether its memory is a NUMA node of the host, as on GH200 and GB200.
+        ecc: Whether error correction is on.
+        mig: Whether it is divided into MIG slices.
+        mps: Whether processes go through MPS.
+        compute_mode: ``default``, ``exclusive-process`` or ``prohibited``.
+        persistence: Whether the driver stays loaded without a client.
+        binding_ns: What Python and the binding add to each driver call: the median of the cheapest.
+        fresh_zero: Whether a new handle's memory was zero when it was tried; nothing promises it.
+        attributes: Further attributes of the driver, by name.
+    """
+
+    backing: str
+    name: str
+    uuid: str | None = None
+    pci: str | None = None
+    total_bytes: int | None = None
+    compute_capability: str | None = None
+    driver_version: int | None = None
+    module_version: str | None = None
+    driver_model: str | None = None
+    integrated: bool | None = None
+    coherent: bool | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    mps: bool | None = None
+    compute_mode: str | None = None
+    persistence: bool | None = None
+    binding_ns: int | None = None
+    fresh_zero: bool | None = None
+    attributes: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """The facts of one machine at one moment.
 
     Attributes:
         page_bytes: The unit of protection and residency.
         allocation_bytes: What the base of a reservation is a multiple of.
+        device: The device in use; ``None`` for the host.
     """
 
     system: SystemFacts
@@ -344,6 +393,7 @@ class MachineFacts:
     process: ProcessLimits = field(default_factory=ProcessLimits)
     environment: EnvironmentFacts = field(default_factory=EnvironmentFacts)
     limits: LimitFacts = field(default_factory=LimitFacts)
+    device: DeviceFacts | None = None
 
     @property
     def machine_bounds(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from vmtool.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_COMPUTE_MODES: Final = {
+COMPUTE_MODES: Final = {
     0: "default",
     1: "exclusive-thread",
     2: "prohibited",
@@ -163,7 +163,7 @@ class Nvml:
             ecc=None if ecc is None else bool(ecc[0]),  # current, pending
             mig=None if mig is None else bool(mig[0]),
             persistence=None if persistence is None else bool(persistence),
-            compute_mode=None if mode is None else _COMPUTE_MODES.get(mode),
+            compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
         )
 
     def _processes(self, handle: Any) -> tuple[DeviceProcess, ...] | None:

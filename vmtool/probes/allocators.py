@@ -7,12 +7,13 @@ own, cannot grow in place and give nothing back in part.
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import RefusedError, VmtoolError
+from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import CallTimes
 from vmtool.memory.cuda.driver import CudaError, DeviceLostError
@@ -144,6 +145,7 @@ def measure_allocators(
                 f"a budget of {format_size(options.budget_bytes)} does not hold two granules of "
                 f"{format_size(unit)}"
             )
+        facts = replace(read_device_facts(context.info), fresh_zero=is_fresh_zero(kind))
         sizes = _sizes(unit, most)
         stack.enter_context(context.current())
         timings = []
@@ -161,9 +163,8 @@ def measure_allocators(
         chunks = _sweep(kind, backing, options.budget_bytes, options.rounds, progress, stopping)
         return DeviceAllocators(
             backing=kind,
-            device=context.info,
+            device=facts,
             granularity_bytes=unit,
-            binding_ns=_binding_ns(context),
             timings=tuple(timings),
             faster_from_bytes=faster_from(timings),
             growth=tuple(growth),
@@ -345,13 +346,3 @@ def _chunk(kind: str, chunk: int, span: int, rounds: int) -> ChunkCost:
         calls_ns={name: round(median(samples)) for name, samples in taken.items()},
         ns_per_gib=round(together / rounds / span * GIB),
     )
-
-
-def _binding_ns(context: DeviceContext) -> int:
-    """Return the median of the cheapest call: two of Python's and the binding's own work."""
-    samples = []
-    for _ in range(201):
-        began = perf_counter_ns()
-        context.call("cuDriverGetVersion")
-        samples.append(perf_counter_ns() - began)
-    return round(median(samples))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.backing import Granularity
@@ -205,7 +208,7 @@ def _probe_busy(info: DeviceInfo) -> BackingGranularity | None:
         name=f"cuda:{info.ordinal}",
         method="cold",
         granularity=units,
-        device=info,
+        device=read_device_facts(info),
         free_bytes=read_device_memory(info).free_bytes,
         allocations=kinds,
         used_by=used_by,
@@ -220,11 +223,11 @@ def _largest(backing: VirtualBacking) -> LargestReservation:
 
 def _absent(name: str, error: VmtoolError) -> BackingGranularity:
     """Return a backing that cannot be used, with its device: describing that takes no context."""
-    try:
+    facts = None
+    with suppress(VmtoolError):  # the driver itself is missing or fails: *error* says so
         info = describe_device(name)
-    except VmtoolError:  # the driver itself is missing or fails: *error* says so
-        info = None
-    return BackingGranularity(name, absent=str(error), hint=error.hint, device=info)
+        facts = None if info is None else read_device_facts(info)
+    return BackingGranularity(name, absent=str(error), hint=error.hint, device=facts)
 
 
 def _device(backing: VirtualBacking, *, prove: bool) -> dict[str, Any]:
@@ -244,8 +247,9 @@ def _device(backing: VirtualBacking, *, prove: bool) -> dict[str, Any]:
         tried["handles"] = try_handles(backing)
         if any(each.exported for each in tried["handles"] if each.handle == "posix-fd"):
             tried["sharing"] = share_between_processes(info.ordinal)
+    facts = read_device_facts(info)
     return tried | {
-        "device": info,
+        "device": replace(facts, fresh_zero=is_fresh_zero(backing.name)) if prove else facts,
         "free_bytes": read_device_memory(info).free_bytes,
         "allocations": allocations(info),
     }

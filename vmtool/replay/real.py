@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
+from vmtool.machine.device_facts import with_device
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.process import window
@@ -166,7 +167,7 @@ class RealMemory:
             stall_ns=self._stall_ns,
             checks=self._checks,
             ledger_peak_bytes=self._governor.ledger(self._backing.tier).peak_bytes,
-            machine=read_facts(),
+            machine=with_device(read_facts(), self._backing.name),
         )
 
     def close(self) -> None:

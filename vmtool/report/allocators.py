@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.report.machine import device_words
 from vmtool.report.table import backing_label, paragraph, show, table
 from vmtool.units import format_duration, format_size
 
@@ -38,10 +39,7 @@ def _parts(result: DeviceAllocators) -> Iterator[RenderableType]:
         yield paragraph(line)
     label = backing_label(result.backing, result.device.name)
     unit = format_size(result.granularity_bytes)
-    yield paragraph(
-        f"{label}, handles of {unit}. A call costs about {format_duration(result.binding_ns)} of "
-        "Python and binding, which is in every figure."
-    )
+    yield paragraph(f"{label}, handles of {unit}; {device_words(result.device)}")
     yield from _timings(result)
     if result.growth:
         yield Text("\ndoubling a buffer", style="bold")

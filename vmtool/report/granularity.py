@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 from rich.padding import Padding
 from rich.text import Text
 
-from vmtool.memory.cuda.diagnosis import dotted
-from vmtool.report.machine import machine_rows
-from vmtool.report.table import ReportTable, plain_table
+from vmtool.report.machine import device_words, machine_rows
+from vmtool.report.table import ReportTable, paragraph, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.machine.facts import DeviceFacts
     from vmtool.results.granularity import (
         AllocationGranularity,
         BackingGranularity,
@@ -42,9 +41,10 @@ _OFFERS: Final = {
 _WORDS: Final = {None: "unknown", False: "no", True: "yes"}
 
 
-def print_device(backing: BackingGranularity, device: DeviceInfo, console: Console) -> None:
+def print_device(backing: BackingGranularity, device: DeviceFacts, console: Console) -> None:
     """Print one device and the granularity of each kind of its allocations."""
     console.print(Text(f"\n{backing.name}: {device.name}", style="bold"))
+    console.print(paragraph(device_words(device)))
     table = plain_table("", ("", "left"))
     for label, text in _facts(backing, device):
         table.add_row(label, text)
@@ -66,9 +66,9 @@ def print_device(backing: BackingGranularity, device: DeviceInfo, console: Conso
         )
 
 
-def _handle(trial: HandleTrial, device: DeviceInfo) -> str:
+def _handle(trial: HandleTrial, device: DeviceFacts) -> str:
     offered = {"posix-fd": "posix_fd", "fabric": "fabric"}.get(trial.handle, "vmm")
-    value = device.attributes[offered]
+    value = device.attributes.get(offered)
     words = f"handle {trial.handle}: attribute {_WORDS[None if value is None else bool(value)]}, "
     if not trial.created:
         return (
@@ -107,20 +107,21 @@ def _print_peers(peers: tuple[PeerTrial, ...], console: Console) -> None:
     console.print(shown)
 
 
-def _facts(backing: BackingGranularity, device: DeviceInfo) -> list[tuple[str, str]]:
-    model = f", {device.driver_model}" if device.driver_model else ""
-    free = "unknown" if backing.free_bytes is None else format_size(backing.free_bytes)
+def _facts(backing: BackingGranularity, device: DeviceFacts) -> list[tuple[str, str]]:
+    total, free = (
+        "unknown" if nbytes is None else format_size(nbytes)
+        for nbytes in (device.total_bytes, backing.free_bytes)
+    )
     shared = {True: "shared with the host (integrated)", False: "its own", None: "unknown"}
     rows = [
-        ("driver", f"CUDA {dotted(device.driver_version)}{model}"),
-        ("compute capability", device.compute_capability),
-        ("memory", f"{format_size(device.total_bytes)}, {free} free"),
+        ("compute capability", device.compute_capability or "unknown"),
+        ("memory", f"{total}, {free} free"),
         ("memory is", shared[device.integrated]),
     ]
     for key, label in _OFFERS.items():
-        value = device.attributes[key]
+        value = device.attributes.get(key)
         rows.append((label, _WORDS[None if value is None else bool(value)]))
-    node = device.attributes["host_numa_id"]
+    node = device.attributes.get("host_numa_id")
     if node is not None:
         rows.append(("host NUMA node", str(node) if node >= 0 else "none"))
     return rows

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.machine import running_on
+from vmtool.report.machine import device_words, running_on
 from vmtool.report.table import ReportTable, backing_label, plain_table
 from vmtool.results.check import CheckOutcome
 from vmtool.units import count_of, format_duration, format_size
@@ -42,6 +42,8 @@ def to_text(result: GrowResult, console: Console) -> None:
         f"{format_size(result.capacity_bytes)} reserved at {result.base:#x} "
         f"({where}{running_on(result.machine)}), granules of {format_size(result.granule_bytes)}"
     )
+    if result.machine.device is not None:
+        console.print(device_words(result.machine.device))
     console.print()
     _print_picture(result, console)
     _print_latency(result, console)

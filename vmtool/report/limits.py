@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.report.machine import device_words
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def to_text(result: LimitsResult, console: Console) -> None:
     console.print(Text(answer(result), style="bold"))
     if result.device:
         console.print(f"on {result.device}")
+    if device := result.machine.get("device"):
+        console.print(device_words(device))
     for of_kind in result.kinds:
         console.print()
         title = f"{_TITLES[of_kind.kind]}; a new process for each try"

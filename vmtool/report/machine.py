@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.memory.cuda.diagnosis import dotted
 from vmtool.report.table import pairs
-from vmtool.units import format_size
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vmtool.machine.facts import HugePageFacts, MachineFacts, MemoryPressure
+    from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts, MemoryPressure
 
+_SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
 #: Rows of other systems that macOS does not have.
 _NOT_ON_MACOS: Final = ("control group", "transparent huge pages", "commit charge", "memory areas")
+
+
+def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
+    """Return what is known of a device beside its name, and how far its figures are the driver's.
+
+    Args:
+        device: Its facts, or those of a stored result.
+    """
+
+    def get(name: str) -> Any:
+        return device.get(name) if isinstance(device, Mapping) else getattr(device, name)
+
+    version = get("driver_version")
+    parts = [] if version is None else [f"CUDA {dotted(version)}"]
+    labels = {"driver_model": "", "module_version": "module ", "pci": "PCI "}
+    parts += [f"{label}{get(name)}" for name, label in labels.items() if get(name)]
+    for name, label in _SWITCHES.items():
+        value = get(name)
+        parts.append(f"{label} {'unknown' if value is None else 'on' if value else 'off'}")
+    parts.append(f"compute mode {get('compute_mode') or 'unknown'}")
+    if get("integrated"):
+        parts.append("integrated: it shares the host's memory")
+    elif get("coherent"):
+        parts.append("coherent: its memory is a NUMA node of the host")
+    fresh, cost = get("fresh_zero"), get("binding_ns")
+    if fresh is not None:
+        parts.append(f"new memory was {'zero' if fresh else 'not zero'}")
+    if cost is not None:
+        parts.append(f"Python and the binding add about {format_duration(cost)} to each call")
+    return ", ".join(parts)
 
 
 def running_on(facts: MachineFacts) -> str:

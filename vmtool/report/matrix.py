@@ -8,6 +8,7 @@ from rich.text import Text
 
 from vmtool.documents import encode
 from vmtool.report.checks import method_option_words, reasons
+from vmtool.report.machine import device_words
 from vmtool.report.page import details, download, facts, flat, glossary, page, section, tag
 from vmtool.report.page import table as html_table
 from vmtool.report.stress import conditions_line
@@ -28,6 +29,8 @@ def to_text(result: MatrixResult, console: Console) -> None:
     console.print(Text(answer(result), style="bold"))
     if result.device:
         console.print(f"on {result.device}")
+    if device := result.machine.get("device"):
+        console.print(device_words(device))
     if result.granules:
         console.print()
         console.print(table(*_granule_rows(result), left=2))

@@ -20,6 +20,7 @@ from vmtool.report.chart import (
     plot_lines,
     timeline_chart,
 )
+from vmtool.report.machine import device_words
 from vmtool.report.page import Markup, figure, flat, grid, join, page, section, tag
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import table as page_table
@@ -258,6 +259,8 @@ def _spans_text(count: int, rate: float, nbytes: int) -> str:
 
 def _real_parts(real: RealRun) -> Iterator[RenderableType]:
     yield paragraph(real_text(real))
+    if real.machine.device is not None:
+        yield paragraph(device_words(real.machine.device))
     headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "total")
     rows = [
         (timing.operation, *_timing(timing.summary, timing.total_ns)) for timing in real.timings

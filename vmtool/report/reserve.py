@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from rich.text import Text
 
-from vmtool.report.machine import running_on
+from vmtool.report.machine import device_words, running_on
 from vmtool.report.table import backing_label, plain_table
 from vmtool.results.check import CheckOutcome
 from vmtool.units import format_duration, format_size
@@ -43,6 +43,8 @@ def to_text(result: ReserveResult, console: Console) -> None:
     console.print(
         f"{result.capacity_bytes:,} bytes at {result.base:#x} ({where}{running_on(result.machine)})"
     )
+    if result.machine.device is not None:
+        console.print(device_words(result.machine.device))
     if result.requested_bytes != result.capacity_bytes:
         console.print(f"{result.requested_bytes:,} bytes rounded up to whole granules")
     console.print()

@@ -19,6 +19,7 @@ from vmtool.report.checks import (
     shown_word,
     summarize,
 )
+from vmtool.report.machine import device_words
 from vmtool.report.metrics import Metrics
 from vmtool.report.table import backing_label, table
 from vmtool.results.check import CheckOutcome
@@ -207,6 +208,10 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
         )
     if settings.inject:
         yield Text(f"injected faults: {', '.join(settings.inject)}")
+    if not result.devices and (device := result.machine.get("device")):
+        yield Text(device_words(device))
+    for each in result.devices:
+        yield Text(f"{each.backing}: {device_words(each.machine)}")
     if result.conditions is not None:
         yield Text(conditions_line(result.conditions, settings.label, result.machine))
 

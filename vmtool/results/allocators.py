@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.memory.cuda.device_info import DeviceInfo  # noqa: TC001 - decoding reads the types
+from vmtool.machine.facts import DeviceFacts  # noqa: TC001 - decoding reads the types
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,6 @@ class DeviceAllocators:
         backing: Such as ``cuda:0``.
         device: The device.
         granularity_bytes: The size of a handle in ``timings`` and ``growth``.
-        binding_ns: What the Python binding adds to each call: the median of the cheapest one.
         timings: By size and method.
         faster_from_bytes: The smallest size from which on a method of virtual memory management
             was faster than a baseline at every size tried, by ``METHOD<BASELINE``; ``None``: at none.
@@ -130,9 +129,8 @@ class DeviceAllocators:
     """
 
     backing: str
-    device: DeviceInfo
+    device: DeviceFacts
     granularity_bytes: int
-    binding_ns: int
     timings: tuple[AllocationTiming, ...]
     faster_from_bytes: dict[str, int | None]
     growth: tuple[GrowthTiming, ...]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.facts import DeviceFacts, MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
-from vmtool.memory.cuda.device_info import DeviceInfo  # noqa: TC001
 from vmtool.results.check import Check  # noqa: TC001
 
 
@@ -147,7 +146,7 @@ class BackingGranularity:
     granularity: Granularity | None = None
     largest_reservation: LargestReservation | None = None
     checks: tuple[Check, ...] = ()
-    device: DeviceInfo | None = None
+    device: DeviceFacts | None = None
     free_bytes: int | None = None
     allocations: tuple[AllocationGranularity, ...] = ()
     handles: tuple[HandleTrial, ...] = ()

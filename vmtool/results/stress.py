@@ -320,6 +320,7 @@ class UnmapResult:
         release_idle_ns: As ``idle_ns``, of cuMemRelease.
         release_busy_ns: As ``busy_ns``, of cuMemRelease.
         release_left_ns: As ``left_ns``, of cuMemRelease.
+        fresh_zero: Whether a handle created afterwards read as zero; ``None`` without room for one.
     """
 
     waited: bool | None
@@ -333,6 +334,7 @@ class UnmapResult:
     release_idle_ns: int = 0
     release_busy_ns: int = 0
     release_left_ns: int = 0
+    fresh_zero: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

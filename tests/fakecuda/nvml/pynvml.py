@@ -1,7 +1,7 @@
 """Stands in for nvidia-ml-py beside the stand-in driver: this process's bytes, and those of the others.
 
 ``FAKENVML`` chooses: unset, NVML cannot be initialised; ``on``; ``wddm``: it does not count by process;
-``denied``: processes are not listed. The other user of a device is process 4242, ``/opt/other/engine``.
+``denied``: processes are not listed; ``mig``: the devices are MIG slices. The other user of a device is process 4242, ``/opt/other/engine``.
 """
 
 import ctypes
@@ -58,7 +58,8 @@ def nvmlDeviceGetUUID(handle):
     raw = bytearray(b"vmtool stand-in\0")
     raw[15] = handle
     text = raw.hex()
-    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    prefix = "MIG-" if _mode() == "mig" else "GPU-"
+    return prefix + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def nvmlDeviceGetHandleByUUID(uuid):
@@ -110,7 +111,9 @@ def nvmlDeviceGetEccMode(_handle):
 
 
 def nvmlDeviceGetMigMode(_handle):
-    raise NVMLError("Not Supported")
+    if _mode() != "mig":
+        raise NVMLError("Not Supported")
+    return [1, 1]  # current, pending
 
 
 def nvmlDeviceGetPersistenceMode(_handle):

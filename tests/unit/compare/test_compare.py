@@ -12,7 +12,7 @@ from vmtool.compare.differences import _MACHINE_FACTS
 from vmtool.compare.runs import compare
 from vmtool.documents import encode, plain
 from vmtool.machine import read_facts
-from vmtool.memory.cuda.device_info import DeviceInfo
+from vmtool.machine.facts import DeviceFacts
 from vmtool.results import document_of
 from vmtool.results.check import CheckOutcome
 from vmtool.results.compare import Direction
@@ -217,7 +217,7 @@ def test_what_is_unlike_within_one_side_is_named_by_file():
 
 def test_every_fact_that_is_compared_is_one_that_is_recorded():
     facts = plain(read_facts())
-    facts["device"] = dict.fromkeys(field.name for field in fields(DeviceInfo))
+    facts["device"] = dict.fromkeys(field.name for field in fields(DeviceFacts))
     for path in _MACHINE_FACTS:
         *parents, last = path.split(".")
         group = facts

@@ -31,7 +31,8 @@ def test_every_allocator_is_measured_at_every_size_and_gives_all_back(fakecuda):
     assert 6 * 32 << 10 in [each.chunk_bytes for each in result.chunks]  # no power of two
     assert result.knee_bytes in [each.chunk_bytes for each in result.chunks]
     assert set(result.chunks[0].calls_ns) >= {"cuMemCreate", "cuMemMap", "cuMemUnmap"}
-    assert result.binding_ns > 0
+    assert result.device.binding_ns > 0
+    assert result.device.fresh_zero
     fakecuda.assert_clean()
 
 

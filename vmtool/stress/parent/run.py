@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.documents import decode, plain
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.conditions import ConditionsWatch
-from vmtool.machine.nvml import read_nvml
+from vmtool.machine.device_facts import read_device_facts
 from vmtool.memory import describe_device
 from vmtool.results.stress import (
     PHASES,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.check import Check
-    from vmtool.results.stress import HoldResult
+    from vmtool.results.stress import HoldResult, UnmapResult
 
 _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
@@ -380,9 +380,9 @@ def _assemble(
         ),
         failures=tuple(failure for report in reports for failure in report.failures),
         warnings=(),
-        machine=plain(facts) | _device_facts(settings.places[0]),
+        machine=plain(facts) | {"device": _device_facts(settings.places[0], _unmapping(reports))},
         device=_device_names(reports),
-        unmapping=next((r.unmapping for r in reports if r.unmapping is not None), None),
+        unmapping=_unmapping(reports),
         runs=results,
         conditions=watch.finish(),
         peak_committed_bytes=peak,
@@ -438,22 +438,24 @@ def _device_result(settings: StressSettings, number: int, runs: Sequence[_Run]) 
         device=_device_names(reports),
         outcome=next((o for o in outcomes if o is not Outcome.COMPLETE), Outcome.COMPLETE),
         methods=tuple(map(_join_runs, zip(*filter(None, methods), strict=True))),
-        unmapping=next((r.unmapping for r in reports if r.unmapping is not None), None),
-        machine=_device_facts(settings.devices[number]).get("device", {}),
+        unmapping=_unmapping(reports),
+        machine=_device_facts(settings.devices[number], _unmapping(reports)) or {},
     )
 
 
-def _device_facts(backing: str) -> dict[str, Any]:
-    """Return what is recorded about the device in use; nothing for the host."""
-    recorded: dict[str, Any] = {}
+def _device_facts(backing: str, unmapping: UnmapResult | None) -> dict[str, Any] | None:
+    """Return what is recorded about the device in use; ``None`` for the host."""
     with suppress(VmtoolError):  # a driver that has failed answers no more; the result says so
-        device = describe_device(backing)
-        if device is not None:
-            managed = read_nvml().device(device.uuid)
-            facts_by_nvml = () if managed is None else ("ecc", "mig", "persistence", "compute_mode")
-            recorded["device"] = plain(device)
-            recorded["device"]["nvml"] = {name: getattr(managed, name) for name in facts_by_nvml}
-    return recorded
+        info = describe_device(backing)
+        if info is not None:
+            fresh = None if unmapping is None else unmapping.fresh_zero
+            facts: dict[str, Any] = plain(replace(read_device_facts(info), fresh_zero=fresh))
+            return facts
+    return None
+
+
+def _unmapping(reports: Sequence[WorkerReport]) -> UnmapResult | None:
+    return next((r.unmapping for r in reports if r.unmapping is not None), None)
 
 
 def _join_workers(parts: Sequence[MethodResult]) -> MethodResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.machine.device_facts import is_fresh_zero
 from vmtool.machine.device_memory import DeviceUse
 from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.counters import read_process
@@ -152,6 +153,7 @@ class DeviceTarget:
             release_idle_ns=_median(found.release.idle_ns),
             release_busy_ns=_median(found.release.busy_ns),
             release_left_ns=_median(found.release.left_ns),
+            fresh_zero=is_fresh_zero(self._backing),
         )
 
     def _pool(self, index: int) -> HandlePool | None:

@@ -1,0 +1,115 @@
+"""The facts of a device that every result of it carries: the driver's, and NVML's where it answers."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import VmtoolError
+from vmtool.machine.facts import DeviceFacts
+from vmtool.machine.nvml import COMPUTE_MODES, read_nvml
+
+if TYPE_CHECKING:
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.memory.cuda.device_info import DeviceInfo
+
+_BINDING_CALLS: Final = 201
+
+
+def with_device(facts: MachineFacts, backing: str) -> MachineFacts:
+    """Return *facts* with those of the device that *backing* names.
+
+    They are unchanged for the host, and where the driver answers no more: the result says why.
+    """
+    from vmtool.memory import describe_device
+
+    with suppress(VmtoolError):
+        info = describe_device(backing)
+        if info is not None:
+            return replace(facts, device=read_device_facts(info))
+    return facts
+
+
+def read_device_facts(info: DeviceInfo) -> DeviceFacts:
+    """Return the facts of a device; no context is made for them.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+    """
+    nvml = read_nvml()
+    managed = nvml.device(info.uuid)
+    attributes = dict(info.attributes)
+    mode = attributes.pop("compute_mode", None)
+    ecc, mps, coherent = (_flag(attributes.pop(name, None)) for name in ("ecc", "mps", "coherent"))
+    return DeviceFacts(
+        backing=f"cuda:{info.ordinal}",
+        name=info.name,
+        uuid=info.uuid,
+        pci=info.pci,
+        total_bytes=info.total_bytes,
+        compute_capability=info.compute_capability,
+        driver_version=info.driver_version,
+        module_version=info.module_version or nvml.driver_version,
+        driver_model=info.driver_model,
+        integrated=info.integrated,
+        coherent=coherent,
+        ecc=ecc if managed is None or managed.ecc is None else managed.ecc,
+        mig=None if managed is None else managed.mig,
+        mps=mps,
+        compute_mode=COMPUTE_MODES.get(-1 if mode is None else mode),
+        persistence=None if managed is None else managed.persistence,
+        binding_ns=binding_ns(),
+        attributes=attributes,
+    )
+
+
+def binding_ns() -> int:
+    """Return what Python and the binding add to each driver call: the median of the cheapest one.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+    """
+    from vmtool.memory.cuda import driver
+
+    call = driver.load().call
+    samples = []
+    for _ in range(_BINDING_CALLS):
+        began = perf_counter_ns()
+        call("cuDriverGetVersion")
+        samples.append(perf_counter_ns() - began)
+    return round(median(samples))
+
+
+def is_fresh_zero(backing: str) -> bool | None:
+    """Return whether the memory of a new handle reads as zero; ``None`` without room for one.
+
+    It is committed after other memory of this process was released, if any was, which is what a
+    driver would hand out again.
+
+    Raises:
+        CudaError: If the driver fails otherwise.
+    """
+    from vmtool.memory import open_device
+    from vmtool.memory.backing import OutOfMemoryError
+    from vmtool.memory.cuda.copies import DeviceCopies
+
+    opened = open_device(backing, method="cold")
+    nbytes = opened.granularity
+    reservation = opened.reserve(nbytes)
+    try:
+        opened.commit(reservation, 0, nbytes)
+        found = bytearray(nbytes)
+        DeviceCopies(opened.context).read(reservation, 0, found)
+    except OutOfMemoryError:
+        return None
+    finally:
+        opened.unreserve(reservation)
+        opened.close()
+    return found == bytes(nbytes)
+
+
+def _flag(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
