@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 from stored_runs import described
 
+from vmtool import __version__
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
@@ -109,6 +110,7 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
         (("--dask", "local:2", "--", "stress", "--help"), "asks for help"),
         (("--dask", "local:2", "--", "stress", "-o", "x.json"), "give -o before"),
         (("--timeout", "1s", "x.json"), "needs --dask"),
+        (("--dask", "local:1", "--", "schema"), "cannot be schema"),
         (("",), "FILE has an empty value"),
         (("/nowhere/*.json",), "no results there"),
         (("--threshold", "0%", "x"), "--threshold"),
@@ -185,7 +187,7 @@ class Cluster:
     def worker(self, number, environment=None):
         host = f"127.0.0.{number}"
         folder = self.folder / f"worker{number}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self.workers[host] = self.start(
             *("dask_worker", self.address, "--host", host, "--no-nanny", "--nthreads", "1"),
             *("--death-timeout", "60", "--local-directory", str(folder), *self.options),
@@ -195,23 +197,48 @@ class Cluster:
     def wait(self, count):
         from distributed import Client
 
-        with Client(self.address, timeout=30) as client:
-            client.wait_for_workers(count, timeout=60)
+        with Client(self.address, timeout=60) as client:
+            client.wait_for_workers(count, timeout=90)
 
+    @contextmanager
+    def more(self, environments):
+        """Add workers of these hosts for the block."""
+        before = len(self.workers)
+        for number, environment in environments.items():
+            self.worker(number, environment)
+        self.wait(before + len(environments))
+        try:
+            yield
+        finally:
+            for number in environments:
+                process = self.workers.pop(f"127.0.0.{number}")
+                process.kill()
+                process.wait()
+            self.forget(before)
 
-@contextmanager
-def cluster_of(folder, numbers, **options):
-    with ExitStack() as stack:
-        cluster = Cluster(folder, stack, **options)
-        for number in numbers:
-            cluster.worker(number)
-        cluster.wait(len(numbers))
-        yield cluster
+    def forget(self, count):
+        """Wait until the scheduler knows no more workers than *count*."""
+        from distributed import Client
+
+        end = time.monotonic() + 60
+        with Client(self.address, timeout=60) as client:
+            while len(client.scheduler_info(n_workers=-1)["workers"]) > count:
+                assert time.monotonic() < end
+                time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with cluster_of(tmp_path_factory.mktemp("dask"), (2, 3, 4, 5)) as made:
+    folder = tmp_path_factory.mktemp("dask")
+    with ExitStack() as stack:
+        made = Cluster(folder, stack)
+        # A real ``check`` takes a minute of four workers on two processors.
+        made.check = folder / "check.json"
+        stands_in = f"if sys.argv[1] == 'check': sys.exit(print(open({str(made.check)!r}).read()))"
+        environment = shim(folder / "stand-in", real("stand-in", stands_in))
+        for number in (2, 3, 4, 5):
+            made.worker(number, environment)
+        made.wait(4)
         yield made
 
 
@@ -222,6 +249,18 @@ def shim(folder, body):
     (package / "__init__.py").write_text("")
     (package / "__main__.py").write_text(body)
     return {"PYTHONPATH": str(folder)}
+
+
+def real(name, before):
+    """Return a body that runs vmtool itself after *before*; *name* is the folder of its shim."""
+    return f"""
+import sys
+sys.path = [path for path in sys.path if {name!r} not in path]
+del sys.modules["vmtool"]
+{before}
+from vmtool.cli.app import entry
+entry()
+"""
 
 
 @ON_LOOPBACK
@@ -238,6 +277,41 @@ def test_a_command_runs_once_on_every_host(vmtool, cluster):
 
 
 @ON_LOOPBACK
+def test_check_is_gathered_with_the_runs_of_its_stress(vmtool, cluster):
+    phases = [{"phase": "commit", "summary": {"median_ns": 1}, "histogram": [0] * 500_000}]
+    runs = [{"index": at, "methods": [{"method": "fixed", "phases": phases}]} for at in (0, 1)]
+    failed = [{"name": "contents", "outcome": "failed"}]
+    memory = [{"stress": {"settings": {"backing": "host"}, "runs": runs}, "checks": failed}]
+    check = {"schema": "vmtool.check", "vmtool": __version__, "machine": {}, "memory": memory}
+    cluster.check.write_text(json.dumps(check))
+    ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "check")
+    assert ran.code == 3
+    (group,) = ran.document["groups"]
+    (spread,) = group["spreads"]
+    assert (spread["measure"], spread["values"]) == ("check.host.fixed.commit.median_ns", [1.0] * 4)
+    problems = ran.document["problems"]
+    assert [each["source"] for each in problems] == group["hosts"]
+    assert {each["problem"] for each in problems} == {"failed: contents"}
+
+
+def test_workers_here_run_a_command_one_after_the_other(vmtool):
+    ran = vmtool("fleet", "--dask", "local:2", "--json", "--", "reserve", "1MiB")
+    assert ran.code == 0
+    (group,) = ran.document["groups"]
+    assert group["hosts"] == ["local-0", "local-1"]
+    assert group["undecided"] == "few"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors are not limited")
+def test_too_few_descriptors_are_one_clear_error(vmtool_child):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
+    ran = vmtool_child("fleet", "--dask", "local:2", "--", "doctor", before=limit)
+    assert (ran.code, ran.stdout) == (4, "")
+    assert "RLIMIT_NOFILE is 40" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@ON_LOOPBACK
 def test_a_comparison_of_replays_on_workers_is_the_serial_one(vmtool, cluster):
     rules = ("kv-replay", "synthetic:requests=30,rate=20", "--model", "qwen3-0.6b")
     rules = (*rules, "--budget", "1GiB", "--compare", "granule=64KiB,2MiB", "--json")
@@ -248,71 +322,54 @@ def test_a_comparison_of_replays_on_workers_is_the_serial_one(vmtool, cluster):
 
 
 @ON_LOOPBACK
-def test_hosts_without_vmtool_or_with_another_one_are_rows(vmtool, tmp_path):
-    with ExitStack() as stack:
-        cluster = Cluster(tmp_path, stack)
-        cluster.worker(2)
-        old = 'print(\'{"schema": "vmtool.granularity", "vmtool": "0.0.9", "machine": {}}\')'
-        cluster.worker(3, shim(tmp_path / "old", old))
-        none = "raise ModuleNotFoundError(\"No module named 'vmtool'\")"
-        cluster.worker(4, shim(tmp_path / "none", none))
-        cluster.worker(5, shim(tmp_path / "odd", "print('hello')"))
-        cluster.wait(4)
+def test_hosts_without_vmtool_or_with_another_one_are_rows(vmtool, cluster, tmp_path):
+    old = 'print(\'{"schema": "vmtool.granularity", "vmtool": "0.0.9", "machine": {}}\')'
+    none = "raise ModuleNotFoundError(\"No module named 'vmtool'\")"
+    environments = {
+        6: shim(tmp_path / "old", old),
+        7: shim(tmp_path / "none", none),
+        8: shim(tmp_path / "odd", "print('hello')"),
+    }
+    with cluster.more(environments):
         ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
     problems = {p["source"]: (p["kind"], p["problem"]) for p in ran.document["problems"]}
-    assert problems["127.0.0.3"][0] == "version"
-    assert "vmtool 0.0.9 there" in problems["127.0.0.3"][1]
-    assert problems["127.0.0.4"] == ("failed", "vmtool is not installed for the worker's Python")
-    assert problems["127.0.0.5"][0] == "failed"
-    assert ran.document["machines"] == 1
+    assert problems["127.0.0.6"][0] == "version"
+    assert "vmtool 0.0.9 there" in problems["127.0.0.6"][1]
+    assert problems["127.0.0.7"] == ("failed", "vmtool is not installed for the worker's Python")
+    assert problems["127.0.0.8"][0] == "failed"
+    assert ran.document["machines"] == 4
 
 
 @ON_LOOPBACK
-def test_a_worker_that_is_killed_is_a_row_and_the_rest_goes_on(vmtool, tmp_path):
-    with ExitStack() as stack:
-        cluster = Cluster(tmp_path, stack)
-        ready = tmp_path / "started"
-        wait = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(20)"
-        cluster.worker(2)
-        cluster.worker(3, shim(tmp_path / "slow", wait))
-        cluster.wait(2)
+def test_a_worker_that_is_killed_is_a_row_and_the_rest_goes_on(vmtool, cluster, tmp_path):
+    ready = tmp_path / "started"
+    wait = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(20)"
+    with cluster.more({6: shim(tmp_path / "slow", wait)}):
         import threading
 
         def kill():
             while not ready.exists():
                 time.sleep(0.05)
-            cluster.workers["127.0.0.3"].send_signal(signal.SIGKILL)
+            cluster.workers["127.0.0.6"].send_signal(signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
         killer.start()
         ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
         killer.join()
     (problem,) = ran.document["problems"]
-    assert (problem["source"], problem["kind"]) == ("127.0.0.3", "lost")
-    assert ran.document["machines"] == 1
+    assert (problem["source"], problem["kind"]) == ("127.0.0.6", "lost")
+    assert ran.document["machines"] == 4
 
 
 @ON_LOOPBACK
-def test_the_machine_that_is_given_a_handicap_is_the_one_that_is_named(vmtool, tmp_path):
+def test_the_machine_that_is_given_a_handicap_is_the_one_that_is_named(vmtool, cluster, tmp_path):
     # The same command everywhere, but on one host the kernel seems to do nothing at the 30th call.
-    injected = """
-import sys
-sys.path = [path for path in sys.path if "handicap" not in path]
-del sys.modules["vmtool"]
-from vmtool.cli.app import entry
-sys.argv += ["--inject", "madvise:30+=SKIP"]
-entry()
-"""
-    with ExitStack() as stack:
-        cluster = Cluster(tmp_path, stack)
-        for number in (2, 3, 4):
-            cluster.worker(number)
-        cluster.worker(5, shim(tmp_path / "handicap", injected))
-        cluster.wait(4)
-        rules = ("stress", "--method", "advise", "--cycles", "100", "--granule", "64KiB")
+    injected = real("handicap", 'sys.argv += ["--inject", "madvise:30+=SKIP"]')
+    with cluster.more({6: shim(tmp_path / "handicap", injected)}):
+        rules = ("stress", "--method", "advise", "--cycles", "60", "--granule", "64KiB")
         ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", *rules, "--runs", "1")
     assert ran.code == 3
-    assert [(p["source"], p["kind"]) for p in ran.document["problems"]] == [("127.0.0.5", "checks")]
+    assert [(p["source"], p["kind"]) for p in ran.document["problems"]] == [("127.0.0.6", "checks")]
 
 
 @ON_LOOPBACK

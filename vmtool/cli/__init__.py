@@ -39,3 +39,7 @@ def print_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
     """Print the help of the command that is being parsed, as the callback of ``--help``."""
     if value and not ctx.resilient_parsing:
         print_and_exit(ctx, ctx.get_help())
+
+
+#: Whether a signal asked the command to stop.
+INTERRUPTED: Final = "vmtool.interrupted"

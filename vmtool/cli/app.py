@@ -57,6 +57,8 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
 COMMANDS: Final[dict[str, str]] = {
     name: line for commands in COMMAND_GROUPS.values() for name, line in commands.items()
 }
+#: Until an ignored interruption is repeated: the callback has returned by then.
+_SOON_S: Final = 0.02
 _TAKE_A_COMMAND: Final = frozenset({"inspect", "fleet"})
 
 
@@ -200,11 +202,42 @@ def entry() -> NoReturn:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
+    sys.unraisablehook = _again
     from vmtool.cli.output import drop_unwritten
 
     code = run()
     drop_unwritten()
     sys.exit(code)
+
+
+def _again(failure: sys.UnraisableHookArgs) -> None:
+    """Interrupt again, if an interruption came where Python can only ignore it.
+
+    Such as in a callback of a weak reference, of which each import has one.
+    """
+    if not isinstance(failure.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(failure)
+        return
+    import threading
+
+    again = threading.Timer(_SOON_S, _interrupt)
+    again.daemon = True
+    again.start()
+
+
+def _interrupt() -> None:
+    """Send this process a signal that it handles: a shell's background job ignores SIGINT."""
+    import signal
+    import threading
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    number = next((n for n in numbers if callable(signal.getsignal(n))), signal.SIGINT)
+    if sys.platform == "win32":
+        import _thread
+
+        _thread.interrupt_main(number)
+    else:  # to the main thread, so that a call in which it waits returns
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def _unforeseen(error: Exception) -> VmtoolError:

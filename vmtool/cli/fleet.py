@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from vmtool.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.cli.interrupt import Interruption
     from vmtool.fleet.judge import Fleet
     from vmtool.results.fleet import FleetBaseline, FleetResult
 
@@ -172,7 +174,8 @@ def _run(options: FleetOptions, output: Output) -> int:
             show(lambda: f"{fleet.results:,} results")
             return interruption.requested
 
-        _gather(options, fleet, stop)
+        with suppress(KeyboardInterrupt):
+            _gather(options, fleet, interruption, stop)
         complete = not interruption.requested
     if complete and not fleet.results and options.dask is None:
         return _no_results(fleet)
@@ -185,7 +188,8 @@ def _run(options: FleetOptions, output: Output) -> int:
         saved = baseline_of(fleet, by=options.by)
         output.save(options.save, lambda: write_baseline(saved))
     if not complete:
-        output.notice("interrupted; the result is of what was gathered until then")
+        until = "; the result is of what was gathered until then" if fleet.results else ""
+        output.notice(f"interrupted{until}")
         return ExitCode.INTERRUPTED
     if not fleet.results:
         tell("vmtool: error: no host gave a result")
@@ -214,7 +218,9 @@ def _check_facts(options: FleetOptions, fleet: Fleet) -> None:
             )
 
 
-def _gather(options: FleetOptions, fleet: Fleet, stop: Callable[[], bool]) -> None:
+def _gather(
+    options: FleetOptions, fleet: Fleet, interruption: Interruption, stop: Callable[[], bool]
+) -> None:
     if options.dask is not None:
         from vmtool.fleet.hosts import connected
 
@@ -227,10 +233,13 @@ def _gather(options: FleetOptions, fleet: Fleet, stop: Callable[[], bool]) -> No
         return
     from vmtool.fleet.gather import list_files, read_files
 
-    for read in read_files(list_files(options.files)):
-        fleet.add(read)
-        if stop():
+    results = read_files(list_files(options.files))
+    while not stop():
+        with interruption.waiting():  # for whatever writes to a pipe
+            read = next(results, None)
+        if read is None:
             return
+        fleet.add(read)
 
 
 def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
+from vmtool.cli import INTERRUPTED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -29,13 +33,29 @@ class Interruption:
         requested: Set by the first signal; a second one, a second later or more, raises
             ``KeyboardInterrupt``.
         since_s: When it was set, by a monotonic clock.
+        at_once: Whether the first signal raises ``KeyboardInterrupt`` as well.
     """
 
     requested: bool = False
     since_s: float = 0.0
+    at_once: bool = False
 
     def __bool__(self) -> bool:
         return self.requested
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Raise ``KeyboardInterrupt`` at a signal in this block, which may wait for another process.
+
+        A call that waits is begun again after a signal whose handler only notes it (PEP 475).
+        """
+        self.at_once = True
+        try:
+            if self.requested:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.at_once = False
 
 
 @contextmanager
@@ -50,6 +70,11 @@ def watch_signals(now_s: Callable[[], float] = time.monotonic) -> Iterator[Inter
     def note(_number: int, _frame: Any) -> None:
         if not state.requested:
             state.requested, state.since_s = True, now_s()
+            context = click.get_current_context(silent=True)
+            if context is not None:
+                context.meta[INTERRUPTED] = True
+            if state.at_once:
+                raise KeyboardInterrupt
         # timeout(1) signals the process and then its whole group: two signals at once are one
         # (docs/platform-facts.md#linux-timeout-signals).
         elif now_s() - state.since_s >= _ONE_S:

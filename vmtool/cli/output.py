@@ -6,7 +6,7 @@ import codecs
 import errno
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli import ARGUMENTS, MARKDOWN
+from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN
 from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
@@ -226,6 +226,11 @@ class Output:
             text = make()
             _write(path, lambda file: file.write(text))
 
+    @property
+    def unwritten(self) -> bool:
+        """Whether a result of this command could not be written, which was said."""
+        return bool(click.get_current_context().ensure_object(list))
+
     def announce(self, backing: str) -> None:
         """Say that a device is being opened, which may take seconds; the host needs no words."""
         name, colon, number = backing.partition(":")
@@ -247,11 +252,38 @@ def _document(result: Any) -> str:
     return encode(result, document_of(result).head(command_line()))
 
 
+@contextmanager
+def _without_waiting(path: str) -> Iterator[None]:
+    """Hold a pipe open in the block, so that opening it once more does not wait for a reader.
+
+    Raises:
+        OSError: If it has none.
+    """
+    if sys.platform == "win32" or path == "-" or not Path(path).is_fifo():
+        yield
+        return
+    else:
+        try:
+            held = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                raise OSError(errno.ENXIO, "nothing reads this pipe") from error
+            raise
+        try:
+            yield
+        finally:
+            os.close(held)
+
+
 def _write(path: str, write: Callable[[IO[str]], object]) -> None:
     """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1."""
     encoding, errors = result_encoding() if path == "-" else _UTF_8
+    interrupted = click.get_current_context().meta.get(INTERRUPTED)
     try:
-        with click.open_file(path, "w", encoding=encoding, errors=errors) as file:
+        with (
+            _without_waiting(path) if interrupted else nullcontext(),
+            click.open_file(path, "w", encoding=encoding, errors=errors) as file,
+        ):
             write(file)
             file.flush()  # a command that goes on, such as one that holds, must reach its reader
     except OSError as error:
@@ -261,5 +293,7 @@ def _write(path: str, write: Callable[[IO[str]], object]) -> None:
         click.get_current_context().ensure_object(list).append(path)
         where = "stdout" if path == "-" else path
         tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
+        if error.errno == errno.ENXIO:
+            return
         option = "use -o FILE" if path == "-" else "give a file"
         tell(f"  hint: {option} on another disk, and run again")

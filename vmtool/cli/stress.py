@@ -72,6 +72,7 @@ def command(
     from vmtool.compare.assertions import DEFAULT_CONFIDENCE, evaluate, parse_assertion
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_text
+    from vmtool.results.stress import Outcome
     from vmtool.stress.parent.run import with_checks
 
     output = Output(as_json, path, quiet)
@@ -93,7 +94,9 @@ def command(
     result = with_checks(result, checks)
     output.emit(result, lambda console: to_text(result, console, explain=control.explain))
     _write_files(output, control, result)
-    if not control.explain or as_json:
+    # How far to trust figures is of no use where the user stopped it, or there is no result.
+    trusted = result.outcome is not Outcome.INTERRUPTED and not output.unwritten
+    if trusted and (not control.explain or as_json):
         _show_warnings(output, result)
     return _exit_code(output, result)
 

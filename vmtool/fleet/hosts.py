@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable  # noqa: TC003 - dask reads annotations
 from contextlib import contextmanager, suppress
@@ -28,6 +29,9 @@ _POLL_S: Final = 0.2
 _GONE_S: Final = 5.0
 #: What Dask may add to the time of a task before it counts as lost.
 _GRACE_S: Final = 15.0
+#: Files and sockets that Dask and vmtool open, and for each worker here, rounded up.
+_DESCRIPTORS: Final = 64
+_DESCRIPTORS_EACH: Final = 8
 
 
 def _task() -> Callable[[list[str], float | None], dict[str, Any]]:
@@ -40,21 +44,45 @@ def _task() -> Callable[[list[str], float | None], dict[str, Any]]:
     def run(arguments: list[str], timeout_s: float | None) -> dict[str, Any]:
         import subprocess  # noqa: PLC0415 - this function is sent as it is
         import sys  # noqa: PLC0415
+        import time  # noqa: PLC0415
 
-        try:
-            ended = subprocess.run(
-                [sys.executable, "-m", "vmtool", *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return {"code": None, "stdout": "", "stderr": f"did not end within {timeout_s:g} s"}
+        from distributed import get_worker  # noqa: PLC0415
+
+        worker = get_worker()
+        key = worker.get_current_task()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vmtool", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        start = time.monotonic()
+        ended = ""
+        while True:
+            try:
+                stdout, stderr = process.communicate(timeout=0.2)
+                break
+            except subprocess.TimeoutExpired:
+                if ended:
+                    # It was asked to end and did not.
+                    if time.monotonic() - start > 5:
+                        process.kill()
+                    continue
+                task = worker.state.tasks.get(key)
+                if task is None or task.state == "cancelled":
+                    ended = "was cancelled"
+                elif timeout_s is not None and time.monotonic() - start > timeout_s:
+                    ended = f"did not end within {timeout_s:g} s"
+                else:
+                    continue
+                process.terminate()
+                start = time.monotonic()
+        if ended:
+            return {"code": None, "stdout": "", "stderr": ended}
         return {
-            "code": ended.returncode,
-            "stdout": ended.stdout.decode("utf-8", "replace"),
-            "stderr": ended.stderr.decode("utf-8", "replace"),
+            "code": process.returncode,
+            "stdout": stdout.decode("utf-8", "replace"),
+            "stderr": stderr.decode("utf-8", "replace"),
         }
 
     return run
@@ -72,29 +100,43 @@ def connected(address: str) -> Iterator[Cluster]:
         UnavailableError: If Dask is not installed, or there is no scheduler.
         UsageError: If *address* is neither.
     """
+    local, colon, number = address.partition(":")
+    workers = 0
+    if local == "local":
+        workers = int(number) if number.isdecimal() else 0
+        if not 1 <= workers <= 256:
+            raise UsageError(f"--dask {address}: it must be local:N, with N from 1 to 256")
+    elif not colon:
+        raise UsageError(
+            f"--dask {address!r} is not an address", hint="give tcp://HOST:8786 or local:4"
+        )
+    _check_descriptors(workers)
     try:
         distributed: Any = import_module("distributed")  # an extra
     except ImportError as error:
         raise UnavailableError(
             "--dask needs the package distributed", hint="pip install 'vmtool[fleet]'"
         ) from error
-    local, colon, number = address.partition(":")
     started: Any = None
-    if local == "local":
-        if not number.isdecimal() or not 1 <= int(number or 0) <= 256:
-            raise UsageError(f"--dask {address}: it must be local:N, with N from 1 to 256")
-        started = distributed.LocalCluster(
-            n_workers=int(number), threads_per_worker=1, dashboard_address=None, silence_logs=50
-        )
-    elif not colon:
-        raise UsageError(
-            f"--dask {address!r} is not an address", hint="give tcp://HOST:8786 or local:4"
-        )
     try:
         with _quiet():
+            if workers:
+                # As threads: each only starts a process and reads what it writes.
+                started = distributed.LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    processes=False,
+                    dashboard_address="127.0.0.1:0",  # None is port 8787 of all interfaces
+                    silence_logs=50,
+                )
             client = distributed.Client(started or address, timeout=_CONNECT_S)
-    except (OSError, TimeoutError, ValueError, TypeError) as error:
+    except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
         reason = str(error).strip().splitlines()
+        if workers:
+            raise UnavailableError(
+                f"Dask did not start {workers} workers" + (f": {reason[0]}" if reason else ""),
+                hint="use fewer",
+            ) from error
         raise UnavailableError(
             f"no Dask scheduler at {address}" + (f": {reason[0]}" if reason else ""),
             hint="start one with `dask scheduler`, or use --dask local:4",
@@ -106,6 +148,22 @@ def connected(address: str) -> Iterator[Cluster]:
             client.close(timeout=_POLL_S)
         if started is not None:
             started.close()
+
+
+def _check_descriptors(workers: int) -> None:
+    """Refuse to start Dask where it would wait for descriptors that it cannot have."""
+    if sys.platform == "win32":
+        return
+    else:
+        import resource  # noqa: PLC0415 - exists only on POSIX
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = _DESCRIPTORS + _DESCRIPTORS_EACH * workers
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            raise UnavailableError(
+                f"--dask needs about {needed} open files, and RLIMIT_NOFILE is {soft}",
+                hint="raise it (ulimit -n)",
+            )
 
 
 @contextmanager
