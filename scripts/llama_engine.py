@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """A small real engine to look at: llama.cpp decodes tokens with a model that this script makes.
 
-    llama_engine.py FOLDER [--model FILE] [--context N] [--layers N] [--width N] [--lock] [--leak N]
+    llama_engine.py FOLDER [--model FILE] [--context N] [--layers N] [--width N] [--mlock] [--leak N]
 
 FOLDER holds llama.cpp's libraries, such as ``bins/linux-x64`` of npm's ``@node-llama-cpp/linux-x64``
 (tried with 3.22.1, which is llama.cpp v0.5.0). The model has the architecture of Llama with weights
 that mean nothing; it is written to FILE first, if that is not there. When the first token is decoded,
 one line of JSON says how large model and KV cache are; then a token is decoded every 20 ms until stdin
-ends. ``--lock`` asks for the model to be locked into memory, and ``--leak N`` makes another context
+ends. ``--mlock`` asks for the model to be locked into memory, and ``--leak N`` makes another context
 for every N tokens and never frees one, which is what an engine does that forgets its sessions.
 """
 
@@ -24,10 +24,10 @@ from pathlib import Path
 _VOCABULARY = 4096
 _HEADS = 8
 _F32, _ALIGN = 0, 32
-# struct llama_context_params begins with n_ctx; struct llama_model_params has load_mode (1 is mmap,
-# 3 is mmap and mlock) at this offset.
-_LOAD_MODE = 28
-_MAP, _MAP_AND_LOCK = 1, 3
+# struct llama_context_params begins with n_ctx; struct llama_model_params has load_mode at this
+# offset: -1 leaves it to llama.cpp, which maps the file, and 3 is mmap and mlock.
+_LOAD_MODE = 24
+_AUTOMATIC, _MAP_AND_LOCK = -1, 3
 
 
 class _Parameters(ctypes.Structure):
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--lock", action="store_true")
+    parser.add_argument("--mlock", action="store_true")
     parser.add_argument("--leak", type=int, default=0)
     arguments = parser.parse_args()
     if not arguments.model.exists():
@@ -123,10 +123,10 @@ def main() -> int:
     llama.llama_memory_clear.argtypes = [c_void_p, ctypes.c_bool]
 
     loading = llama.llama_model_default_params()
-    if arguments.lock:
-        if struct.unpack_from("<I", loading.bytes, _LOAD_MODE)[0] != _MAP:
+    if arguments.mlock:
+        if struct.unpack_from("<i", loading.bytes, _LOAD_MODE)[0] != _AUTOMATIC:
             sys.exit("this llama.cpp keeps its load mode elsewhere")
-        struct.pack_into("<I", loading.bytes, _LOAD_MODE, _MAP_AND_LOCK)
+        struct.pack_into("<i", loading.bytes, _LOAD_MODE, _MAP_AND_LOCK)
     model = llama.llama_model_load_from_file(str(arguments.model).encode(), loading)
     settings = llama.llama_context_default_params()
     struct.pack_into("<I", settings.bytes, 0, arguments.context)

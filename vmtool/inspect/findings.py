@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vmtool.inspect.areas import MemoryArea
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.inspect import ControlGroupUse, LimitUse, Sample
+    from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample
 
 _FULL: Final = 0.9
 _FILLING: Final = 0.75
@@ -48,7 +48,7 @@ def find(
     areas: Sequence[MemoryArea] | None = None,
     huge_disabled: bool = False,
     state: str = "",
-    pid: int | None = None,
+    process: ProcessIdentity | None = None,
 ) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
 
@@ -61,11 +61,13 @@ def find(
         huge_disabled: Whether the process may have no transparent huge pages
             (``THP_enabled: 0``, ``PR_SET_THP_DISABLE``).
         state: The letter of its state, such as ``T`` for stopped.
-        pid: Its number, for what is to be typed.
+        process: Which process it is, for what is to be typed.
     """
+    pid = None if process is None else process.pid
+    asked = process is not None and any("mlock" in word for word in process.command)
     found = [
         *_limits(limits, pid),
-        *_lock(limits, areas, counters, pid),
+        *_lock(limits, areas, pid, asked=asked or bool(counters.locked_bytes)),
         *_group(group),
         *_fork(counters, machine, areas),
         *_huge_pages(machine, areas, disabled=huge_disabled),
@@ -106,13 +108,14 @@ def _limit_values(limit: LimitUse, pid: int | None) -> dict[str, int | float | s
 def _lock(
     limits: Iterable[LimitUse],
     areas: Sequence[MemoryArea] | None,
-    counters: Sample,
     pid: int | None,
+    *,
+    asked: bool,
 ) -> Iterator[ProcessFinding]:
     """Yield that a mapped file of data, such as a model, is larger than what may be locked.
 
-    A program that locks it (llama.cpp with ``--mlock``) goes on without the lock, so that only what
-    is locked already shows that it tried.
+    A program that locks it goes on without the lock, so that only its command line (llama.cpp's
+    ``--mlock``) and what is locked already show that it tried.
     """
     limit = next((limit for limit in limits if limit.name == "RLIMIT_MEMLOCK"), None)
     if limit is None or limit.soft is None or not areas:
@@ -126,7 +129,7 @@ def _lock(
             sizes[area.name] = sizes.get(area.name, 0) + area.end - area.start
     name = max(sizes, key=lambda name: sizes[name], default="")
     if name and sizes[name] > limit.soft:
-        rating = FindingRating.WARNING if counters.locked_bytes else FindingRating.NOTE
+        rating = FindingRating.WARNING if asked else FindingRating.NOTE
         values = {**_limit_values(limit, pid), "file": name, "size": sizes[name]}
         yield ProcessFinding("lock-file", rating, values)
 

@@ -294,18 +294,15 @@ class LinuxProcess:
         return limit_uses(self, counters, group, detail)
 
     def group(self) -> ControlGroupUse | None:
-        """Return the control group that accounts for the process's memory."""
-        found = read_cgroups(self._files, str(self.pid))
-        return None if not found.levels else describe_group(found)
+        """Return the control group that limits it: its memory, or only its tasks."""
+        return describe_group(read_cgroups(self._files, str(self.pid)))
 
     def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
         """Return what is charged to *group* now, and what became of its limits."""
         level = read_level(self._files, group.version, group.path)
-        if level is None:
-            return group
         tasks = self._files.read(f"{group.pids_path}/pids.current") if group.pids_path else None
         return replace(
-            _group_use(level),
+            group if level is None else _group_use(level),
             pids=parse_int(tasks),
             pids_max=group.pids_max,
             pids_path=group.pids_path,
@@ -413,11 +410,16 @@ def limit_uses(
     return tuple(found)
 
 
-def describe_group(found: CgroupFacts) -> ControlGroupUse:
+def describe_group(found: CgroupFacts) -> ControlGroupUse | None:
     """Return the group of a process that limits it most, its own where none is limited."""
-    # The tightest limit may be set anywhere on the way to the root.
-    use = _group_use(found.tightest or found.levels[0])
     tasks = found.tasks
+    if found.levels:
+        # The tightest limit may be set anywhere on the way to the root.
+        use = _group_use(found.tightest or found.levels[0])
+    elif tasks is not None:  # a group without the controller of memory
+        use = ControlGroupUse(tasks.path, version=2)
+    else:
+        return None
     if tasks is None:
         return use
     return replace(use, pids=tasks.used, pids_max=tasks.limit, pids_path=tasks.path)

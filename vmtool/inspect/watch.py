@@ -237,7 +237,7 @@ class Watch:
                 areas=self._full.areas if self._full is not None else None,
                 huge_disabled=self._disabled,
                 state=self._state,
-                pid=self.identity.pid,
+                process=self.identity,
             ),
             trends=found_trends,
             checks=tuple(evaluate(c, samples) for c in self._options.conditions),

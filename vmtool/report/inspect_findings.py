@@ -64,7 +64,7 @@ def _lock_file(values: Mapping[str, object]) -> tuple[str, str]:
             f"{shown_size(values['soft'])} may be locked (RLIMIT_MEMLOCK) and {file} is "
             f"{shown_size(values['size'])}: locking it fails; {shown_size(values['used'])} is locked"
         ),
-        "to lock it, raise the limit: " + _raise_limit(values),
+        "to lock it: " + _raise_limit(values),
     )
 
 

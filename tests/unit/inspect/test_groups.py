@@ -107,6 +107,20 @@ def test_threads_that_are_refused_at_pids_max():
     assert found["task-limit"].rating is FindingRating.PROBLEM
 
 
+def test_a_group_that_limits_tasks_only_is_shown():
+    # Version 2: "+pids" in cgroup.subtree_control, and no "+memory".
+    files = {
+        "/proc/77/cgroup": "0::/llm.slice\n",
+        "/proc/self/mountinfo": _MOUNT,
+        f"{_DIRECTORY}/pids.max": "16",
+        f"{_DIRECTORY}/pids.current": "16",
+    }
+
+    group = describe_group(read_cgroups(_Files(files), "77"))
+
+    assert (group.pids, group.pids_max, group.current_bytes) == (16, 16, None)
+
+
 def _facts_in_mode(mode, headroom):
     from dataclasses import replace
 
