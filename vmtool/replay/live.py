@@ -11,78 +11,74 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from vmtool.replay.sequence import Part
-
 if TYPE_CHECKING:
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.sequence import RunningSequence
 
 
-class _TokenSum:
-    """The sum of the tokens of sequences, each counted up to *cap*, at times that never go back."""
+class _Steps:
+    """The sum of ``ceil((t - start) / step_ns)`` over all starts before *t*, which never goes back."""
 
-    def __init__(self, step_ns: int, cap: int | None) -> None:
+    __slots__ = ("_offset", "_phases", "_step_ns", "ended", "now", "starts")
+
+    def __init__(self, step_ns: int) -> None:
+        self.now = -1
+        self.starts: list[int] = []  # a heap of those to come: push one to add it
+        self.ended: list[int] = []  # and one of those of them that were removed
         self._step_ns = step_ns
-        self._cap = cap
-        self._constant = 0
-        self._offset = 0  # of those that grow: lengths less quotients
+        self._offset = 0  # less the quotients of the starts that are over
         self._phases: list[int] = []  # their remainders, ascending
-        # When a part begins to grow, or reaches the cap.
-        self._changes: list[tuple[int, int, Part]] = []
-        self._count = 0
 
-    def add(self, seq: RunningSequence) -> Part:
-        """Add *seq* as it is in its present segment."""
-        length, cap = seq.length, self._cap
-        full = cap is not None and length >= cap
-        part = Part(length, seq.decode_ns, cap if full and cap is not None else length)
-        self._constant += part.constant
-        if not full and not seq.stalled and seq.total > length:
-            self._count += 1
-            heappush(self._changes, (part.decode_ns, self._count, part))
-        return part
-
-    def remove(self, part: Part) -> None:
-        """Remove the sequence that *part* was made for."""
-        part.present = False
-        if part.growing:
-            self._stop(part)
-        else:
-            self._constant -= part.constant
-
-    def at(self, now: int) -> int:
-        """Return the sum just before *now*."""
-        changes = self._changes
-        while changes and changes[0][0] < now:
-            part = heappop(changes)[2]
-            if part.present:
-                self._change(part)
-        quotient, phase = divmod(now, self._step_ns)
-        phases = self._phases
-        growing = self._offset + len(phases) * quotient + bisect_left(phases, phase)
-        return self._constant + growing
-
-    def _change(self, part: Part) -> None:
-        if part.growing:
-            assert self._cap is not None  # noqa: S101 - only a cap ends growth
-            self._stop(part)
-            part.growing, part.constant = False, self._cap
-            self._constant += self._cap
+    def remove(self, start: int) -> None:
+        """Remove one that was added with *start*."""
+        if start >= self.now:
+            heappush(self.ended, start)
             return
-        self._constant -= part.constant
-        part.growing = True
-        quotient, phase = divmod(part.decode_ns, self._step_ns)
-        self._offset += part.length - quotient
-        insort(self._phases, phase)
-        if self._cap is not None:
-            full_ns = part.decode_ns + (self._cap - part.length) * self._step_ns
-            self._count += 1
-            heappush(self._changes, (full_ns, self._count, part))
-
-    def _stop(self, part: Part) -> None:
-        quotient, phase = divmod(part.decode_ns, self._step_ns)
-        self._offset -= part.length - quotient
+        quotient, phase = divmod(start, self._step_ns)
+        self._offset += quotient
         del self._phases[bisect_left(self._phases, phase)]
+
+    def before(self, now: int) -> int:
+        """Return the sum just before *now*."""
+        starts, ended, phases, step_ns = self.starts, self.ended, self._phases, self._step_ns
+        while starts and starts[0] < now:
+            start = heappop(starts)
+            if ended and ended[0] == start:
+                heappop(ended)
+            else:
+                quotient, phase = divmod(start, step_ns)
+                self._offset -= quotient
+                insort(phases, phase)
+        self.now = now
+        quotient, phase = divmod(now, step_ns)
+        return self._offset + len(phases) * quotient + bisect_left(phases, phase)
+
+
+class _Excess:
+    """The tokens beyond *cap*, which hold *nbytes* less each."""
+
+    def __init__(self, cap: int, nbytes: int, step_ns: int) -> None:
+        self.nbytes = nbytes
+        self._cap = cap
+        self._step_ns = step_ns
+        self._constant = 0
+        self._steps = _Steps(step_ns)
+
+    def add(self, seq: RunningSequence) -> None:
+        self._constant += max(seq.length - self._cap, 0)
+        if not seq.stalled and seq.total > max(seq.length, self._cap):
+            heappush(self._steps.starts, self._start(seq))
+
+    def remove(self, seq: RunningSequence) -> None:
+        self._constant -= max(seq.length - self._cap, 0)
+        if not seq.stalled and seq.total > max(seq.length, self._cap):
+            self._steps.remove(self._start(seq))
+
+    def before(self, now: int) -> int:
+        return self._constant + self._steps.before(now)
+
+    def _start(self, seq: RunningSequence) -> int:
+        return seq.decode_ns + max(self._cap - seq.length, 0) * self._step_ns
 
 
 class LiveBytes:
@@ -94,53 +90,84 @@ class LiveBytes:
     """
 
     def __init__(self, used: UsedBytes, step_ns: int) -> None:
-        self._fixed = used.fixed
+        self._used = used
         self._step_ns = step_ns
-        # Bytes for each token of a sum; where several tokens have one entry, each is visited.
-        self._sums = [(used.slope, _TokenSum(step_ns, None))]
+        self._count = 0
+        self._tokens = 0  # at the beginning of each segment
+        self._origins = 0  # when each would have begun if prefill took no time and tokens a step
+        self._steps = _Steps(step_ns)
+        self._slope = used.slope
+        # What is kept up to a cap is what is kept without, less what is beyond. Where several tokens
+        # have one entry, each sequence is visited.
+        self._excess: list[_Excess] = []
         self._visited = []
         for entries, nbytes in used.steps:
             if entries.every == 1 and entries.cap is not None:
-                self._sums.append((nbytes, _TokenSum(step_ns, entries.cap)))
+                self._slope += nbytes
+                self._excess.append(_Excess(entries.cap, nbytes, step_ns))
             else:
                 self._visited.append((entries, nbytes))
-        # Added, but not yet in the sums: an admission counts from the moment after it.
+        self._running: dict[RunningSequence, None] = {}  # if they are visited
+        self._plain = not used.steps
+        # An admission counts from the moment after it: the last ones.
+        self._new_ns = -1
         self._new: list[RunningSequence] = []
-        self._running: dict[RunningSequence, None] = {}
 
     def add(self, seq: RunningSequence) -> None:
         """Add *seq*, at the beginning of a segment."""
-        self._new.append(seq)
+        length, start_ns = seq.length, seq.start_ns
+        self._count += 1
+        self._tokens += length
+        self._origins += start_ns - length * self._step_ns
+        if seq.total > length and not seq.stalled:
+            heappush(self._steps.starts, seq.decode_ns)
+        if start_ns == seq.admitted_ns:
+            if self._new_ns == start_ns:
+                self._new.append(seq)
+            else:
+                self._new_ns, self._new = start_ns, [seq]
+        if not self._plain:
+            for excess in self._excess:
+                excess.add(seq)
+            if self._visited:
+                self._running[seq] = None
 
     def remove(self, seq: RunningSequence) -> None:
         """Remove *seq*, at the end of a segment, before it changes."""
-        if not seq.parts:
+        length, start_ns = seq.length, seq.start_ns
+        self._count -= 1
+        self._tokens -= length
+        self._origins -= start_ns - length * self._step_ns
+        if seq.total > length and not seq.stalled:
+            if seq.decode_ns >= self._steps.now:
+                heappush(self._steps.ended, seq.decode_ns)
+            else:
+                self._steps.remove(seq.decode_ns)
+        if start_ns == self._new_ns == seq.admitted_ns:
             self._new.remove(seq)
-            return
-        del self._running[seq]
-        for (_, tokens), part in zip(self._sums, seq.parts, strict=True):
-            tokens.remove(part)
-        seq.parts = []
+        if not self._plain:
+            for excess in self._excess:
+                excess.remove(seq)
+            if self._visited:
+                del self._running[seq]
+
+    def at_most(self, now: int) -> int:
+        """Return an upper bound of :meth:`before` that is near and fast, for the same *now*."""
+        if self._visited:
+            return 1 << 100
+        tokens = (self._count * (now + self._step_ns) - self._origins) // self._step_ns
+        return self._used.fixed * self._count + self._slope * tokens
 
     def before(self, now: int) -> int:
         """Return the bytes just before *now*, which never goes back."""
-        if self._new:
-            self._admit(now)
-        total = self._fixed * len(self._running)
-        for nbytes, tokens in self._sums:
-            total += nbytes * tokens.at(now)
+        found = self._used.fixed * self._count
+        found += self._slope * (self._tokens + self._steps.before(now))
+        for excess in self._excess:
+            found -= excess.nbytes * excess.before(now)
         for entries, nbytes in self._visited:
             for seq in self._running:
                 held = entries.at(seq.length + seq.steps_before(now, self._step_ns))
-                total += nbytes * held
-        return total
-
-    def _admit(self, now: int) -> None:
-        later = []
-        for seq in self._new:
-            if seq.admitted_ns < now:
-                self._running[seq] = None
-                seq.parts = [tokens.add(seq) for _, tokens in self._sums]
-            else:
-                later.append(seq)
-        self._new = later
+                found += nbytes * held
+        if now == self._new_ns:
+            found -= sum(self._used.at(seq.length) for seq in self._new)
+        return found

@@ -67,8 +67,8 @@ class PoolUse:
         uses[at] += 1
         return (at,) if uses[at] == 1 else ()
 
-    def covers(self, block: int) -> bool:
-        """Return whether the one granule that *block* lies in has a block in use."""
+    def use_within(self, block: int) -> bool:
+        """Count one block as in use if the one granule that it lies in has another block in use."""
         if self.pool.drops_straddling:
             if block >= len(self._places):
                 return False
@@ -78,7 +78,11 @@ class PoolUse:
             at = start // self._granule
             if (start + self._block_bytes - 1) // self._granule != at:
                 return False
-        return at < len(self._uses) and self._uses[at] > 0
+        uses = self._uses
+        if at >= len(uses) or not uses[at]:
+            return False
+        uses[at] += 1
+        return True
 
     def unuse(self, runs: Sequence[Run]) -> list[int]:
         """Count the blocks in *runs* as free; the granules that have none in use any more."""
@@ -130,23 +134,21 @@ class ClassUse:
         kind: The class.
         block_bytes: Bytes of one block in every pool together.
         pools: Its pools.
+        free: Free blocks, a heap: the lowest first; neighbours are not joined.
+        end: Beyond it, no block was ever in use.
     """
 
     def __init__(self, kind: BlockClass, granule: int, granules: Granules) -> None:
         self.kind = kind
         self.block_bytes = kind.block_bytes
         self.pools = [PoolUse(pool, granule, granules) for pool in kind.pools]
-        self._free: list[Run] = []  # a heap: the lowest first; neighbours are not joined
-        self._end = 0  # beyond it, no block was ever in use
+        self.free: list[Run] = []
+        self.end = 0
         self._in_use = 0
-
-    def next_block(self) -> int:
-        """Return the lowest free block, which is taken next."""
-        return self._free[0][0] if self._free else self._end
 
     def take(self, count: int) -> list[Run]:
         """Take the lowest *count* blocks."""
-        free = self._free
+        free = self.free
         self._in_use += count
         if count == 1 and free:  # most steps
             first, end = free[0]
@@ -166,14 +168,14 @@ class ClassUse:
             runs.append((first, end))
             count -= end - first
         if count:
-            runs.append((self._end, self._end + count))
-            self._end += count
+            runs.append((self.end, self.end + count))
+            self.end += count
         return runs
 
     def give(self, runs: Sequence[Run]) -> None:
         """Give blocks back."""
         for run in runs:
-            heappush(self._free, run)
+            heappush(self.free, run)
             self._in_use -= run[1] - run[0]
 
     @property
@@ -303,8 +305,6 @@ class PoolStore(PrefixStore):
             while True:
                 if account.owned - account.kept + nbytes > account.budget:
                     return False
-                if len(lacks) == 1 and lacks[0][1] == 1 and self._grow_by_one(seq, lacks[0][0]):
-                    break
                 taken = [(self._classes[at], self._classes[at].take(more)) for at, more in lacks]
                 if self._commit(taken, slack_ns):
                     for (at, _), (_, runs) in zip(lacks, taken, strict=True):
@@ -318,16 +318,35 @@ class PoolStore(PrefixStore):
         seq.covered = covered
         return True
 
-    def _grow_by_one(self, seq: RunningSequence, at: int) -> bool:
-        """Take one block if its granules are committed already, as at most steps; this is hot."""
+    def grow_within(self, seq: RunningSequence, tokens: int) -> bool:
+        """Take the one block that *seq* lacks at *tokens*, if its granules are committed already.
+
+        So nearly all steps are. ``False``, and nothing done, where more is needed.
+        """
+        lacks, nbytes, backed, covered = self._steps.get((seq.backed, tokens)) or self._step(
+            seq.backed, tokens
+        )
+        account = self._account
+        if len(lacks) != 1 or lacks[0][1] != 1:
+            return False
+        if account.owned - account.kept + nbytes > account.budget:
+            return False
+        at = lacks[0][0]
         each = self._classes[at]
-        block = each.next_block()
+        free = each.free
+        block = free[0][0] if free else each.end
         for pool in each.pools:
-            if not pool.covers(block):
-                return False
-        for pool in each.pools:
-            pool.use_one(block)
+            if not pool.use_within(block):
+                for used in each.pools:
+                    if used is pool:
+                        return False
+                    used.unuse(((block, block + 1),))
         seq.blocks[at] += each.take(1)
+        account.owned += nbytes
+        account.owned_moment += nbytes * account.now
+        seq.own_bytes += nbytes
+        seq.backed = backed
+        seq.covered = covered
         return True
 
     def drop(self, seq: RunningSequence) -> None:

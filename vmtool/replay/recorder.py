@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.live import LiveBytes
@@ -10,6 +10,8 @@ from vmtool.results.replay import Point
 from vmtool.stats import Histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.account import Account
     from vmtool.replay.sequence import RunningSequence
@@ -33,6 +35,12 @@ class BatchedHistogram:
     def add(self, sample: int) -> None:
         """Add one sample."""
         self._samples.append(sample)
+        if len(self._samples) >= _BATCH:
+            self._flush()
+
+    def extend(self, samples: Sequence[int]) -> None:
+        """Add *samples*."""
+        self._samples += samples
         if len(self._samples) >= _BATCH:
             self._flush()
 
@@ -127,16 +135,20 @@ class Recorder:
 
 def _joined(first: Point, second: Point) -> Point:
     """Return one point about the stretches of two neighbours."""
-    return replace(
-        second,
-        live_max_bytes=max(first.live_max_bytes, second.live_max_bytes),
-        committed_min_bytes=min(first.committed_min_bytes, second.committed_min_bytes),
-        committed_max_bytes=max(first.committed_max_bytes, second.committed_max_bytes),
-        reserved_min_bytes=min(first.reserved_min_bytes, second.reserved_min_bytes),
-        reserved_max_bytes=max(first.reserved_max_bytes, second.reserved_max_bytes),
-        sequences_min=min(first.sequences_min, second.sequences_min),
-        sequences_max=max(first.sequences_max, second.sequences_max),
-        refused=first.refused + second.refused,
+    return Point(
+        second.at_ns,
+        second.live_bytes,
+        second.committed_bytes,
+        second.reserved_bytes,
+        second.sequences,
+        max(first.live_max_bytes, second.live_max_bytes),
+        min(first.committed_min_bytes, second.committed_min_bytes),
+        max(first.committed_max_bytes, second.committed_max_bytes),
+        min(first.reserved_min_bytes, second.reserved_min_bytes),
+        max(first.reserved_max_bytes, second.reserved_max_bytes),
+        min(first.sequences_min, second.sequences_min),
+        max(first.sequences_max, second.sequences_max),
+        first.refused + second.refused,
     )
 
 
@@ -148,6 +160,10 @@ class Sampler:
         account: The byte totals.
         used: The bytes of a sequence by its length.
         step_ns: A decode step.
+
+    Attributes:
+        live: The bytes of tokens of the sequences that run.
+        most_live: The most of them since the last point of the timeline, where something went.
     """
 
     def __init__(
@@ -161,8 +177,8 @@ class Sampler:
         self._account = account
         self._used = used
         self._step_ns = step_ns
-        self._running = LiveBytes(used, step_ns)
-        self._most_live = 0  # since the last point of the timeline, where something went
+        self.live = LiveBytes(used, step_ns)
+        self.most_live = 0
         self._refused = 0  # until then
 
     def sample(self, since: int, now: int) -> None:
@@ -193,7 +209,7 @@ class Sampler:
                 committed_bytes=account.committed,
                 reserved_bytes=account.reserved,
                 sequences=account.sequences,
-                live_max_bytes=max(self._most_live, live),
+                live_max_bytes=max(self.most_live, live),
                 committed_min_bytes=stretch.committed_min,
                 committed_max_bytes=stretch.committed_max,
                 reserved_min_bytes=stretch.reserved_min,
@@ -204,31 +220,31 @@ class Sampler:
             )
         )
         self._recorder.peak_live = max(self._recorder.peak_live, live)
-        self._most_live = 0
+        self.most_live = 0
         self._refused = refused
 
     def live_before(self, now: int) -> int:
         """Return the bytes of tokens just before *now*, shared ones once."""
-        return self._running.before(now) - self._account.overlap
+        return self.live.before(now) - self._account.overlap
 
     def note_peak(self, now: int) -> None:
         """Look at what is live before something goes: it only grows in between."""
         account = self._account
-        if account.committed <= self._most_live or now == self._recorder.last_ns:
+        if account.committed <= self.most_live or now == self._recorder.last_ns:
             return  # the last point of the timeline has it
         live = self.live_before(now)
         if live > account.committed:
             raise account.breach()
-        self._most_live = max(self._most_live, live)
+        self.most_live = max(self.most_live, live)
         self._recorder.peak_live = max(self._recorder.peak_live, live)
 
     def begin(self, seq: RunningSequence) -> None:
         """Follow *seq* in the segment that it begins now."""
-        self._running.add(seq)
+        self.live.add(seq)
 
     def settle(self, seq: RunningSequence, now: int) -> int:
         """End the segment of *seq*; return the steps of it that are complete."""
-        self._running.remove(seq)
+        self.live.remove(seq)
         step = self._step_ns
         begun = seq.steps_before(now, step)
         if seq.stalled:

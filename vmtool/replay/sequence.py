@@ -10,19 +10,6 @@ if TYPE_CHECKING:
     from vmtool.replay.prefixes import Node
 
 
-class Part:
-    """What one sequence is in a sum of live bytes: constant tokens, or an offset and a phase while it grows."""
-
-    __slots__ = ("constant", "decode_ns", "growing", "length", "present")
-
-    def __init__(self, length: int, decode_ns: int, constant: int) -> None:
-        self.length = length
-        self.decode_ns = decode_ns
-        self.constant = constant
-        self.growing = False
-        self.present = True
-
-
 class RunningSequence:
     """A request and its progress.
 
@@ -36,6 +23,7 @@ class RunningSequence:
         total: Tokens at the end of the request.
         start_ns: When the segment began.
         decode_ns: When its first step begins.
+        origin_ns: When it would have begun if each token had taken a step.
         admitted_ns: When it was admitted.
         stalled: Whether it waits for memory, so that no step follows.
         admitted_once: Whether it was admitted before.
@@ -51,30 +39,21 @@ class RunningSequence:
         shared_bytes: What that prefix has committed.
         shared_live: The bytes of tokens therein.
         blocks: Its own blocks, for each class.
-        parts: What it is in the sums of live bytes.
     """
 
     __slots__ = (
-        *("request", "order", "length", "total", "start_ns", "decode_ns", "admitted_ns", "stalled"),
+        *("request", "order", "length", "total", "start_ns", "decode_ns", "origin_ns"),
+        *("admitted_ns", "stalled"),
         *("admitted_once", "answered", "refused_once", "backed", "covered", "target"),
-        *(
-            "own_bytes",
-            "arena",
-            "path",
-            "hit_tokens",
-            "shared_bytes",
-            "shared_live",
-            "blocks",
-            "parts",
-        ),
+        *("own_bytes", "arena", "path", "hit_tokens", "shared_bytes", "shared_live", "blocks"),
     )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.order = -1
         self.length = request.prompt_tokens
-        self.total = request.total_tokens
-        self.start_ns = self.decode_ns = self.admitted_ns = 0
+        self.total = request.prompt_tokens + request.output_tokens
+        self.start_ns = self.decode_ns = self.origin_ns = self.admitted_ns = 0
         self.stalled = self.admitted_once = self.answered = self.refused_once = False
         self.backed = self.target = 0
         self.covered: int | None = 0
@@ -82,7 +61,12 @@ class RunningSequence:
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
         self.blocks: list[list[Run]] = []
-        self.parts: list[Part] = []
+
+    def begin(self, now: int, prefill_ns: int, step_ns: int) -> None:
+        """Begin a segment, whose first step is after *prefill_ns*."""
+        self.start_ns = now
+        self.decode_ns = now + prefill_ns
+        self.origin_ns = self.decode_ns - self.length * step_ns
 
     def steps_before(self, now: int, step_ns: int) -> int:
         """Return the steps of this segment that began before *now*."""

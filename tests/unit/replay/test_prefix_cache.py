@@ -32,7 +32,7 @@ def keeping(plan, name, **changes):
 
 
 def draw_named(data, trace, names):
-    return [dataclasses.replace(r, prefix=data.draw(names)) for r in trace]
+    return [r._replace(prefix=data.draw(names)) for r in trace]
 
 
 @settings(**ANY)
@@ -43,10 +43,7 @@ def test_prefixes_that_are_never_used_again_change_no_decision(
     plan, trace = data.draw(replay_plans), data.draw(replay_traces)
     # Who is preempted would find its own prefix again.
     plan = keeping(plan, data.draw(st.sampled_from(RANGES)), on_refusal=OnRefusal.REJECT)
-    own = [
-        dataclasses.replace(r, prefix=tuple(range(100 * at, 100 * at + 5)))
-        for at, r in enumerate(trace)
-    ]
+    own = [r._replace(prefix=tuple(range(100 * at, 100 * at + 5))) for at, r in enumerate(trace)]
     kept = run_replay(listed(own), plan, None)
     released = run_replay(listed(own), dataclasses.replace(plan, prefix_cache=False), None)
     for name in ("requests", "duration_ns", "peak_sequences", "first_token", "end_to_end"):

@@ -56,7 +56,7 @@ def test_they_agree_on_shared_prefixes(replay_plans, replay_traces, listed, data
     )
     plan = dataclasses.replace(plan, policy=policy, share=True, prefix_tokens=NAME_TOKENS)
     prefixes = st.lists(st.integers(0, 1), max_size=5).map(tuple)
-    named = [dataclasses.replace(r, prefix=data.draw(prefixes)) for r in trace]
+    named = [r._replace(prefix=data.draw(prefixes)) for r in trace]
     result = run_replay(listed(named), plan, None)
     assert_same(result, Reference(plan, NAME_TOKENS).run(named))
 

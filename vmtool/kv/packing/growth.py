@@ -64,6 +64,21 @@ class EntryCount:
             tokens = self.cap
         return -(-tokens // self.every)
 
+    def over(self, tokens: int, more: int) -> int:
+        """Return the sum of the entries for the *more* lengths after *tokens*."""
+        return self._until(tokens + more) - self._until(tokens)
+
+    def _until(self, tokens: int) -> int:
+        """Return the sum of the entries for every length from 1 to *tokens*."""
+        if self.fixed is not None:
+            return self.fixed * tokens
+        beyond = 0
+        if self.cap is not None and tokens > self.cap:
+            beyond = (tokens - self.cap) * -(-self.cap // self.every)
+            tokens = self.cap
+        whole, rest = divmod(tokens, self.every)
+        return self.every * whole * (whole + 1) // 2 + rest * (whole + 1) + beyond
+
     def longest(self, entries: int) -> int | None:
         """Return the largest length that needs no more than *entries*; ``None`` for any length."""
         if self.fixed is not None or (
@@ -434,15 +449,5 @@ class UsedBytes:
         end = tokens + more
         found = self.fixed * more + self.slope * (more * (tokens + end + 1) // 2)
         for entries, nbytes in self.steps:
-            found += nbytes * (_sum(entries, end) - _sum(entries, tokens))
+            found += nbytes * entries.over(tokens, more)
         return found
-
-
-def _sum(entries: EntryCount, tokens: int) -> int:
-    """Return the entries kept at every length from 1 to *tokens* together."""
-    beyond = 0
-    if entries.cap is not None and tokens > entries.cap:
-        beyond = (tokens - entries.cap) * -(-entries.cap // entries.every)
-        tokens = entries.cap
-    whole, rest = divmod(tokens, entries.every)
-    return entries.every * whole * (whole + 1) // 2 + rest * (whole + 1) + beyond

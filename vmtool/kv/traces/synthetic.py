@@ -93,19 +93,18 @@ def _check(settings: Synthetic) -> None:
 def synthetic_requests(settings: Synthetic, seed: int) -> Iterator[Row]:
     """Yield the requests of *settings*; equal seeds give equal requests."""
     random = Random(seed)  # noqa: S311 - a workload, not a secret
+    draw, gap = random.normalvariate, random.expovariate
+    spread, longest = settings.spread, settings.longest
+    prompt_mu, output_mu = math.log(settings.prompt), math.log(settings.output)
     blocks = settings.prefix // PREFIX_TOKENS
+    prefix: tuple[int, ...] = ()
     at = 0.0
     for _ in range(settings.requests):
-        prompt = _length(random, settings.prompt, settings)
-        output = _length(random, settings.output, settings)
-        prefix: tuple[int, ...] = ()
+        prompt = round(math.exp(draw(prompt_mu, spread))) or 1
+        output = round(math.exp(draw(output_mu, spread))) or 1
+        prompt, output = min(prompt, longest), min(output, longest)
         if settings.prefixes:
             start = random.randrange(settings.prefixes) * blocks
             prefix = tuple(range(start, start + min(blocks, prompt // PREFIX_TOKENS)))
         yield round(at * 1e9), prompt, output, prefix
-        at += random.expovariate(settings.rate)
-
-
-def _length(random: Random, median: int, settings: Synthetic) -> int:
-    drawn = random.lognormvariate(math.log(median), settings.spread)
-    return min(max(round(drawn), 1), settings.longest)
+        at += gap(settings.rate)
