@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import mul
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vmtool.errors import CheckFailedError
 from vmtool.replay.pools import PoolStore
@@ -20,10 +20,15 @@ from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.stores import MOST_STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections import deque
+    from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.kv.packing.growth import UsedBytes
-    from vmtool.replay.simulation import Simulation
+    from vmtool.kv.traces.request import Request
+    from vmtool.replay.account import Account
+    from vmtool.replay.plan import Plan
+    from vmtool.replay.recorder import Recorder, Sampler
+    from vmtool.replay.stores import Store
 
 #: The kinds of events of a sequence, in the order that they have at one moment.
 END: Final = 0
@@ -46,6 +51,27 @@ class _Growth(NamedTuple):
     covered: int | None
 
 
+class State(Protocol):
+    """The state of a simulation, which has one; see its attributes."""
+
+    plan: Plan
+    store: Store
+    account: Account
+    recorder: Recorder
+    sampler: Sampler
+    admitted: dict[int, RunningSequence]
+    heap: list[tuple[int, int, int, RunningSequence]]
+    queue: deque[RunningSequence]
+    unread: Iterator[Request]
+    next_request: Request | None
+    now: int
+    orders: int
+    events: int
+
+    def advance(self, now: int) -> None:
+        """Let time pass until *now*."""
+
+
 class PooledSteps:
     """The shortcut of sequences that take blocks: their steps, while these commit nothing.
 
@@ -54,7 +80,7 @@ class PooledSteps:
         store: The memory of its sequences.
     """
 
-    def __init__(self, simulation: Simulation, store: PoolStore) -> None:
+    def __init__(self, simulation: State, store: PoolStore) -> None:
         self._simulation = simulation
         self._store = store
 
@@ -104,7 +130,7 @@ class RangedEvents:
         used: The bytes of a sequence by its length.
     """
 
-    def __init__(self, simulation: Simulation, store: RangeStore, used: UsedBytes) -> None:
+    def __init__(self, simulation: State, store: RangeStore, used: UsedBytes) -> None:
         self._simulation = simulation
         self._store = store
         self._used = used
@@ -446,7 +472,7 @@ class RangedEvents:
         return True
 
 
-def shortcuts_of(simulation: Simulation, used: UsedBytes) -> RangedEvents | PooledSteps | None:
+def shortcuts_of(simulation: State, used: UsedBytes) -> RangedEvents | PooledSteps | None:
     """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
     account, store = simulation.account, simulation.store
     if account.memory is not None or account.retain or simulation.plan.commit_ahead:
