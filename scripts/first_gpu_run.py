@@ -6,7 +6,8 @@
 Each question is a process of its own, as some of them end the context. ``--packages`` installs from a
 folder of wheels, without a network (fill it elsewhere with ``pip download``); ``--here`` uses the Python
 that runs this. ``--stand-in`` runs everything on the stand-in driver of the tests, whose answers say
-nothing about hardware; ``--quick`` does less of what takes long. The whole takes about ten minutes.
+nothing about hardware; ``--quick`` does less of what takes long. The whole takes
+at most ten minutes: what is left then is not answered.
 """
 
 from __future__ import annotations
@@ -24,34 +25,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+#: Of one question, and of all: a device on loan costs.
 TIMEOUT_S: Final = 240
+LIMIT_S: Final = 600
 MIB: Final = 1 << 20
-GIB: Final = 1 << 30
-QUESTIONS: dict[str, Callable[[int, bool], str]] = {}
+QUESTIONS: dict[str, Callable[[Rig], str]] = {}
 
 
-def question(function: Callable[[int, bool], str]) -> Callable[[int, bool], str]:
+def question(function: Callable[[Rig], str]) -> Callable[[Rig], str]:
     QUESTIONS[function.__name__.replace("_", "-")] = function
     return function
 
 
 class Rig:
-    """One device with raw calls: ``code`` is the CUresult of a call, 0 if it succeeded."""
+    """One device with raw calls; its context is made at the first use and stays current."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, *, quick: bool) -> None:
+        self.device, self.quick, self.name = device, quick, f"cuda:{device}"
+
+    def __getattr__(self, name: str) -> Any:
         from vmtool.memory.cuda.context import DeviceContext
         from vmtool.memory.cuda.driver import GRANULARITY_MINIMUM
 
-        self.device = device
-        self.context = DeviceContext(device)
-        self.driver = self.context.driver
-        self.call = self.context.call
-        self.properties = self.driver.allocation_properties(device)
-        self.unit = self.driver.granularity(self.properties, GRANULARITY_MINIMUM)
-        self.access = [self.driver.access(device)]
+        if "context" in vars(self):
+            raise AttributeError(name)
+        self.context = DeviceContext(self.device)
+        driver, self.call = self.context.driver, self.context.call
+        self.properties = driver.allocation_properties(self.device)
+        self.unit = driver.granularity(self.properties, GRANULARITY_MINIMUM)
+        self.access = [driver.access(self.device)]
         self.call("cuCtxPushCurrent", self.context._handle)  # noqa: SLF001 - for the whole process
+        return getattr(self, name)
 
     def code(self, name: str, *arguments: Any) -> int:
+        """Return the CUresult of a call, 0 if it succeeded."""
         from vmtool.memory.cuda.driver import CudaError
 
         try:
@@ -60,68 +67,58 @@ class Rig:
             return error.code
         return 0
 
-    def reserve(self, units: int) -> int:
-        address: int = self.call("cuMemAddressReserve", units * self.unit, 0, 0, 0)
-        return address
+    def told(self, what: str, name: str, *arguments: Any) -> str:
+        code = self.code(name, *arguments)
+        return f"{what}: {'accepted' if code == 0 else f'refused with {code}'}"
 
-    def create(self) -> int:
-        handle: int = self.call("cuMemCreate", self.unit, self.properties, 0)
-        return handle
+    def reserve(self, units: int) -> int:
+        return int(self.call("cuMemAddressReserve", units * self.unit, 0, 0, 0))
+
+    def create(self, units: int = 1) -> int:
+        return int(self.call("cuMemCreate", units * self.unit, self.properties, 0))
 
     def map(self, address: int, handle: int) -> None:
         self.call("cuMemMap", address, self.unit, 0, handle, 0)
         self.call("cuMemSetAccess", address, self.unit, self.access, 1)
 
-    def commit(self, address: int, units: int = 1) -> None:
-        for index in range(units):
-            handle = self.create()
-            self.map(address + index * self.unit, handle)
-            self.call("cuMemRelease", handle)
+    def commit(self, address: int) -> None:
+        handle = self.create()
+        self.map(address, handle)
+        self.call("cuMemRelease", handle)
 
     def free(self) -> int:
-        free: int = self.call("cuMemGetInfo")[0]
-        return free
+        return int(self.call("cuMemGetInfo")[0])
 
-
-def describe(code: int) -> str:
-    return "accepted" if code == 0 else f"refused with {code}"
-
-
-@question
-def facts(device: int, _quick: bool) -> str:
-    from vmtool.machine.nvml import read_nvml
-    from vmtool.memory.cuda import device_info
-
-    info = device_info.device(device)
-    nvml = read_nvml()
-    managed = nvml.device(info.uuid)
-    known = {name: value for name, value in info.attributes.items() if value is not None}
-    return (
-        f"{info.name}, {info.total_bytes / GIB:.1f} GiB, CUDA {info.driver_version}, module "
-        f"{info.module_version or nvml.driver_version}, {info.pci}, {known}; NVML: "
-        f"{nvml.absent or managed}"
-    )
+    def copy(self, what: str, address: int) -> str:
+        copied = self.told(what, "cuMemcpyDtoH", bytearray(8), address, 8)
+        return f"{copied}; {self.told('the context after it', 'cuCtxSynchronize')}"
 
 
 @question
-def context_cost(device: int, _quick: bool) -> str:
+def facts(rig: Rig) -> str:
+    from vmtool.machine.device_facts import read_device_facts
+    from vmtool.memory.cuda.device_info import device
+
+    return str(read_device_facts(device(rig.device)))
+
+
+@question
+def context_cost(rig: Rig) -> str:
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.device_info import device as describe_device
 
-    rig = Rig(device)
-    memory = read_device_memory(describe_device(device))
+    free = rig.free()
+    memory = read_device_memory(rig.context.info)
     how = "measured by NVML" if memory.context_measured else "an estimate"
-    return f"{memory.context_bytes / MIB:.1f} MiB, {how}; {rig.free() / MIB:.0f} MiB free"
+    return f"{memory.context_bytes / MIB:.1f} MiB, {how}; {free / MIB:.0f} MiB free"
 
 
 @question
-def context_free_calls(device: int, _quick: bool) -> str:
+def context_free_calls(rig: Rig) -> str:
     """Whether reserving works before any context was made."""
     from vmtool.memory.cuda import driver
 
     loaded = driver.load()
-    properties = loaded.allocation_properties(device)
-    unit = loaded.granularity(properties, driver.GRANULARITY_MINIMUM)
+    unit = loaded.granularity(loaded.allocation_properties(rig.device), driver.GRANULARITY_MINIMUM)
     with suppress(driver.CudaError):
         address = loaded.call("cuMemAddressReserve", unit, 0, 0, 0)
         loaded.call("cuMemAddressFree", address, unit)
@@ -130,207 +127,177 @@ def context_free_calls(device: int, _quick: bool) -> str:
 
 
 @question
-def fresh_memory(device: int, quick: bool) -> str:
-    rig = Rig(device)
-    tries, dirty = (8 if quick else 256), 0
+def fresh_memory(rig: Rig) -> str:
+    tries, dirty = (8 if rig.quick else 256), 0
+    address, found = rig.reserve(1), bytearray(rig.unit)
     for _ in range(tries):
-        address = rig.reserve(1)
         rig.commit(address)
-        found = bytearray(rig.unit)
         rig.call("cuMemcpyDtoH", found, address, rig.unit)
-        dirty += any(found[::64]) or found != bytes(rig.unit)
+        dirty += found != bytes(rig.unit)
         rig.call("cuMemsetD8", address, 0xA5, rig.unit)
         rig.call("cuCtxSynchronize")
         rig.call("cuMemUnmap", address, rig.unit)
-        rig.call("cuMemAddressFree", address, rig.unit)
     return f"{dirty} of {tries} handles were not zero when fresh"
 
 
 @question
-def bad_copy(device: int, _quick: bool) -> str:
-    rig = Rig(device)
-    address = rig.reserve(1)
-    code = rig.code("cuMemcpyDtoH", bytearray(8), address, 8)
-    after = rig.code("cuCtxSynchronize")
-    return f"a copy from reserved memory: {describe(code)}; the context after it: {describe(after)}"
+def bad_copy(rig: Rig) -> str:
+    return rig.copy("a copy from reserved memory", rig.reserve(1))
 
 
 @question
-def copy_without_access(device: int, _quick: bool) -> str:
-    rig = Rig(device)
+def copy_without_access(rig: Rig) -> str:
     address = rig.reserve(1)
     rig.call("cuMemMap", address, rig.unit, 0, rig.create(), 0)
-    code = rig.code("cuMemcpyDtoH", bytearray(8), address, 8)
-    after = rig.code("cuCtxSynchronize")
-    return f"a copy from a mapping without access: {describe(code)}; after it: {describe(after)}"
+    return rig.copy("a copy from a mapping without access", address)
 
 
 @question
-def free_with_mappings(device: int, _quick: bool) -> str:
-    rig = Rig(device)
+def free_with_mappings(rig: Rig) -> str:
     address = rig.reserve(2)
     rig.commit(address)
     before = rig.free()
-    code = rig.code("cuMemAddressFree", address, 2 * rig.unit)
-    return f"cuMemAddressFree of a range with a mapping: {describe(code)}, {rig.free() - before} bytes freed"
+    words = rig.told("freeing a range with a mapping", "cuMemAddressFree", address, 2 * rig.unit)
+    return f"{words}, {rig.free() - before} bytes freed"
 
 
 @question
-def access_where_nothing_is_mapped(device: int, _quick: bool) -> str:
-    rig = Rig(device)
+def access_where_nothing_is_mapped(rig: Rig) -> str:
+    return rig.told("there", "cuMemGetAccess", rig.access[0].location, rig.reserve(2))
+
+
+@question
+def access_of_a_part(rig: Rig) -> str:
     address = rig.reserve(2)
-    location = rig.access[0].location
-    return f"cuMemGetAccess there: {describe(rig.code('cuMemGetAccess', location, address))}"
+    rig.call("cuMemMap", address, 2 * rig.unit, 0, rig.create(2), 0)
+    return rig.told("on half of a mapping", "cuMemSetAccess", address, rig.unit, rig.access, 1)
 
 
 @question
-def access_of_a_part(device: int, _quick: bool) -> str:
-    rig = Rig(device)
-    address = rig.reserve(2)
-    handle = rig.call("cuMemCreate", 2 * rig.unit, rig.properties, 0)
-    rig.call("cuMemMap", address, 2 * rig.unit, 0, handle, 0)
-    code = rig.code("cuMemSetAccess", address, rig.unit, rig.access, 1)
-    return f"cuMemSetAccess on half of a mapping: {describe(code)}"
-
-
-@question
-def unmap_over_a_hole(device: int, _quick: bool) -> str:
-    rig = Rig(device)
+def unmap_over_a_hole(rig: Rig) -> str:
     address = rig.reserve(3)
     rig.commit(address)
     rig.commit(address + 2 * rig.unit)
-    code = rig.code("cuMemUnmap", address, 3 * rig.unit)
-    return f"cuMemUnmap over a hole: {describe(code)}"
+    return rig.told("over a hole", "cuMemUnmap", address, 3 * rig.unit)
 
 
 @question
-def multiples(device: int, _quick: bool) -> str:
-    rig = Rig(device)
-    found = []
-    for factor in (3, 10):
-        code = rig.code("cuMemCreate", factor * rig.unit, rig.properties, 0)
-        found.append(f"{factor * rig.unit / MIB:g} MiB {describe(code)}")
-    return f"handles of no power of two: {', '.join(found)}"
+def multiples(rig: Rig) -> str:
+    """Whether a handle may have a size that is no power of two."""
+    sizes = [factor * rig.unit for factor in (3, 10)]
+    return "; ".join(
+        rig.told(f"{size / MIB:g} MiB", "cuMemCreate", size, rig.properties, 0) for size in sizes
+    )
 
 
 @question
-def mapping_limit(device: int, quick: bool) -> str:
+def mapping_limit(rig: Rig) -> str:
     """Map one handle over and over: memory does not run out, what the driver notes may."""
-    rig = Rig(device)
-    most, seconds = (2_000, 10) if quick else (600_000, 180)
-    address = rig.reserve(most)
-    handle = rig.create()
-    began = time.monotonic()
-    before = rig.free()
+    most, seconds = (2_000, 10) if rig.quick else (600_000, 180)
+    address, handle = rig.reserve(most), rig.create()
+    began, before = time.monotonic(), rig.free()
     for index in range(most):
         at = address + index * rig.unit
         code = rig.code("cuMemMap", at, rig.unit, 0, handle, 0) or rig.code(
             "cuMemSetAccess", at, rig.unit, rig.access, 1
         )
         if code:
-            return f"mapping {index + 1:,} of one handle: {describe(code)}"
+            return f"mapping {index + 1:,} of one handle was refused with {code}"
         if time.monotonic() - began > seconds:
             break
+    each_us = (time.monotonic() - began) / (index + 1) * 1e6
     used = (before - rig.free()) / (index + 1)
-    rate = (time.monotonic() - began) / (index + 1)
-    return f"none in {index + 1:,} mappings: {rate * 1e6:.1f} us and {used:.0f} bytes of device memory each"
+    return f"none in {index + 1:,} mappings: {each_us:.1f} us, {used:.0f} bytes of the device each"
 
 
 @question
-def handle_overhead(device: int, quick: bool) -> str:
+def handle_overhead(rig: Rig) -> str:
     from vmtool.memory.counters import read_process
 
-    rig = Rig(device)
-    count = min(64 if quick else 2048, rig.free() // 2 // rig.unit)
+    count = min(64 if rig.quick else 2048, rig.free() // 2 // rig.unit)
     before, resident = rig.free(), read_process().resident_bytes or 0
     handles = [rig.create() for _ in range(count)]
     device_bytes = (before - rig.free()) / count - rig.unit
     host_bytes = ((read_process().resident_bytes or 0) - resident) / count
     for handle in handles:
         rig.call("cuMemRelease", handle)
-    back = rig.free() - before
     return (
-        f"{device_bytes:+.0f} bytes of device and {host_bytes:.0f} of host memory a handle beside its "
-        f"own; after release {back:+d} bytes"
+        f"{device_bytes:+.0f} bytes of device and {host_bytes:.0f} of host memory per handle beside "
+        f"its own; after release {rig.free() - before:+d} bytes"
     )
 
 
 @question
-def nvml_counts(device: int, _quick: bool) -> str:
+def nvml_counts(rig: Rig) -> str:
     """Whether NVML's figure of a process has handles that are not mapped."""
     from vmtool.machine.nvml import read_nvml
 
-    rig = Rig(device)
-    uuid = rig.context.info.uuid
-
     def own() -> int | None:
-        managed = read_nvml().device(uuid)
+        managed = read_nvml().device(rig.context.info.uuid)
         return None if managed is None else managed.bytes_of(os.getpid())
 
     before = own()
     if before is None:
         return f"not available: {read_nvml().absent or 'no figure for a process'}"
     handles = [rig.create() for _ in range(16)]
-    created = own() or 0
-    address = rig.reserve(16)
+    created, address = own() or 0, rig.reserve(16)
     for index, handle in enumerate(handles):
         rig.map(address + index * rig.unit, handle)
-    mapped = own() or 0
-    each = 16 * rig.unit
-    return f"of {each} bytes created {created - before}, mapped {mapped - before}"
+    mapped = (own() or 0) - before
+    return f"of {16 * rig.unit} bytes created {created - before}, mapped {mapped}"
 
 
 @question
-def largest_reservation(device: int, _quick: bool) -> str:
+def largest_reservation(rig: Rig) -> str:
     from vmtool.memory import open_device
     from vmtool.probes import limits
 
-    backing = open_device(f"cuda:{device}")
-    found = limits.largest_reservation(backing, tries=24)
+    found = limits.largest_reservation(open_device(rig.name), tries=24)
     return f"{found.works_bytes / (1 << 40):.3f} TiB works; then: {found.error}"
 
 
 @question
-def handle_kinds(device: int, _quick: bool) -> str:
+def handle_kinds(rig: Rig) -> str:
     from vmtool.memory import open_device
     from vmtool.probes.sharing import try_handles
 
-    return "; ".join(
-        f"{each.handle} {'created' if each.created else f'refused ({each.refusal})'}"
-        + (", exported" if each.exported else "")
-        for each in try_handles(open_device(f"cuda:{device}"))
-    )
+    return "; ".join(map(str, try_handles(open_device(rig.name))))
 
 
 @question
-def sharing(device: int, _quick: bool) -> str:
+def sharing(rig: Rig) -> str:
     from vmtool.probes.sharing import share_between_processes
 
-    return str(share_between_processes(device))
+    return str(share_between_processes(rig.device))
 
 
 @question
-def peers(_device: int, _quick: bool) -> str:
+def peers(_rig: Rig) -> str:
     from vmtool.probes.sharing import try_peers
 
     return "; ".join(map(str, try_peers())) or "one device only"
 
 
 @question
-def allocators(device: int, quick: bool) -> str:
+def allocators(rig: Rig) -> str:
     from vmtool.probes.allocators import AllocatorOptions, measure_allocators
 
-    most = 4 * MIB if quick else GIB
-    found = measure_allocators(device, AllocatorOptions(most, 4 * most, 2 if quick else 9))
+    most = 4 * MIB if rig.quick else 1024 * MIB
+    options = AllocatorOptions(most, 4 * most, 2 if rig.quick else 9)
+    found = measure_allocators(rig.device, options)
     calls = next(iter(found.chunks)).calls_ns
-    return f"faster from {found.faster_from_bytes}, knee {found.knee_bytes}, calls {calls} ns"
+    return (
+        f"faster from {found.faster_from_bytes}, growing from {found.grows_faster_from_bytes}, knee "
+        f"{found.knee_bytes}, calls {calls} ns"
+    )
 
 
 @question
-def beside_work(device: int, quick: bool) -> str:
+def beside_work(rig: Rig) -> str:
     from vmtool.probes.beside_work import run_beside_work
 
-    return str(run_beside_work(device, (2 if quick else 64) * MIB, steps=20 if quick else 2000))
+    work, steps = (2, 20) if rig.quick else (64, 2000)
+    return str(run_beside_work(rig.device, work * MIB, steps=steps))
 
 
 def command(*arguments: str) -> str:
@@ -341,22 +308,25 @@ def command(*arguments: str) -> str:
     return f"exit {ran.returncode}: {lines[0] if lines else ''}"
 
 
-@question
-def stress(device: int, quick: bool) -> str:
-    long = ["--cycles", "50"] if quick else ["--cycles", "4000", "--verify", "full"]
-    wanted = ["-m", "vmtool", "stress", "--backing", f"cuda:{device}", "--method", "all", "-q"]
-    return command(*wanted, "--capacity", "64MiB", *long)
+def run_stress(rig: Rig, *options: str) -> str:
+    wanted = ("-m", "vmtool", "stress", "--backing", rig.name, "--capacity", "64MiB", "-q")
+    return command(*wanted, *options)
 
 
 @question
-def inject(device: int, _quick: bool) -> str:
-    wanted = ["-m", "vmtool", "stress", "--backing", f"cuda:{device}", "--cycles", "50", "-q"]
-    return command(*wanted, "--capacity", "64MiB", "--inject", "cuMemCreate:20=214")
+def stress(rig: Rig) -> str:
+    long = ("--cycles", "50") if rig.quick else ("--cycles", "4000", "--verify", "full")
+    return run_stress(rig, "--method", "all", *long)
 
 
 @question
-def tests_marked_gpu(_device: int, quick: bool) -> str:
-    if quick:
+def inject(rig: Rig) -> str:
+    return run_stress(rig, "--cycles", "50", "--inject", "cuMemCreate:20=214")
+
+
+@question
+def tests_marked_gpu(rig: Rig) -> str:
+    if rig.quick:
         return "left out by --quick"
     return command("-m", "pytest", "-q", "-n", "0", "-m", "gpu", "-p", "no:cacheprovider")
 
@@ -389,25 +359,24 @@ def environment(*, stand_in: bool) -> dict[str, str]:
     return found | {"FAKENVML": "on", "FAKECUDA_DEVICES": "2"}
 
 
-def ask(name: str, arguments: argparse.Namespace, env: dict[str, str]) -> str:
+def ask(name: str, arguments: argparse.Namespace, env: dict[str, str], left_s: float) -> str:
     """Return the answer to one question, from a process of its own."""
+    if left_s <= 0:
+        return f"not answered: the {LIMIT_S} s of all questions are over; ask it alone"
+    timeout_s = min(left_s, TIMEOUT_S)
     line = [sys.executable, __file__, "--here", "--ask", name, "--device", str(arguments.device)]
     line += ["--quick"] * arguments.quick
+    pipe = subprocess.PIPE
     child = subprocess.Popen(
-        line,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
     )
     try:
-        out, err = child.communicate(timeout=TIMEOUT_S)
+        out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         child.kill()
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
             child.communicate(timeout=10)
-        return f"not answered: not finished after {TIMEOUT_S} s"
+        return f"not answered: not finished after {timeout_s:.0f} s"
     if child.returncode:
         last = err.strip().splitlines()
         return f"not answered: {last[-1] if last else f'exit {child.returncode}'}"
@@ -418,7 +387,7 @@ def main(given: list[str] | None = None) -> int:
     """Ask every question; exit 1 if one was not answered, 2 if there is no such question."""
     arguments = arguments_of(given)
     if arguments.ask:
-        print(QUESTIONS[arguments.ask](arguments.device, arguments.quick))
+        print(QUESTIONS[arguments.ask](Rig(arguments.device, quick=arguments.quick)))
         return 0
     wanted = arguments.questions or list(QUESTIONS)
     if unknown := [name for name in wanted if name not in QUESTIONS]:
@@ -438,9 +407,9 @@ def main(given: list[str] | None = None) -> int:
     env = environment(stand_in=arguments.stand_in)
     if arguments.stand_in:
         print("the stand-in driver of the tests: nothing here says anything about hardware")
-    unanswered = 0
+    unanswered, ends = 0, time.monotonic() + LIMIT_S
     for name in wanted:
-        answer = ask(name, arguments, env)
+        answer = ask(name, arguments, env, ends - time.monotonic())
         unanswered += answer.startswith("not answered")
         print(f"{name}: {answer}", flush=True)
     return 1 if unanswered else 0

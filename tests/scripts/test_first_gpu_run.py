@@ -36,7 +36,7 @@ def test_every_question_is_answered_in_one_line(run, load):
     assert "nothing here says anything about hardware" in head
     assert [line.partition(":")[0] for line in lines] == list(questions)
     answers = dict(line.split(": ", 1) for line in lines)
-    assert answers["multiples"].endswith("6 MiB accepted, 20 MiB accepted")
+    assert answers["multiples"] == "6 MiB: accepted; 20 MiB: accepted"
     assert "outlives_exporter=True" in answers["sharing"]
     assert answers["stress"].startswith("exit 0")
     assert answers["inject"].startswith("exit 1")
@@ -56,6 +56,14 @@ def test_an_unknown_question_is_wrong_usage(run):
     done = run("speed-of-light")
     assert done.returncode == 2
     assert "bad-copy" in done.stderr
+
+
+def test_the_page_has_a_row_for_each_question_and_no_other(load, pytestconfig):
+    page = (pytestconfig.rootpath / "docs" / "platform-facts.md").read_text(encoding="utf-8")
+    table = page.partition("### Open questions")[2].partition("## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [word for row in rows for word in row.split("`")[1::2]]
+    assert named == list(load("scripts", "first_gpu_run").QUESTIONS)
 
 
 def test_packages_come_from_a_folder_and_from_nowhere_else(load, monkeypatch, tmp_path):
