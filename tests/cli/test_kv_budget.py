@@ -92,8 +92,8 @@ def test_as_many_devices_divide_the_heads(estimate):
 def test_without_a_budget_the_cost_alone_is_told(estimate):
     text = first_paragraph(estimate("llama-3.1-8b --context 8k").stdout)
     assert text == (
-        "llama-3.1-8b: 131,072 B a token (bf16); a sequence of 8,192 tokens takes 1 GiB; 1 GiB holds"
-        " 8,192 tokens of a long one."
+        "llama-3.1-8b: 131,072 B a token (bf16); a sequence of 8,192 tokens takes 1 GiB; each further GiB holds"
+        " 8,192 tokens."
     )
     body = estimate("llama-3.1-8b --json").document
     assert body["budget"] is None

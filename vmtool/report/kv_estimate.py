@@ -155,8 +155,8 @@ def _cost_answer(result: EstimateResult) -> str:
     if sequence.slope_tokens > 1:
         token = f"{sequence.slope_bytes:,} B for every {sequence.slope_tokens:,} tokens"
     return (
-        f"{token} ({_format(result)}); {cost}; 1 GiB holds"
-        f" {count_of(sequence.tokens_per_gib, 'token')} of a long one."
+        f"{token} ({_format(result)}); {cost}; each further GiB holds"
+        f" {count_of(sequence.tokens_per_gib, 'token')}."
     )
 
 
