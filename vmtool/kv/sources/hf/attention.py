@@ -151,8 +151,7 @@ def multi_query(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return K and V where ``multi_query`` (true by default) means one KV head."""
     if not fields.flag("multi_query", default=True):
         return grouped(fields, kind)
-    if fields.optional("kv_heads") not in (None, 1):
-        fields.fail(fields.names["kv_heads"][0], "is not 1, but multi_query means one KV head")
+    fields.raw("num_key_value_heads")  # transformers does not read it then
     return _single_head(fields, "multi_query", kind)
 
 

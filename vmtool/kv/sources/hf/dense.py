@@ -97,7 +97,11 @@ DENSE: dict[str, Family] = {
     ),
     "k2_horizon": Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"})),
     "iquestloopcoder": Family(finish=layers.loopcoder, mha_by_default=True),
-    "doge": Family(mha_by_default=True, harmless=frozenset({"keep_window_size"})),
+    "doge": Family(
+        plan=layer_kinds.window_if_set,
+        mha_by_default=True,
+        harmless=frozenset({"keep_window_size"}),
+    ),
     # Its local layers mask what they keep.
     "gpt_neo": Family(
         mha_by_default=True,
