@@ -24,6 +24,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+assert sys.platform == "linux"  # here, so that mypy skips the rest elsewhere
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
 from vmtool.inspect.processes import open_process

@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+assert sys.platform == "linux"  # here, so that mypy skips the rest elsewhere
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
 MIB = 1 << 20

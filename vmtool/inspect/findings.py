@@ -34,6 +34,8 @@ _NAMES: Final = {
     "RLIMIT_NPROC": "task-limit",
     "vm.max_map_count": "area-limit",
     "CommitLimit": "commit-limit",
+    "system commit limit": "commit-limit",
+    "ProcessMemoryLimit": "job-limit",
     "pids.max": "task-limit",
 }
 _ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRating.NOTE: 2}

@@ -6,6 +6,7 @@ nothing about the areas of another one.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -68,24 +69,27 @@ class PortableProcess:
         )
 
     def areas(self) -> Detail | None:
-        return self.areas_with_residency()
+        return self._areas(residency=False)
 
     def count_areas(self) -> int | None:
         detail = self.areas()
         return None if detail is None else len(detail.areas)
 
     def areas_with_residency(self, *, nodes: bool = False) -> Detail | None:  # noqa: ARG002
+        return self._areas(residency=True)
+
+    def _areas(self, *, residency: bool) -> Detail | None:
         if sys.platform == "win32":
             from vmtool.inspect.windows import read_areas
 
             began = time.monotonic_ns()
             try:
-                found = read_areas(self.pid)
+                found, complete = read_areas(self.pid, residency=residency)
             except OSError as error:
                 self._deny("reservations", error)
                 return None
             ended = time.monotonic_ns()
-            return Detail(tuple(found), ended - began, ended, complete=False)
+            return Detail(tuple(found), ended - began, ended, complete)
         else:
             reason = "not available on macOS; vmmap(1) shows them to the owner of the process"
             self.unavailable.setdefault(
@@ -110,11 +114,27 @@ class PortableProcess:
 
     def limits(
         self,
-        counters: Sample,  # noqa: ARG002
+        counters: Sample,
         group: ControlGroupUse | None,  # noqa: ARG002
         detail: Detail | None,  # noqa: ARG002
     ) -> tuple[LimitUse, ...]:
-        return ()
+        if sys.platform != "win32":
+            return ()
+        else:
+            from vmtool.inspect.windows import read_limits
+
+            try:
+                own_job = self._process.ppid() == os.getpid()
+                found, hidden = read_limits(self.pid, counters, own_job=own_job)
+            except (OSError, psutil.Error) as error:
+                self._deny("limits", error)
+                return ()
+            if hidden:
+                reason = (
+                    "it is in a job object, whose limits Windows shows to its own processes only"
+                )
+                self.unavailable["job limits"] = Unavailable("job limits", "platform", reason)
+            return tuple(found)
 
     def identity(self) -> ProcessIdentity:
         try:

@@ -96,12 +96,19 @@ def _areas(values: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _commit(values: Mapping[str, object]) -> tuple[str, str]:
+    words = f"{shown_size(values['used'])} of the commit limit of {shown_size(values['soft'])} is charged"
+    if values["limit"] != "CommitLimit":
+        return (
+            f"{words} by all processes; Windows refuses more with 1455 while RAM is free",
+            "enlarge the page file, or commit less",
+        )
+    return f"{words} (vm.overcommit_memory=2)", "add swap, or raise vm.overcommit_ratio"
+
+
+def _job(values: Mapping[str, object]) -> tuple[str, str]:
     return (
-        (
-            f"{shown_size(values['used'])} of the commit limit of {shown_size(values['soft'])} is charged "
-            "(vm.overcommit_memory=2)"
-        ),
-        "add swap, or raise vm.overcommit_ratio",
+        _limit_words(values, "of commit charge", "bytes"),
+        "raise the memory limit of the job object, which the container or the launcher made",
     )
 
 
@@ -219,6 +226,7 @@ _SENTENCES: Final = {
     "task-limit": _tasks,
     "area-limit": _areas,
     "commit-limit": _commit,
+    "job-limit": _job,
     "group-limit": _group_limit,
     "group-high": _group_high,
     "group-oom-kills": _group_kills,

@@ -186,7 +186,7 @@ def read_range(start: int, end: int) -> Counters:
         if region.committed and not region.image:
             charge += size
         if region.committed:
-            present = _count_resident(region.start, region.end)
+            present = count_resident(region.start, region.end)
             known = known and present is not None
             resident += present or 0
     return Counters(space, charge, resident if known else None, len(allocations))
@@ -267,8 +267,8 @@ def read_regions(start: int, end: int, process: int = _PROCESS) -> Iterator[Regi
         at = after
 
 
-def _count_resident(start: int, end: int) -> int | None:
-    """Return how many bytes of a committed span are in the working set."""
+def count_resident(start: int, end: int, process: int = _PROCESS) -> int | None:
+    """Return how many bytes of a committed span of a process are in its working set."""
     page, present = mmap.PAGESIZE, 0
     while start < end:
         stop = min(end, start + _PAGES_A_CALL * page)
@@ -276,7 +276,7 @@ def _count_resident(start: int, end: int) -> int | None:
         entries = array("Q", bytes((stop - start) // page * 16))
         entries[0::2] = array("Q", range(start, stop, page))
         address, length = entries.buffer_info()
-        if not _working_set(_PROCESS, address, length * entries.itemsize):
+        if not _working_set(process, address, length * entries.itemsize):
             return None
         present += sum(attributes & _VALID for attributes in entries[1::2])
         start = stop
