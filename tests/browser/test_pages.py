@@ -1,24 +1,23 @@
 """The pages in a real browser: what it makes of them, on a phone and on a wide screen."""
 
-import html.parser
 import re
 import shutil
 import struct
 import subprocess
 import zlib
 from dataclasses import replace
+from functools import cache
+from html import escape
+from html.parser import HTMLParser
 
 import pytest
-from stored_runs import MACHINE, eventful, gaussian, method, run, several
+from made_pages import NAMES, estimate, page_of
+from stored_runs import eventful
 
-from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
 from vmtool.compare.stored import StoredRun, set_of
-from vmtool.kv import estimate as kv
-from vmtool.kv import sources
 from vmtool.kv.packing import POLICIES
 from vmtool.report.compare_page import to_html
-from vmtool.report.kv_page import to_html as kv_page
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import Outcome
@@ -112,7 +111,7 @@ class Pixels:
         return tuple(self.rows[y][start : start + 3])
 
 
-class Dom(html.parser.HTMLParser):
+class Dom(HTMLParser):
     """What the browser's DOM holds: elements, their attributes, and the text outside of styles."""
 
     def __init__(self, text):
@@ -140,69 +139,25 @@ class Dom(html.parser.HTMLParser):
         )
 
 
-def latencies(seed, *, slower=1.0):
-    return {
-        "commit": gaussian(seed, 180_000 * slower, 12_000),
-        "touch": gaussian(seed + 1, 400_000, 12_000),
-        "release": gaussian(seed + 2, 90_000, 12_000),
-    }
+@pytest.fixture(scope="session")
+def page_named(tmp_path_factory):
+    """The page of a command by its name, made once."""
+    return cache(lambda name: page_of(name, tmp_path_factory.mktemp("page")))
 
 
-@pytest.fixture(scope="module")
-def run_page():
-    result = run(method("fixed", **latencies(1)), method("protect", **latencies(4)))
-    return stress_page(result, command=["vmtool", "stress"], version="1.0")
+@pytest.fixture
+def run_page(page_named):
+    return page_named("stress")
 
 
-@pytest.fixture(scope="module")
-def comparison_page():
-    before = several(5)
-    after = several(5, seed=2, factor=1.4, machine=MACHINE | {"page_bytes": 16384})
-    gates = [parse_change("commit.median>+20%"), parse_change("touch.p50>+90%")]
-    return to_html(before, after, compare(before, after, fail_on=gates), ["vmtool", "compare"])
+@pytest.fixture
+def comparison_page(page_named):
+    return page_named("compare")
 
 
-@pytest.fixture(scope="module")
-def estimate_page():
-    model = sources.load("qwen3.5-27b")
-    question = kv.Question(
-        model,
-        kv.choose_formats(model.dtype, key=None, value=None),
-        kv.why_format(model, None, None),
-        budget=kv.Budget(80 << 30, _HOSTILE, 20 << 30, 0, "as given"),
-        context=32_768,
-    )
-    result = kv.answer_question(question, policies=POLICIES, explain=True)
-    return kv_page(result, ["vmtool", "kv-estimate", _HOSTILE])
-
-
-# A page that is wider than the screen is scrolled sideways; the browser tells in the title, by a
-# script that the page's own policy would refuse: so the policy is taken out for this test alone.
-_MEASURE = (
-    "<script>document.title = [document.documentElement.scrollWidth, innerWidth].join()</script>"
-)
-
-
-@pytest.mark.parametrize("page", ["run_page", "comparison_page", "estimate_page"])
-def test_a_phone_shows_the_page_without_scrolling_sideways(browse, request, page):
-    text = request.getfixturevalue(page)
-    measured = re.sub(r'<meta http-equiv="[^>]*>', "", text).replace(
-        "</body>", f"{_MEASURE}</body>"
-    )
-    # Headless Chromium's window has a least width of 500; a frame has none.
-    frame = measured.replace("&", "&amp;").replace('"', "&quot;")
-    outer = (
-        f'<iframe srcdoc="{frame}" style="width:390px;height:800px;border:0" '
-        'onload="document.title=this.contentDocument.title"></iframe>'
-    )
-    dom = browse(outer)
-    needed, offered = map(int, re.search(r"<title>(\d+),(\d+)</title>", dom).groups())
-    assert offered == 390
-    assert needed <= offered
-
-
-# Each text of a chart against the chart's own box and against the chart's other texts.
-_TEXTS = """<script>
+# How wide a page is against its window, each text of a chart against the chart's box and the other
+# texts. The page's own policy would refuse the script: so the policy is taken out for this test alone.
+_MEASURE = """<script>
 let outside = 0, overlapping = 0;
 for (const svg of document.querySelectorAll("svg")) {
   const box = svg.getBoundingClientRect();
@@ -217,16 +172,28 @@ for (const svg of document.querySelectorAll("svg")) {
     }
   });
 }
-document.title = [outside, overlapping].join();
+const wider = document.documentElement.scrollWidth > innerWidth;
+document.title = [innerWidth, wider, outside, overlapping].join();
 </script>"""
 
 
-@pytest.mark.parametrize("page", ["run_page", "comparison_page", "estimate_page"])
-def test_no_text_of_a_chart_overlaps_another_or_leaves_its_box(browse, request, page):
-    text = request.getfixturevalue(page)
-    measured = re.sub(r'<meta http-equiv="[^>]*>', "", text).replace("</body>", f"{_TEXTS}</body>")
-    dom = browse(measured)
-    assert re.search(r"<title>(\d+),(\d+)</title>", dom).groups() == ("0", "0")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_scrolls_sideways_and_no_text_of_a_chart_overlaps_or_leaves_it(
+    browse, page_named, width
+):
+    # Headless Chromium's window has a least width of 500; a frame has none. One start for all pages.
+    frames = ""
+    for name in NAMES:
+        # What is folded has no boxes.
+        page = page_named(name).replace("<details>", "<details open>")
+        page = re.sub(r'<meta http-equiv="[^>]*>', "", page)
+        page = page.replace("</body>", f"{_MEASURE}</body>")
+        frames += (
+            f'<iframe srcdoc="{escape(page)}" style="width:{width}px;height:800px;border:0" '
+            f"onload=\"document.title+='{name} '+this.contentDocument.title+';'\"></iframe>"
+        )
+    found = re.search("<title>(.*?)</title>", browse(frames))[1].split(";")
+    assert sorted(found) == sorted(["", *(f"{name} {width},false,0,0" for name in NAMES)])
 
 
 def test_the_page_of_a_run_shows_checks_histograms_and_all_four_counters(browse, run_page):
@@ -252,18 +219,43 @@ def test_the_page_of_a_comparison_shows_changes_intervals_and_gates(browse, comp
     assert "slower: the whole cycle of fixed +" in dom.text
     assert "✗ --fail-on commit.median>+20%" in dom.text
     assert "✓ --fail-on touch.p50>+90%" in dom.text
-    assert "page size in bytes" in dom.text
+    assert "page size" in dom.text
 
 
-def test_the_page_of_an_estimate_shows_the_answer_the_packing_and_the_figures(
-    browse, estimate_page
-):
-    dom = Dom(browse(estimate_page))
+def test_the_page_of_an_estimate_shows_the_answer_the_packing_and_the_figures(browse):
+    dom = Dom(browse(estimate(_HOSTILE)))
     assert dom.count("p", "state") == 1
     assert dom.count("rect", "first") == dom.count("rect", "second") == len(POLICIES)
     assert dom.count("img") == dom.count("script") == 0
     for text in ("60 GiB of KV memory, after 20 GiB of weights, holds", "token-major", "linear_"):
         assert text in dom.text
+
+
+_STREAM = re.compile(rb"stream\r?\n")
+_SIZE = re.compile(rb"/F\d+ ([\d.]+) Tf")
+#: Of headings in print, in pixels: 14, 11 and 9.5 points.
+_HEADINGS = {round(points * 4 / 3, 1) for points in (14, 11, 9.5)}
+
+
+def text_sizes(pdf):
+    """For each page of *pdf* the sizes of its text, in the order of the document."""
+    for found in _STREAM.finditer(pdf):
+        try:
+            content = zlib.decompressobj().decompress(pdf[found.end() :])
+        except zlib.error:
+            continue
+        if b">>BDC" in content:
+            yield [round(float(size), 1) for size in _SIZE.findall(content)]
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_print_takes_two_pages_and_leaves_no_heading_at_a_foot(load, page_named, page, tmp_path):
+    file = tmp_path / "page.pdf"
+    load(page_named(page), f"--print-to-pdf={file}", "--no-pdf-header-footer")
+    pages = list(text_sizes(file.read_bytes()))
+    assert 1 <= len(pages) <= 2
+    assert pages[0][0] == max(_HEADINGS)
+    assert not {sizes[-1] for sizes in pages} & _HEADINGS
 
 
 def test_a_dark_screen_gets_a_dark_page(corner, run_page):
@@ -286,7 +278,7 @@ def test_a_hostile_result_stays_text(browse):
     other = replace(stored, result=replace(result, machine={}))
     sides = set_of(_HOSTILE, [stored]), set_of(_HOSTILE, [other])
     pages = [
-        stress_page(result, command=[_HOSTILE], version=_HOSTILE),
+        stress_page(result, command=[_HOSTILE]),
         to_html(*sides, compare(*sides), [_HOSTILE]),
     ]
     for page in pages:

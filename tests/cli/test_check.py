@@ -53,7 +53,7 @@ def test_it_commits_no_more_than_it_says(result):
 def test_the_reports_say_the_same(result):
     text = "\n".join(printed(lambda console: to_text(result, console), 240))
     markdown = to_markdown(result)
-    page = to_html(result, command=["vmtool", "check"], version="x")
+    page = to_html(result, command=["vmtool", "check"])
 
     assert "best method" in text
     assert "do this:" in text

@@ -6,7 +6,6 @@ import os
 
 import click
 
-from vmtool import __version__
 from vmtool.cli.options import Command, all_backings_option, html_option, output_options
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import host_option, measure_room
@@ -71,7 +70,7 @@ def command(
             progress=lambda what, done, total: show(lambda: f"{done + 1} of {total}: {what}"),
         )
     output.emit(result, lambda console: to_text(result, console), lambda: to_markdown(result))
-    output.save(html, lambda: to_html(result, command=command_line(), version=__version__))
+    output.save(html, lambda: to_html(result, command=command_line()))
     if not result.complete:
         output.notice("interrupted; everything is released, the check is partial")
         return ExitCode.INTERRUPTED

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool import __version__
 from vmtool.cli.options import (
     COUNT,
     SIZE,
@@ -120,7 +119,7 @@ def command(
             progress=lambda done, total: show(lambda: line(done, total)),
         )
     output.emit(result, lambda console: to_text(result, console))
-    output.save(html, lambda: to_html(result, command=command_line(), version=__version__))
+    output.save(html, lambda: to_html(result, command=command_line()))
     if not result.complete:
         output.notice("interrupted; everything is released, the matrix is partial")
         return ExitCode.INTERRUPTED

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vmtool import __version__
 from vmtool.cli.options import Command, backing_options, output_options
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import (
@@ -163,7 +162,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
     def page() -> str:
         from vmtool.report.stress_page import to_html
 
-        return to_html(result, command=command_line(), version=__version__)
+        return to_html(result, command=command_line())
 
     def table() -> str:
         from vmtool.report.stress import to_csv

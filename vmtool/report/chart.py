@@ -105,7 +105,7 @@ def histogram_chart(
     return frame.draw(
         label,
         shapes,
-        [(x(ns), format_duration(ns)) for ns in _round_values(2**low, 2**high)],
+        [(x(ns), _tick(ns, ns)) for ns in _round_values(2**low, 2**high)],
         [(frame.y(tick / 100 / most), f"{tick:g} %") for tick in ticks],
     )
 
@@ -155,7 +155,7 @@ def timeline_chart(
     return frame.draw(
         label,
         shapes,
-        [(x(first + round(at)), format_duration(at)) for at in _steps(0, last - first, 4)],
+        [(x(first + round(at)), _tick(at, last - first)) for at in _steps(0, last - first, 4)],
         [(y(level), show(level)) for level in levels],
         zero=y(0),
     )
@@ -244,6 +244,16 @@ class _Frame:
 def _room(texts: Iterable[str]) -> float:
     """Return how wide the vertical axis of *texts* is."""
     return max((len(text) for text in texts), default=0) * _CHARACTER + 8
+
+
+def _tick(ns: float, most: float) -> str:
+    """Return a round duration on an axis whose ticks have the unit of *most*."""
+    unit, factor = next(
+        (unit, factor)
+        for unit, factor in (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
+        if most >= factor or factor == 1
+    )
+    return f"{ns / factor:,.6g} {unit}"
 
 
 def _steps(low: float, high: float, most: int, *, binary: bool = False) -> list[float]:

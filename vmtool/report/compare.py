@@ -8,6 +8,7 @@ from rich.text import Text
 
 from vmtool.compare.runs import DETECTED_CHANGE
 from vmtool.compare.shift import RUNS_NEEDED
+from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
 from vmtool.results.check import NOT_PROVEN, CheckOutcome
 from vmtool.results.compare import Direction
@@ -145,7 +146,7 @@ def side_text(name: str, side: ComparedSet) -> str:
     parts = [runs if files == 1 else f"{runs} of {files} results"]
     starts = sorted(file.started for file in side.files if file.started)
     if starts:
-        first, last = _moment(starts[0]), _moment(starts[-1])
+        first, last = moment(starts[0]), moment(starts[-1])
         parts.append(first if first == last else f"{first} to {last}")
     for what, values in (
         ("host", {file.host for file in side.files if file.host}),
@@ -155,10 +156,6 @@ def side_text(name: str, side: ComparedSet) -> str:
         if values:
             parts.append(f"{what} {', '.join(sorted(values))}")
     return f"{name}: {side.path} ({'; '.join(parts)})"
-
-
-def _moment(started: str) -> str:
-    return started.replace("T", " ").replace("Z", " UTC")
 
 
 def methods_of(result: CompareResult) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.compare.runs import APART_NS
-from vmtool.documents import encode
 from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.report.compare import (
     change_text,
@@ -22,22 +21,20 @@ from vmtool.report.compare import (
     side_text,
     warnings_of,
 )
+from vmtool.report.machine import machine_words, moment
 from vmtool.report.page import (
     Markup,
     check,
     checks,
     details,
-    download,
     figure,
-    glossary,
     grid,
     join,
-    page,
+    report,
     section,
     table,
     tag,
 )
-from vmtool.results import document_of
 from vmtool.results.check import CheckOutcome
 from vmtool.results.compare import Direction
 from vmtool.stats import merged
@@ -63,30 +60,37 @@ def to_html(before: RunSet, after: RunSet, result: CompareResult, command: Seque
         result: What was found.
         command: The command line that made it.
     """
-    document = encode(result, document_of(result).head(list(command)))
-    return page(
-        f"vmtool compare: {result.before.path} and {result.after.path}",
-        tag("h1", "vmtool compare"),
-        tag("p", headline(result), class_=f"state {_headline_style(result)}"),
+    machines = [side.files[0].result.machine for side in (before, after)]
+    words = list(dict.fromkeys(map(machine_words, machines)))
+    started = [file.started for side in (before, after) for file in side.files if file.started]
+    dates = (
+        [" to ".join(dict.fromkeys(map(moment, (min(started), max(started)))))] if started else []
+    )
+    return report(
+        result,
+        "compare",
+        headline(result),
         tag("p", side_text("before", result.before), class_="key first"),
         tag("p", side_text("after", result.after), class_="key second"),
         section("Checks", _checks(result)),
         section("Warnings", checks(_warnings(result))),
         section("Changes", *_changes(result)),
-        section("Latency", grid(list(_histograms(before, after, result)))),
+        _latency(before, after, result),
         section("Machines differ", _differences(result.machine)),
         section("Settings differ", _differences(result.settings)),
-        details("How to read this", *map(_paragraph, _reading(result))),
-        glossary(),
-        download("vmtool-compare.json", document),
+        command=command,
+        good=_is_good(result),
+        title=[f"{result.before.path} and {result.after.path}", *dates],
+        place=[*dates, " and ".join(filter(None, words))],
+        reading=_reading(result),
     )
 
 
-def _headline_style(result: CompareResult) -> str:
+def _is_good(result: CompareResult) -> bool | None:
     found = {change.direction for change in result.changes if change.phase == "cycle"}
-    if Direction.SLOWER in found:
-        return "bad"
-    return "good" if Direction.FASTER in found else ""
+    if Direction.SLOWER in found or not result.passed:
+        return False
+    return True if Direction.FASTER in found else None
 
 
 def _warnings(result: CompareResult) -> list[Markup]:
@@ -109,7 +113,7 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         *("", "before", "after", "change", f"{percent(result.confidence)} interval"),
         *("runs vary by", "verdict"),
     )
-    rows = [
+    bars = [
         RatioRow(
             name=f"{change.phase} {change.statistic}"
             + (f", {method_text(change)}" if len(methods_of(result)) > 1 else ""),
@@ -123,13 +127,19 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         for change in result.changes
     ]
     label = "Change of each figure, after by before; the band is what counts as unchanged"
-    yield figure(label, ratio_chart(label, rows, result.threshold))
+    yield figure(label, ratio_chart(label, bars, result.threshold))
+    many = len(methods_of(result)) > 1
+    if many:
+        whole = [change for change in result.changes if change.phase == "cycle"]
+        rows = [(method_text(change), *_row(change)[1:]) for change in whole]
+        yield table(("cycle median", *headings[1:]), rows)
     for name in methods_of(result):
         changes = [change for change in result.changes if method_text(change) == name]
-        yield join(tag("h3", name), table(headings, map(_row, changes)))
-        for rate in result.rates:
-            if method_text(rate) == name:
-                yield tag("p", rate_text(rate), class_="soft")
+        rates = (
+            tag("p", rate_text(r), class_="soft") for r in result.rates if method_text(r) == name
+        )
+        parts = (table(headings, map(_row, changes)), *rates)
+        yield details(name, *parts) if many else join(tag("h3", name), *parts)
     for line in footnotes(result):
         yield tag("p", line, class_="soft")
 
@@ -144,6 +154,13 @@ def _row(change: Change) -> tuple[str, ...]:
         "" if change.variation is None else percent(round(change.variation, 3)),
         tag("span", change.direction.value, class_=_STYLES.get(change.direction, "soft")),
     )
+
+
+def _latency(before: RunSet, after: RunSet, result: CompareResult) -> Markup:
+    """Return the histograms, folded where several methods have some."""
+    charts = grid(list(_histograms(before, after, result)))
+    many = len(methods_of(result)) > 1
+    return details("Latency", charts) if many and charts else section("Latency", charts)
 
 
 def _histograms(before: RunSet, after: RunSet, result: CompareResult) -> Iterator[Markup]:
@@ -193,7 +210,3 @@ def _reading(result: CompareResult) -> Iterator[str]:
         "The histograms show all samples of both sides, each as a share of its own. Two peaks"
         " mean that something changed meanwhile: other work, another processor, other pages."
     )
-
-
-def _paragraph(text: str) -> Markup:
-    return tag("p", text)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import encode
 from vmtool.kv.estimate_result import ComparisonResult, EstimateResult, SweepResult
 from vmtool.report.chart import WIDTH
 from vmtool.report.kv_comparison import compare_title, measured, sweep_title
@@ -22,17 +22,14 @@ from vmtool.report.kv_estimate import (
 from vmtool.report.page import (
     Markup,
     details,
-    download,
     facts,
     figure,
-    glossary,
     grid,
-    page,
+    report,
     section,
     table,
     tag,
 )
-from vmtool.results import document_of
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -84,16 +81,26 @@ def to_html(result: PageResult, command: Sequence[str]) -> str:
             ),
         ]
         good = None
-    style = {True: "state good", False: "state bad", None: "state"}[good]
-    return page(
-        f"vmtool kv-estimate: {verdict[:80]}",
-        tag("h1", "vmtool kv-estimate"),
-        tag("p", verdict, class_=style),
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return report(
+        result,
+        "kv-estimate",
+        verdict,
         *body,
-        tag("p", "Made by ", tag("code", " ".join(command)), class_="soft"),
-        glossary(),
-        download("vmtool-kv-estimate.json", encode(result, document_of(result).head([*command]))),
+        command=command,
+        good=good,
+        title=[verdict[:80], made],
+        place=[made, "calculated, without memory"],
+        reading=_READING.split("\n\n"),
     )
+
+
+_READING: Final = """\
+A sequence takes bytes for each token that a layer keeps, and a fixed number for the states of others. Committed
+is what is taken in whole granules; what no token uses of it is wasted.
+
+The longest sequence is what fits alone; the sequences are as many of the given length as fit at once.
+"""
 
 
 def _estimate(result: EstimateResult) -> Iterator[Markup]:

@@ -12,6 +12,7 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from vmtool.machine.conditions import Conditions
     from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts, MemoryPressure
 
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}
@@ -59,6 +60,63 @@ def system_name(facts: MachineFacts) -> str:
     """Return the system and its version; figures of Wine are not figures of Windows."""
     words = f"{facts.system.os} {facts.system.kernel}"
     return f"{words}, not Windows" if facts.system.os == "Wine" else words
+
+
+def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> str:
+    """Return when and where a result was measured, and what else went on, in one line."""
+    system = machine.get("system", {})
+    parts = [moment(conditions.started)]
+    if conditions.host:
+        parts.append(conditions.host)
+    if system:
+        parts.append(f"{system.get('os')} {system.get('kernel')}")
+    if conditions.load_average is not None:
+        parts.append(f"load {conditions.load_average[0]:.1f}")
+    if conditions.idle_share is not None:
+        parts.append(f"{conditions.idle_share:.0%} idle")
+    if conditions.cpu_governor is not None:
+        parts.append(f"governor {conditions.cpu_governor}")
+    text = ", ".join(parts)
+    return f"{label}: {text}" if label else text
+
+
+def machine_words(machine: Mapping[str, Any]) -> str:
+    """Return what a machine is in a few words, from the facts in a document."""
+    # A file may hold facts of any shape.
+    found = (machine.get(key) for key in ("system", "memory", "device"))
+    system, memory, device = (part if isinstance(part, dict) else {} for part in found)
+    parts = []
+    if system.get("cpu_model"):
+        parts.append(str(system["cpu_model"]))
+    if system.get("cpus"):
+        parts.append(f"{system['cpus']} processor{'' if system['cpus'] == 1 else 's'}")
+    if isinstance(memory.get("total_bytes"), int):
+        parts.append(f"{format_size(memory['total_bytes'])} of RAM")
+    if device.get("name"):
+        parts.append(str(device["name"]))
+    if system.get("os"):
+        parts.append(f"{system['os']} {system.get('kernel') or ''}".strip())
+    return ", ".join(parts)
+
+
+def moment(started: str) -> str:
+    """Return a time of a document as people write it."""
+    return started.replace("T", " ").replace("Z", " UTC")
+
+
+def page_place(conditions: Conditions | None, machine: Mapping[str, Any]) -> list[str]:
+    """Return when and where a result was measured, for the head of its page."""
+    words = machine_words(machine)
+    if conditions is None:
+        return [words] if words else []
+    parts = [moment(conditions.started), conditions.host, words]
+    if conditions.load_average is not None:
+        parts.append(f"load {conditions.load_average[0]:.1f}")
+    if conditions.idle_share is not None:
+        parts.append(f"{conditions.idle_share:.0%} idle")
+    if conditions.cpu_governor is not None:
+        parts.append(f"governor {conditions.cpu_governor}")
+    return [part for part in parts if part]
 
 
 def machine_rows(facts: MachineFacts) -> RenderableType:

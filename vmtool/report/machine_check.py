@@ -14,7 +14,8 @@ from vmtool.report.checks import (
     recommendation_text,
     summarize,
 )
-from vmtool.report.page import Markup, facts, join, page, section, tag
+from vmtool.report.machine import moment, page_place
+from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.table import backing_label, pairs, paragraph
 from vmtool.results.check import CheckOutcome
 from vmtool.units import format_duration, format_size
@@ -168,39 +169,46 @@ def _cell(value: object) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def to_html(result: MachineCheckResult, *, command: Sequence[str], version: str) -> str:
-    """Return the page of *result*.
+_READING: Final = """\
+A cycle commits one granule, touches it and releases it again. It takes the medians of these three together. The
+best method is the cheapest, unless one that promises more costs at most 5 % more or is not clearly apart.
 
-    Args:
-        result: What was found.
-        command: The command line that made it.
-        version: The version of vmtool that made it.
-    """
+The cost per GiB shows what the granule changes: small ones need more calls for the same memory.
+
+A leak is a counter that goes on growing with the cycles, by more than an interpreter takes while it warms up. A
+check that was not done is never counted as passed.
+"""
+
+
+def to_html(result: MachineCheckResult, *, command: Sequence[str]) -> str:
+    """Return the page of *result*, which *command* made."""
     steps = [tag("li", step) for step in advice(result)]
-    state = "good" if result.passed else "bad"
-    started = "" if result.conditions is None else result.conditions.started
-    return page(
-        "vmtool check",
-        tag("h1", "vmtool check"),
-        tag("p", f"{started} {' '.join(command)}".strip(), class_="soft"),
-        tag("p", answer(result), class_=f"state {state}"),
-        section("Do this", tag("ul", *steps)) if steps else Markup(""),
-        section(
-            "This machine",
-            facts((f.rating.value, f"{f.message}. {f.remedy or ''}") for f in _shown(result)),
-        ),
+    conditions = result.conditions
+    return report(
+        result,
+        "check",
+        answer(result),
+        section("Do this", tag("ul", *steps)) if steps else "",
         *(
             section(
                 backing_label(each.backing, each.device), facts(memory_rows(each, _system(result)))
             )
             for each in result.memory
         ),
+        section(
+            "This machine",
+            facts((f.rating.value, f"{f.message}. {f.remedy or ''}") for f in _shown(result)),
+        ),
         section("All checks", join(*(_memory_checks(each) for each in result.memory))),
-        tag("p", f"made by vmtool {version}", class_="soft"),
+        command=command,
+        good=result.passed,
+        title=[] if conditions is None else [conditions.host, moment(conditions.started)],
+        place=page_place(conditions, result.machine),
+        reading=_READING.split("\n\n"),
     )
 
 
-def _memory_checks(memory: MemoryCheck) -> Markup:
+def _memory_checks(memory: MemoryCheck) -> str:
     return facts((check.name, f"{check.word}: {describe(check)}") for check in memory.checks)
 
 

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from vmtool.documents import encode
 from vmtool.report.checks import method_option_words, reasons
-from vmtool.report.machine import device_words
-from vmtool.report.page import details, download, facts, flat, glossary, page, section, tag
+from vmtool.report.machine import device_words, moment, page_place
+from vmtool.report.page import details, facts, flat, report, section
 from vmtool.report.page import table as html_table
-from vmtool.report.stress import conditions_line
 from vmtool.report.table import paragraph, table
-from vmtool.results import document_of
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -69,30 +66,24 @@ def answer(result: MatrixResult) -> str:
     return "; ".join([text, *reasons(best.method, best.fastest, best.reason, system)])
 
 
-def to_html(result: MatrixResult, *, command: Sequence[str], version: str) -> str:
-    """Return the page of *result*.
-
-    Args:
-        result: What was found.
-        command: The command line that made it.
-        version: The version of vmtool that made it.
-    """
-    conditions = result.conditions
-    where = None
+def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
+    """Return the page of *result*, which *command* made."""
+    conditions, label = result.conditions, result.settings.label
+    title = [label]
     if conditions is not None:
-        where = conditions_line(conditions, result.settings.label, result.machine)
-    return page(
-        f"vmtool matrix: {where}" if where else "vmtool matrix",
-        tag("h1", "vmtool matrix"),
-        tag("p", answer(result), class_=f"state {'good' if result.passed else 'bad'}"),
-        tag("p", where, class_="soft") if where else "",
+        title += [conditions.host, moment(conditions.started)]
+    return report(
+        result,
+        "matrix",
+        answer(result),
         section("Granules", html_table(*_granule_rows(result))),
         section("One cycle of every cell", html_table(*_cell_rows(result))),
-        details("How to read this", tag("p", _reading(result))),
         details("Machine", facts(flat("", result.machine))),
-        glossary(),
-        download("vmtool-matrix.json", encode(result, document_of(result).head(list(command)))),
-        tag("p", tag("code", " ".join(command)), f", made by vmtool {version}", class_="soft"),
+        command=command,
+        good=result.passed,
+        title=title,
+        place=[*filter(None, [label]), *page_place(conditions, result.machine)],
+        reading=[_reading(result)],
     )
 
 

@@ -8,6 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from vmtool import __version__
+from vmtool.documents import encode
+from vmtool.results import document_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -88,6 +92,46 @@ def page(title: str, *body: str) -> str:
         tag("style", Markup(style)),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', *body), lang='en')}\n"
+
+
+def report(
+    result: object,
+    name: str,
+    verdict: str,
+    *body: str,
+    command: Sequence[str],
+    good: bool | None,
+    title: Sequence[str | None],
+    place: Sequence[str],
+    reading: Iterable[str],
+) -> str:
+    """Return the page of a result: when and where, the verdict, the rest, and the document itself.
+
+    Args:
+        result: What ``vmtool.results`` describes.
+        name: The command, such as ``stress``.
+        verdict: The answer in one sentence, a number in it.
+        body: Sections.
+        command: The command line that made it.
+        good: How the verdict looks; ``None`` is neither good nor bad.
+        title: What tells it from other pages of the command, such as the machine and the date.
+        place: The date and the machine, in words.
+        reading: Paragraphs on how to read it.
+    """
+    document = encode(result, document_of(result).head(list(command)))
+    about = ", ".join(filter(None, title))
+    style = {True: "state good", False: "state bad", None: "state"}[good]
+    return page(
+        f"vmtool {name}: {about}" if about else f"vmtool {name}",
+        tag("h1", f"vmtool {name}"),
+        tag("p", ", ".join(place), class_="soft"),
+        tag("p", verdict, class_=style),
+        *body,
+        details("How to read this", *(tag("p", text) for text in reading)),
+        glossary(),
+        download(f"vmtool-{name}.json", document),
+        tag("p", tag("code", " ".join(command)), f", made by vmtool {__version__}", class_="soft"),
+    )
 
 
 def section(heading: str, *content: str) -> Markup:

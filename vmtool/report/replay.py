@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import astuple, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool import __version__
 from vmtool.documents import plain
 from vmtool.report.chart import (
     BUDGET,
@@ -20,8 +20,8 @@ from vmtool.report.chart import (
     plot_lines,
     timeline_chart,
 )
-from vmtool.report.machine import device_words
-from vmtool.report.page import Markup, figure, flat, grid, join, page, section, tag
+from vmtool.report.machine import device_words, machine_words
+from vmtool.report.page import Markup, figure, flat, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import table as page_table
 from vmtool.report.table import pairs, paragraph, show, table
@@ -33,7 +33,14 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.replay import PrefixCache, RealRun, ReplayResult, ReplaySettings
+    from vmtool.machine.facts import MachineFacts
+    from vmtool.results.replay import (
+        PrefixCache,
+        RealRun,
+        ReplayComparison,
+        ReplayResult,
+        ReplaySettings,
+    )
     from vmtool.stats import Summary
 
 #: The rule of the simulated clock, to be read with every time that comes from it.
@@ -318,9 +325,8 @@ def to_csv(result: ReplayResult) -> str:
 def to_html(result: ReplayResult, command: Sequence[str]) -> str:
     """Return the page of one replay that *command* made."""
     return replay_page(
-        command,
-        state(complete=result.complete),
-        tag("p", answer_text(result)),
+        result,
+        answer_text(result),
         tag("p", settings_text(result.settings)),
         tag("p", trace_text(result)),
         section(
@@ -336,23 +342,52 @@ def to_html(result: ReplayResult, command: Sequence[str]) -> str:
             else []
         ),
         section("Rules", fact_table(_rules(result.settings))),
+        command=command,
+        machine=None if result.real is None else result.real.machine,
+        about=result.settings.model,
     )
 
 
-def state(*, complete: bool) -> Markup:
-    """Return whether the replay was complete, as a paragraph."""
-    text = "complete" if complete else "interrupted: everything was released"
-    return tag("p", text, class_=f"state {'good' if complete else 'bad'}")
+_READING: Final = """\
+Live bytes hold tokens. Committed bytes have memory behind them, in whole granules; the difference is what the
+packing and the granule waste. Reserved bytes are addresses and take no memory.
+
+A point of a chart is the most of its stretch of time; the band goes from the least to the most. The time is that
+of the trace, not of the machine.
+"""
 
 
-def replay_page(command: Sequence[str], *body: str) -> str:
-    """Return a page of the command."""
-    return page(
-        "vmtool kv-replay",
-        tag("h1", "vmtool kv-replay"),
-        tag("p", tag("code", " ".join(command)), class_="soft"),
+def replay_page(
+    result: ReplayResult | ReplayComparison,
+    verdict: str,
+    *body: str,
+    command: Sequence[str],
+    machine: MachineFacts | None,
+    about: str,
+) -> str:
+    """Return the page of one replay or of several.
+
+    Args:
+        result: What was replayed.
+        verdict: The answer in one sentence.
+        body: Sections.
+        command: The command line that made it.
+        machine: Where memory was really committed; ``None`` where it was simulated.
+        about: What tells the page from others, such as the model.
+    """
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    where = "simulated, without memory" if machine is None else machine_words(plain(machine))
+    interrupted = "" if result.complete else "interrupted (everything was released): "
+    return report(
+        result,
+        "kv-replay",
+        interrupted + verdict,
         *body,
-        tag("p", f"made by vmtool {__version__}", class_="soft"),
+        command=command,
+        good=None if result.complete else False,
+        title=[about, made],
+        place=[made, where],
+        reading=_READING.split("\n\n"),
     )
 
 

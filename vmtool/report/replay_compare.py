@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vmtool.report.page import figure, grid, join, section, tag
 from vmtool.report.page import table as page_table
-from vmtool.report.replay import chart_key, percent, replay_page, state, timeline
+from vmtool.report.replay import chart_key, percent, replay_page, timeline
 from vmtool.report.table import comparison, paragraph, show
 from vmtool.units import count_of, format_duration, format_size
 
@@ -178,13 +178,15 @@ def to_html(result: ReplayComparison, command: Sequence[str]) -> str:
         if row.impossible
     ]
     return replay_page(
-        command,
-        state(complete=result.complete),
+        result,
+        _answer(result),
         section(
             "Comparison",
-            tag("p", _answer(result)),
             page_table([", ".join(axes), *names], cells),
             *problems,
         ),
         section("Live and committed over simulated time", chart_key(), grid(charts)),
+        command=command,
+        machine=None,
+        about=f"{len(rows)} combinations of {', '.join(axes)}" if axes else "",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
@@ -19,7 +19,7 @@ from vmtool.report.checks import (
     shown_word,
     summarize,
 )
-from vmtool.report.machine import device_words
+from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.metrics import Metrics
 from vmtool.report.table import backing_label, table
 from vmtool.results.check import CheckOutcome
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.machine.conditions import Conditions
     from vmtool.report.table import ReportTable
     from vmtool.results.check import Check
     from vmtool.results.stress import Checkpoint, MethodResult, StressResult, UnmapResult
@@ -214,24 +213,6 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
         yield Text(f"{each.backing}: {device_words(each.machine)}")
     if result.conditions is not None:
         yield Text(conditions_line(result.conditions, settings.label, result.machine))
-
-
-def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> str:
-    """Return when and where a result was measured, and what else went on, in one line."""
-    system = machine.get("system", {})
-    parts = [conditions.started]
-    if conditions.host:
-        parts.append(conditions.host)
-    if system:
-        parts.append(f"{system.get('os')} {system.get('kernel')}")
-    if conditions.load_average is not None:
-        parts.append(f"load {conditions.load_average[0]:.1f}")
-    if conditions.idle_share is not None:
-        parts.append(f"{conditions.idle_share:.0%} idle")
-    if conditions.cpu_governor is not None:
-        parts.append(f"governor {conditions.cpu_governor}")
-    text = ", ".join(parts)
-    return f"{label}: {text}" if label else text
 
 
 def device_table(result: StressResult) -> ReportTable:

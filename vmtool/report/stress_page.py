@@ -5,27 +5,26 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import encode
 from vmtool.report.chart import Series, histogram_chart, timeline_chart
 from vmtool.report.checks import (
     advice_text,
     describe,
     hint,
     huge_text,
+    leak_amount,
 )
+from vmtool.report.machine import moment, page_place
 from vmtool.report.page import (
     Markup,
     check,
     checks,
     details,
-    download,
     facts,
     figure,
     flat,
-    glossary,
     grid,
     join,
-    page,
+    report,
     section,
     table,
     tag,
@@ -35,13 +34,11 @@ from vmtool.report.stress import (
     HEADINGS,
     answer,
     call_rows,
-    conditions_line,
     cycle_ns,
     device_rows,
     unmapping_words,
 )
 from vmtool.report.table import backing_label
-from vmtool.results import document_of
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
@@ -73,44 +70,42 @@ interpreter takes while it warms up, is a leak.
 """
 
 
-def to_html(result: StressResult, *, command: Sequence[str], version: str) -> str:
-    """Return the page of *result*.
-
-    Args:
-        result: What was found.
-        command: The command line that made it.
-        version: The version of vmtool that made it.
-    """
-    return page(
-        _title(result),
-        tag("h1", "vmtool stress"),
-        _state(result),
+def to_html(result: StressResult, *, command: Sequence[str]) -> str:
+    """Return the page of *result*, which *command* made."""
+    conditions, best = result.conditions, result.recommendation
+    label = backing_label(result.settings.backing, result.device)
+    title = [result.settings.label]
+    if conditions is not None:
+        title += [conditions.host, moment(conditions.started)]
+    return report(
+        result,
+        "stress",
+        answer(result),
+        _paragraph(huge_text(best) if best is not None else None),
         _accidents(result),
-        section("Latency", *(_method(method) for method in result.methods), _unmapping(result)),
+        section("Latency", *_latency(result), _unmapping(result)),
         section("Runs", _runs(result)),
-        section("Devices", table(DEVICE_HEADINGS, device_rows(result)))
-        if result.devices
-        else Markup(""),
+        section("Devices", table(DEVICE_HEADINGS, device_rows(result))),
         section("Checks", _checks(result), _warnings(result)),
         section("Growth per cycle", _slopes(result)),
-        section("Counters over time", *_counters(result.checkpoints)),
+        section("Counters over time", *_counters(result)),
         section("Scaling", _scaling(result)),
         details("Settings", facts(_settings(result))),
         details("Machine", facts(flat("", result.machine))),
-        details("How to read this", *(tag("p", text) for text in _READING.split("\n\n"))),
-        glossary(),
-        download("vmtool-stress.json", encode(result, document_of(result).head(list(command)))),
-        tag("p", tag("code", " ".join(command)), f", made by vmtool {version}", class_="soft"),
+        command=command,
+        good=result.passed and result.outcome is Outcome.COMPLETE,
+        title=title,
+        place=[
+            *filter(None, [result.settings.label]),
+            *page_place(conditions, result.machine),
+            label,
+        ],
+        reading=_READING.split("\n\n"),
     )
 
 
-def _title(result: StressResult) -> str:
-    """Return a title that separates this page from others."""
-    conditions = result.conditions
-    parts = [result.settings.label]
-    if conditions is not None:
-        parts += [conditions.host, conditions.started]
-    return ": ".join(["vmtool stress", *filter(None, [", ".join(filter(None, parts))])])
+def _paragraph(text: str | None) -> Markup:
+    return Markup() if text is None else tag("p", text)
 
 
 def show_counter(counter: str) -> Callable[[int], str]:
@@ -121,24 +116,6 @@ def show_counter(counter: str) -> Callable[[int], str]:
 def counter_title(counter: str) -> str:
     """Return the name of *counter* as a heading."""
     return _TITLES.get(counter, counter.replace("_", " ").capitalize())
-
-
-def _state(result: StressResult) -> Markup:
-    good = result.passed and result.outcome is Outcome.COMPLETE
-    best, conditions = result.recommendation, result.conditions
-    machine = result.machine.get("system", {})
-    words = [
-        backing_label(result.settings.backing, result.device),
-        str(machine.get("cpu_model") or ""),
-    ]
-    if conditions is not None:
-        words.append(conditions_line(conditions, result.settings.label, result.machine))
-    huge = huge_text(best) if best is not None else None
-    return join(
-        tag("p", answer(result), class_=f"state {'good' if good else 'bad'}"),
-        tag("p", huge) if huge else "",
-        tag("p", ", ".join(filter(None, words)), class_="soft"),
-    )
 
 
 def _runs(result: StressResult) -> Markup:
@@ -210,23 +187,45 @@ def _warnings(result: StressResult) -> Markup:
     return join(tag("h3", "Warnings"), checks(items)) if items else Markup()
 
 
-def _method(method: MethodResult) -> Markup:
-    rows = [
-        (
-            phase.phase,
-            *(_duration(getattr(phase.summary, f"{name}_ns")) for name in _STATISTICS),
-            f"{phase.summary.samples:,}",
+def _latency(result: StressResult) -> Iterator[Markup]:
+    """Yield the latencies of each method; where there are several, all but the best one folded."""
+    if len(result.methods) > 1:
+        yield _overview(result.methods)
+    for method in result.methods:
+        rates = f"{method.cycles:,} cycles, {method.cycles_per_s:,.0f} per second"
+        parts = (
+            tag("p", f"{rates}, {format_size(round(method.bytes_per_s))} per second"),
+            table(
+                ("", "median", "mean", "p90", "p99", "p99.9", "max", "samples"),
+                map(_phase_row, method.phases),
+            ),
+            grid([_histogram(method.method, phase) for phase in method.phases]),
+            table(HEADINGS, call_rows(method)),
         )
-        for phase in method.phases
-    ]
-    rates = f"{method.cycles:,} cycles, {method.cycles_per_s:,.0f} a second"
-    return join(
-        tag("h3", method.method),
-        tag("p", f"{rates}, {format_size(round(method.bytes_per_s))} a second"),
-        table(("", "median", "mean", "p90", "p99", "p99.9", "max", "samples"), rows),
-        grid([_histogram(method.method, phase) for phase in method.phases]),
-        table(HEADINGS, call_rows(method)),
-    )
+        yield _folded(result, method.method, f"Latencies of {method.method}", *parts)
+
+
+def _folded(result: StressResult, method: str, heading: str, *parts: str) -> Markup:
+    """Return what is about one method: shown for the best one, folded for others."""
+    best = result.recommendation
+    if len(result.methods) > 1 and (best is None or best.method != method):
+        return details(heading, *parts)
+    return join(tag("h3", heading), *parts)
+
+
+def _overview(methods: Sequence[MethodResult]) -> Markup:
+    rows = []
+    for method in methods:
+        found = (method.phase(name) for name in ("commit", "touch", "release"))
+        medians = (None if phase is None else phase.summary.median_ns for phase in found)
+        rate = f"{method.cycles_per_s:,.0f}"
+        rows.append((method.method, _duration(cycle_ns(method)), *map(_duration, medians), rate))
+    return table(("median", "cycle", "commit", "touch", "release", "cycles/s"), rows)
+
+
+def _phase_row(phase: PhaseResult) -> tuple[str, ...]:
+    times = (_duration(getattr(phase.summary, f"{name}_ns")) for name in _STATISTICS)
+    return (phase.phase, *times, f"{phase.summary.samples:,}")
 
 
 def _unmapping(result: StressResult) -> Markup:
@@ -248,9 +247,9 @@ def _duration(ns: int | None) -> str:
     return "-" if ns is None else format_duration(ns)
 
 
-def _counters(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
+def _counters(result: StressResult) -> list[Markup]:
     """Return a chart of each counter for each method, one line a worker, and for the processes."""
-    kept = [point for point in checkpoints if point.worker < _MOST_WORKERS]
+    kept = [point for point in result.checkpoints if point.worker < _MOST_WORKERS]
     if not kept:
         return []
     parts = [
@@ -266,9 +265,9 @@ def _counters(checkpoints: Sequence[Checkpoint]) -> list[Markup]:
         lanes = [lane for lane in lanes if len(lane) > 1]  # one point is no series
         if not lanes:
             continue
-        parts.append(tag("h3", f"The reserved ranges, {method}"))
         names = dict.fromkeys(r.counter for lane in lanes for point in lane for r in point.buffers)
-        parts.append(grid([figure(counter_title(name), _expected(name, lanes)) for name in names]))
+        charts = grid([figure(counter_title(name), _expected(name, lanes)) for name in names])
+        parts.append(_folded(result, method, f"The reserved ranges with {method}", charts))
     lanes = _by_worker(kept)
     parts.append(tag("h3", "The process beyond what vmtool expects"))
     names = dict.fromkeys(name for point in kept for name in point.process)
@@ -317,13 +316,16 @@ def _slopes(result: StressResult) -> Markup:
             f"{counter_title(s.counter)}, worker {s.worker}",
             growth(s.per_cycle, s.counter),
             f"{growth(s.low, s.counter)} to {growth(s.high, s.counter)}",
-            f"{s.confidence:.0%}",
-            f"{s.points:,}",
+            leak_amount(s.counter, s.grown),
+            leak_amount(s.counter, s.floor),
             "leak" if s.leaks else "none",
         )
         for s in result.slopes
     ]
-    return table(("", "per cycle", "interval", "confidence", "checkpoints", "leak"), rows)
+    return table(
+        ("", "per cycle", "99 % interval", "grown by", "warm-up up to", "leak"),
+        rows,
+    )
 
 
 def _scaling(result: StressResult) -> Markup:

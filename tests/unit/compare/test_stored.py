@@ -210,7 +210,7 @@ def show_everything(stored):
         to_html(*pair, result, []).encode()
     for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
         evaluate(parse_assertion(text), stored.result, confidence=0.95)
-    stress_page(stored.result, command=stored.command, version=stored.vmtool).encode()
+    stress_page(stored.result, command=stored.command).encode()
     to_csv(stored.result).encode()
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_pages import NAMES
+from made_pages import page_of as made_page
 from stored_runs import checkpoint, eventful, method, phase, run, several
 
 from vmtool.cli.output import Output, claim
@@ -27,7 +29,7 @@ from vmtool.units import format_size
 
 
 def page_of(result):
-    return stress_page(result, command=["vmtool", "stress"], version="1")
+    return stress_page(result, command=["vmtool", "stress"])
 
 
 def comparison_of(before, after):
@@ -50,6 +52,25 @@ def test_a_page_needs_nothing_but_itself(page):
     assert 'name="viewport" content="width=device-width, initial-scale=1"' in page
     assert "prefers-color-scheme: dark" in page
     assert len(re.findall("<svg", page)) == len(re.findall("</svg>", page))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_begins_with_its_date_machine_and_one_verdict(name, tmp_path):
+    page = made_page(name, tmp_path)
+    title, place, verdict = re.search(
+        r'<title>(.*?)</title>.*</h1><p class="soft">(.*?)</p><p class="state[^"]*">(.*?)</p>',
+        page,
+        re.DOTALL,
+    ).groups()
+    assert title.startswith(f"vmtool {name.removesuffix('-all')}: ")
+    for text in (title, place):
+        assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d.* UTC", text)
+    words = {"kv-replay": "simulated", "kv-estimate": "calculated"}
+    assert words.get(name, "A, 2 processors, 8 GiB of RAM") in place
+    assert re.search(r"\d", verdict)
+    assert page.count('class="state') == 1
+    for part in ("How to read this", "Glossary", f"vmtool-{name.removesuffix('-all')}.json"):
+        assert part in page
 
 
 @given(st.text(), st.text())
@@ -139,6 +160,11 @@ def test_a_ledger_that_differs_is_drawn_apart_from_the_belief():
     lines = dict(re.findall(r'<polyline class="(\w+)" points="[^"]* [\d.]+,([\d.]+)"', charge))
     assert float(lines["first"]) == 148  # on the zero line
     assert float(lines["second"]) == 16  # at the top
+
+
+def test_the_ticks_of_an_axis_of_time_share_a_unit():
+    chart = timeline_chart("x", [Series("first", [(0, 1), (1_900_000_000, 2)])], str)
+    assert re.findall(r">([\d.]+ m?s)</text>", chart) == ["0 s", "0.5 s", "1 s", "1.5 s"]
 
 
 NO_FILES = ["none/a.html", ".", "a\0b", "x" * 300, "file/a.html"]

@@ -14,6 +14,7 @@ from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.conditions import ConditionsWatch
 from vmtool.machine.device_facts import read_device_facts
 from vmtool.memory import describe_device
+from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (
     PHASES,
     Checkpoint,
@@ -33,12 +34,14 @@ from vmtool.stress.plan import alone, live_limit, run_settings
 from vmtool.stress.worker.recorder import join_calls, join_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.check import Check
+    from vmtool.results.check import Check, Value
     from vmtool.results.stress import HoldResult, UnmapResult
 
+#: How often a check compared something, by the names of its values.
+_COUNTS: Final = ("spans", "checkpoints", "buffers")
 _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
 #: A worker that was asked to stop has this long to give everything back before it is killed.
@@ -499,14 +502,22 @@ def _join(parts: Sequence[MethodResult], *, wall_ns: int) -> MethodResult:
 
 
 def _join_checks(reports: Sequence[WorkerReport]) -> tuple[Check, ...]:
-    """Return each check once: failed if it failed in any worker, naming the first."""
+    """Return each check once: failed if it failed in any worker, naming the first; counts add up."""
     joined: dict[str, Check] = {}
     for report in reports:
         for check in report.checks:
             other = joined.get(check.name)
             if other is None or (check.failed and not other.failed):
                 joined[check.name] = check
+            elif other.outcome is check.outcome is CheckOutcome.PASSED:
+                joined[check.name] = replace(other, values=_added(other.values, check.values))
     return tuple(joined.values())
+
+
+def _added(values: Mapping[str, Value], more: Mapping[str, Value]) -> dict[str, Value]:
+    """Return *values* with how often was compared in both."""
+    sums = {name: values[name] + more.get(name, 0) for name in _COUNTS if name in values}  # type: ignore[operator]
+    return {**values, **sums}
 
 
 def _scaling(

@@ -1,0 +1,141 @@
+"""One page of each command that writes one, made of fixed results."""
+
+from dataclasses import replace
+
+from stored_runs import MACHINE, gaussian, method, run, several
+
+from vmtool.cli.app import run as run_vmtool
+from vmtool.compare.assertions import parse_change
+from vmtool.compare.runs import compare
+from vmtool.kv import estimate as kv
+from vmtool.kv import sources
+from vmtool.kv.packing import POLICIES
+from vmtool.machine.conditions import Conditions
+from vmtool.machine.findings import Finding
+from vmtool.report.compare_page import to_html as compare_page
+from vmtool.report.kv_page import to_html as estimate_page
+from vmtool.report.machine_check import to_html as check_page
+from vmtool.report.matrix import to_html as matrix_page
+from vmtool.report.stress_page import to_html as stress_page
+from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
+from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
+from vmtool.results.stress import Outcome, StressSettings
+from vmtool.stress.advice import recommend
+from vmtool.stress.matrix import best_granule, choose_granules
+from vmtool.stress.workloads import PATTERNS
+
+CONDITIONS = Conditions("2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93)
+METHODS = ("fixed", "fixed+huge", "protect", "protect+huge", "advise", "advise+huge")
+
+
+def latencies(seed, *, slower=1.0):
+    return {
+        "commit": gaussian(seed, 180_000 * slower, 12_000),
+        "touch": gaussian(seed + 1, 400_000, 12_000),
+        "release": gaussian(seed + 2, 90_000, 12_000),
+    }
+
+
+def stress():
+    result = run(method("fixed", **latencies(1)), method("protect", **latencies(4)))
+    return stress_page(result, command=["vmtool", "stress"])
+
+
+def stress_all():
+    methods = [method(name, **latencies(i, slower=1 + i / 4)) for i, name in enumerate(METHODS)]
+    result = replace(run(*methods), recommendation=recommend(methods))
+    return stress_page(result, command=["vmtool", "stress", "--method", "all"])
+
+
+def comparison():
+    before = several(5)
+    after = several(5, seed=2, factor=1.4, machine=MACHINE | {"page_bytes": 16384})
+    gates = [parse_change("commit.median>+20%"), parse_change("touch.p50>+90%")]
+    result = compare(before, after, fail_on=gates)
+    return compare_page(before, after, result, ["vmtool", "compare"])
+
+
+def matrix():
+    cells = [
+        MatrixCell(
+            *(pattern, granule, name, 90, 1000 + i, None, None, None, Outcome.COMPLETE, (), None),
+            *(900 + i, 1100 + i, (1000 + i) * (1 << 30) // granule),
+        )
+        for granule in (4096, 65536, 2 << 20)
+        for pattern in PATTERNS
+        for i, name in enumerate(METHODS)
+    ]
+    choices = choose_granules(cells, None)
+    result = MatrixResult(
+        settings=StressSettings(methods=METHODS, seed=7),
+        cells=tuple(cells),
+        complete=True,
+        passed=True,
+        rows=tuple(MatrixRow(pattern, 65536, None) for pattern in PATTERNS),
+        granules=choices,
+        best=best_granule(choices),
+        conditions=CONDITIONS,
+        machine=MACHINE,
+    )
+    return matrix_page(result, command=["vmtool", "matrix"])
+
+
+def check():
+    result = run(method("fixed", **latencies(1)), method("protect", **latencies(4)))
+    memory = MemoryCheck(
+        backing="host",
+        device=None,
+        recommendation=recommend(result.methods),
+        checks=result.checks,
+        stress=result,
+    )
+    found = MachineCheckResult(
+        wall_ns=15 * 10**9,
+        complete=True,
+        passed=True,
+        safe_bytes=16 << 30,
+        limiting_bound="available-memory",
+        findings=(Finding.note("no-swap", "no swap", "add swap"),),
+        memory=(memory,),
+        conditions=CONDITIONS,
+        machine=MACHINE,
+    )
+    return check_page(found, command=["vmtool", "check"])
+
+
+def replay(folder):
+    path = folder / "replay.html"
+    line = ("kv-replay", "synthetic:requests=40", "--model", "llama-3.1-8b", "--budget", "1GiB")
+    assert run_vmtool([*line, "-q", "-o", str(folder / "replay.txt"), "--html", str(path)]) == 0
+    return path.read_text(encoding="utf-8")
+
+
+def estimate(hostile="16 GiB of RAM"):
+    model = sources.load("qwen3.5-27b")
+    question = kv.Question(
+        model,
+        kv.choose_formats(model.dtype, key=None, value=None),
+        kv.why_format(model, None, None),
+        budget=kv.Budget(80 << 30, hostile, 20 << 30, 0, "as given"),
+        context=32_768,
+    )
+    result = kv.answer_question(question, policies=POLICIES, explain=True)
+    return estimate_page(result, ["vmtool", "kv-estimate", hostile])
+
+
+NAMES = ("stress", "stress-all", "compare", "matrix", "check", "kv-replay", "kv-estimate")
+
+
+def page_of(name, folder):
+    """The page called *name*; a replay writes it to *folder* first."""
+    if name == "kv-replay":
+        return replay(folder)
+    made = {
+        "stress": stress,
+        "stress-all": stress_all,
+        "compare": comparison,
+        "matrix": matrix,
+        "check": check,
+        "kv-estimate": estimate,
+    }
+    return made[name]()
