@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -15,6 +17,8 @@ ARGUMENTS: Final = "vmtool.arguments"
 COMMAND_AFTER: Final = "vmtool.command"
 #: Whether ``--markdown`` was given.
 MARKDOWN: Final = "vmtool.markdown"
+#: Whether a signal asked the command to stop.
+INTERRUPTED: Final = "vmtool.interrupted"
 
 
 def print_and_exit(ctx: click.Context, text: str) -> None:
@@ -41,5 +45,18 @@ def print_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
         print_and_exit(ctx, ctx.get_help())
 
 
-#: Whether a signal asked the command to stop.
-INTERRUPTED: Final = "vmtool.interrupted"
+def drop_unwritten() -> None:
+    """Drop what stdout and stderr hold and do not take.
+
+    Python would try again at exit, and then end with code 120 whatever the command had to say.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli import ARGUMENTS, COMMAND_AFTER, print_and_exit, print_help
+from vmtool.cli import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
 from vmtool.errors import ExitCode, VmtoolError, is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
@@ -203,8 +203,6 @@ def entry() -> NoReturn:
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     sys.unraisablehook = _again
-    from vmtool.cli.output import drop_unwritten
-
     code = run()
     drop_unwritten()
     sys.exit(code)

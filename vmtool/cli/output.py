@@ -9,12 +9,11 @@ import sys
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN
+from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten
 from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ def claim(path: str) -> str | None:
         UsageError: If it can name no file, such as one in a folder that does not exist.
         VmtoolError: If the platform refuses to write it.
     """
+    from pathlib import Path
+
     try:
         file = Path(path)
         if not file.exists():
@@ -66,23 +67,6 @@ def claim(path: str) -> str | None:
 def on_terminal(stream: IO[str] | None) -> bool:
     """Return whether *stream* is shown to a person; ``None``, a closed one, is not."""
     return stream is not None and stream.isatty()
-
-
-def drop_unwritten() -> None:
-    """Drop what stdout and stderr hold and do not take.
-
-    Python would try again at exit, and then end with code 120 whatever the command had to say.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if stream is None:
-            continue
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            with suppress(OSError, ValueError):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream.fileno())
-                os.close(null)
 
 
 def tell(message: str) -> None:

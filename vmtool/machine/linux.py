@@ -1,4 +1,4 @@
-"""The facts of a Linux machine: what psutil reads, and the kernel's own files for the rest."""
+"""The facts of a Linux machine, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from vmtool.machine.files import (
     parse_pressure,
 )
 from vmtool.machine.portable import read_limits, read_memory, read_system
+from vmtool.memory.accounting import parse_kib
 from vmtool.memory.counters import read_process_limits
-from vmtool.memory.process import parse_kib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,12 +111,11 @@ _NODES = "/sys/devices/system/node"
 _SIZED = re.compile(r"hugepages-([0-9]+)kB")
 
 
-def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = None) -> MachineFacts:
+def read_linux_facts(files: Files | None = None) -> MachineFacts:
     """Return the facts of this machine.
 
     Args:
         files: Where to read them; the kernel's own files by default.
-        memory: RAM and swap; what psutil reads by default.
     """
     source = KernelFiles() if files is None else files
     meminfo = parse_kib(source.read("/proc/meminfo"))
@@ -125,7 +124,8 @@ def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = No
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=replace(
-            memory or read_memory(parse_pairs(source.read("/proc/vmstat")).get("oom_kill")),
+            parse_memory(meminfo, parse_pairs(source.read("/proc/vmstat")).get("oom_kill"))
+            or (read_memory() if files is None else MemoryFacts()),
             arc_bytes=parse_arc(source.read("/proc/spl/kstat/zfs/arcstats")),
             pressure=parse_pressure(source.read("/proc/pressure/memory")),
             nodes=read_nodes(source),
@@ -143,6 +143,23 @@ def read_linux_facts(files: Files | None = None, memory: MemoryFacts | None = No
         process=read_process_limits(),
         environment=read_environment(source),
         limits=read_limits(),
+    )
+
+
+def parse_memory(meminfo: Mapping[str, int], oom_kills: int | None) -> MemoryFacts | None:
+    """Return RAM and swap, or ``None`` for a kernel before 3.14, where psutil estimates them.
+
+    psutil reads the same file, but loading it takes longer than all else that is read here.
+    """
+    total, available = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
+    if total is None or available is None:
+        return None
+    return MemoryFacts(
+        total,
+        min(available, total),  # what lxcfs shows may be of the host
+        meminfo.get("SwapTotal"),
+        meminfo.get("SwapFree"),
+        oom_kills,
     )
 
 

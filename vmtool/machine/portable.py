@@ -9,7 +9,6 @@ from typing import Final
 
 from vmtool import __version__
 from vmtool.machine.facts import LimitFacts, MemoryFacts, SystemFacts
-from vmtool.memory.process import wine_version
 from vmtool.memory.rlimits import (
     has_capability,
     in_initial_user_namespace,
@@ -52,6 +51,8 @@ def _identify() -> tuple[str, str, str]:
     Not from ``platform``: on Windows it would start ``cmd /c ver``.
     """
     if sys.platform == "win32":
+        from vmtool.memory.process import wine_version  # it loads much that Linux does not need
+
         arch = os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
         wine = wine_version()
         if wine is not None:
@@ -62,26 +63,22 @@ def _identify() -> tuple[str, str, str]:
         return uname.sysname, uname.release, uname.machine
 
 
-def read_memory(oom_kills: int | None = None) -> MemoryFacts:
-    """Return RAM and swap as psutil reads them; unknown where it cannot.
-
-    Args:
-        oom_kills: What only Linux counts.
-    """
+def read_memory() -> MemoryFacts:
+    """Return RAM and swap as psutil reads them; unknown where it cannot."""
     # Without /proc, or with too little memory to load it, psutil fails in many ways.
     try:
         import psutil
 
         ram = psutil.virtual_memory()
     except (ImportError, OSError, MemoryError, ValueError, KeyError):
-        return MemoryFacts(oom_kills=oom_kills)
+        return MemoryFacts()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # no /proc/vmstat: swap traffic, which is not used
             swap = psutil.swap_memory()
     except (OSError, ValueError, RuntimeError):
-        return MemoryFacts(ram.total, ram.available, oom_kills=oom_kills)
-    return MemoryFacts(ram.total, ram.available, swap.total, swap.free, oom_kills)
+        return MemoryFacts(ram.total, ram.available)
+    return MemoryFacts(ram.total, ram.available, swap.total, swap.free)
 
 
 _IPC_LOCK: Final = 14

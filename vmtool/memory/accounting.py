@@ -78,5 +78,15 @@ class MemoryLimits(ProcessLimits):
     total_bytes: int | None = None
 
 
+def parse_kib(text: str | None) -> dict[str, int]:
+    """Return the ``Name:  123 kB`` lines of a ``/proc`` file, in bytes."""
+    values: dict[str, int] = {}
+    for line in (text or "").splitlines():
+        fields = line.split()
+        if len(fields) == 3 and fields[2] == "kB" and fields[1].isdecimal():
+            values[fields[0].rstrip(":")] = int(fields[1]) << 10
+    return values
+
+
 def _difference(after: int | None, before: int | None) -> int | None:
     return None if after is None or before is None else after - before

@@ -1,4 +1,4 @@
-"""Helpers on the operating system: memory by address, child processes, signals, text of ``/proc``.
+"""Helpers on the operating system: memory by address, child processes, signals.
 
 Nothing here belongs to a backing. It is in this package because only ``memory`` may call the
 operating system through ctypes.
@@ -201,8 +201,7 @@ def prepare_child() -> None:
     (Linux); a fault in it opens no dialog (Windows).
     """
     show_no_error_box()
-    if sys.platform == "linux":
-        _end_with_parent()
+    _end_with_parent()
     try:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     except OSError:
@@ -215,12 +214,12 @@ _PR_SET_PDEATHSIG: Final = 1  # include/uapi/linux/prctl.h
 
 
 def _end_with_parent() -> None:
+    """Get SIGKILL when the parent ends, however that happens; only Linux has such a thing."""
     parent = os.environ.pop(_PARENT, None)
-    if parent is None:
-        return
-    _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != int(parent):  # it had ended before the call
-        os._exit(1)
+    if sys.platform == "linux" and parent is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != int(parent):  # it had ended before the call
+            os._exit(1)
 
 
 @contextmanager
@@ -271,16 +270,6 @@ def wine_version() -> str | None:
         return text.decode("ascii", errors="replace")
     else:
         return None
-
-
-def parse_kib(text: str | None) -> dict[str, int]:
-    """Return the ``Name:  123 kB`` lines of a ``/proc`` file, in bytes."""
-    values: dict[str, int] = {}
-    for line in (text or "").splitlines():
-        fields = line.split()
-        if len(fields) == 3 and fields[2] == "kB" and fields[1].isdecimal():
-            values[fields[0].rstrip(":")] = int(fields[1]) << 10
-    return values
 
 
 def signal_name(number: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,13 +13,15 @@ from vmtool.report.machine import system_name
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from vmtool.machine.findings import Finding
     from vmtool.results.doctor import DoctorResult
 
 _STYLES: Final = {Rating.OK: "green", Rating.NOTE: "yellow", Rating.PROBLEM: "bold red"}
-_INDENT: Final = 10
+_RATING_WIDTH: Final = 8
 #: What matters most comes first.
 _ORDER: Final = (Rating.PROBLEM, Rating.NOTE, Rating.OK)
 
@@ -46,17 +47,15 @@ def to_text(result: DoctorResult, console: Console) -> None:
         if findings:
             console.print()
             console.print(Text(title, style="bold"))
-        for finding in sorted(findings, key=lambda finding: _ORDER.index(finding.rating)):
-            _print_finding(finding, console)
+            console.print(_findings(findings))
 
 
-def _print_finding(finding: Finding, console: Console) -> None:
-    line = Table.grid(padding=(0, 2, 0, 0))
-    line.add_column(min_width=_INDENT - 2)
-    line.add_column(overflow="fold")
-    line.add_row(Text(finding.rating.value, _STYLES[finding.rating]), finding.message)
-    console.print(line)
-    if finding.remedy is not None:
-        console.print(
-            Padding(Text(f"{finding.kind}: {finding.remedy}"), (0, 0, 0, _INDENT), expand=False)
-        )
+def _findings(findings: Sequence[Finding]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=_RATING_WIDTH)
+    table.add_column(overflow="fold")
+    for finding in sorted(findings, key=lambda finding: _ORDER.index(finding.rating)):
+        table.add_row(Text(finding.rating.value, _STYLES[finding.rating]), Text(finding.message))
+        if finding.remedy is not None:
+            table.add_row("", Text(f"{finding.kind}: {finding.remedy}"))
+    return table

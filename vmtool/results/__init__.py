@@ -7,7 +7,6 @@ A type listed here *is* the command's document: its fields are the keys after th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -199,6 +198,8 @@ def document_named(name: str) -> Document:
     short = name.removeprefix("vmtool.")
     if short in names:
         return names[short]
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
     near = get_close_matches(short, names, n=1)
     raise UsageError(
         f"no document is called {name!r}",

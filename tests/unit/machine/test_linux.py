@@ -23,7 +23,7 @@ from vmtool.machine.linux import (
     try_huge_mapping,
 )
 from vmtool.machine.portable import read_memory
-from vmtool.memory.process import parse_kib
+from vmtool.memory.accounting import parse_kib
 from vmtool.memory.rlimits import in_initial_user_namespace
 from vmtool.units import GIB, KIB, MIB
 
@@ -55,10 +55,9 @@ X86 = {
 
 
 def test_a_recorded_machine(recorded):
-    memory = MemoryFacts(24683652 * KIB, 24012420 * KIB, 0, 0)
-    facts = read_linux_facts(recorded(X86), memory)
+    facts = read_linux_facts(recorded(X86))
     assert facts.system.cpu_model == "AMD EPYC"
-    assert facts.memory == memory
+    assert facts.memory == MemoryFacts(24683652 * KIB, 24012420 * KIB, 0, 0)
     assert facts.commit == CommitFacts(0, 50, 12341824 * KIB, 167784 * KIB)
     assert facts.commit.headroom_bytes == (12341824 - 167784) * KIB
     assert not facts.commit.is_enforced
@@ -107,7 +106,7 @@ def test_nodes_and_pressure_and_the_cache_of_zfs_are_read(recorded):
         ),
         "/proc/spl/kstat/zfs/arcstats": "13 1 0x01\nname type data\nc_min 4 100\nsize 4 1100\n",
     }
-    memory = read_linux_facts(recorded(files), MemoryFacts()).memory
+    memory = read_linux_facts(recorded(files)).memory
     assert memory.nodes == (NumaNode(0, 2 * MIB, MIB), NumaNode(10, 4 * MIB, 0))
     assert memory.pressure == MemoryPressure(1.5, 0.25)
     assert memory.arc_bytes == 1000
@@ -115,7 +114,7 @@ def test_nodes_and_pressure_and_the_cache_of_zfs_are_read(recorded):
 
 
 def test_facts_that_cannot_be_read_are_unknown(recorded):
-    facts = read_linux_facts(recorded({}), MemoryFacts())
+    facts = read_linux_facts(recorded({}))
     assert facts.memory.total_bytes is None
     assert facts.commit.headroom_bytes is None
     assert facts.page_bytes > 0
@@ -123,7 +122,7 @@ def test_facts_that_cannot_be_read_are_unknown(recorded):
 
 def test_ram_is_unknown_where_psutil_cannot_be_loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
-    assert read_memory(3) == MemoryFacts(oom_kills=3)
+    assert read_memory() == MemoryFacts()
 
 
 @pytest.mark.parametrize(

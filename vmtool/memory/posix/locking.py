@@ -16,9 +16,9 @@ import errno
 import os
 from typing import Final
 
+from vmtool.memory.accounting import parse_kib
 from vmtool.memory.diagnosis import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
-from vmtool.memory.process import parse_kib
 from vmtool.memory.rlimits import has_capability, how_to_raise, read_resource_limit
 from vmtool.units import format_size
 
