@@ -243,6 +243,8 @@ def _without_waiting(path: str) -> Iterator[None]:
     Raises:
         OSError: If it has none.
     """
+    from pathlib import Path
+
     if sys.platform == "win32" or path == "-" or not Path(path).is_fifo():
         yield
         return
