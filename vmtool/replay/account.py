@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from vmtool.errors import CheckFailedError
 
@@ -12,13 +12,23 @@ if TYPE_CHECKING:
 
 #: Part of a reservation: offset and length in bytes.
 Piece: TypeAlias = tuple[int, int]
+#: Part of two reservations: offset in the one that maps, offset in the source, and length.
+Place: TypeAlias = tuple[int, int, int]
+#: What a reservation is for.
+Holder: TypeAlias = Literal["sequences", "prefixes", "block pools"]
 
 
 class Memory(Protocol):
     """Carries out what the simulation decides. An arena is one reservation, known by its number."""
 
-    def reserve(self, arena: int, nbytes: int) -> None:
-        """Reserve *nbytes* of addresses."""
+    def reserve(self, arena: int, nbytes: int, holder: Holder) -> None:
+        """Reserve *nbytes* of addresses for *holder*."""
+
+    def map_shared(self, arena: int, source: int, places: Sequence[Place]) -> None:
+        """Map what is committed in *source* into *arena* as well, where the memory can be."""
+
+    def unmap_shared(self, arena: int) -> None:
+        """Unmap all that :meth:`map_shared` mapped into *arena*."""
 
     def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
         """Commit *spans*.
@@ -196,10 +206,10 @@ class Account:
         """Return whether *nbytes* more can be committed; pooled memory is used for them first."""
         return self.committed + nbytes <= self.budget
 
-    def reserve(self, arena: int, nbytes: int) -> None:
-        """Reserve *nbytes* of addresses as *arena*."""
+    def reserve(self, arena: int, nbytes: int, holder: Holder) -> None:
+        """Reserve *nbytes* of addresses as *arena* for *holder*."""
         if self.memory is not None:
-            self.memory.reserve(arena, nbytes)
+            self.memory.reserve(arena, nbytes, holder)
         reserved = self.reserved = self.reserved + nbytes
         self.reserved_moment += nbytes * self.now
         self.peak_reserved = max(self.peak_reserved, reserved)
@@ -212,6 +222,16 @@ class Account:
         self.reserved -= nbytes
         self.reserved_moment -= nbytes * self.now
         self.stale = True
+
+    def map_shared(self, arena: int, source: int, places: Sequence[Place]) -> None:
+        """Map what is committed in *source* into *arena* as well; that commits nothing."""
+        if self.memory is not None:
+            self.memory.map_shared(arena, source, places)
+
+    def unmap_shared(self, arena: int) -> None:
+        """Unmap all that was mapped into *arena* so."""
+        if self.memory is not None:
+            self.memory.unmap_shared(arena)
 
     def commit(
         self, arena: int, nbytes: int, calls: int, spans: Iterable[Piece], slack_ns: int | None

@@ -260,7 +260,7 @@ class PoolStore(PrefixStore):
                 at += pool.pool.count * pool.size
         #: Address space of all pools.
         self.reserve_bytes = max(at, granule)
-        account.reserve(0, self.reserve_bytes)
+        account.reserve(0, self.reserve_bytes, "block pools")
 
     def admit(self, seq: RunningSequence, tokens: int) -> bool:
         """Take the blocks that *seq* needs at *tokens*; ``False`` if the budget refuses."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from vmtool.kv.packing.growth import Run, Shape
-    from vmtool.replay.account import Account, Piece
+    from vmtool.replay.account import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 
@@ -134,7 +134,11 @@ class RangeStore(PrefixStore):
         self._arenas += 1
         seq.arena, seq.own_bytes = self._arenas, nbytes
         seq.backed, seq.covered = backed, covered
-        account.reserve(seq.arena, self.reserve_bytes)
+        account.reserve(seq.arena, self.reserve_bytes, "sequences")
+        if account.memory is not None:
+            for node in path:
+                if node.arena:
+                    account.map_shared(seq.arena, node.arena, self._node_places(node.depth))
         account.commit(seq.arena, nbytes, calls, self._spans(runs), None)
         account.own(nbytes)
         return True
@@ -159,6 +163,8 @@ class RangeStore(PrefixStore):
         _, calls, _, _, runs = self._own(len(seq.path), seq.backed)
         account.release(seq.arena, seq.own_bytes, calls, self._spans(runs))
         account.own(-seq.own_bytes)
+        if seq.path:
+            account.unmap_shared(seq.arena)
         account.unreserve(seq.arena, self.reserve_bytes)
         for node in self._leave(seq):
             account.own(-self._free_node(node))
@@ -199,6 +205,20 @@ class RangeStore(PrefixStore):
             self._node_sizes.append((at, spans))
         return self._node_sizes[depth]
 
+    def _node_places(self, depth: int) -> list[Place]:
+        """Return where the spans of the block at *depth* belong in a sequence's reservation."""
+        places: list[Place] = []
+        at, tokens = 0, depth * self._prefix_tokens
+        for shape, (base, size) in zip(self._shapes, self._bases, strict=True):
+            above = shape.full_runs(tokens + self._prefix_tokens)
+            runs = _minus(above, shape.full_runs(tokens))
+            for index in range(shape.count if runs else 0):
+                for first, end in runs:
+                    nbytes = (end - first) * self._granule
+                    places.append((base + index * size + first * self._granule, at, nbytes))
+                    at += nbytes
+        return places
+
     def _open_node(self, node: Node) -> None:
         nbytes, spans = self._node_size(node.depth)
         if not nbytes:
@@ -206,7 +226,7 @@ class RangeStore(PrefixStore):
         account = self._account
         self._arenas += 1
         node.arena = self._arenas
-        account.reserve(node.arena, nbytes)
+        account.reserve(node.arena, nbytes, "prefixes")
         account.commit(node.arena, nbytes, len(spans), spans, None)
         account.own(nbytes)
 

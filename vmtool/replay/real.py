@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
@@ -13,19 +13,22 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.process import window
 from vmtool.replay.recorder import BatchedHistogram
-from vmtool.results.replay import RealRun, Timing
+from vmtool.results.replay import HeldBytes, RealRun, Timing
 from vmtool.stats import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.pool import HandlePool
-    from vmtool.replay.account import Piece
+    from vmtool.replay.account import Holder, Piece, Place
+
+    #: Reservation, offset, source, offset there, bytes.
+    Share: TypeAlias = Callable[[Any, int, Any, int, int], None]
 
 #: One call each, and all calls of an admission, of a step or of an end.
 OPERATIONS: Final = (
-    *("reserve", "commit", "touch", "release", "unreserve"),
+    *("reserve", "commit", "touch", "share", "unshare", "release", "unreserve"),
     *("admission", "step", "end"),
 )
 
@@ -61,6 +64,8 @@ class RealMemory:
         pool: What keeps released handles, or ``None``.
         touch: Whether each page is written to after its commit, so that its fault counts too. Not
             on a device: its memory is there once committed, and the CPU cannot write to it.
+        share: How a span is mapped into another reservation as well, or ``None`` if it cannot be.
+        retains: Whether the pool keeps what is released; else it only counts the users of handles.
     """
 
     def __init__(
@@ -70,18 +75,27 @@ class RealMemory:
         pool: HandlePool | None = None,
         *,
         touch: bool = False,
+        share: Share | None = None,
+        retains: bool = False,
     ) -> None:
         self._backing = backing
+        self._share = share
+        self._retains = retains
         self._governor = governor
         self._pool = pool
         self._touch = touch and backing.tier is not Tier.DEVICE
         self._bytes: dict[int, memoryview] = {}  # of what is touched, by arena
         self._buffers: dict[int, VirtualBuffer] = {}
         self._expected: dict[int, int] = {}  # bytes committed, by arena
+        self._shared: dict[int, list[Piece]] = {}  # and those that others have too
+        self._holders: dict[int, Holder] = {}
+        self._held: dict[str, int] = {}  # bytes committed, by holder
+        self._most_held: tuple[HeldBytes, ...] = ()  # at the peak
+        self._peak = 0
         self._watch = Stopwatch()
         self._stepping = self._stalled = self._stall_ns = self._checks = 0
 
-    def reserve(self, arena: int, nbytes: int) -> None:
+    def reserve(self, arena: int, nbytes: int, holder: Holder) -> None:
         start = now()
         buffer = VirtualBuffer(self._backing, nbytes, governor=self._governor, holder="kv-replay")
         self._watch.add("reserve", now() - start)
@@ -89,6 +103,30 @@ class RealMemory:
         if self._touch:
             self._bytes[arena] = window(buffer.base, nbytes)
         self._expected[arena] = 0
+        self._holders[arena] = holder
+
+    def map_shared(self, arena: int, source: int, places: Sequence[Place]) -> None:
+        if self._share is None:
+            return
+        reservation = self._buffers[arena].reservation
+        shared = self._shared.setdefault(arena, [])
+        for offset, source_offset, nbytes in places:
+            start = now()
+            self._share(
+                reservation, offset, self._buffers[source].reservation, source_offset, nbytes
+            )
+            self._watch.add("share", now() - start)
+            shared.append((offset, nbytes))
+            self._expected[arena] += nbytes
+        self._check_buffer(arena)
+
+    def unmap_shared(self, arena: int) -> None:
+        for offset, nbytes in self._shared.pop(arena, ()):
+            start = now()
+            self._buffers[arena].release(offset, nbytes)
+            self._watch.add("unshare", now() - start)
+            self._expected[arena] -= nbytes
+        self._check_buffer(arena)
 
     def commit(self, arena: int, spans: Sequence[Piece], slack_ns: int | None) -> None:
         buffer, watch = self._buffers[arena], self._watch
@@ -102,7 +140,7 @@ class RealMemory:
             elapsed = now() - start
             watch.add("commit", elapsed)
             together += elapsed
-            self._expected[arena] += nbytes
+            self._change(arena, nbytes)
             if self._touch:
                 together += self._touch_pages(arena, offset, nbytes)
         self._check_buffer(arena)
@@ -124,7 +162,7 @@ class RealMemory:
             elapsed = now() - start
             self._watch.add("release", elapsed)
             together += elapsed
-            self._expected[arena] -= nbytes
+            self._change(arena, -nbytes)
         self._check_buffer(arena)
         self._watch.add("end", together)
 
@@ -135,7 +173,7 @@ class RealMemory:
         start = now()
         self._buffers[arena].close()
         self._watch.add("unreserve", now() - start)
-        del self._buffers[arena], self._expected[arena]
+        del self._buffers[arena], self._expected[arena], self._holders[arena]
 
     def trim(self) -> None:
         if self._pool is not None:
@@ -153,11 +191,16 @@ class RealMemory:
                 f"committed and {pooled} pooled"
             )
 
+        if charged > self._peak:
+            self._peak = charged
+            held = {**self._held, "the pool": kept}
+            self._most_held = tuple(HeldBytes(*item) for item in held.items() if item[1])
+
     def result(self) -> RealRun:
         """Return what was measured."""
         return RealRun(
             backing=self._backing.name,
-            method=self._backing.method,
+            method="cold" if self._pool is not None and not self._retains else self._backing.method,
             granule_bytes=self._backing.granularity,
             touched=self._touch,
             populated=self._backing.populates,
@@ -167,6 +210,7 @@ class RealMemory:
             stall_ns=self._stall_ns,
             checks=self._checks,
             ledger_peak_bytes=self._governor.ledger(self._backing.tier).peak_bytes,
+            held=self._most_held,
             machine=with_device(read_facts(), self._backing.name),
         )
 
@@ -183,6 +227,11 @@ class RealMemory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _change(self, arena: int, nbytes: int) -> None:
+        holder = self._holders[arena]
+        self._expected[arena] += nbytes
+        self._held[holder] = self._held.get(holder, 0) + nbytes
 
     def _touch_pages(self, arena: int, offset: int, nbytes: int) -> int:
         """Write to each page, as an engine does that fills it; how long it took."""
@@ -242,9 +291,15 @@ def _on_device(
     from vmtool.memory.cuda.pool import HandlePool  # noqa: PLC0415
 
     assert isinstance(backing, CudaBacking)  # noqa: S101 - the only one of its tier
-    if not retain:
-        return RealMemory(CudaBacking(backing.context, chunk=granule), governor)
+    # Without *retain* it keeps nothing, but lets several sequences map the handles of a prefix; what
+    # it maps is then always new, and not cleared.
     pool = HandlePool(
-        backing.context, granule, backing.properties, governor=governor, retain_bytes=retain
+        backing.context,
+        granule,
+        backing.properties,
+        governor=governor,
+        retain_bytes=retain,
+        clear=bool(retain),
     )
-    return RealMemory(CudaBacking(backing.context, chunk=granule, source=pool), governor, pool)
+    pooled = CudaBacking(backing.context, chunk=granule, source=pool)
+    return RealMemory(pooled, governor, pool, share=pooled.share, retains=bool(retain))

@@ -283,8 +283,13 @@ def real_text(real: RealRun) -> str:
     return (
         f"On real memory: {real.backing} ({real.method}), granularity"
         f" {format_size(real.granule_bytes)}; every byte count agreed with the simulation in"
-        f" {count_of(real.checks, 'check')}"
+        f" {count_of(real.checks, 'check')}{_held_text(real)}"
     )
+
+
+def _held_text(real: RealRun) -> str:
+    held = ", ".join(f"{each.holder} {format_size(each.held_bytes)}" for each in real.held)
+    return f"; at the peak {held}" if held else ""
 
 
 def stall_text(real: RealRun) -> str:

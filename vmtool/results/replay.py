@@ -290,6 +290,19 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """What one holder had at the peak.
+
+    Attributes:
+        holder: sequences, prefixes, block pools, or the pool of released memory.
+        held_bytes: Its bytes. Memory that several sequences map is in here once, as prefixes.
+    """
+
+    holder: str
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RealRun:
     """What happened on real memory.
 
@@ -306,6 +319,7 @@ class RealRun:
         checks: Comparisons of what is really charged with the simulation; none differed.
         ledger_peak_bytes: The most that the governor leased.
         machine: Facts about this machine.
+        held: Who held how much when most was leased.
     """
 
     backing: str
@@ -320,6 +334,7 @@ class RealRun:
     checks: int
     ledger_peak_bytes: int
     machine: MachineFacts
+    held: tuple[HeldBytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import json
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.kv.packing import POLICIES, make_policy
-from vmtool.kv.traces import Trace
+from vmtool.kv.traces import Request, Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
@@ -95,7 +96,7 @@ def test_a_step_stalls_unless_memory_is_committed_early_enough(dense_cost):
 @pytest.mark.parametrize("touch", [True, False])
 def test_only_what_is_touched_is_resident(touch):
     with open_memory(open_backing(), GRANULE, 10 * GRANULE, touch=touch) as memory:
-        memory.reserve(1, 100 * GRANULE)
+        memory.reserve(1, 100 * GRANULE, "sequences")
         memory.commit(1, [(GRANULE, 2 * GRANULE), (50 * GRANULE, GRANULE)], None)
         resident = read_range(memory._buffers[1].base, 100 * GRANULE).resident_bytes
         memory.release(1, [(GRANULE, 2 * GRANULE), (50 * GRANULE, GRANULE)])
@@ -115,7 +116,7 @@ def test_only_what_is_touched_is_resident(touch):
 def test_pages_that_come_with_the_commit_are_reported(method, prefault, populated):
     backing = open_backing(method=method, prefault=prefault)
     with open_memory(backing, GRANULE, 10 * GRANULE, touch=False) as memory:
-        memory.reserve(1, 10 * GRANULE)
+        memory.reserve(1, 10 * GRANULE, "sequences")
         memory.commit(1, [(0, 2 * GRANULE)], None)
         resident = read_range(memory._buffers[1].base, 10 * GRANULE).resident_bytes
         memory.release(1, [(0, 2 * GRANULE)])
@@ -189,3 +190,56 @@ def test_the_stand_in_device_agrees_with_and_without_a_pool(fakecuda, dense_cost
     del real
     gc.collect()
     backing.context.close()
+
+
+def watch_buffers(backing, plan, requests):
+    """Return the result, the handles that were made, and what buffers had at each check."""
+    watched = []
+    with open_memory(backing, GRANULE, plan.budget_bytes) as memory:
+        buffers, check = memory._buffers, memory.check
+
+        def look(committed, pooled):
+            check(committed, pooled)
+            watched.append([buffer.committed for buffer in buffers.values()])
+
+        memory.check = look
+        result = run_replay(requests, plan, None, memory=memory)
+        return result, memory._pool.snapshot().created, watched
+
+
+@pytest.mark.parametrize("policy", ["per-tensor", "head-major"])
+def test_a_shared_prefix_is_mapped_into_each_sequence_and_committed_once(
+    fakecuda, dense_cost, listed, policy
+):
+    fakecuda.reset(granularity="64KiB")
+    # A block of 512 tokens fills two granules of each tensor.
+    plan = plan_of(dense_cost(1, 2, 128), policy, budget=1 << 30)
+    prompt, name = 1536, (7, 8, 9)
+    requests = [Request(0, prompt, 1, name) for _ in range(3)]
+    backing = open_backing("cuda")
+    real, created, watched = watch_buffers(backing, plan, listed(requests))
+    assert without_real(real) == run_replay(listed(requests), plan, None)
+    whole = plan.policy.committed_bytes(prompt)
+    assert max(sum(size == whole for size in sizes) for sizes in watched) == 3
+    # The driver made handles for what the simulation committed, and no more.
+    assert created * GRANULE == real.operations.commit_bytes < 3 * whole
+    assert real.operations.not_committed_bytes > 0
+    counts = {timing.operation: timing.summary.samples for timing in real.real.timings}
+    assert counts["share"] == counts["unshare"] > 0
+    held = {each.holder: each.held_bytes for each in real.real.held}
+    assert set(held) <= {"sequences", "prefixes"}
+    assert held["prefixes"] > 0
+    assert sum(held.values()) == real.real.ledger_peak_bytes
+    assert real.real.method == "cold"
+    gc.collect()
+    backing.context.close()
+
+
+def test_a_pooled_device_takes_from_its_pool_what_was_released(run_with_fakecuda):
+    arguments = ["kv-replay", "synthetic:requests=20,rate=2,prompt=64,output=8", "--json"]
+    device = ["--model", "qwen3-0.6b", "--budget", "512MiB", "--backing", "cuda"]
+    ran = run_with_fakecuda([*arguments, *device, "--method", "pooled"])
+    result = json.loads(ran.stdout)
+    assert result["real"]["method"] == "pooled"
+    assert result["operations"]["reused_bytes"] > 0
+    assert sum(each["held_bytes"] for each in result["real"]["held"]) > 0
