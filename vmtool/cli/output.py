@@ -264,7 +264,8 @@ def _without_waiting(path: str) -> Iterator[None]:
 def _write(path: str, write: Callable[[IO[str]], object]) -> None:
     """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1."""
     encoding, errors = result_encoding() if path == "-" else _UTF_8
-    interrupted = click.get_current_context().meta.get(INTERRUPTED)
+    context = click.get_current_context(silent=True)
+    interrupted = context is not None and context.meta.get(INTERRUPTED)
     try:
         with (
             _without_waiting(path) if interrupted else nullcontext(),
