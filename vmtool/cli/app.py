@@ -142,7 +142,8 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 a call failed, 2 wrong usage, 3 a check failed, 4 not available "
-    "here, 5 refused by budget or preflight, 130 interrupted.",
+    "here, 5 refused by budget or preflight, 130 interrupted. "
+    "docs/glossary.md explains the words.",
 )
 @click.option(
     "-V",

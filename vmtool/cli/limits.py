@@ -38,16 +38,15 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Search how much can be reserved, committed, mapped and locked, with a new process each try.
+    """Search how much can be reserved, committed, mapped and locked, each try in a new process.
 
     \b
     vmtool limits
     vmtool limits mappings --method fixed
 
-    Memory is not touched, except with advise, which has no other way to commit: its search stops
-    at half of what is safe. Without a kind all but lock are searched, which takes up to half a
-    minute. lock faults memory in and locks it into RAM: at most 1 GiB, or what RLIMIT_MEMLOCK
-    allows.
+    Memory is not touched, except with advise, which commits by touching: its search ends at half
+    of what is safe. Without a kind, all but lock are searched, which takes up to half a minute.
+    lock keeps memory in RAM, at most 1 GiB or what RLIMIT_MEMLOCK allows.
 
     On a device commit and mappings go on until its driver refuses: unless NVML shows that nobody
     else uses it, that needs --force (exit code 5).
@@ -103,7 +102,7 @@ def command(
     if not result.found:
         first = next(limit for limit in limits if limit.outcome == "not found")
         raise VmtoolError(
-            f"{first.method}: no limit was found, as the process that tried ended: {first.error}",
+            f"{first.method}: no limit was found: the process of the try ended: {first.error}",
             cause=first.cause,
             hint="`vmtool doctor` shows what limits this machine",
         )

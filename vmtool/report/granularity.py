@@ -263,9 +263,9 @@ def _print_checks(backing: BackingGranularity, console: Console) -> None:
     granule = backing.granularity.commit_bytes if backing.granularity else 0
     console.print(Text(f"\n{backing.name}: is g = {granule} bytes the granule?", style="bold"))
     if all(check.values["who"] == "vmtool" for check in backing.checks):
-        console.print("The platform itself was not tried: vmtool cannot call it directly here.")
+        console.print("Only vmtool was tried: it cannot make the system's own calls here.")
     elif not any(check.failed for check in backing.checks):
-        console.print("yes: every answer is that of a granule of this size")
+        console.print("yes: every answer is as expected")
     wide = console.width >= _WIDE
     table = plain_table("", ("attempt", "left"), ("answer", "left")) if wide else None
     for check in backing.checks:

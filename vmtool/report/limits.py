@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _TITLES: Final = {
     "reserve": "the largest reservation",
-    "commit": "the largest commit in one call, untouched, after which another can follow",
+    "commit": "the largest single commit, not touched, that leaves room for one granule more",
     "mappings": "memory areas of one process",
-    "lock": "memory locked into RAM by one mlock, which faults it in",
+    "lock": "memory locked into RAM by one mlock",
 }
 _SHORT: Final = {
     "reserve": "reserve",
@@ -60,12 +60,14 @@ def to_text(result: LimitsResult, console: Console) -> None:
 
 
 def answer(result: LimitsResult) -> str:
-    """Return the limit of each kind in one line: the lowest of its methods."""
+    """Return the limit of each kind in one line: the lowest of its methods, and whose it is."""
     parts = []
     for of_kind in result.kinds:
-        found = [m.reached for m in of_kind.methods if m.outcome == "found" and m.reached]
+        found = {m.method: m.reached for m in of_kind.methods if m.outcome == "found" and m.reached}
         if found:
-            parts.append(f"{_SHORT[of_kind.kind]} {_bound(of_kind.kind, min(found))}")
+            least = min(found, key=found.__getitem__)
+            which = f" with {least}" if len(set(found.values())) > 1 else ""
+            parts.append(f"{_SHORT[of_kind.kind]} {_bound(of_kind.kind, found[least])}{which}")
         elif all(m.outcome == "none" for m in of_kind.methods):
             parts.append(f"{_SHORT[of_kind.kind]}: no limit found")
         else:
@@ -80,7 +82,7 @@ def _always_overcommits(result: LimitsResult) -> bool:
 
 def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
     if limit.outcome == "not found":
-        yield f"{limit.method}: not found, as the process that tried ended: {limit.error}"
+        yield f"{limit.method}: not found: the process of the try ended: {limit.error}"
         return
     mappings = kind == "mappings"
     if mappings and limit.outcome == "none" and limit.cause and limit.reached is not None:
@@ -96,7 +98,7 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
     else:
         yield f"{limit.method}: {_amount(kind, limit.reached)} works ({tries}{most})"
     if limit.per_gib_ns is not None:
-        yield f"  locking costs {format_duration(limit.per_gib_ns)} a GiB, faulting in included"
+        yield f"  locking takes {format_duration(limit.per_gib_ns)} per GiB, page faults included"
     if limit.refused is not None:
         yield f"  {_amount(kind, limit.refused)} is refused: {limit.error}"
         if limit.cause is not None:
@@ -105,11 +107,11 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
         yield "  nothing was refused so far"
     elif kind == "commit" and limit.method == "advise":
         yield (
-            "  nothing was refused within the bounds of the search: half of what is safe, as this "
-            "method commits by faulting memory in"
+            "  nothing was refused; the search ends at half of what is safe, as this method commits "
+            "by faulting memory in"
         )
     else:
-        yield "  nothing was refused within the bounds of the search"
+        yield "  nothing was refused up to the end of the search"
         if kind == "lock" and limit.cause is not None:
             yield f"  {limit.cause}"
 
