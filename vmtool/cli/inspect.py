@@ -134,6 +134,7 @@ def command(
         interval_ns=interval,
         duration_ns=duration,
         detail_interval_ns=detail_interval,
+        fresh=bool(asked.program),
         top=top,
         nodes=numa,
         children=children,

@@ -91,7 +91,9 @@ class PortableProcess:
             ended = time.monotonic_ns()
             return Detail(tuple(found), ended - began, ended, complete)
         else:
-            reason = "not available on macOS; vmmap(1) shows them to the owner of the process"
+            reason = (
+                "`vmmap PID` shows them to the owner of the process; it may suspend it meanwhile"
+            )
             self.unavailable.setdefault(
                 "reservations", Unavailable("reservations", "platform", reason)
             )

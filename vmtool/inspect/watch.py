@@ -52,6 +52,8 @@ class InspectOptions:
         duration_ns: How long to watch at most; ``None`` is without limit.
         detail_interval_ns: From one reading of ``smaps`` to the next, which holds the process's
             memory map.
+        fresh: Whether the process was just started: it changes most at first, so that ``smaps`` is
+            read again after a second, then after twice as long, up to *detail_interval_ns*.
         top: How many reservations to keep.
         nodes: Whether to read where pages are, by NUMA node.
         children: Whether to list descendants.
@@ -62,6 +64,7 @@ class InspectOptions:
     interval_ns: int = 10**9
     duration_ns: int | None = None
     detail_interval_ns: int = 60 * 10**9
+    fresh: bool = False
     top: int = 12
     nodes: bool = False
     children: bool = False
@@ -134,8 +137,9 @@ class Watch:
     def _read_seldom(self, now: int, counters: Sample) -> None:
         if now >= self._full_due:
             self._read_detail(counters)
-            # Soon again at first, as a program that has just started changes most.
-            wait = min(max(now - self._began, _AREAS_LEAST_NS), self._options.detail_interval_ns)
+            wait = self._options.detail_interval_ns
+            if self._options.fresh:
+                wait = min(max(now - self._began, _AREAS_LEAST_NS), wait)
             ended = time.monotonic_ns()
             self._full_due = ended + max(wait, (ended - now) * _AREAS_EVERY)
         elif now >= self._areas_due:

@@ -112,22 +112,31 @@ def _unit(counter: str) -> Callable[[int], str]:
 
 
 def _map(reservations: Sequence[ReservedRange]) -> Markup:
-    """Return each reservation as a bar: what is committed of it, and of that what is resident."""
+    """Return each reservation as a bar, by address, with what is free between them.
+
+    The bar shows what is committed of it, and of that what is resident. Addresses span 128 TiB: on
+    one scale every reservation would be thinner than a line.
+    """
     if not reservations:
         return Markup()
     keys = (("range", "reserved"), ("second", "committed"), ("first", "resident"))
+    rows, end = [], None
+    for item in sorted(reservations, key=lambda item: item.base):
+        if end is not None and item.base > end:
+            rows.append(tag("p", f"{format_size(item.base - end)} to the next", class_="soft"))
+        rows.append(_bar(item))
+        # All stacks of threads are one row, as are all arenas, wherever they are.
+        merged = item.owner in {"thread stack", "glibc malloc arena"}
+        end = None if merged else item.base + item.capacity_bytes
     return join(
         tag("p", *(tag("span", name, class_=f"key {style}") for style, name in keys)),
-        figure(
-            "The largest reservations, each as wide as what it reserves",
-            join(*(_bar(item) for item in reservations)),
-        ),
+        figure("The largest reservations by address, low to high", join(*rows)),
     )
 
 
 def _bar(item: ReservedRange) -> Markup:
     label = (
-        f"{reservation_name(item)}: {format_size(item.committed_bytes)} of "
+        f"{item.base:#x} {reservation_name(item)}: {format_size(item.committed_bytes)} of "
         f"{format_size(item.capacity_bytes)} committed"
     )
     parts = (
