@@ -130,10 +130,16 @@ def wait_killed(child: subprocess.Popen[str], timeout_s: float = KILL_TIMEOUT_S)
     try:
         return child.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise VmtoolError(
-            f"process {child.pid} cannot be killed: it is stuck in the driver",
-            hint=f"look at /proc/{child.pid}/stack and dmesg; it may need a reboot",
-        ) from error
+        message, hint = why_not_killed(child.pid)
+        raise VmtoolError(message, hint=hint) from error
+
+
+def why_not_killed(pid: int) -> tuple[str, str]:
+    """Return what it means that a process does not die of SIGKILL, and what to do."""
+    return (
+        f"process {pid} cannot be killed: it is stuck in the driver",
+        f"look at /proc/{pid}/stack and dmesg; it may need a reboot",
+    )
 
 
 def end_child(child: subprocess.Popen[str], timeout_s: float = KILL_TIMEOUT_S) -> None:

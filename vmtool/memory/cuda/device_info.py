@@ -110,7 +110,7 @@ def device(ordinal: int) -> DeviceInfo:
     return DeviceInfo(
         ordinal=ordinal,
         name=name.split(b"\0", 1)[0].decode(errors="replace"),
-        uuid=_uuid(loaded, handle),
+        uuid=read_uuid(loaded, handle),
         pci=_pci(loaded, handle),
         total_bytes=loaded.call("cuDeviceTotalMem", handle),
         compute_capability=".".join(
@@ -125,7 +125,12 @@ def device(ordinal: int) -> DeviceInfo:
     )
 
 
-def _uuid(loaded: driver.Driver, handle: int) -> str | None:
+def read_uuid(loaded: driver.Driver, handle: int) -> str | None:
+    """Return the UUID of a device or of a MIG slice; ``None`` where no call knows slices.
+
+    Raises:
+        DeviceLostError: If the device is lost meanwhile.
+    """
     # The first version of the call returns the parent's UUID for a MIG slice, so that all slices look
     # alike: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
     # Bindings 12 have both; in bindings 13 the plain name is the second version.

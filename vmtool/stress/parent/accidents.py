@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Entry
 
+#: The kind of the diagnosis of a worker that was given up.
+CANNOT_BE_KILLED: Final = "cannot-be-killed"
 _CAUSES: Final = {
     "SIGSEGV": (
         "an address that is not committed was used, or a commit that was reported did not happen",
@@ -79,7 +81,7 @@ def describe_accident(
     sent = signal_name(code) if name is None and sys.platform == "win32" else name
     effect = "=HANG" if hung else f"={sent}"
     asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
-    if asked:
+    if asked and not (hung and hung.kind == CANNOT_BE_KILLED):
         cause, hint = f"--inject {asked[0]} ended it", "leave out --inject"
     methods = plan.settings.methods
     return Accident(

@@ -22,10 +22,11 @@ from vmtool.machine.kills import (
     ended_children_s,
     read_state,
 )
-from vmtool.memory.process import start_child, start_thread, wait_killed
+from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.process import start_child, start_thread, wait_killed, why_not_killed
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
-from vmtool.stress.parent.accidents import describe_accident
+from vmtool.stress.parent.accidents import CANNOT_BE_KILLED, describe_accident
 from vmtool.stress.parent.growth import MOST, Timeline
 from vmtool.stress.worker.journal import Journal
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Sequence
 
-    from vmtool.memory.diagnosis import Diagnosis
     from vmtool.results.stress import Accident
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Entry
@@ -151,7 +151,8 @@ class RunningWorker:
         self.phases: dict[tuple[int, str], PhaseSoFar] = {}
         self.incoming: dict[tuple[int, str], PhaseSoFar] = {}
         self.hung: Diagnosis | None = None
-        self._killed = False
+        self._killed_ns: int | None = None
+        self._abandoned = False
         self.stderr = ""
         self.moved_ns = monotonic_ns()
         self._seen: list[Entry] = []
@@ -189,22 +190,37 @@ class RunningWorker:
     def kill(self) -> None:
         """End it now."""
         if self.process.poll() is None:
-            self._killed = True
+            self._killed_ns = self._killed_ns or monotonic_ns()
             self.process.kill()
+
+    def abandon(self, after_ns: int) -> bool:
+        """Give it up if it was killed *after_ns* ago and is still there; return whether it was now.
+
+        It waits in the kernel (state D), perhaps for ever, and its pipes stay open as long.
+        """
+        killed = self._killed_ns
+        if self._abandoned or killed is None or monotonic_ns() - killed < after_ns:
+            return False
+        self._abandoned = self.process.poll() is None
+        if self._abandoned:
+            self.hung = Diagnosis(CANNOT_BE_KILLED, *why_not_killed(self.process.pid))
+        return self._abandoned
 
     def kill_hung(self) -> None:
         """End it because it does not move; why is looked at as long as it exists."""
-        state = read_state(self.process.pid, KernelFiles())
-        self.hung = diagnose_hang(self._before, read_facts(), state)
+        if self.hung is None:
+            state = read_state(self.process.pid, KernelFiles())
+            self.hung = diagnose_hang(self._before, read_facts(), state)
         self.kill()
 
     def end(self) -> Ending:
         """Wait for it and return how it ended."""
         others_s = ended_children_s()
-        code = wait_killed(self.process) if self.hung else self.process.wait()
+        code = 0 if self._abandoned else self.process.wait()
         cpu_s = ended_children_s() - others_s
         for reader in self._readers:
-            reader.join()
+            if not self._abandoned:
+                reader.join()
         accident = None
         if not self.final:
             accident = describe_accident(
@@ -212,7 +228,7 @@ class RunningWorker:
                 self.plan,
                 code,
                 killed=KILLED_BY_VMTOOL
-                if self._killed
+                if self._killed_ns is not None
                 else diagnose_kill(self._before, read_facts(), cpu_s),
                 hung=self.hung,
                 stderr=self.stderr,
@@ -238,6 +254,8 @@ class RunningWorker:
 
     def close(self) -> None:
         """Kill what is left of it and close every channel."""
+        if self._abandoned:
+            return
         if self.process.poll() is None:
             self.process.kill()
             try:

@@ -14,6 +14,7 @@ from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.conditions import ConditionsWatch
 from vmtool.machine.device_facts import read_device_facts
 from vmtool.memory import describe_device
+from vmtool.memory.process import KILL_TIMEOUT_S
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (
     PHASES,
@@ -65,6 +66,7 @@ def run_workers(
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _cycles: None,
     most: int = MOST,
+    kill_ns: int = int(KILL_TIMEOUT_S * 10**9),
 ) -> tuple[list[Ending], bool]:
     """Run one process for each plan, all started together; return how each ended.
 
@@ -77,6 +79,7 @@ def run_workers(
             everything back and report what they have.
         progress: Called about ten times a second with the cycles done by all of them.
         most: Checkpoints of each worker that are kept.
+        kill_ns: A worker that was killed and is still there after this long is given up.
 
     Returns:
         The endings, and whether the run was interrupted.
@@ -91,7 +94,9 @@ def run_workers(
         try:
             for plan, path, journal in zip(plans, folder.paths, folder.journals, strict=True):
                 workers.append(RunningWorker(plan, path, journal, inbox, most))
-            watch = _Watch(workers, inbox, hang_ns, stopping, progress, begun=folder.remove_names)
+            patience_ns = hang_ns, kill_ns
+            begun = folder.remove_names
+            watch = _Watch(workers, inbox, patience_ns, stopping, progress, begun=begun)
             interrupted = watch.run()
             return [worker.end() for worker in workers], interrupted
         finally:
@@ -105,7 +110,8 @@ class _Watch:
     Args:
         workers: Whom to follow.
         inbox: Where their messages go.
-        hang_ns: A worker that does not move for this long is killed.
+        patience_ns: A worker that does not move for the first is killed; one that is still there the
+            second later is given up.
         stopping: Asked whether to end early.
         progress: Called with the cycles done.
         begun: Called when every worker is ready, before the first cycle.
@@ -115,7 +121,7 @@ class _Watch:
         self,
         workers: Sequence[RunningWorker],
         inbox: queue.SimpleQueue[Any],
-        hang_ns: int,
+        patience_ns: tuple[int, int],
         stopping: Callable[[], bool],
         progress: Callable[[int], None],
         *,
@@ -123,7 +129,7 @@ class _Watch:
     ) -> None:
         self._workers = workers
         self._inbox = inbox
-        self._hang_ns = hang_ns
+        self._hang_ns, self._kill_ns = patience_ns
         self._stopping = stopping
         self._progress = progress
         self._begun = begun
@@ -164,6 +170,8 @@ class _Watch:
             )
             if late or worker.stalled_ns() > self._patience_ns(worker):
                 worker.kill_hung()
+            if worker.abandon(self._kill_ns):
+                self._inbox.put((worker, {"message": "end"}))
 
     def _patience_ns(self, worker: RunningWorker) -> int:
         """Return for how long a worker may stand still: longer only until its first operation."""

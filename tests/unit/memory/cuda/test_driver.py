@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -240,3 +241,26 @@ def test_an_exclusive_device_is_named_where_its_context_is_refused(fakecuda):
     with pytest.raises(CudaError) as caught:
         driver.load().call("cuDevicePrimaryCtxRetain", 0)
     assert "exclusive-process" in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("version", "offered", "called"),
+    [
+        ("12.9.10", {"cuDeviceGetUuid", "cuDeviceGetUuid_v2"}, "cuDeviceGetUuid_v2"),
+        ("12.9.10", {"cuDeviceGetUuid"}, None),  # the first version: a slice's parent
+        ("13.4.4", {"cuDeviceGetUuid"}, "cuDeviceGetUuid"),  # the second, under the plain name
+    ],
+)
+def test_a_uuid_comes_from_the_call_that_knows_mig_slices(version, offered, called):
+    made = []
+
+    def call(name, _handle):
+        made.append(name)
+        return SimpleNamespace(bytes=bytes(range(16)))
+
+    loaded = SimpleNamespace(
+        bindings_version=version, has_binding=offered.__contains__, call=call, lost=None
+    )
+    uuid = device_info.read_uuid(loaded, 0)
+    assert made == ([] if called is None else [called])
+    assert uuid == (None if called is None else "00010203-0405-0607-0809-0a0b0c0d0e0f")

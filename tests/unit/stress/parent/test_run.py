@@ -5,6 +5,7 @@ import io
 import os
 import queue
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kills import KILLED_BY_VMTOOL
 from vmtool.memory import host_methods
+from vmtool.memory.process import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.parent.child import RunningWorker
@@ -64,6 +66,26 @@ def test_a_hang_is_ended_and_named(stress):
     assert result.outcome is Outcome.HUNG
     (accident,) = result.accidents
     assert (accident.kind, accident.operation, accident.granule) == ("hang", "commit", 3)
+
+
+@posix
+def test_a_worker_that_cannot_be_killed_is_given_up(make, monkeypatch):
+    """As one that is stuck in a driver: vmtool must not hang with it."""
+    children = []
+
+    def have_no_effect(child):
+        children.append(child)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", have_no_effect)
+    plan = WorkerPlan(make(inject=("mmap:1=HANG",), methods=("fixed",)), 0)
+    try:
+        (ending,), _ = run_workers([plan], hang_ns=SECOND // 2, kill_ns=SECOND // 10)
+    finally:
+        monkeypatch.undo()
+        for child in set(children):
+            end_child(child)
+    assert ending.accident.kind == "hang"
+    assert "cannot be killed: it is stuck in the driver" in ending.accident.cause
 
 
 @posix
