@@ -7,16 +7,20 @@ from stored_runs import MACHINE, gaussian, method, run, several
 from vmtool.cli.app import run as run_vmtool
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
+from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.measures import MachineReading
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
 from vmtool.kv.packing import POLICIES
 from vmtool.machine.conditions import Conditions
 from vmtool.machine.findings import Finding
 from vmtool.report.compare_page import to_html as compare_page
+from vmtool.report.fleet import to_html as fleet_page
 from vmtool.report.kv_page import to_html as estimate_page
 from vmtool.report.machine_check import to_html as check_page
 from vmtool.report.matrix import to_html as matrix_page
 from vmtool.report.stress_page import to_html as stress_page
+from vmtool.results.fleet import Problem
 from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import Outcome, StressSettings
@@ -123,7 +127,31 @@ def estimate(hostile="16 GiB of RAM"):
     return estimate_page(result, ["vmtool", "kv-estimate", hostile])
 
 
-NAMES = ("stress", "stress-all", "compare", "matrix", "check", "kv-replay", "kv-estimate")
+def fleet(hostile="Retpolines"):
+    """40 machines with names and measures as long as they come: three slow ones, and a split."""
+    names = [f"stress.host.2MiB.protect+huge.{name}_ns" for name in ("commit.median", "touch.p99")]
+    found = Fleet()
+    for number in range(40):
+        own = 1 + 0.01 * (number % 5)
+        slow = number % 13 == 3
+        values = 40_000 * own * (1.9 if slow else 1), 9e7 * own * (1.5 if number % 2 else 1)
+        runs = [
+            {name: value * (1 + 0.02 * (at - 2)) for name, value in zip(names, values, strict=True)}
+            for at in range(5)
+        ]
+        facts = {
+            "system.cpu_model": "AMD EPYC 9654 96-Core Processor",
+            "huge_pages.thp_mode": "never" if slow else "madvise",
+            "mitigations.spectre_v2": f"Mitigation: {hostile}; {number % 2}",
+        }
+        host = f"gpu-node-{number:04}.cluster-7.example.internal"
+        once = {"limits.commit.fixed.reached_bytes": float(number << 30)}
+        found.add(MachineReading(host, host, "vmtool.stress", "0", facts, (*runs, once)))
+    found.add(Problem("results/" + "long" * 30 + ".json", "unreadable", f"is not JSON: {hostile}"))
+    return fleet_page(judge(found), ["vmtool", "fleet", "results/", hostile])
+
+
+NAMES = ("stress", "stress-all", "compare", "matrix", "check", "kv-replay", "kv-estimate", "fleet")
 
 
 def page_of(name, folder):
@@ -137,5 +165,6 @@ def page_of(name, folder):
         "matrix": matrix,
         "check": check,
         "kv-estimate": estimate,
+        "fleet": fleet,
     }
     return made[name]()

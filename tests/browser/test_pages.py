@@ -11,7 +11,7 @@ from html import escape
 from html.parser import HTMLParser
 
 import pytest
-from made_pages import NAMES, estimate, page_of
+from made_pages import NAMES, estimate, fleet, page_of
 from stored_runs import eventful
 
 from vmtool.compare.runs import compare
@@ -228,6 +228,22 @@ def test_the_page_of_an_estimate_shows_the_answer_the_packing_and_the_figures(br
     assert dom.count("rect", "first") == dom.count("rect", "second") == len(POLICIES)
     assert dom.count("img") == dom.count("script") == 0
     for text in ("60 GiB of KV memory, after 20 GiB of weights, holds", "token-major", "linear_"):
+        assert text in dom.text
+
+
+def test_the_page_of_a_fleet_names_what_differs_and_its_reason(browse):
+    dom = Dom(browse(re.sub(r'<meta http-equiv="[^>]*>', "", fleet(_HOSTILE))))
+    assert dom.count("svg") == dom.count("figure") == 3
+    assert dom.count("script") == dom.count("img") == 0
+    assert dom.count("rect", "second") >= 1
+    for text in (
+        "3 of 40 machines differ: gpu-node-0003",
+        "Outliers: gpu-node-0003",
+        "The only fact that it does not share: huge_pages.thp_mode never",
+        "Two parts, 20 machines",
+        "one value per machine: not decided",
+        _HOSTILE,
+    ):
         assert text in dom.text
 
 

@@ -41,8 +41,10 @@ _LEAST_SCALE: Final = 0.002
 _LEAST_PART: Final = 0.2
 _SEPARATION: Final = 4.0
 _MOST_REASONS: Final = 5
-#: A fact separates if it does for this part more of the machines than of the others.
+#: A fact separates if it does for this part more of the machines than of the others; of one machine,
+#: any value is shared by all, so that it must be rarer elsewhere.
 _LEAST_SEPARATION: Final = 0.5
+_LEAST_SEPARATION_OF_ONE: Final = 0.8
 
 
 @dataclass(slots=True)
@@ -423,16 +425,16 @@ def _group(
     count = len(machines)
     by_host = {machine.host: machine for machine in machines}
     explained: dict[str, tuple[Reason, ...]] = {}
-    for host in {test.host for test in outliers}:
+    different = {test.host for test in outliers}
+    rest = [machine for machine in machines if machine.host not in different]
+    others = _fact_values(rest) if different else {}
+    for host in different:
         machine = by_host[host]
         if saved is not None:
             known = {fact: Counter([value]) for fact, value in saved.items()}
             explained[host] = tuple(reasons([machine], known, 1))
             continue
-        others = {fact: values.copy() for fact, values in facts.items()}
-        for fact, value in machine.facts.items():
-            others[fact][value] -= 1
-        explained[host] = tuple(reasons([machine], others, count - 1))
+        explained[host] = tuple(reasons([machine], others, len(rest)))
     single = [
         machine.host
         for machine in machines
@@ -537,6 +539,7 @@ def reasons(
         return []
     found = []
     mine = _fact_values(machines)
+    least = _LEAST_SEPARATION if len(machines) > 1 else _LEAST_SEPARATION_OF_ONE
     for fact in mine.keys() | others.keys():
         values = mine.get(fact, Counter())
         theirs = others.get(fact, Counter())
@@ -546,7 +549,7 @@ def reasons(
         single = sum(times == 1 for times in theirs.values())
         elsewhere = max(elsewhere, single if single > 1 else 0)
         separation = number / len(machines) - elsewhere / count
-        if separation >= _LEAST_SEPARATION:
+        if separation >= least:
             usual = theirs.most_common(1)[0][0] if theirs.total() else "-"
             found.append(Reason(fact, value, usual, separation))
     found.sort(key=lambda reason: (-reason.separation, reason.fact))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from vmtool import __version__
 from vmtool.report.page import facts as fact_table
-from vmtool.report.page import join, page, section, tag
-from vmtool.report.page import table as page_table
+from vmtool.report.page import figure, grid, join, report, section, tag
 from vmtool.report.table import paragraph, show, table
 from vmtool.units import count_of, format_duration, format_size
 
@@ -24,7 +23,12 @@ if TYPE_CHECKING:
 
 #: Outliers and problems that the text lists without ``--all``.
 _SHOWN: Final = 20
+#: Of a picture of how machines are spread: bars, the units that one is wide, and how high all are.
 _BARS: Final = 24
+_WIDE: Final = 10
+_HIGH: Final = 60
+#: Outliers that the page names under a picture.
+_NAMED: Final = 12
 _MOST_VALUES: Final = 6
 #: Why a group was not judged, by what its ``undecided`` says.
 _UNDECIDED: Final = {
@@ -55,7 +59,11 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
         if not group.decided and group.facts and len(group.hosts) > 1:
             yield ""
             yield paragraph(f"Facts that differ in {group_name(group)}:")
-            yield table(("fact", "values"), _fact_rows(group, everything=everything), left=2)
+            yield table(
+                ("fact", "values"),
+                _fact_rows(group, most=None if everything else _MOST_VALUES),
+                left=2,
+            )
     if result.problems:
         yield ""
         problems = result.problems if everything else result.problems[:_SHOWN]
@@ -105,8 +113,9 @@ def _alike(judged: int, *, baseline: bool) -> str:
     return f"all {judged:,} machines are alike"
 
 
-def _named(hosts: Sequence[str]) -> str:
-    return ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
+def _named(hosts: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(hosts) - most:,} more" if len(hosts) > most else ""
+    return ", ".join(hosts[:most]) + more
 
 
 def group_name(group: Group) -> str:
@@ -125,17 +134,17 @@ def group_name(group: Group) -> str:
 
 def group_text(group: Group) -> str:
     """Return a line about a group."""
-    tested = [spread for spread in group.spreads if spread.tested]
+    split = {each.measure for each in group.splits}
+    tested = [spread for spread in group.spreads if spread.tested or spread.measure in split]
     text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
     if not group.decided:
         return f"{text}: not decided, {_UNDECIDED[group.undecided]}"
     text += f": {count_of(len(tested), 'measure')}"
-    scales = sorted(spread.scale for spread in tested if spread.logarithmic)
+    scales = sorted(spread.scale for spread in tested if spread.logarithmic and spread.tested)
     if scales:
         text += f", {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
     if group.single_runs:
         text += f"; {count_of(len(group.single_runs), 'machine')} with one run not decided"
-    split = {each.measure for each in group.splits}
     once = [s for s in group.spreads if s.single and not s.tested and s.measure not in split]
     if once:
         text += f"; {count_of(len(once), 'measure')} with one value per machine not decided"
@@ -196,7 +205,7 @@ def _split_lines(group: Group) -> Iterator[str]:
     for splits in parts.values():
         first = splits[0]
         fewer, more = sorted((first.low_hosts, first.high_hosts), key=len)
-        text = f"two parts, {len(fewer):,} machines ({_named(fewer)}) and {len(more):,}: "
+        text = f"Two parts, {len(fewer):,} machines ({_named(fewer)}) and {len(more):,}: "
         text += "; ".join(_split_text(split) for split in splits[:3])
         if len(splits) > 3:
             text += f"; and {count_of(len(splits) - 3, 'more measure')}"
@@ -223,11 +232,11 @@ def value_text(measure: str, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _fact_rows(group: Group, *, everything: bool) -> list[tuple[str, str]]:
+def _fact_rows(group: Group, *, most: int | None = _MOST_VALUES) -> list[tuple[str, str]]:
     rows = []
     for fact in group.facts:
         values = list(fact.machines.items())
-        shown = values if everything else values[:_MOST_VALUES]
+        shown = values[:most]
         text = ", ".join(f"{value} ({count})" for value, count in shown)
         rows.append((fact.fact, text + (", ..." if len(values) > len(shown) else "")))
     return rows
@@ -261,8 +270,7 @@ def to_markdown(result: FleetResult) -> str:
             lines += ["", f"Facts that differ in {_escaped(group_name(group))}:", ""]
             lines += ["| fact | values |", "|---|---|"]
             lines += [
-                f"| {_escaped(fact)} | {_escaped(values)} |"
-                for fact, values in _fact_rows(group, everything=False)
+                f"| {_escaped(fact)} | {_escaped(values)} |" for fact, values in _fact_rows(group)
             ]
     if result.problems:
         lines += ["", "| source | problem |", "|---|---|"]
@@ -300,21 +308,26 @@ def to_csv(result: FleetResult) -> str:
 
 def to_html(result: FleetResult, command: Sequence[str]) -> str:
     """Return the page that *command* made."""
-    bad = result.outliers or any(group.splits for group in result.groups)
-    return page(
-        "vmtool fleet",
-        tag("h1", "vmtool fleet"),
-        tag("p", tag("code", " ".join(command)), class_="soft"),
-        tag("p", answer_text(result), class_=f"state {'bad' if bad else 'good'}"),
+    bad = result.outliers or result.failed or any(group.splits for group in result.groups)
+    decided = any(group.decided for group in result.groups)
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return report(
+        result,
+        "fleet",
+        answer_text(result),
         *(_group_section(group) for group in result.groups),
         *([_problems(result)] if result.problems else []),
-        section("How to read this", tag("p", _HOW.format(**_how(result)))),
-        tag("p", f"made by vmtool {__version__}", class_="soft"),
+        command=command,
+        good=False if bad else True if decided else None,
+        title=[answer_text(result)[:80], made],
+        place=[made, count_of(result.machines, "machine")],
+        reading=[_HOW.format(**_how(result))],
     )
 
 
 _HOW: Final = (
-    "Machines are compared with those that are alike, by the mean of their runs. A machine differs if"
+    "A picture shows how many machines have which values, the lowest left; orange bars have an outlier."
+    " Machines are compared with those that are alike, by the mean of their runs. A machine differs if"
     " a difference as large is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
     " over {tests} tests: at most {rate} of the outliers by chance) and at least {threshold}. Facts are"
     " ranked by how well they separate machines; that is not proof of a cause."
@@ -336,54 +349,73 @@ def _group_section(group: Group) -> Markup:
     findings = list(_split_lines(group))
     for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
         findings += _host_lines(list(found))
-    rows = [
-        [
-            spread.measure,
-            value_text(spread.measure, spread.usual),
-            f"{100 * spread.scale:.1f}%" if spread.logarithmic and spread.tested else "",
-            histogram(spread),
-            ", ".join(named.get(spread.measure, [])),
-        ]
-        for spread in group.spreads
-    ]
-    names = ("measure", "usual", "between machines", "machines, low to high", "outliers")
     content = [tag("p", group_text(group))]
     if findings:
         content.append(tag("ul", *(tag("li", line) for line in findings)))
-    content.append(page_table(names, rows))
+    # What differs stands first.
+    spreads = sorted(group.spreads, key=lambda spread: spread.measure not in named)
+    content.append(grid([_figure(s, group.hosts, named.get(s.measure, [])) for s in spreads]))
     if group.facts:
         content.append(tag("h3", "Facts that differ"))
-        content.append(fact_table(_fact_rows(group, everything=True)))
+        content.append(fact_table(_fact_rows(group, most=2 * _MOST_VALUES)))
     return section(group_name(group), *content)
 
 
-def histogram(spread: Spread) -> Markup:
-    """Return a small picture of how the machines are spread over a measure."""
+def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
     values = [value for value in spread.values if value is not None]
     if not values:
         return join()
-    low, high = min(values), max(values)
-    counts = [0] * _BARS
-    for value in values:
-        at = int((value - low) / (high - low) * (_BARS - 1)) if high > low else 0
-        counts[at] += 1
-    most = max(counts)
-    bars = [
-        tag(
-            "rect", tag("title", f"{count} machines"), x=6 * at, y=24 - 22 * count / most,
-            width=5, height=22 * count / most, class_="first",
-        )
-        for at, count in enumerate(counts)
-        if count
-    ]  # fmt: skip
-    label = f"{value_text(spread.measure, low)} to {value_text(spread.measure, high)}"
-    picture = tag(
-        "svg", *bars, viewBox=f"0 0 {6 * _BARS} 24", width=6 * _BARS, height=24, role="img",
-        aria_label=label,
-    )  # fmt: skip
-    return join(picture, tag("span", f" {label}", class_="soft"))
+    low, high, usual = (
+        value_text(spread.measure, value) for value in (min(values), max(values), spread.usual)
+    )
+    words = f"{low} to {high}, usually {usual}" if low != high else f"{low} everywhere"
+    if spread.tested and spread.logarithmic:
+        words += f", {100 * spread.scale:.1f}% between machines"
+    elif spread.single and not spread.tested:
+        words += "; one value per machine: not decided"
+    lines = [tag("div", words, class_="soft")]
+    if named:
+        lines.append(tag("div", tag("strong", "Outliers: ", class_="bad"), _named(named, _NAMED)))
+    return figure(spread.measure, join(histogram(spread, hosts, named), *lines))
+
+
+def histogram(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
+    """Return how many machines have which values; bars with an outlier look different."""
+    known = {host: v for host, v in zip(hosts, spread.values, strict=True) if v is not None}
+    low, high = min(known.values()), max(known.values())
+    bars: list[list[str]] = [[] for _ in range(_BARS)]
+    for host, value in known.items():
+        at = int((value - low) / (high - low) * _BARS) if high > low else _BARS // 2
+        bars[min(at, _BARS - 1)].append(host)
+    most = max(map(len, bars))
+    step = (high - low) / _BARS
+    drawn = []
+    for at, here in enumerate(bars):
+        if here:
+            ends = [value_text(spread.measure, low + step * (at + more)) for more in (0, 1)]
+            height = max(_HIGH * len(here) / most, 1.5)
+            words = f"{count_of(len(here), 'machine')}, {' to '.join(ends)}: {_named(here)}"
+            style = "first" if set(here).isdisjoint(named) else "second"
+            drawn.append(
+                tag(
+                    "rect",
+                    tag("title", words),
+                    x=_WIDE * at,
+                    y=_HIGH - height,
+                    width=_WIDE - 1,
+                    height=height,
+                    class_=style,
+                )
+            )
+    line = tag("line", x1=0, x2=_WIDE * _BARS, y1=_HIGH, y2=_HIGH, class_="axis")
+    size = f"0 0 {_WIDE * _BARS} {_HIGH + 1}"
+    label = f"machines by {spread.measure}"
+    return tag("svg", *drawn, line, viewBox=size, role="img", aria_label=label)
 
 
 def _problems(result: FleetResult) -> Markup:
-    rows = [[problem.source, problem.kind, problem.problem] for problem in result.problems]
-    return section("Problems", page_table(("source", "kind", "problem"), rows))
+    lines = (
+        tag("li", tag("strong", problem.source), f": {problem.problem}")
+        for problem in result.problems
+    )
+    return section("Problems", tag("ul", *lines))

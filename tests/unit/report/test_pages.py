@@ -65,7 +65,7 @@ def test_a_page_begins_with_its_date_machine_and_one_verdict(name, tmp_path):
     assert title.startswith(f"vmtool {name.removesuffix('-all')}: ")
     for text in (title, place):
         assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d.* UTC", text)
-    words = {"kv-replay": "simulated", "kv-estimate": "calculated"}
+    words = {"kv-replay": "simulated", "kv-estimate": "calculated", "fleet": "40 machines"}
     assert words.get(name, "A, 2 processors, 8 GiB of RAM") in place
     assert re.search(r"\d", verdict)
     assert page.count('class="state') == 1
