@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vmtool.cli.axes import combinations, read_axes
 from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,
@@ -17,7 +17,6 @@ from vmtool.cli.options import (
     keep_inputs,
     option_group,
     output_options,
-    read_axes,
 )
 from vmtool.cli.output import Output
 from vmtool.errors import ExitCode, RefusedError, UsageError
@@ -379,10 +378,7 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     options = request.options
     named = options.model
     values = read_axes(options.compare, _AXES, MOST_ROWS, first={"model": [named] if named else []})
-    rows = []
-    for combination in itertools.product(*values.values()):
-        labels = dict(zip(values, combination, strict=True))
-        rows.append(row_of(request.changed(labels), labels))
+    rows = [row_of(request.changed(labels), labels) for labels in combinations(values)]
     best = best_of(rows)
     rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
     result = ComparisonResult(options.sequences, options.engine_name, tuple(rows))

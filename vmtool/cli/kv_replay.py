@@ -1,11 +1,8 @@
-"""``vmtool kv-replay``: its options, its comparison, and the command."""
+"""``vmtool kv-replay``: its options and the command."""
 
 from __future__ import annotations
 
-import itertools
 import time
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,7 +14,6 @@ from vmtool.cli.kv_estimate import (
     POLICY,
     RESERVE,
 )
-from vmtool.cli.kv_options import read_granule
 from vmtool.cli.kv_replay_plan import ReplayOptions
 from vmtool.cli.options import (
     COUNT,
@@ -29,28 +25,17 @@ from vmtool.cli.options import (
     keep_inputs,
     option_group,
     output_options,
-    read_axes,
 )
 from vmtool.cli.output import Output, command_line
-from vmtool.errors import (
-    ExitCode,
-    InputError,
-    RefusedError,
-    UsageError,
-)
-from vmtool.units import parse_count
+from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.plan import Rules
-    from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
-    from vmtool.tasks import Executor
-
-    #: Labels and options of one combination.
-    Cell = tuple[dict[str, str], ReplayOptions]
+    from vmtool.results.replay import ReplayComparison, ReplayResult
 
 _TRACE: Final = (
     click.argument("trace", nargs=-1),
@@ -240,124 +225,6 @@ replay_options: Final = option_group(
 )
 
 
-def _policy(text: str) -> str:
-    from vmtool.kv.packing import POLICIES
-
-    if text not in POLICIES:
-        raise ValueError(f"unknown policy {text[:40]!r}; use {', '.join(POLICIES)}")
-    return text
-
-
-def _dtype(text: str) -> str:
-    from vmtool.kv.formats import choose_formats
-
-    choose_formats(None, key=text, value=text)
-    return text
-
-
-def _mode(text: str) -> str:
-    if text not in ("wait", "reject", "preempt"):
-        raise ValueError(f"{text[:40]!r} is not wait, reject or preempt")
-    return text
-
-
-_READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "granule": read_granule,
-    "policy": _policy,
-    "dtype": _dtype,
-    "block": parse_count,
-    "on-refusal": _mode,
-    "commit-ahead": parse_count,
-}
-#: Each row replays the whole trace.
-_MOST_ROWS: Final = 100
-
-
-def is_axis(text: str) -> bool:
-    """Return whether *text* is an axis of a comparison, such as ``granule=64KiB,2MiB``."""
-    return text.partition("=")[0] in _READERS and "=" in text
-
-
-def replay_axes(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values on each axis; see :func:`vmtool.cli.options.read_axes`."""
-    return read_axes(texts, _READERS, _MOST_ROWS)
-
-
-def replay_cells(options: ReplayOptions, axes: Mapping[str, Sequence[str]]) -> list[Cell]:
-    """Return every combination; each value is read before the first replay.
-
-    Raises:
-        UsageError: If a value on an axis is unknown.
-    """
-    read = {axis: [_read(axis, value) for value in found] for axis, found in axes.items()}
-    cells = []
-    for chosen in itertools.product(*(range(len(found)) for found in axes.values())):
-        places = dict(zip(axes, chosen, strict=True))
-        labels = {axis: axes[axis][at] for axis, at in places.items()}
-        changed = {axis.replace("-", "_"): read[axis][at] for axis, at in places.items()}
-        if "dtype" in changed:
-            changed |= {"dtype_k": None, "dtype_v": None}
-        cells.append((labels, replace(options, **changed)))
-    return cells
-
-
-def compare_cells(
-    cells: Sequence[Cell], replay: Callable[[ReplayOptions], ReplayResult]
-) -> ReplayComparison:
-    """Replay every combination, one after the other; an interrupted replay is no row.
-
-    Raises:
-        UsageError: If no combination is possible.
-        RefusedError: If no combination is safe on this machine.
-    """
-    from vmtool.results.replay import ComparedReplay
-
-    def rows() -> Iterator[ComparedReplay | None]:
-        for labels, options in cells:
-            try:
-                result = replay(options)
-            except InputError:
-                raise  # the trace is bad, and so in every row
-            except (UsageError, RefusedError) as error:
-                refusals.append(error)
-                yield ComparedReplay(labels, None, str(error))
-            else:
-                yield ComparedReplay(labels, result, "") if result.complete else None
-
-    refusals: list[UsageError | RefusedError] = []
-    return _compared(rows(), refusals)
-
-
-def _compared(
-    found: Iterable[ComparedReplay | None], refusals: Sequence[UsageError | RefusedError]
-) -> ReplayComparison:
-    """Return the comparison of the rows before the first that is missing."""
-    from vmtool.results.replay import ReplayComparison
-
-    rows: list[ComparedReplay] = []
-    complete = True
-    for row in found:
-        if row is None:
-            complete = False
-            break
-        rows.append(row)
-    if refusals and complete and all(row.result is None for row in rows):
-        raise refusals[0]
-    return ReplayComparison.of(rows, complete=complete)
-
-
-def _read(axis: str, value: str) -> Any:
-    try:
-        found = _READERS[axis](value)
-    except UsageError:
-        raise
-    except ValueError as error:
-        raise UsageError(f"--compare {axis}: {error}") from None
-    if axis == "block" and not found:
-        raise UsageError("--compare block: a block has at least one token")
-    return found
-
-
 @click.command(
     "kv-replay",
     cls=Command,
@@ -378,10 +245,18 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     admission, then each decode step adds a token. Time is simulated; with --backing the memory is
     real.
     """  # noqa: D301 - click's own mark
-    name, axes = _split(options.pop("trace"), options.pop("compare"))
+    from vmtool.cli.axes import split_axes
+    from vmtool.cli.kv_replay_compare import AXES
+
+    names, axes = split_axes(options.pop("trace"), options.pop("compare"), AXES)
+    if len(names) != 1:
+        raise UsageError(
+            "no TRACE" if not names else f"more than one TRACE: {', '.join(names)}",
+            hint="give a file, or synthetic:requests=1000,rate=5",
+        )
     files = options.pop("html"), options.pop("csv")
     where = options.pop("jobs"), options.pop("dask")
-    chosen = ReplayOptions(name, **options)
+    chosen = ReplayOptions(names[0], **options)
     return _Run(chosen, axes, where, files, Output(as_json, path, quiet)).run()
 
 
@@ -398,12 +273,13 @@ class _Run:
     ) -> None:
         self._options = options
         self._axes = axes
-        self._jobs, self._dask = where
+        self._where = where
         self._html, self._csv = files
         self._output = output
 
     def run(self) -> int:
         from vmtool.cli.interrupt import watch_signals
+        from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
         from vmtool.cli.kv_replay_plan import choose_budget, load_options_model, open_chosen
         from vmtool.cli.progress import progress_line
 
@@ -412,7 +288,7 @@ class _Run:
         trace = options.open_trace()
         model = load_options_model(options)
         backing = open_chosen(options)
-        elsewhere = self._jobs > 1 or self._dask is not None
+        elsewhere = self._where != (1, None)
         if elsewhere and (backing is not None or not self._axes):
             raise UsageError(
                 "--jobs and --dask replay combinations of a simulation",
@@ -420,7 +296,7 @@ class _Run:
             )
         budget = choose_budget(options, backing)
         granule = None if backing is None else backing.granularity
-        cells = replay_cells(options, replay_axes(self._axes)) if self._axes else []
+        cells = replay_cells(options, self._axes)
 
         def rules_of(chosen: ReplayOptions) -> Rules:
             return chosen.rules(model, budget, granule)
@@ -443,7 +319,7 @@ class _Run:
             elif not elsewhere:
                 comparison = compare_cells(cells, once)
             else:
-                comparison = self._compare_at_once(cells, rules_of, budget.kv_bytes, stop)
+                comparison = compare_elsewhere(cells, rules_of, budget.kv_bytes, self._where, stop)
         late = trace.reading.late if cells or result.real is None else result.trace.late
         if late:
             what = "request is out of order"
@@ -451,46 +327,6 @@ class _Run:
                 what = "requests are out of order"
             self._output.notice(f"{late:,} {what}; --sort sorts by time")
         return self._answer_comparison(comparison) if cells else self._answer(result)
-
-    def _compare_at_once(
-        self,
-        cells: Sequence[Cell],
-        rules_of: Callable[[ReplayOptions], Rules],
-        budget: int,
-        stop: Callable[[], bool],
-    ) -> ReplayComparison:
-        """Replay the combinations in several processes, or on a cluster."""
-        from vmtool.replay.remote import replay_remotely
-        from vmtool.results.replay import ComparedReplay
-
-        rows: list[ComparedReplay | None] = []
-        refusals: list[UsageError | RefusedError] = []
-        tasks = {}
-        for at, (labels, options) in enumerate(cells):
-            try:
-                settings = rules_of(options).settings
-            except (UsageError, RefusedError) as error:
-                refusals.append(error)
-                rows.append(ComparedReplay(labels, None, str(error)))
-            else:
-                rows.append(None)
-                tasks[at] = options.arguments(budget), settings
-        with self._executor() as executor:
-            for at, result in replay_remotely(tasks, executor, stop):
-                rows[at] = ComparedReplay(cells[at][0], result, "")
-        return _compared(rows, refusals)
-
-    @contextmanager
-    def _executor(self) -> Iterator[Executor]:
-        if self._dask is None:
-            from vmtool.tasks import LocalExecutor
-
-            yield LocalExecutor(self._jobs)
-            return
-        from vmtool.fleet.hosts import connected
-
-        with connected(self._dask) as cluster:
-            yield cluster
 
     def _answer(self, result: ReplayResult) -> int:
         from vmtool.report.replay import to_csv, to_html, to_text
@@ -568,15 +404,3 @@ def _progress(trace: Trace) -> Callable[[], str]:
         return f"{fraction:.0%}, {found}, {format_duration(round(left) * 10**9)} left"
 
     return text
-
-
-def _split(arguments: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the trace and the axes of the comparison, some of which may be arguments."""
-    more = tuple(text for text in arguments if axes and is_axis(text))
-    names = [text for text in arguments if text not in more]
-    if len(names) != 1:
-        raise UsageError(
-            "no TRACE" if not names else f"more than one TRACE: {', '.join(names)}",
-            hint="give a file, or synthetic:requests=1000,rate=5",
-        )
-    return names[0], axes + more

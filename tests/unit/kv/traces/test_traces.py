@@ -58,6 +58,32 @@ def test_azure_of_2024_has_a_time_zone(trace):
     assert [request.arrival_ns for request in found] == [0, 990_070_000]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (  # the set of 2024, and columns that another tool added or moved
+            (
+                "GeneratedTokens,region,TIMESTAMP,ContextTokens\n"
+                "5,eu,2024-05-10 00:00:00.5+00:00,2162\n6,us,2024-05-10 00:00:02.75+00:00,2399\n"
+            ),
+            "azure",
+        ),
+        (  # BurstGPT 2.0 has two more columns
+            (
+                "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+                'Log Type\n5,17,1.5,"ChatGPT",2162,5,2167,API log\n'
+                "7.25,,,GPT-4,2399,6,2405,Conversation log\n"
+            ),
+            "burstgpt",
+        ),
+    ],
+)
+def test_columns_are_found_by_their_names(trace, text, name):
+    found = trace(text)
+    assert found.format == name
+    assert list(found) == [Request(0, 2162, 5), Request(2_250_000_000, 2399, 6)]
+
+
 def test_mooncake_has_milliseconds_and_prefixes(trace):
     found = trace(MOONCAKE)
     assert found.format == "mooncake"

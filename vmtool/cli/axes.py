@@ -1,0 +1,66 @@
+"""The axes of ``--compare``: which combinations of values there are, for kv-estimate and kv-replay alike."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+from typing import TYPE_CHECKING
+
+from vmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+
+def read_axes(
+    texts: Iterable[str],
+    known: Collection[str],
+    most_rows: int,
+    *,
+    first: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, list[str]]:
+    """Return the values on each axis that *texts* name, each once.
+
+    Args:
+        texts: An axis each; the values of one that is named again are joined.
+        known: The axes there are.
+        most_rows: How many combinations there may be.
+        first: Values that an axis begins with if it is named.
+
+    Raises:
+        UsageError: If an axis is unknown or has no values, or there are too many combinations.
+    """
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        axis, _, given = text.partition("=")
+        if axis not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(axis, known, n=1)
+            raise UsageError(
+                f"--compare {text!r}: unknown axis {axis!r}",
+                hint=f"did you mean {close[0]}?" if close else f"use {', '.join(known)}",
+            )
+        found = [value.strip() for value in given.split(",") if value.strip()]
+        if not found:
+            raise UsageError(f"--compare {text!r}: no values", hint=f"write {axis}=A,B")
+        before = values.get(axis) or (first or {}).get(axis, ())
+        values[axis] = list(dict.fromkeys([*before, *found]))
+    count = prod(len(found) for found in values.values())
+    if count > most_rows:
+        raise UsageError(f"--compare: {count} combinations are more than {most_rows}")
+    return values
+
+
+def combinations(values: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
+    """Yield every combination of *values* as one value for each axis, the last axis fastest."""
+    for chosen in itertools.product(*values.values()):
+        yield dict(zip(values, chosen, strict=True))
+
+
+def split_axes(
+    arguments: Sequence[str], axes: Sequence[str], known: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return the arguments that are no axes, and all axes: once one is given, more may follow."""
+    more = [text for text in arguments if axes and "=" in text and text.partition("=")[0] in known]
+    return [text for text in arguments if text not in more], [*axes, *more]
