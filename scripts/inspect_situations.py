@@ -46,8 +46,16 @@ class Skipped(Exception):  # noqa: N818 - no error
 
 
 @contextlib.contextmanager
-def process(code: str, before: Callable[[], None] | None = None) -> Iterator[tuple[int, str]]:
-    """Run Python code that prints one line, and yield its number and that line."""
+def process(
+    code: str, before: Callable[[], None] | None = None, prepare: Callable[[], None] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Run Python code that prints one line, and yield its number and that line.
+
+    Args:
+        code: What it does.
+        before: Called in it first.
+        prepare: Called when it has printed ``ready``, before its one line.
+    """
     child = subprocess.Popen(
         [sys.executable, "-c", f"{_FILL}{code}\nsys.stdin.read()"],
         stdin=subprocess.PIPE,
@@ -57,6 +65,8 @@ def process(code: str, before: Callable[[], None] | None = None) -> Iterator[tup
     )
     assert child.stdout is not None
     try:
+        if prepare is not None and child.stdout.readline():
+            prepare()
         yield child.pid, child.stdout.readline().strip()
     finally:
         child.send_signal(signal.SIGKILL)
@@ -138,20 +148,30 @@ def forking(*, modes: bool) -> Iterator[tuple[int, str]]:
     code = """
 libc.mmap(None, 2 << 30, 3, 0x22, -1, 0)
 tell("ready")
-sys.stdin.readline()
+while open("/proc/sys/vm/overcommit_memory").read() != "2\\n":
+    time.sleep(0.01)
+try:
+    if not os.fork():
+        os._exit(0)
+    tell("fork works")
+except OSError as error:
+    tell(f"fork: {error.strerror}")
 """
-    with process(code) as (pid, _):
+
+    def switch() -> None:
         meminfo = Path("/proc/meminfo").read_text()
         charged = re.search(r"Committed_AS: *([0-9]+)", meminfo)
         assert charged is not None
-        try:
-            (system / names[1]).write_text(str(int(charged[1]) + (1 << 20)))
-            (system / names[0]).write_text("2")
-            yield pid, "fork: Cannot allocate memory"
-        finally:
-            (system / names[0]).write_text(kept[names[0]])
-            name = names[1] if kept[names[1]].strip() != "0" else names[2]
-            (system / name).write_text(kept[name])
+        (system / names[1]).write_text(str(int(charged[1]) + (1 << 20)))
+        (system / names[0]).write_text("2")
+
+    try:
+        with process(code, prepare=switch) as made:
+            yield made
+    finally:
+        (system / names[0]).write_text(kept[names[0]])
+        name = names[1] if kept[names[1]].strip() != "0" else names[2]
+        (system / name).write_text(kept[name])
 
 
 def threads() -> Iterator[tuple[int, str]]:

@@ -7,11 +7,12 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("control groups are Linux's", allow_module_level=True)
 
+from vmtool.inspect.areas import MemoryArea
 from vmtool.inspect.findings import find
 from vmtool.inspect.linux import describe_group
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup import read_cgroups
-from vmtool.results.inspect import FindingRating, LimitUse, Sample
+from vmtool.results.inspect import FindingRating, LimitUse, ProcessIdentity, Sample
 from vmtool.units import GIB, MIB
 
 
@@ -152,3 +153,24 @@ def test_the_group_of_a_real_process_is_that_of_the_kernel():
     same = read_cgroups(KernelFiles(), str(os.getpid()))
 
     assert [level.path for level in mine.levels] == [level.path for level in same.levels]
+
+
+_MODEL = MemoryArea(GIB, 5 * GIB, "r--s", 7, "/models/x.gguf", GIB)
+_LIBRARY = MemoryArea(8 * GIB, 9 * GIB, "r-xp", 8, "/lib/libcublas.so", GIB)
+
+
+@pytest.mark.parametrize(
+    ("command", "areas", "rating"),
+    [
+        (("llama-server", "--mlock"), [_MODEL], FindingRating.WARNING),
+        (("llama-server",), [_MODEL], FindingRating.NOTE),
+        (("llama-server", "--mlock"), [_LIBRARY], None),
+    ],
+)
+def test_a_model_that_cannot_be_locked_is_named(command, areas, rating):
+    # ggml-org/llama.cpp#4072: "failed to mlock ... (after previously locking 0 bytes)".
+    limit = LimitUse("RLIMIT_MEMLOCK", "locked_bytes", 0, 8 * MIB, 8 * MIB, "process")
+
+    found = _find(None, limits=[limit], areas=areas, process=ProcessIdentity(77, "x", command))
+
+    assert (found["lock-file"].rating if rating else found.get("lock-file")) == rating

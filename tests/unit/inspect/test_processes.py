@@ -96,6 +96,22 @@ def test_counters_are_those_of_the_process(child, looked):
     assert last.minor_faults > 16384
 
 
+def test_a_limit_that_does_not_hold_is_left_out(child, looked):
+    if os.geteuid() != 0:
+        pytest.skip("CAP_IPC_LOCK is root's")
+
+    free = looked(child("ready()\ninput()").pid)
+    bound = looked(child("os.setuid(65534)\nready()\ninput()").pid)
+
+    if (
+        bound.last.locked_bytes == 0
+        and "CapEff:\t0000000000000000" in Path("/proc/self/status").read_text()
+    ):
+        pytest.skip("root has no capabilities here")
+    assert "RLIMIT_MEMLOCK" not in {limit.name for limit in free.limits}
+    assert "RLIMIT_MEMLOCK" in {limit.name for limit in bound.limits}
+
+
 def test_sixty_thousand_areas_are_near_the_limit(child, looked):
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
     if limit > 200_000:

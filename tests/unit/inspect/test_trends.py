@@ -39,6 +39,29 @@ def test_a_warm_up_step_is_no_growth():
     assert not any(trend.grows for trend in trends(samples, []))
 
 
+def test_a_heap_that_warms_up_is_no_growth():
+    # It takes ever less, so that the pace of the later half comes to little.
+    samples = _samples([100 * MIB + int(40 * MIB * (1 - 0.7**i)) for i in range(30)])
+
+    (trend,) = trends(samples, [])
+
+    assert trend.low > 0
+    assert not trend.grows
+    assert trend.growth > trend.growth_least
+
+
+def test_threads_are_bounded_by_what_is_left_of_their_group_or_user():
+    samples = _samples([10 + i for i in range(30)], counter="threads")
+    limits = [
+        LimitUse("RLIMIT_NPROC", "user_tasks", 500, 1000, None, "user"),
+        LimitUse("pids.max", "group_tasks", 40, 100, None, "group"),
+    ]
+
+    (trend,) = trends(samples, limits)
+
+    assert (trend.limit, trend.full_in_s) == ("pids.max", pytest.approx(60))
+
+
 def test_what_never_changes_has_no_trend():
     assert trends(_samples([MIB] * 30), []) == ()
 
@@ -53,10 +76,18 @@ def test_what_never_changes_has_no_trend():
         ("resident<10MiB", CheckOutcome.FAILED),
         ("areas<100", CheckOutcome.NOT_DONE),
         ("threads.slope<1/min", CheckOutcome.NOT_DONE),
+        ("cpu.slope<600ms/s", CheckOutcome.PASSED),
+        ("cpu.slope<400ms/s", CheckOutcome.FAILED),
+        ("minor-faults.slope<200/s", CheckOutcome.FAILED),
     ],
 )
 def test_conditions_on_a_leak(text, outcome):
-    samples = _samples([100 * MIB + i * MIB for i in range(30)])
+    samples = [
+        Sample(
+            i * 10**9, resident_bytes=(100 + i) * MIB, cpu_ns=i * 5 * 10**8, minor_faults=256 * i
+        )
+        for i in range(30)
+    ]
 
     assert evaluate(parse_condition(text), samples).outcome is outcome
 
