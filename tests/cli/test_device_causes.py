@@ -326,6 +326,7 @@ def test_every_pair_of_devices_is_in_the_matrix(run_with_fakecuda, backing):
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("yes, contents seen") == 2
     assert ("host" in ran.stdout.splitlines()[0]) == (backing == "all")
+    assert "several devices reach: granules of 2 MiB, the greatest of all" in ran.stdout
     assert {each["rule"] for each in ran.reports[0]["violations"]} == {"C1"}  # tried on purpose
     assert not any(ran.reports[0]["live"].values())
 

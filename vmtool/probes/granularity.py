@@ -115,6 +115,11 @@ def make_result(
         peers: What was found of each pair of devices.
     """
     here = {each.granularity.commit_bytes for each in backings if each.granularity is not None}
+    on_devices = [
+        each.granularity.commit_bytes
+        for each in backings
+        if each.device is not None and each.granularity is not None
+    ]
     return GranularityResult(
         machine=facts,
         available_bytes=facts.available_bytes,
@@ -128,6 +133,7 @@ def make_result(
             for granule in sorted(here.union(COMMON_GRANULES))
         ),
         peers=peers,
+        shared_granularity_bytes=max(on_devices) if len(on_devices) > 1 else None,
     )
 
 

@@ -176,6 +176,11 @@ def to_text(result: GranularityResult, console: Console) -> None:
             console.print(f"\n{backing.name}: not available: {backing.absent}")
             if backing.hint:
                 console.print(f"  {backing.hint}")
+    if result.shared_granularity_bytes is not None:
+        shared = format_size(result.shared_granularity_bytes)
+        console.print(
+            f"\nmemory that several devices reach: granules of {shared}, the greatest of all"
+        )
     if result.peers:
         _print_peers(result.peers, console)
     if result.tokens_per_granule:

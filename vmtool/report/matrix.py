@@ -45,6 +45,8 @@ def to_text(result: MatrixResult, console: Console) -> None:
         console.print(Text(f"{where}: {', '.join(cell.failed)} FAILED", style="bold red"))
     for why in dict.fromkeys(cell.refused for cell in result.cells if cell.refused):
         console.print(f"refused: {why}")
+    for why in dict.fromkeys(cell.error for cell in result.cells if cell.error):
+        console.print(Text(f"ended early: {why}", style="bold red"))
 
 
 def answer(result: MatrixResult) -> str:
@@ -62,6 +64,8 @@ def answer(result: MatrixResult) -> str:
             f"; {best.waste_share:.1%} of it is wasted by {result.model} at "
             f"{result.context_tokens:,} tokens"
         )
+    elif result.device and result.settings.chunk_bytes is None:
+        text += "; that is the knee: no larger chunk is more than 5 % cheaper"
     system = result.machine.get("system", {}).get("os", "")
     return "; ".join([text, *reasons(best.method, best.fastest, best.reason, system)])
 

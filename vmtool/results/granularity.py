@@ -188,6 +188,8 @@ class GranularityResult:
         tokens_per_granule: For each KV tensor and each granule: those of this
             machine, and those in common use.
         peers: What ``--prove`` found of each pair of devices.
+        shared_granularity_bytes: The greatest granularity of all devices, which memory that several
+            of them reach has; ``None`` with fewer than two.
     """
 
     machine: MachineFacts
@@ -198,3 +200,4 @@ class GranularityResult:
     backings: tuple[BackingGranularity, ...]
     tokens_per_granule: tuple[TokensPerGranule, ...]
     peers: tuple[PeerTrial, ...] = ()
+    shared_granularity_bytes: int | None = None

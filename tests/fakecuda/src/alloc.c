@@ -45,7 +45,7 @@ static CUresult give_back(CUdeviceptr address) {
 CUresult impl_cuMemAlloc(CUdeviceptr *address, size_t nbytes) { return allocate(address, nbytes, false); }
 
 CUresult impl_cuMemFree(CUdeviceptr address) {
-    work_finish_device(here()); /* it synchronises, as every allocator author knows */
+    work_finish_device(here()); /* assumed: it waits for the device */
     return give_back(address);
 }
 

@@ -8,7 +8,7 @@ from printed import printed
 from stored_runs import method, run
 
 from vmtool.compare.intervals import median_interval
-from vmtool.report.matrix import to_text
+from vmtool.report.matrix import answer, to_text
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import MethodReason, StressSettings
 from vmtool.stress import matrix
@@ -111,6 +111,12 @@ def some_cells():
 
 def test_the_report_of_a_matrix(golden):
     golden("matrix", lambda console: to_text(result(some_cells()), console))
+
+
+def test_on_a_device_the_best_chunk_is_called_the_knee():
+    found = replace(result(some_cells()), device="some GPU", model=None, context_tokens=None)
+    best = replace(found.best, waste_share=None)
+    assert "that is the knee" in answer(replace(found, best=best))
 
 
 def test_the_matrix_of_one_method_names_no_winner():
