@@ -73,6 +73,10 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: 
     return int(value)
 
 
+#: Where a size is far too small, as 16 is for 16GiB.
+SIZES_HINT: Final = "a size without a unit is in bytes: write 16GiB, 512MiB or 24GB"
+
+
 def parse_size(text: str, *, exact: bool = True) -> int:
     """Return *text* in bytes: ``"2MiB"`` is 2097152, ``"2MB"`` is 2000000, ``"4096"`` is 4096.
 

@@ -163,6 +163,13 @@ def test_a_file_that_is_not_a_run_is_exit_2_and_named(vmtool, tmp_path, folders)
     assert f"vmtool: error: {bad}: schema: is a document 'vmtool.grow'" in ran.stderr
 
 
+def test_a_file_of_another_kind_is_named(vmtool, tmp_path, folders):
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(20))
+    ran = vmtool("compare", folders[0], str(tmp_path / "model.pt"))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "model.pt: is a ZIP archive (PyTorch's .pt files are such)" in ran.stderr
+
+
 def test_a_folder_without_results_is_exit_2(vmtool, tmp_path):
     ran = vmtool("compare", str(tmp_path), str(tmp_path))
     assert ran.code == 2

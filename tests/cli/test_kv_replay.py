@@ -72,6 +72,7 @@ def test_the_same_seed_gives_the_same_document(vmtool):
         ((), "no TRACE"),
         (("a", "b"), "more than one TRACE"),
         (("synthetic:",), "no MODEL"),
+        (("synthetic:rate=1,rate=2", "--model", "qwen3-0.6b"), "has rate twice"),
         (("synthetic:", "--model", "qwen3-0.6b", "--policy", "pagd"), "did you mean paged"),
         (("synthetic:", "--model", "qwen3-0.6b", "--tokens-per-second", "0"), "tokens a second"),
         (("synthetic:", "--model", "qwen3-0.6b", "--prefill-rate", "nan"), "tokens a second"),

@@ -246,6 +246,12 @@ def test_an_assertion_that_does_not_hold_is_exit_3(vmtool):
     assert "commit.median" in ran.stderr
 
 
+def test_a_budget_without_a_unit_is_explained(vmtool):
+    ran = vmtool("stress", "--budget", "16")
+    assert ran.code == 5
+    assert "write 16GiB" in ran.stderr
+
+
 def test_an_assertion_needs_four_runs(vmtool):
     ran = vmtool("stress", *FEW, "--assert", "commit.median<1h")
     assert (ran.code, ran.stdout) == (2, "")

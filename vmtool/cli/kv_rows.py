@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.units import format_size, parse_count
+from vmtool.units import MIB, SIZES_HINT, format_size, parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,9 @@ def refuse_large_weights(question: Question) -> None:
     what = weights_text(budget, geometry.tp * geometry.pp)
     raise RefusedError(
         f"the weights ({what}) are more than the budget of {format_size(budget.total_bytes)}",
-        hint="use more ranks (--tp), --weights with what is loaded, or --weights none",
+        hint=SIZES_HINT
+        if budget.total_bytes < MIB
+        else "use more ranks (--tp), --weights with what is loaded, or --weights none",
     )
 
 

@@ -45,6 +45,8 @@ def claim(path: str) -> str | None:
         file = Path(path)
         if not file.exists():
             file = Path(os.path.realpath(path))  # a link to what is not there stays
+            if file.is_symlink():
+                file.stat()  # a loop of links: the system says so
             file.open("xb").close()
             file.unlink()
         elif file.is_dir():  # Windows would say that it is denied

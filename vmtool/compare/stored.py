@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
 from vmtool.errors import InputError
-from vmtool.inputs import read_bytes
+from vmtool.inputs import kind_of, read_bytes
 from vmtool.results import document_named
 from vmtool.results.compare import LeftOut
 from vmtool.results.old import from_version_1
@@ -134,7 +134,11 @@ def read_run(path: str) -> StoredRun:
         InputError: If the file cannot be read, is too big, is not JSON, or is not a document of
             a version that this vmtool can read; the message names the place.
     """
-    document = parse(path, read_bytes(path, MAX_BYTES, text=True))
+    data = read_bytes(path, MAX_BYTES, text=True)
+    kind = kind_of(data[:8])
+    if kind is not None:
+        raise InputError(path, f"is {kind}, not a result of vmtool stress")
+    document = parse(path, data)
     version = _check_kind(path, document)
     try:
         head = decode(_Head, document)

@@ -64,8 +64,8 @@ class GranuleChoice:
     """One granule with the method that serves it best.
 
     Attributes:
-        method: The one to use, by the mean over all patterns that ran.
-        per_gib_ns: The mean over the patterns.
+        method: The one to use, by the median over the patterns that all methods ran.
+        per_gib_ns: The median over the patterns.
         without_huge_ns: The same for that method without huge pages, where both were measured.
         waste_share: The part of what is committed that a sequence of the model does not use.
         per_used_gib_ns: *per_gib_ns* by the part that is used.

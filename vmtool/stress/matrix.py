@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.intervals import median_interval
@@ -192,32 +193,42 @@ def choose_granules(
 def _choose_method(
     granule: int, methods: dict[str, list[MatrixCell]], sequence: SequenceLength | None
 ) -> GranuleChoice:
-    means = {
-        name: sum(cell.per_gib_ns or 0 for cell in found) // len(found)
+    # Of the patterns the median, so that one cell that was disturbed decides nothing.
+    costs = {
+        name: round(median(cell.per_gib_ns or 0 for cell in found))
         for name, found in methods.items()
     }
 
     def alike(fastest: str, other: str) -> bool:
-        high = [cell.cycle_high_ns for cell in methods[fastest]]
-        low = [cell.cycle_low_ns for cell in methods[other]]
-        if None in high or None in low:  # too few rounds: only a factor of two is taken for one
-            return means[other] < 2 * means[fastest]
-        # Both commit as much in a cycle of a pattern, so that their cycles may be added.
-        return sum(filter(None, low)) <= sum(filter(None, high))
+        high = _end_per_gib(methods[fastest], [cell.cycle_high_ns for cell in methods[fastest]])
+        low = _end_per_gib(methods[other], [cell.cycle_low_ns for cell in methods[other]])
+        if high is None or low is None:  # too few rounds: only a factor of two is taken for one
+            return costs[other] < 2 * costs[fastest]
+        return low <= high
 
-    method, fastest, reason = choose_method(means, alike)
+    method, fastest, reason = choose_method(costs, alike)
     waste = None if sequence is None else sequence.waste_share(granule)
     return GranuleChoice(
         granule_bytes=granule,
         method=method,
-        per_gib_ns=means[method],
-        without_huge_ns=means.get(base_method(method)) if method.endswith(HUGE) else None,
+        per_gib_ns=costs[method],
+        without_huge_ns=costs.get(base_method(method)) if method.endswith(HUGE) else None,
         waste_share=waste,
-        per_used_gib_ns=None if waste is None else round(means[method] / (1 - waste)),
-        reason=reason if len(means) > 1 else None,
+        per_used_gib_ns=None if waste is None else round(costs[method] / (1 - waste)),
+        reason=reason if len(costs) > 1 else None,
         fastest=fastest,
-        fastest_per_gib_ns=means[fastest],
+        fastest_per_gib_ns=costs[fastest],
     )
+
+
+def _end_per_gib(cells: Sequence[MatrixCell], ends: Sequence[int | None]) -> float | None:
+    """Return the median end of the cells' intervals, per GiB; ``None`` if one has none."""
+    scaled = [
+        end * (cell.per_gib_ns or 0) / max(cell.cycle_ns or 1, 1)
+        for cell, end in zip(cells, ends, strict=True)
+        if end is not None
+    ]
+    return median(scaled) if len(scaled) == len(cells) else None
 
 
 def best_granule(choices: Sequence[GranuleChoice]) -> GranuleChoice | None:

@@ -18,7 +18,7 @@ from vmtool.stress.workloads import (
     live_granules,
     worst_mappings,
 )
-from vmtool.units import MIB, align_down, align_up, format_size
+from vmtool.units import MIB, SIZES_HINT, align_down, align_up, format_size
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
@@ -289,6 +289,8 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
         f"{owner} {format_size(budget)}{'' if given else ','} does not hold one granule of "
         f"{format_size(granule)} for each thread ({parts})",
         cause=None if given else "`vmtool doctor` shows what limits this machine",
-        hint=f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
+        hint=SIZES_HINT
+        if 0 < given < MIB
+        else f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
         "more, or a smaller granule",
     )

@@ -201,6 +201,16 @@ def test_claiming_a_link_to_a_file_that_is_not_there_leaves_the_link(tmp_path):
     assert list(tmp_path.iterdir()) == [link]
 
 
+def test_a_loop_of_links_is_named(tmp_path):
+    link = tmp_path / "link"
+    try:
+        link.symlink_to(link)
+    except OSError as error:
+        pytest.skip(f"links cannot be made here: {error}")
+    with pytest.raises(UsageError, match="cannot write"):
+        claim(str(link))
+
+
 def test_half_a_character_is_saved_escaped(tmp_path):
     path = tmp_path / "a.html"
     Output().save(str(path), lambda: "a\udcff")

@@ -145,6 +145,21 @@ def test_a_granule_names_the_method_that_promises_more_where_none_is_clearly_fas
     assert "advise is not clearly faster and has no guards" in report
 
 
+def test_one_disturbed_cell_does_not_choose_the_method():
+    cells = [
+        replace(
+            cell(name, cost - 10, cost, cost + 10),
+            pattern=f"pattern {i}",
+            granule_bytes=65536,
+            per_gib_ns=cost * 1000,
+        )
+        for name, costs in (("fixed", (100, 100, 90_000)), ("advise", (200, 210, 220)))
+        for i, cost in enumerate(costs)
+    ]
+    (choice,) = choose_granules(cells, None)
+    assert (choice.method, choice.per_gib_ns) == ("fixed", 100_000)
+
+
 def test_waste_can_make_a_larger_granule_the_dearer_one():
     class Model:
         def waste_share(self, granule):

@@ -64,6 +64,8 @@ def parse_synthetic(text: str) -> Synthetic:
                 f"{SYNTHETIC} has no {name[:40]!r}",
                 hint=f"did you mean {close[0]}?" if close else f"use {', '.join(names)}",
             )
+        if name in values:
+            raise UsageError(f"{SYNTHETIC} has {name} twice", hint="give it once")
         try:
             values[name] = float(value) if names[name] == "float" else parse_count(value)
         except ValueError as error:
