@@ -1,4 +1,4 @@
-"""One buffer changed by several threads at once stays whole, on every backing."""
+"""Several threads at once: a buffer stays whole, and a raw reservation says so, on every backing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from vmtool.errors import UsageError
+from vmtool.memory.backing import BusyError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Tier
 
@@ -91,3 +92,47 @@ def test_one_close_of_several_is_the_one(platform, often):
     assert run_threads(lambda _chance: buffer.close()) == []
     assert buffer.closed
     assert platform.leased() == 0
+
+
+def test_a_reservation_in_use_is_an_error_that_says_so(platform):
+    backing = platform.backing
+    granule = backing.granularity
+    reservation = backing.reserve(4 * granule)
+    backing.commit(reservation, 0, granule)
+    reservation.begin()  # as a call in another thread does
+    for call in (
+        lambda: backing.commit(reservation, granule, granule),
+        lambda: backing.release(reservation, 0, granule),
+        lambda: backing.unreserve(reservation),
+    ):
+        with pytest.raises(BusyError, match="is used by two threads at once"):
+            call()
+    reservation.busy = False
+    assert list(reservation.blocks) == [(0, granule)]
+    backing.release(reservation, 0, granule)
+    backing.unreserve(reservation)
+
+
+def test_threads_in_one_reservation_get_an_error_and_never_a_corrupt_map(platform, often):
+    backing = platform.backing
+    granule = backing.granularity
+    reservation = backing.reserve(16 * granule)
+
+    def work(chance):
+        for _ in range(rounds(platform)):
+            first = chance.randrange(16)
+            try:
+                backing.commit(reservation, first * granule, granule)
+            except UsageError:
+                continue  # in use, or another thread has committed it
+            while True:
+                try:
+                    backing.release(reservation, first * granule, granule)
+                    break
+                except BusyError:
+                    continue
+
+    assert run_threads(work) == []
+    assert list(reservation.blocks) == []
+    assert reservation.blocks.total == 0
+    backing.unreserve(reservation)

@@ -118,6 +118,17 @@ class ClosedError(UsageError):
     """A reservation or buffer that is closed."""
 
 
+class BusyError(UsageError):
+    """A call on a reservation that another thread, or what a signal handler interrupted, is using."""
+
+    def __init__(self, base: int) -> None:
+        super().__init__(
+            f"the reservation at {base:#x} is used by two threads at once",
+            hint="give each thread a reservation, or use a VirtualBuffer, whose calls wait for "
+            "each other",
+        )
+
+
 class OutOfMemoryError(CallError):
     """A call that failed because memory, commit charge, address space or mappings ran out."""
 
@@ -155,6 +166,7 @@ class Reservation(Owner):
         granularity: The granule of the backing that made it.
         blocks: The committed spans.
         quarantined: Spans that the platform refused to release; owned, counted, never reused.
+        busy: Whether a call that changes it is running; see :meth:`begin`.
         degraded: Released spans whose pages are gone but which may not fault and stay charged,
             because the platform refused to change the mapping (see :class:`PosixBacking`).
         closed: Whether it was unreserved.
@@ -164,6 +176,7 @@ class Reservation(Owner):
         "__weakref__",
         "base",
         "blocks",
+        "busy",
         "capacity",
         "closed",
         "degraded",
@@ -179,11 +192,26 @@ class Reservation(Owner):
         self.quarantined = BlockMap()
         self.degraded = BlockMap()
         self.closed = False
+        self.busy = False
 
     @property
     def address_space_bytes(self) -> int:
         """The addresses it takes: the capacity, and what aligning the base cost."""
         return self.capacity
+
+    def begin(self) -> None:
+        """Mark it as used by this call, which clears ``busy`` in the end.
+
+        Nothing runs between the look and the mark: CPython with its global lock switches threads,
+        and runs signal handlers, at calls and backward jumps alone. A lock would cost four times as
+        much as this.
+
+        Raises:
+            BusyError: If another call is using it.
+        """
+        if self.busy:
+            raise BusyError(self.base)
+        self.busy = True
 
     def check_commit(self, offset: int, nbytes: int) -> None:
         """Raise unless ``offset..offset + nbytes`` may be committed (B5)."""
@@ -242,7 +270,7 @@ class VirtualBacking(Protocol):
     """The platform operations that a buffer is built from.
 
     One backing serves many reservations; what is committed lives in the reservation (B11). A
-    backing may be used from several threads as long as no two use one reservation at a time.
+    backing may be used from several threads; two that use one reservation at a time get an error.
     """
 
     @property
@@ -299,6 +327,7 @@ class VirtualBacking(Protocol):
 
         Raises:
             MisalignedError, OutOfRangeError, OverlapError: If the span is not legal (B5).
+            BusyError: If another thread is using the reservation.
             OutOfMemoryError, CallError: If the platform refuses; nothing has changed (B8).
             QuarantineError: If it refuses and the change could not be undone.
         """
@@ -308,6 +337,7 @@ class VirtualBacking(Protocol):
 
         Raises:
             MisalignedError, OutOfRangeError, NotCommittedError: If the span is not legal (B5).
+            BusyError: If another thread is using the reservation.
             CallError: If the platform refuses; nothing has changed (B8).
             QuarantineError: If it refuses and the change could not be undone.
         """
@@ -316,5 +346,6 @@ class VirtualBacking(Protocol):
         """Give back every block and the address space, once; again is a no-op (B9).
 
         Raises:
+            BusyError: If another thread is using the reservation.
             CallError: If the platform refuses; the reservation stays owned and may be tried again.
         """

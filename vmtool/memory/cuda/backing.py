@@ -132,24 +132,30 @@ class CudaBacking:
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         assert isinstance(reservation, CudaReservation)  # narrows the contract's type
-        reservation.check_commit(offset, nbytes)
+        reservation.begin()
         try:
+            reservation.check_commit(offset, nbytes)
             reservation.mapped.map(offset, offset + nbytes)
+            reservation.blocks.add(offset, offset + nbytes)
         except QuarantineError as error:
             reservation.quarantine(*error.span)
             raise
-        reservation.blocks.add(offset, offset + nbytes)
+        finally:
+            reservation.busy = False
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         assert isinstance(reservation, CudaReservation)  # narrows the contract's type
-        reservation.check_release(offset, nbytes)
+        reservation.begin()
         try:
+            reservation.check_release(offset, nbytes)
             reservation.mapped.unmap(offset, offset + nbytes)
+            reservation.blocks.remove(offset, offset + nbytes)
         except QuarantineError as error:
             reservation.blocks.remove(offset, offset + nbytes)
             reservation.quarantine(*error.span)
             raise
-        reservation.blocks.remove(offset, offset + nbytes)
+        finally:
+            reservation.busy = False
 
     def share(
         self,
@@ -182,24 +188,28 @@ class CudaBacking:
                 f"{self.granularity}",
                 hint="use two reservations of one pool",
             )
-        reservation.check_commit(offset, nbytes)
-        source.check_release(source_offset, nbytes)
-        first = source_offset // self.granularity
-        numbers = range(first, first + nbytes // self.granularity)
-        handles = [source.mapped.handles[number] for number in numbers]
-        self.source.share(handles)
+        reservation.begin()
         try:
+            reservation.check_commit(offset, nbytes)
+            source.check_release(source_offset, nbytes)
+            first = source_offset // self.granularity
+            numbers = range(first, first + nbytes // self.granularity)
+            handles = [source.mapped.handles[number] for number in numbers]
+            self.source.share(handles)
             reservation.mapped.map_shared(offset, handles, self._read_only)
+            reservation.blocks.add(offset, offset + nbytes)
         except QuarantineError as error:
             reservation.quarantine(*error.span)
             raise
-        reservation.blocks.add(offset, offset + nbytes)
+        finally:
+            reservation.busy = False
 
     def unreserve(self, reservation: Reservation) -> None:
         assert isinstance(reservation, CudaReservation)  # narrows the contract's type
         if reservation.closed:
             return
         failure: VmtoolError | None = None
+        reservation.begin()
         try:
             reservation.mapped.free()
         except VmtoolError as error:
@@ -207,6 +217,8 @@ class CudaBacking:
                 reservation.forget_unmapped()
                 raise
             failure = error
+        finally:
+            reservation.busy = False
         reservation.finalizer.detach()
         reservation.mark_closed()
         if failure is not None:

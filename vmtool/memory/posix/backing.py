@@ -27,6 +27,7 @@ from typing import Final
 
 from vmtool.errors import CallError, UnavailableError, UsageError
 from vmtool.memory.backing import (
+    BusyError,
     Granularity,
     MisalignedError,
     PhysicalMemoryAccounting,
@@ -225,41 +226,57 @@ class PosixBacking:
         return reservation
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        end = offset + nbytes
-        blocks = reservation.blocks
-        if (
-            (offset | nbytes) & self._mask
-            or not 0 <= offset < end <= reservation.capacity
-            or blocks.overlap(offset, end) is not None
-            or reservation.quarantined.total
-            or reservation.closed
-        ):
-            reservation.check_commit(offset, nbytes)
-        self._commit_span(reservation, offset, nbytes)
-        blocks.add(offset, end)
+        if reservation.busy:  # begin(), without the cost of a call
+            raise BusyError(reservation.base)
+        reservation.busy = True
+        try:
+            end = offset + nbytes
+            blocks = reservation.blocks
+            if (
+                (offset | nbytes) & self._mask
+                or not 0 <= offset < end <= reservation.capacity
+                or blocks.overlap(offset, end) is not None
+                or reservation.quarantined.total
+                or reservation.closed
+            ):
+                reservation.check_commit(offset, nbytes)
+            self._commit_span(reservation, offset, nbytes)
+            blocks.add(offset, end)
+        finally:
+            reservation.busy = False
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
-        end = offset + nbytes
-        blocks = reservation.blocks
-        if (
-            (offset | nbytes) & self._mask
-            or not 0 <= offset < end
-            or not blocks.covers(offset, end)
-            or reservation.closed
-        ):
-            reservation.check_release(offset, nbytes)
-        self._release_span(reservation, offset, nbytes)
-        blocks.remove(offset, end)
+        if reservation.busy:
+            raise BusyError(reservation.base)
+        reservation.busy = True
+        try:
+            end = offset + nbytes
+            blocks = reservation.blocks
+            if (
+                (offset | nbytes) & self._mask
+                or not 0 <= offset < end
+                or not blocks.covers(offset, end)
+                or reservation.closed
+            ):
+                reservation.check_release(offset, nbytes)
+            self._release_span(reservation, offset, nbytes)
+            blocks.remove(offset, end)
+        finally:
+            reservation.busy = False
 
     def unreserve(self, reservation: Reservation) -> None:
         assert isinstance(reservation, PosixReservation)  # narrows the contract's type
         if reservation.closed:
             return
-        address, nbytes = reservation.mapping
-        if self._calls.munmap(address, nbytes):
-            raise call_error("munmap", address, nbytes)
-        reservation.finalizer.detach()
-        reservation.mark_closed()
+        reservation.begin()
+        try:
+            address, nbytes = reservation.mapping
+            if self._calls.munmap(address, nbytes):
+                raise call_error("munmap", address, nbytes)
+            reservation.finalizer.detach()
+            reservation.mark_closed()
+        finally:
+            reservation.busy = False
 
     def _commit_fixed(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         address = reservation.base + offset

@@ -134,18 +134,30 @@ class WindowsBacking:
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         assert isinstance(reservation, WindowsReservation)  # narrows the contract's type
-        reservation.check_commit(offset, nbytes)
-        reservation.range.commit(offset, nbytes)
+        reservation.begin()
+        try:
+            reservation.check_commit(offset, nbytes)
+            reservation.range.commit(offset, nbytes)
+        finally:
+            reservation.busy = False
 
     def release(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         assert isinstance(reservation, WindowsReservation)  # narrows the contract's type
-        reservation.check_release(offset, nbytes)
-        reservation.range.release(offset, nbytes)
+        reservation.begin()
+        try:
+            reservation.check_release(offset, nbytes)
+            reservation.range.release(offset, nbytes)
+        finally:
+            reservation.busy = False
 
     def unreserve(self, reservation: Reservation) -> None:
         assert isinstance(reservation, WindowsReservation)  # narrows the contract's type
         if reservation.closed:
             return
-        reservation.range.close()
-        reservation.finalizer.detach()
-        reservation.mark_closed()
+        reservation.begin()
+        try:
+            reservation.range.close()
+            reservation.finalizer.detach()
+            reservation.mark_closed()
+        finally:
+            reservation.busy = False
