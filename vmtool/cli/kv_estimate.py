@@ -23,8 +23,8 @@ from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from vmtool.cli.kv_options import EstimateOptions, EstimateRequest
+    from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.estimate import Question
-    from vmtool.kv.estimate_result import ComparisonRow
     from vmtool.report.kv_page import PageResult
 
 _MODEL: Final = (
@@ -372,7 +372,7 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     from dataclasses import replace
 
     from vmtool.cli.kv_rows import MOST_ROWS, best_of, row_of
-    from vmtool.kv.estimate_result import ComparisonResult
+    from vmtool.kv.comparison_result import ComparisonResult
     from vmtool.report.kv_comparison import compare_text
 
     options = request.options
@@ -392,8 +392,8 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     from dataclasses import replace
 
     from vmtool.cli.kv_rows import read_sweep, refuse_large_weights
+    from vmtool.kv.comparison_result import ComparisonRow, SweepResult
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.estimate_result import ComparisonRow, SweepResult
     from vmtool.report.kv_comparison import sweep_text
 
     lengths = read_sweep(request.options.sweep or "")
@@ -436,7 +436,7 @@ def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output)
 
 
 def _list(output: Output) -> None:
-    from vmtool.kv.estimate_result import ModelList
+    from vmtool.kv.comparison_result import ModelList
     from vmtool.kv.sources import builtin_names
     from vmtool.report.table import show
 

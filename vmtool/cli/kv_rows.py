@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.cli.kv_options import EstimateRequest
+    from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.sglang import SglangResult
     from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import Question
-    from vmtool.kv.estimate_result import ComparisonRow
 
 #: More rows than this are no table that anyone reads.
 MOST_ROWS: Final = 1000
@@ -95,11 +95,11 @@ def engine_result(
 
 def row_of(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
     """Return one row; what a combination cannot do is a result, an unknown name is not."""
+    from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.estimate_result import ComparisonRow
 
     budget = request.memory
     row = ComparisonRow(

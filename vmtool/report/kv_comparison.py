@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.estimate_result import ComparisonResult, ComparisonRow, SweepResult
+    from vmtool.kv.comparison_result import ComparisonResult, ComparisonRow, SweepResult
 
 _BAR: Final = 40
 

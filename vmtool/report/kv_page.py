@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool.kv.estimate_result import ComparisonResult, EstimateResult, SweepResult
+from vmtool.kv.comparison_result import ComparisonResult, SweepResult
+from vmtool.kv.estimate_result import EstimateResult
 from vmtool.report.chart import WIDTH
 from vmtool.report.kv_comparison import compare_title, measured, sweep_title
 from vmtool.report.kv_engines import engine_paragraphs
@@ -35,7 +36,8 @@ from vmtool.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.kv.estimate_result import ComparisonRow, PolicyResult
+    from vmtool.kv.comparison_result import ComparisonRow
+    from vmtool.kv.estimate_result import PolicyResult
     from vmtool.report.kv_engines import EngineResult
 
     PageResult = EstimateResult | ComparisonResult | SweepResult | EngineResult

@@ -9,7 +9,7 @@ import pytest
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source
 from vmtool.kv.sources.hf.architecture import source_of
-from vmtool.kv.sources.hf.config import FAMILIES, resolve
+from vmtool.kv.sources.hf.config import families, resolve
 
 LLAMA = {
     "model_type": "llama",
@@ -341,7 +341,7 @@ def test_an_attention_field_that_says_nothing_is_let_through(value):
     assert len(model({**LLAMA, "num_kv_shared_layers": value, "new_window": value}).layers) == 4
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", sorted(families()))
 def test_every_architecture_refuses_an_empty_config_by_field(name):
     with pytest.raises(InputError, match=r"config\.json: \w+: "):
         model({"model_type": name, "num_hidden_layers": 0})
@@ -420,9 +420,9 @@ def test_a_flag_that_the_architecture_has_no_use_for_is_refused():
         model(MLA, kv_heads=8)
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", families())
 def test_each_architecture_names_its_source(architecture):
-    source = source_of(architecture, FAMILIES[architecture])
+    source = source_of(architecture, families()[architecture])
     assert re.fullmatch(
         r"modeling_\w+\.py (of transformers 5\.24|beside the weights)|models/\w+\.py of vLLM 0\.33",
         source,

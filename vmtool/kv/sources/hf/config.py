@@ -11,8 +11,6 @@ from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of, mtp_layers_of, source_of
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
-from vmtool.kv.sources.hf.encoder_decoder import DECODER_KEYS, ENCODER_DECODER
-from vmtool.kv.sources.hf.hybrid import HYBRID
 from vmtool.kv.sources.hf.layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread import refuse_of_wrapper, refuse_unread
@@ -70,7 +68,21 @@ def _require_fp8(part: Fields, key: str) -> None:
     )
 
 
-FAMILIES = {**DENSE, **ENCODER_DECODER, **HYBRID}
+#: Models of an encoder and a decoder that have a config each, and where the decoder's is.
+DECODER_KEYS = {
+    **dict.fromkeys(
+        (
+            "encoder-decoder",
+            "speech-encoder-decoder",
+            "vision-encoder-decoder",
+            "t5gemma",
+            "t5gemma2",
+        ),
+        "decoder",
+    ),
+    **dict.fromkeys(("canary", "dia"), "decoder_config"),
+    **dict.fromkeys(("musicgen", "musicgen_melody"), "decoder"),
+}
 
 #: What an unknown architecture is taken for if it has only fields that all decoders have.
 STANDARD: Final = Family(
@@ -137,6 +149,19 @@ ARCHITECTURES = {
 }
 
 
+def families() -> dict[str, Family]:
+    """Return every known architecture, by its ``model_type``."""
+    from vmtool.kv.sources.hf.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
+    from vmtool.kv.sources.hf.hybrid import HYBRID  # noqa: PLC0415
+
+    return {**DENSE, **ENCODER_DECODER, **HYBRID}
+
+
+def family_of(architecture: str) -> Family:
+    """Return the family of *architecture*; the largest part of them is loaded only if it is needed."""
+    return DENSE.get(architecture) or families().get(architecture, STANDARD)
+
+
 def resolve(
     data: Mapping[str, Any],
     where: str,
@@ -163,7 +188,7 @@ def resolve(
     """
     outer = Fields(data, where, source=source, overrides=overrides)
     fields, architecture = _decoder(outer)
-    family = FAMILIES.get(architecture, STANDARD)
+    family = family_of(architecture)
     fields.names = {**NAMES, **family.names}
     fields.defaults = family.defaults
     fields.architecture = architecture
@@ -324,5 +349,5 @@ def _quantization(
 def _similar(architecture: str) -> str | None:
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
-    close = difflib.get_close_matches(architecture[:60], FAMILIES, n=3)
+    close = difflib.get_close_matches(architecture[:60], families(), n=3)
     return f"similar ones that it does: {', '.join(close)}" if close else None

@@ -48,21 +48,6 @@ _T5 = Family(
     | {"encoder_attention_type", "local_radius", "global_block_size"},
 )
 
-#: Models of an encoder and a decoder that have a config each, and where the decoder's is.
-DECODER_KEYS = {
-    **dict.fromkeys(
-        (
-            "encoder-decoder",
-            "speech-encoder-decoder",
-            "vision-encoder-decoder",
-            "t5gemma",
-            "t5gemma2",
-        ),
-        "decoder",
-    ),
-    **dict.fromkeys(("canary", "dia"), "decoder_config"),
-    **dict.fromkeys(("musicgen", "musicgen_melody"), "decoder"),
-}
 ENCODER_DECODER: dict[str, Family] = {
     "whisper": Family(
         finish=layers.encoder_cross,
