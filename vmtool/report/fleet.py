@@ -144,10 +144,10 @@ def group_text(group: Group) -> str:
     if scales:
         text += f", {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
     if group.single_runs:
-        text += f"; {count_of(len(group.single_runs), 'machine')} with one run not decided"
+        text += f"; {count_of(len(group.single_runs), 'machine')} with one run: not decided"
     once = [s for s in group.spreads if s.single and not s.tested and s.measure not in split]
     if once:
-        text += f"; {count_of(len(once), 'measure')} with one value per machine not decided"
+        text += f"; {count_of(len(once), 'measure')} with one value per machine: not decided"
     return text
 
 
