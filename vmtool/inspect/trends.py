@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.conditions import holds, split_condition
@@ -139,6 +138,8 @@ def parse_condition(text: str) -> CounterCondition:
     name, _, kind = figure.partition(".")
     counter = COUNTERS.get(name)
     if counter is None or (kind and kind not in _FIGURES):
+        from difflib import get_close_matches
+
         near = get_close_matches(name, COUNTERS, n=1) or [name if counter else "resident"]
         raise UsageError(
             f"{text!r}: {figure!r} is not a counter, nor its .max or .slope",
