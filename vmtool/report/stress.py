@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
 
 
-DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "")
+DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "outcome")
 
 
 def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
@@ -224,7 +224,7 @@ def device_rows(result: StressResult) -> list[tuple[str, ...]]:
     """Return each device and method: medians, rate and how its workers ended."""
     rows = []
     for device in result.devices:
-        words = "" if device.outcome is Outcome.COMPLETE else device.outcome.value
+        words = device.outcome.value
         rows += [
             (
                 device.backing,
