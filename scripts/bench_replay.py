@@ -26,7 +26,7 @@ from vmtool.kv.packing import make_policy
 from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
 from vmtool.replay.account import Account
-from vmtool.replay.plan import Plan
+from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation
 from vmtool.results.replay import OnRefusal

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.replay.plan import Rules
+    from vmtool.replay.rules import Rules
     from vmtool.results.replay import ReplayComparison, ReplayResult
 
 _TRACE: Final = (
@@ -385,7 +385,11 @@ def _replay(
         options.touch,
         options.find_budget,
     )
-    return replay_in_child(job, stop)
+
+    def seen(requests: int) -> None:
+        trace.reading.requests = requests  # for the progress
+
+    return replay_in_child(job, stop, seen)
 
 
 def _progress(trace: Trace) -> Callable[[], str]:

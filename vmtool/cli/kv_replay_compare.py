@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.cli.kv_replay_plan import ReplayOptions
-    from vmtool.replay.plan import Rules
+    from vmtool.replay.rules import Rules
     from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
     from vmtool.tasks import Executor
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.replay.plan import Plan, Rules
     from vmtool.replay.real import RealMemory
+    from vmtool.replay.rules import Plan, Rules
 
 #: The granule of a simulation: that of CUDA.
 _SIMULATED_GRANULE: Final = 2 << 20
@@ -108,7 +108,7 @@ class ReplayOptions:
         from vmtool.kv.estimate import DEFAULT_CONTEXT
         from vmtool.kv.formats import choose_formats
         from vmtool.kv.packing import make_policy
-        from vmtool.replay.plan import Plan, Rules, prefill_ns, step_ns
+        from vmtool.replay.rules import Plan, Rules, prefill_ns, step_ns
         from vmtool.results.replay import OnRefusal, ReplaySettings
 
         self._check()

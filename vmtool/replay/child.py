@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping
 
-    from vmtool.replay.plan import Rules
+    from vmtool.replay.rules import Rules
 
 _EVERY_S: Final = 0.5
 _POLL_S: Final = 0.05
@@ -63,11 +63,14 @@ class Job:
     find_budget: bool
 
 
-def replay_in_child(job: Job, stop: Callable[[], bool]) -> ReplayResult:
+def replay_in_child(
+    job: Job, stop: Callable[[], bool], seen: Callable[[int], None] = lambda _requests: None
+) -> ReplayResult:
     """Replay *job* in another process.
 
     Args:
         job: What.
+        seen: Called now and then with the requests that the child has read.
         stop: Asked now and then; once it is true, the child stops and what it did is the result.
 
     Raises:
@@ -84,6 +87,7 @@ def replay_in_child(job: Job, stop: Callable[[], bool]) -> ReplayResult:
     try:
         while child.poll() is None:
             now = time.monotonic()
+            seen(lines.requests)
             if asked_s is None and stop():
                 asked_s = now
                 with suppress(OSError):
@@ -129,6 +133,7 @@ class _Lines:
         self.partial: ReplayResult | None = None
         self.result: ReplayResult | None = None
         self.error: dict[str, Any] | None = None
+        self.requests = 0
         self.stderr = ""
         self._child = child
         self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._listen)]
@@ -149,6 +154,8 @@ class _Lines:
             if not line.endswith("\n"):
                 break  # it died while it wrote
             last = line
+            with suppress(KeyError):  # an error has none
+                self.requests = msgspec.json.decode(line)["result"]["trace"]["requests"]
         if not last:
             return
         message = msgspec.json.decode(last)

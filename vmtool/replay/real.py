@@ -12,7 +12,7 @@ from vmtool.machine.device_facts import with_device
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.process import window
-from vmtool.replay.recorder import BatchedHistogram
+from vmtool.replay.timeline import BatchedHistogram
 from vmtool.results.replay import HeldBytes, RealRun, Timing
 from vmtool.stats import summarize
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, cast
 from vmtool.kv.packing.growth import block_classes, shapes_of
 from vmtool.machine.preflight import Demand, SizeOption
 from vmtool.replay.account import Account
-from vmtool.replay.pools import PoolStore
-from vmtool.replay.ranges import RangeStore
+from vmtool.replay.pool_store import PoolStore
+from vmtool.replay.range_store import RangeStore
 from vmtool.replay.simulation import Simulation
 from vmtool.results.replay import (
     BadLine,
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.blocks import Paged, StraddleLoses
     from vmtool.kv.traces import Trace
-    from vmtool.replay.plan import Plan
     from vmtool.replay.real import RealMemory
-    from vmtool.replay.recorder import Recorder
+    from vmtool.replay.rules import Plan
+    from vmtool.replay.timeline import Recorder
     from vmtool.results.replay import ReplaySettings
 
 #: More than any trace commits.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from vmtool.errors import CheckFailedError
 from vmtool.kv.packing.growth import UsedBytes
-from vmtool.replay.recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.timeline import Recorder, Sampler
 from vmtool.replay.unrefused import END, STEP, shortcuts_of
 from vmtool.results.replay import OnRefusal
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
-    from vmtool.replay.plan import Plan
+    from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
 
 

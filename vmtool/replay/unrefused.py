@@ -14,8 +14,8 @@ from operator import mul
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vmtool.errors import CheckFailedError
-from vmtool.replay.pools import PoolStore
-from vmtool.replay.ranges import GrowthTable, RangeStore
+from vmtool.replay.pool_store import PoolStore
+from vmtool.replay.range_store import GrowthTable, RangeStore
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.stores import MOST_STEPS
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
-    from vmtool.replay.plan import Plan
-    from vmtool.replay.recorder import Recorder, Sampler
+    from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
+    from vmtool.replay.timeline import Recorder, Sampler
 
 #: The kinds of events of a sequence, in the order that they have at one moment.
 END: Final = 0

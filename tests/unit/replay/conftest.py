@@ -10,7 +10,7 @@ from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.plan import Plan
+from vmtool.replay.rules import Plan
 from vmtool.results.replay import OnRefusal
 
 

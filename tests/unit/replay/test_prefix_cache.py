@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.memory import open_backing
-from vmtool.replay.plan import Plan
 from vmtool.replay.real import open_memory
+from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
 from vmtool.results.replay import OnRefusal
 

@@ -15,8 +15,8 @@ from vmtool.kv.traces import Request, Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
-from vmtool.replay.plan import Plan
 from vmtool.replay.real import open_memory
+from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
 from vmtool.results.replay import OnRefusal
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.plan import Plan
+from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
 from vmtool.results.replay import OnRefusal
 

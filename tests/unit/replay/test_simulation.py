@@ -9,9 +9,9 @@ from replay_reference import Reference
 
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.plan import Plan
-from vmtool.replay.recorder import Recorder
+from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
+from vmtool.replay.timeline import Recorder
 from vmtool.results.replay import OnRefusal
 from vmtool.stats import summarize_samples
 

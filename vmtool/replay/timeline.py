@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from vmtool.replay.live import LiveBytes
+from vmtool.replay.live_bytes import LiveBytes
 from vmtool.results.replay import Point
 from vmtool.stats import Histogram
 
