@@ -11,6 +11,7 @@ from vmtool.results.compare import Difference
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vmtool.machine.conditions import Conditions
     from vmtool.results.stress import StressSettings
 
 #: What must be alike for two runs to be comparable, by its path in the machine facts. What changes
@@ -43,6 +44,13 @@ _MACHINE_FACTS: Final = {
     "device.compute_capability": "compute capability",
     "device.driver_version": "CUDA version of the driver",
     "device.driver_model": "driver model",
+}
+#: Likewise of the conditions, beside the kernel's settings and what it does about vulnerabilities.
+_CONDITIONS: Final = {
+    "CPU governor": "cpu_governor",
+    "microcode": "microcode",
+    "NVIDIA kernel module": "nvidia_driver",
+    "distribution": "distribution",
 }
 #: The seed is left out: another order of the same work is still the same work.
 _SETTINGS_IGNORED: Final = frozenset({"seed", "cycles", "duration_ns", "methods", "runs", "label"})
@@ -80,6 +88,25 @@ def _cgroup_limit(facts: Mapping[str, Any]) -> int | None:
         if isinstance(level.get(key), int)
     ]
     return min(limits, default=None)
+
+
+def condition_differences(
+    before: Conditions | None, after: Conditions | None
+) -> Iterator[Difference]:
+    """Yield what differs of the conditions of two runs that is set, and does not come and go."""
+    if before is None or after is None:
+        return
+    for name, field in _CONDITIONS.items():
+        was, now = getattr(before, field), getattr(after, field)
+        if was != now:
+            yield Difference(name, was, now)
+    for kind, was, now in (
+        ("mitigation of", before.mitigations, after.mitigations),
+        ("", before.sysctls, after.sysctls),
+    ):
+        for key in dict.fromkeys((*was, *now)):
+            if was.get(key) != now.get(key):
+                yield Difference(f"{kind} {key}".strip(), was.get(key), now.get(key))
 
 
 def settings_differences(before: StressSettings, after: StressSettings) -> Iterator[Difference]:

@@ -20,7 +20,11 @@ from vmtool.compare.assertions import (
     measured,
     parse_metric,
 )
-from vmtool.compare.differences import machine_differences, settings_differences
+from vmtool.compare.differences import (
+    condition_differences,
+    machine_differences,
+    settings_differences,
+)
 from vmtool.compare.shift import RUNS_NEEDED, runs_needed, shift, variation
 from vmtool.results.check import all_passed
 from vmtool.results.compare import (
@@ -95,7 +99,10 @@ def compare(
         threshold=float(threshold),
         changes=tuple(changes),
         rates=tuple(_rate(old, new) for old, new in pairs),
-        machine=tuple(machine_differences(first.machine, second.machine)),
+        machine=(
+            *machine_differences(first.machine, second.machine),
+            *condition_differences(first.conditions, second.conditions),
+        ),
         settings=tuple(settings_differences(first.settings, second.settings)),
         unmatched=tuple(unmatched),
         apart_ns=_apart(before, after),
@@ -212,12 +219,7 @@ def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
 
 
 def _described(runs: RunSet) -> ComparedSet:
-    files = tuple(
-        ComparedFile(
-            file.path, file.command, file.vmtool, file.compared, file.started, file.host, file.label
-        )
-        for file in runs.files
-    )
+    files = tuple(map(_described_file, runs.files))
     first, *rest = runs.files
     unlike = ((file.path, tuple(_unlike(first, file))) for file in rest)
     return ComparedSet(
@@ -229,11 +231,28 @@ def _described(runs: RunSet) -> ComparedSet:
     )
 
 
+def _described_file(file: StoredRun) -> ComparedFile:
+    conditions = file.result.conditions
+    load = None if conditions is None else conditions.load_average
+    return ComparedFile(
+        path=file.path,
+        command=file.command,
+        vmtool=file.vmtool,
+        runs=file.compared,
+        started=file.started,
+        host=file.host,
+        label=file.label,
+        load=None if load is None else load[0],
+        idle_share=None if conditions is None else conditions.idle_share,
+    )
+
+
 def _unlike(first: StoredRun, other: StoredRun) -> Iterator[Difference]:
     """Yield why *other* is no repetition of *first*."""
     if first.host and other.host and first.host != other.host:
         yield Difference("host", first.host, other.host)
     yield from machine_differences(first.result.machine, other.result.machine)
+    yield from condition_differences(first.result.conditions, other.result.conditions)
     yield from settings_differences(first.result.settings, other.result.settings)
     methods = [", ".join(file.result.settings.methods) for file in (first, other)]
     if methods[0] != methods[1]:

@@ -155,7 +155,17 @@ def side_text(name: str, side: ComparedSet) -> str:
     ):
         if values:
             parts.append(f"{what} {', '.join(sorted(values))}")
+    parts += _range("load", [file.load for file in side.files], "{:.1f}")
+    parts += _range("idle", [file.idle_share for file in side.files], "{:.0%}")
     return f"{name}: {side.path} ({'; '.join(parts)})"
+
+
+def _range(what: str, values: Sequence[float | None], form: str) -> list[str]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return []
+    ends = dict.fromkeys(form.format(value) for value in (min(known), max(known)))
+    return [f"{what} {' to '.join(ends)}"]
 
 
 def methods_of(result: CompareResult) -> list[str]:

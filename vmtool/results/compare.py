@@ -31,6 +31,8 @@ class ComparedFile:
         started: When it was started, in UTC; ``None`` where it does not say.
         host: The name of the machine, likewise.
         label: What the user called it.
+        load: The load average over a minute before it, likewise.
+        idle_share: The part of all processors' time that was idle meanwhile, likewise.
     """
 
     path: str
@@ -40,6 +42,8 @@ class ComparedFile:
     started: str | None
     host: str | None
     label: str | None
+    load: float | None = None
+    idle_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

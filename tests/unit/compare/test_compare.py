@@ -13,6 +13,7 @@ from vmtool.compare.runs import compare
 from vmtool.documents import encode, plain
 from vmtool.machine import read_facts
 from vmtool.machine.facts import DeviceFacts
+from vmtool.report.compare import side_text
 from vmtool.results import document_of
 from vmtool.results.check import CheckOutcome
 from vmtool.results.compare import Direction
@@ -178,6 +179,25 @@ def test_machines_differ_by_what_matters_and_not_by_what_comes_and_goes():
         "GPU": (None, "H200"),
         "CUDA version of the driver": (None, 13000),
     }
+
+
+def test_what_is_set_of_the_conditions_is_compared_and_what_comes_and_goes_is_not():
+    made = run(method(commit=[1]))
+    later = replace(
+        made.conditions,
+        started="2026-11-30T22:31:00Z",
+        load_average=(9.0, 9.0, 9.0),
+        cpu_governor="powersave",
+        mitigations={"spectre_v2": "Vulnerable"},
+        sysctls={"vm.swappiness": "10"},
+    )
+    result = compare(run_set(made), run_set(replace(made, conditions=later)))
+    assert {d.name: (d.before, d.after) for d in result.machine} == {
+        "CPU governor": ("performance", "powersave"),
+        "mitigation of spectre_v2": (None, "Vulnerable"),
+        "vm.swappiness": (None, "10"),
+    }
+    assert "load 9.0; idle 93%" in side_text("after", result.after)
 
 
 @pytest.mark.parametrize(
