@@ -13,6 +13,8 @@ _NUMBERS = {
     "prlimit64": 302,
     "getrlimit": 97,
     "sched_getaffinity": 204,
+    "mbind": 237,
+    "userfaultfd": 323,
     "clone": 56,
     "clone3": 435,
 }
