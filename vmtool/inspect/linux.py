@@ -43,6 +43,8 @@ _LIMITS: Final = {
 #: (include/uapi/linux/capability.h).
 _EXEMPT: Final = {"RLIMIT_MEMLOCK": 1 << 14, "RLIMIT_NPROC": 1 << 21 | 1 << 24}
 _FIELD_MINOR, _FIELD_MAJOR, _FIELD_USER, _FIELD_SYSTEM, _FIELD_START = 7, 9, 11, 12, 19
+_FIELD_FLAGS = 6
+_PF_KTHREAD: Final = 0x200000  # include/linux/sched.h
 _PF_EXITING: Final = frozenset("ZX")
 
 
@@ -127,6 +129,10 @@ class LinuxProcess:
         if fields[0] in _PF_EXITING:
             raise ProcessGoneError
         return name, fields[0], [int(field) for field in fields[1:]]
+
+    def is_kernel_thread(self) -> bool:
+        """Return whether it is a thread of the kernel, which has no memory map."""
+        return bool(self.stat()[2][_FIELD_FLAGS - 1] & _PF_KTHREAD)
 
     def started_ns(self) -> int:
         """Return when the process started, in nanoseconds since 1970."""

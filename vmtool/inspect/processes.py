@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
@@ -84,7 +85,10 @@ def open_process(pid: int) -> ProcessView:
         if sys.platform == "linux":
             from vmtool.inspect.linux import LinuxProcess
 
-            return LinuxProcess(pid)
+            target = LinuxProcess(pid)
+            if not target.is_kernel_thread():
+                return target
+            target.close()
         else:
             from vmtool.inspect.portable import PortableProcess
 
@@ -93,11 +97,19 @@ def open_process(pid: int) -> ProcessView:
         raise CallError(
             "open",
             f"process {pid}",
-            code=3,
+            code=errno.ESRCH,
             symbol="ESRCH",
             detail="no such process",
             hint="`ps -e` lists the processes; in a container, give the number that it has there",
         ) from error
+    raise CallError(
+        "read",
+        f"process {pid}",
+        code=errno.ESRCH,
+        symbol="ESRCH",
+        detail="it is a thread of the kernel, which has no memory of its own",
+        hint="/proc/meminfo shows what the kernel uses",
+    )
 
 
 def find_by_name(name: str) -> int:

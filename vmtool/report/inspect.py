@@ -123,8 +123,8 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
             yield Text(describe_check(check), style=_check_style(check))
     if result.unavailable:
         yield ""
-        for item in result.unavailable:
-            yield paragraph(describe_unavailable(item), indent="  ")
+        for text in describe_unavailable(result.unavailable):
+            yield paragraph(text, indent="  ")
 
 
 def headline(result: InspectResult) -> str:
@@ -387,17 +387,22 @@ def _check_style(check: Check) -> str:
     return {"passed": "", "failed": "bold red"}.get(check.outcome.value, "yellow")
 
 
-def describe_unavailable(item: Unavailable) -> str:
+def describe_unavailable(items: Sequence[Unavailable]) -> list[str]:
     """Return what could not be read, and what would let it be read."""
-    if item.reason == "permission":
-        return (
-            f"{item.what}: not available: {item.detail}; run vmtool as the owner of the process "
-            "or as root, with CAP_SYS_PTRACE in a container; kernel.yama.ptrace_scope=3 and "
-            "hidepid forbid it too"
+    texts = []
+    refused = [item for item in items if item.reason == "permission"]
+    if refused:
+        texts.append(
+            f"{', '.join(item.what for item in refused)}: not available: {refused[0].detail}; run vmtool "
+            "as the owner of the process or as root, with CAP_SYS_PTRACE in a container; "
+            "kernel.yama.ptrace_scope=3 and hidepid forbid it too"
         )
-    if item.reason == "kernel":
-        return f"{item.what}: not available: this kernel has no {item.detail}"
-    return f"{item.what}: {item.detail}"
+    for item in items:
+        if item.reason == "kernel":
+            texts.append(f"{item.what}: not available: this kernel has no {item.detail}")
+        elif item.reason != "permission":
+            texts.append(f"{item.what}: {item.detail}")
+    return texts
 
 
 def _held(used: int | None, limit: LimitUse | None) -> str:

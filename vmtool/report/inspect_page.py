@@ -64,7 +64,9 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         section("Reservations", _map(result.reservations), _reservations(result)),
         section("Counters", facts(counter_rows(result))),
         section("Limits", _limits(result)),
-        section("Not available", *(tag("p", describe_unavailable(u)) for u in result.unavailable)),
+        section(
+            "Not available", *(tag("p", text) for text in describe_unavailable(result.unavailable))
+        ),
         tag("p", tag("code", " ".join(command)), class_="soft"),
         tag("p", f"made by vmtool {__version__}", class_="soft"),
     )

@@ -1,7 +1,8 @@
 """Runtimes and allocators that are installed here; one that is missing is skipped with the reason.
 
-``.ci/run`` installs those that Debian has. ``VMTOOL_LLAMA`` names a folder with llama.cpp's libraries,
-or is ``1`` to fetch npm's ``@node-llama-cpp/linux-x64`` (11 MB).
+``.ci/run`` installs the two allocators; Debian has Go, Java and Node too, and PyPI wasmtime.
+``VMTOOL_LLAMA`` names a folder with llama.cpp's libraries, or is ``1`` to fetch npm's
+``@node-llama-cpp/linux-x64`` (11 MB).
 """
 
 import importlib.util

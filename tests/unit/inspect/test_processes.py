@@ -192,6 +192,15 @@ def test_a_number_without_a_process_is_one_error(target):
         target(pid)
 
 
+def test_a_thread_of_the_kernel_is_one_error(target):
+    comm = Path("/proc/2/comm")
+    if not comm.exists() or comm.read_text() != "kthreadd\n":
+        pytest.skip("no thread of the kernel is visible here")
+
+    with pytest.raises(CallError, match="it is a thread of the kernel"):
+        target(2)
+
+
 def test_a_process_that_ended_is_not_mistaken_for_its_successor(child, target):
     made = child("ready()\ninput()")
     opened = target(made.pid)
