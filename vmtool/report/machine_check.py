@@ -14,7 +14,7 @@ from vmtool.report.checks import (
     recommendation_text,
     summarize,
 )
-from vmtool.report.machine import moment, page_place
+from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.table import backing_label, pairs, paragraph
 from vmtool.results.check import CheckOutcome
@@ -86,6 +86,8 @@ def memory_rows(memory: MemoryCheck, system: str) -> list[tuple[str, str]]:
     if memory.refused is not None:
         return [("not measured", memory.refused)]
     rows = [("ended early", describe(c)) for c in memory.checks if c.name == "run" and c.failed]
+    if memory.stress is not None and (device := memory.stress.machine.get("device")):
+        rows.append(("device", device_words(device)))
     best = memory.recommendation
     if best is not None:
         rows.append(("best method", recommendation_text(best, system).removeprefix("use ")))
