@@ -79,6 +79,7 @@ def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None
         limit=limit.name if full_in_s is not None and limit is not None else None,
         full_in_s=full_in_s,
         growth=found.per_step * watched_s,
+        growth_most=found.high * watched_s,
         growth_least=least,
     )
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: The list of areas is read at most every so many times what reading it took, so that watching
 #: costs less than 1 % of a processor also at the limit of areas.
 _AREAS_EVERY: Final = 200
+#: For a program that has just started, and for so long only.
+_FRESH_EVERY: Final = 20
 _AREAS_LEAST_NS: Final = 10**9
 #: With more areas than this, what is resident is read as one sum only: ``smaps`` of 60,000 areas
 #: takes half a second, during which the process can map nothing.
@@ -137,11 +139,11 @@ class Watch:
     def _read_seldom(self, now: int, counters: Sample) -> None:
         if now >= self._full_due:
             self._read_detail(counters)
-            wait = self._options.detail_interval_ns
-            if self._options.fresh:
-                wait = min(max(now - self._began, _AREAS_LEAST_NS), wait)
+            wait, every = self._options.detail_interval_ns, _AREAS_EVERY
+            if self._options.fresh and now - self._began < wait:
+                wait, every = max(now - self._began, _AREAS_LEAST_NS), _FRESH_EVERY
             ended = time.monotonic_ns()
-            self._full_due = ended + max(wait, (ended - now) * _AREAS_EVERY)
+            self._full_due = ended + max(wait, (ended - now) * every)
         elif now >= self._areas_due:
             if self._areas is not None and len(self._areas.areas) > MOST_WITH_RESIDENCY:
                 self._count = self._target.count_areas()

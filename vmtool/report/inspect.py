@@ -251,7 +251,7 @@ _VERDICTS: Final = {
     "counted) or under 1 % of the counter",
     "slowing": "the interval is above zero, and at the pace of the later half it comes to too little: "
     "a heap that warms up does that, a leak does not",
-    "not proven": "the interval includes zero",
+    "not proven": "the interval includes zero, and growth that would count",
 }
 
 
@@ -261,7 +261,7 @@ def _verdict(trend: Trend) -> str:
     if trend.high < 0:
         return "shrinks"
     if trend.low <= 0:
-        return "not proven"
+        return "none" if trend.growth_most < trend.growth_least else "not proven"
     return "small" if trend.growth < trend.growth_least else "slowing"
 
 

@@ -259,6 +259,7 @@ class Trend:
         limit: The name of the limit that stops it first.
         full_in_s: Seconds until that limit is met at this rate.
         growth: What the slope makes of the whole watch, in the unit of the counter.
+        growth_most: What the upper end of the interval makes of it.
         growth_least: Less than this over the watch is not called growth.
     """
 
@@ -271,6 +272,7 @@ class Trend:
     limit: str | None = None
     full_in_s: float | None = None
     growth: float = 0.0
+    growth_most: float = 0.0
     growth_least: float = 0.0
 
 

@@ -126,7 +126,8 @@ RESULT = InspectResult(
         Trend(
             "page_table_bytes", 40.0, 20.0, 60.0, 31, False, growth=1200.0, growth_least=float(MIB)
         ),
-        Trend("threads", 0.0, -0.1, 0.1, 31, grows=False),
+        Trend("threads", 0.0, -0.1, 0.1, 31, grows=False, growth_most=3.0, growth_least=8.0),
+        Trend("huge_bytes", 0.0, -MIB, MIB, 31, False, growth_most=30.0 * MIB, growth_least=MIB),
         Trend("areas", 120.0, 110.0, 130.0, 31, True, "vm.max_map_count", 36.05),
     ),
     checks=(
