@@ -95,18 +95,15 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Machin
     if isinstance(conditions, Mapping) and isinstance(conditions.get("host"), str):
         host = str(conditions["host"])
     name = kind.removeprefix("vmtool.")
-    runs = _runs(document, name)
-    for part in _parts(document):
-        runs += _runs(part, name)
-    return MachineReading(
-        host,
-        source,
-        kind,
-        str(document.get("vmtool")),
-        dict(_facts(document)),
-        tuple(run for run in runs if run),
-        tuple(_failed(document)),
-    )
+    try:
+        runs = _runs(document, name)
+        for part in _parts(document):
+            runs += _runs(part, name)
+        facts, failed = dict(_facts(document)), tuple(_failed(document))
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"does not fit the schema of {kind}") from error
+    made = tuple(run for run in runs if run)
+    return MachineReading(host, source, kind, str(document.get("vmtool")), facts, made, failed)
 
 
 def _parts(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

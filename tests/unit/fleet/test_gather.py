@@ -138,6 +138,19 @@ def test_what_is_no_result_of_a_machine_is_refused(value):
         read_document(value, "a", "a")
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"slopes": [{"counter": "charge", "per_cycle": 1.0, "grown": "much", "floor": None}]},
+        {"safe_bytes": 10**400},
+        {"machine": {"memory": {"total_bytes": 10**400}}},
+    ],
+)
+def test_a_document_that_does_not_fit_its_schema_is_refused(odd):
+    with pytest.raises(ValueError, match=r"does not fit the schema of vmtool\.stress"):
+        read_document(document(**odd), "a", "a")
+
+
 def test_a_folder_of_results_among_which_some_are_broken(tmp_path):
     for number in range(1000):
         text = json.dumps(document())

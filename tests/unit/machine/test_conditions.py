@@ -1,0 +1,31 @@
+"""When and where a result was measured: what the kernel's files say of it."""
+
+import sys
+
+import pytest
+
+from vmtool.machine.conditions import ConditionsWatch
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these files are Linux's")
+def test_what_may_explain_a_difference_between_machines_is_recorded(recorded):
+    files = recorded(
+        {
+            "/proc/cpuinfo": "processor\t: 0\nmicrocode\t: 0xa101148\n\nmicrocode\t: 0xb\n",
+            "/etc/os-release": 'NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"\n',
+            "/sys/module/nvidia/version": "580.65.06\n",
+            "/proc/sys/vm/swappiness": "60\n",
+            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+            "/sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n",
+            "/sys/devices/system/cpu/vulnerabilities/retbleed": "Vulnerable\n",
+        }
+    )
+    found = ConditionsWatch(files=files).finish()
+    assert found.microcode == "0xa101148"
+    assert found.distribution == "Debian GNU/Linux 13 (trixie)"
+    assert found.nvidia_driver == "580.65.06"
+    assert found.sysctls == {"vm.swappiness": "60"}
+    assert found.cpu_governor == "performance"
+    assert found.mitigations == {"retbleed": "Vulnerable"}
+    nothing = ConditionsWatch(files=recorded({})).finish()
+    assert (nothing.microcode, nothing.distribution, nothing.sysctls) == (None, None, {})
