@@ -145,7 +145,7 @@ def _run(options: GrowOptions, output: Output) -> int:
     granule = opened.granularity
     step = _step(options, granule)
     free = device_free(opened)
-    _refuse_unsafe(align_up(options.to, granule), granule, options.budget, free, facts)
+    _refuse_unsafe(align_up(options.to, granule), granule, options, free, facts)
     safe = facts.safe_bytes if free is None else safe_device_part(free)
     plan = GrowPlan(
         lengths=tuple(lengths(options.pattern, options.to, step)),
@@ -200,11 +200,12 @@ def _step(options: GrowOptions, granule: int) -> int:
 
 
 def _refuse_unsafe(
-    commit: int, granule: int, budget: int | None, free: int | None, facts: MachineFacts
+    commit: int, granule: int, options: GrowOptions, free: int | None, facts: MachineFacts
 ) -> None:
     """Raise if the budget, the machine or the device does not allow to commit so much."""
     from vmtool.machine.preflight import Demand, SizeOption, check, refuse_unsafe
 
+    budget = options.budget
     if budget is not None and commit > budget:
         raise RefusedError(
             f"this commits {commit} bytes and the budget is {budget}",
@@ -219,6 +220,7 @@ def _refuse_unsafe(
             reserve_bytes=commit,
             commit_bytes=commit,
             largest_commit_bytes=commit,
+            huge_page_bytes=options.huge_page_bytes,
             reserve_option=to,
             commit_option=to,
             writable_option=to,

@@ -97,7 +97,12 @@ def command(
     every = "all" if settings.huge_page_bytes is None else None
     wanted = next(iter(settings.methods), every)
     settings = replace(settings, methods=method_names(settings.backing, wanted))
-    room = measure_room(open_backings(settings)[0], facts, workers=settings.workers)
+    room = measure_room(
+        open_backings(settings)[0],
+        facts,
+        workers=settings.workers,
+        huge_page_bytes=settings.huge_page_bytes,
+    )
     began = perf_counter_ns()
 
     def line(done: int, total: int) -> str:

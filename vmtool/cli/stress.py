@@ -80,7 +80,12 @@ def command(
     facts = read_facts()
     settings = with_devices(_choose_methods(_with_soak(settings, control), facts))
     budget_given = bool(settings.budget_bytes)
-    room = measure_rooms(open_backings(settings), facts, workers=settings.workers)
+    room = measure_rooms(
+        open_backings(settings),
+        facts,
+        workers=settings.workers,
+        huge_page_bytes=settings.huge_page_bytes,
+    )
     result = _run(output, settings, control, facts, room)
     if not budget_given:  # a default is no claim that needs to be tested
         kept = tuple(w for w in result.warnings if w.kind != "budget-not-reached")

@@ -359,19 +359,29 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
     ]
 
 
-def measure_rooms(backings: Sequence[VirtualBacking], facts: MachineFacts, *, workers: int) -> Room:
+def measure_rooms(
+    backings: Sequence[VirtualBacking],
+    facts: MachineFacts,
+    *,
+    workers: int,
+    huge_page_bytes: int | None = None,
+) -> Room:
     """Return what all devices of *backings* have room for: each as much as the smallest.
 
     Args:
         backings: One or more of each device, or of the host.
         facts: About this machine.
         workers: On all of them together.
+        huge_page_bytes: The size of the reserved huge pages that are used, if any.
     """
     from dataclasses import replace
 
     places = {backing.name: backing for backing in backings}
     each = workers // len(places)
-    rooms = [measure_room(backing, facts, workers=each) for backing in places.values()]
+    rooms = [
+        measure_room(backing, facts, workers=each, huge_page_bytes=huge_page_bytes)
+        for backing in places.values()
+    ]
     least = min(rooms, key=lambda room: room.safe_bytes)
     free = [room.device_free_bytes for room in rooms if room.device_free_bytes is not None]
     return replace(
@@ -381,12 +391,34 @@ def measure_rooms(backings: Sequence[VirtualBacking], facts: MachineFacts, *, wo
     )
 
 
-def measure_room(backing: VirtualBacking, facts: MachineFacts, *, workers: int) -> Room:
-    """Return what the machine, or the device of *backing*, has room for beside *workers*."""
+def measure_room(
+    backing: VirtualBacking,
+    facts: MachineFacts,
+    *,
+    workers: int,
+    huge_page_bytes: int | None = None,
+) -> Room:
+    """Return what the machine, or the device of *backing*, has room for beside *workers*.
+
+    Args:
+        backing: One of the device, or of the host.
+        facts: About this machine.
+        workers: How many processes use it.
+        huge_page_bytes: The size of the reserved huge pages that are used, if any.
+    """
     from vmtool.cli.options import device_free
-    from vmtool.machine.preflight import describe_safe, safe_device_part, safe_for_workers
+    from vmtool.machine.preflight import (
+        describe_huge_pages,
+        describe_safe,
+        safe_device_part,
+        safe_for_workers,
+    )
     from vmtool.stress.plan import Room
 
+    bounds = {} if huge_page_bytes is None else facts.huge_page_bounds(huge_page_bytes)
+    if huge_page_bytes is not None and bounds:
+        bound, how_to_raise = describe_huge_pages(facts, huge_page_bytes)
+        return Room(min(bounds.values()), None, bound, how_to_raise)
     free = device_free(backing, contexts=workers)
     bound, how_to_raise = describe_safe(facts, free)
     safe = safe_for_workers(facts, workers) if free is None else safe_device_part(free)

@@ -112,12 +112,15 @@ class HugePool:
         total: All its pages.
         free: Those that no process uses; others may have reserved them all the same.
         works: Whether one could be mapped (``MAP_HUGETLB``); ``None`` if it was not tried.
+        available: Those that a new mapping can have: free and not reserved by another, and what the
+            kernel may add (``nr_overcommit_hugepages``).
     """
 
     page_bytes: int
     total: int
     free: int
     works: bool | None = None
+    available: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +434,21 @@ class MachineFacts:
             for name, left in self.process_bounds.items()
         }
         return (machine or {"unknown": safe_part(None)}) | process
+
+    def huge_page_bounds(self, page_bytes: int) -> dict[str, int]:
+        """What the pool of reserved huge pages of a size, and its control group, leave.
+
+        They are apart from all other memory: what is available to the one is not to the other.
+        """
+        bounds = {}
+        for pool in self.huge_pages.pools:
+            if pool.page_bytes == page_bytes:
+                left = pool.free if pool.available is None else pool.available
+                bounds["huge-page-pool"] = left * page_bytes
+        for group in self.cgroup.huge_pages:
+            if group.page_bytes == page_bytes:
+                bounds["huge-page-group"] = max(group.limit - group.used, 0)
+        return bounds
 
     @property
     def most_at_once_bytes(self) -> int | None:

@@ -202,7 +202,13 @@ def read_huge_pages(files: Files, try_map: Callable[[int], bool | None]) -> Huge
         if (mode := parse_choice(files.read(f"{path}/enabled"))) is not None
     ]
     pools = [
-        HugePool(page_bytes, total, free, try_map(page_bytes) if free else None)
+        HugePool(
+            page_bytes,
+            total,
+            free,
+            try_map(page_bytes) if free else None,
+            _available_pages(files, path, free),
+        )
         for page_bytes, path in _sized(files, _POOLS)
         if (total := parse_int(files.read(f"{path}/nr_hugepages"))) is not None
         and (free := parse_int(files.read(f"{path}/free_hugepages")) or 0) is not None
@@ -219,6 +225,15 @@ def read_huge_pages(files: Files, try_map: Callable[[int], bool | None]) -> Huge
         hidden=hidden,
         advice_works=try_map(0) if hidden else None,
     )
+
+
+def _available_pages(files: Files, path: str, free: int) -> int:
+    """Return what a new mapping can have (Documentation/admin-guide/mm/hugetlbpage.rst)."""
+    reserved, more, surplus = (
+        parse_int(files.read(f"{path}/{name}_hugepages")) or 0
+        for name in ("resv", "nr_overcommit", "surplus")
+    )
+    return max(free - reserved, 0) + max(more - surplus, 0)
 
 
 #: The size of a reserved huge page is in the flags of mmap (include/uapi/asm-generic/hugetlb_encode.h).

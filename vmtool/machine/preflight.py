@@ -76,6 +76,7 @@ class Demand:
         worker_bytes: What each of them takes for itself; 0 where the plan starts none.
         tasks: Processes and threads that the plan starts, all together.
         descriptors: Files that this process opens for them.
+        huge_page_bytes: The size of the reserved huge pages that *commit_bytes* are; ``None``: none.
         device_bytes: Memory of the device.
         device_free_bytes: Free memory of the device; ``None`` for the host.
         reserve_option: The option that lowers *reserve_bytes*, for the hint.
@@ -93,6 +94,7 @@ class Demand:
     worker_bytes: int = 0
     tasks: int = 0
     descriptors: int = 0
+    huge_page_bytes: int | None = None
     device_bytes: int = 0
     device_free_bytes: int | None = None
     reserve_option: SizeOption | None = None
@@ -231,7 +233,7 @@ def _memory(demand: Demand, facts: MachineFacts) -> Shortage | None:
     need = demand.commit_bytes + tables + workers
     available = facts.machine_available_bytes
     most = safe_part(available)
-    if not demand.commit_bytes or need <= most:
+    if demand.huge_page_bytes is not None or not demand.commit_bytes or need <= most:
         return None
     most = max(most - workers, 0)
     if demand.page_table_bytes is None:
@@ -254,6 +256,47 @@ def _memory(demand: Demand, facts: MachineFacts) -> Shortage | None:
             safe,
             _fewer_workers(demand) + _how_to_raise(kind, facts),
         ),
+    )
+
+
+def _huge_page_pool(demand: Demand, facts: MachineFacts) -> Shortage | None:
+    page = demand.huge_page_bytes
+    bounds = {} if page is None else facts.huge_page_bounds(page)
+    safe = min(bounds.values(), default=demand.commit_bytes)
+    if page is None or demand.commit_bytes <= safe:
+        return None
+    words, remedy = describe_huge_pages(facts, page, demand.commit_bytes)
+    return Shortage(
+        min(bounds, key=bounds.__getitem__),
+        Severity.REFUSE,
+        f"the plan commits {format_size(demand.commit_bytes)} in reserved huge pages; {words}",
+        safe,
+        _at_most("use", demand.commit_option, safe, remedy, also=True),
+    )
+
+
+def describe_huge_pages(facts: MachineFacts, page: int, wanted: int = 0) -> tuple[str, str]:
+    """Return what bounds commits in reserved huge pages of a size, and how to have more of them.
+
+    Args:
+        facts: The machine.
+        page: The size in bytes, of which the machine has a pool or a group a limit.
+        wanted: Bytes that should fit.
+    """
+    bounds = facts.huge_page_bounds(page)
+    kind, size = min(bounds, key=bounds.__getitem__), format_size(page)
+    if kind == "huge-page-group":
+        group = next(each for each in facts.cgroup.huge_pages if each.page_bytes == page)
+        left = f"{format_size(bounds[kind])} of {format_size(group.limit)}"
+        return (
+            f"control group {group.path} leaves {left} in pages of {size}",
+            "raise the hugetlb limit of that group: resources.limits.hugepages-SIZE of the pod",
+        )
+    pool = next(each for each in facts.huge_pages.pools if each.page_bytes == page)
+    more = pool.total + max(-(-(wanted - bounds[kind]) // page), 1)
+    return (
+        f"the pool of huge pages of {size} has {format_size(bounds[kind])} free",
+        f"echo {more} > /sys/kernel/mm/hugepages/hugepages-{page >> 10}kB/nr_hugepages",
     )
 
 
@@ -487,6 +530,7 @@ def _single_commit(demand: Demand, facts: MachineFacts) -> Shortage | None:
 
 _RULES: Final = (
     _memory,
+    _huge_page_pool,
     _device,
     _mappings,
     _address_space,

@@ -208,6 +208,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         writable_bytes=reserve * advised + (commit if mixed else 0),
         processes=settings.workers,
         worker_bytes=WORKER_BYTES,
+        huge_page_bytes=settings.huge_page_bytes,
         tasks=_tasks(settings),
         descriptors=_PIPES * settings.workers,
         reserve_option=SizeOption("--capacity", granule, threads * len(settings.methods)),

@@ -49,6 +49,9 @@ X86 = {
     f"{THP}/khugepaged/defrag": "1\n",
     f"{POOLS}/hugepages-2048kB/nr_hugepages": "8\n",
     f"{POOLS}/hugepages-2048kB/free_hugepages": "3\n",
+    f"{POOLS}/hugepages-2048kB/resv_hugepages": "2\n",
+    f"{POOLS}/hugepages-2048kB/nr_overcommit_hugepages": "5\n",
+    f"{POOLS}/hugepages-2048kB/surplus_hugepages": "1\n",
     f"{POOLS}/hugepages-1048576kB/nr_hugepages": "0\n",
     f"{POOLS}/hugepages-1048576kB/free_hugepages": "0\n",
 }
@@ -71,7 +74,10 @@ def test_huge_pages_are_listed_by_size(recorded):
         thp_defrag="madvise",
         pmd_bytes=2 * MIB,
         sizes=(HugeSize(64 * KIB, "never"), HugeSize(2 * MIB, "inherit")),
-        pools=(HugePool(2 * MIB, 8, 3, works=True), HugePool(GIB, 0, 0)),
+        pools=(
+            HugePool(2 * MIB, 8, 3, works=True, available=1 + 4),
+            HugePool(GIB, 0, 0, available=0),
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from vmtool.machine.facts import (
     CgroupLevel,
     CommitFacts,
     GroupLimit,
+    HugePool,
     LimitFacts,
     MachineFacts,
     MemoryFacts,
@@ -315,3 +316,21 @@ def test_a_small_limit_of_memory_areas_leaves_most_of_them():
     process = replace(ROOMY.process, max_mappings=300, mappings=130)
     (shortage,) = check(Demand(mappings=134), small(process=process))
     assert shortage.safe == 133
+
+
+def test_reserved_huge_pages_are_counted_apart_from_other_memory():
+    """What is in the pool cannot be committed otherwise, and nothing else can be committed in it."""
+    pools = (HugePool(2 * MIB, total=40, free=20, available=16),)
+    facts = replace(
+        ROOMY, memory=MemoryFacts(32 * GIB, GIB), huge_pages=replace(ROOMY.huge_pages, pools=pools)
+    )
+    fits = Demand(commit_bytes=32 * MIB, huge_page_bytes=2 * MIB)
+    assert check(fits, facts) == ()
+    (shortage,) = check(replace(fits, commit_bytes=64 * MIB), facts)
+    assert (shortage.kind, shortage.safe) == ("huge-page-pool", 32 * MIB)
+    assert "the pool of huge pages of 2 MiB has 32 MiB free" in shortage.message
+    assert "echo 56 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages" in shortage.remedy
+    small = CgroupFacts(huge_pages=(GroupLimit("/cg/app", 8 * MIB, 2 * MIB, 2 * MIB),))
+    (shortage,) = check(fits, replace(facts, cgroup=small))
+    assert (shortage.kind, shortage.safe) == ("huge-page-group", 6 * MIB)
+    assert "control group /cg/app leaves 6 MiB of 8 MiB" in shortage.message
