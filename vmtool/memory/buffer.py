@@ -22,6 +22,9 @@ from vmtool.memory.governor import BudgetError, Owner, Role, Tier
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
+    # Type checkers know it without the package; Python 3.13 has it in types.
+    from typing_extensions import CapsuleType
+
     from vmtool.memory.backing import Reservation, VirtualBacking
     from vmtool.memory.governor import Governor, Lease
 
@@ -233,7 +236,7 @@ class VirtualBuffer(Owner):
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object:
+    ) -> CapsuleType:
         """Return a DLPack capsule of the length as bytes, without a copy; it lives as a view does.
 
         Consumers that ask for version 1.0 or later get a versioned capsule, whose arrays are

@@ -14,6 +14,8 @@ from vmtool.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import CapsuleType
+
 
 class LiveViewError(UsageError):
     """A close, release or shrink that would release memory that a live view shows."""
@@ -198,7 +200,7 @@ for _immortal in (_DELETER, _DESTRUCTOR, _NAME, _VERSIONED_NAME):
 
 def capsule(
     export: Export, address: int, device: tuple[int, int], max_version: tuple[int, int] | None
-) -> object:
+) -> CapsuleType:
     """Return a capsule of the exported bytes at *address*, one-dimensional and unsigned.
 
     Args:
@@ -226,4 +228,5 @@ def capsule(
     where = ctypes.addressof(managed)
     _exported[where] = (managed, (shape, strides), export)
     name = _VERSIONED_NAME if versioned else _NAME
-    return _new(where, name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
+    made: CapsuleType = _new(where, name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
+    return made
