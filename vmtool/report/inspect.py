@@ -228,9 +228,10 @@ def _faults(result: InspectResult) -> str:
     return words
 
 
-def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
-    rows, filling = [], []
-    notes = {}
+def trend_rows(result: InspectResult) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return counter, slope, interval and verdict of each trend, and what there is to say of them."""
+    rows: list[tuple[str, ...]] = []
+    filling, notes = [], {}
     for trend in sorted(result.trends, key=lambda trend: not trend.grows):
         name = _COUNTERS.get(trend.counter, trend.counter)
         word = _verdict(trend)
@@ -240,8 +241,17 @@ def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
             filling.append(f"{name}: {trend.limit} is met in {_seconds(trend)} at this rate")
         interval = f"{_rate(trend, trend.low)} to {_rate(trend, trend.high)}"
         rows.append((name, _rate(trend, trend.per_second), interval, word))
-    yield table(("counter", "per minute", "99 % interval", "trend"), rows)
-    for line in (*filling, *(f"{word}: {note}" for word, note in notes.items())):
+    return rows, [*filling, *(f"{word}: {note}" for word, note in notes.items())]
+
+
+#: The headings of the rows of :func:`trend_rows`.
+TREND_HEADINGS: Final = ("counter", "per minute", "99 % interval", "trend")
+
+
+def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
+    rows, notes = trend_rows(result)
+    yield table(TREND_HEADINGS, rows)
+    for line in notes:
         yield paragraph(line)
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 from vmtool import __version__
 from vmtool.report.chart import Series, timeline_chart
 from vmtool.report.inspect import (
+    TREND_HEADINGS,
     counter_rows,
     describe_check,
     describe_unavailable,
     headline,
     reservation_name,
+    trend_rows,
 )
 from vmtool.report.inspect_findings import describe
 from vmtool.report.page import (
@@ -61,6 +63,7 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         section("Findings", _findings(result)),
         section("Conditions", _conditions(result)),
         section("Over time", grid(_charts(result))),
+        section("Trends", *_trends(result)),
         section("Reservations", _map(result.reservations), _reservations(result)),
         section("Counters", facts(counter_rows(result))),
         section("Limits", _limits(result)),
@@ -107,6 +110,13 @@ def _charts(result: InspectResult) -> list[Markup]:
             series.append(Series("limit", [(points[0][0], limit), (points[-1][0], limit)]))
         charts.append(figure(title, timeline_chart(title, series, _unit(counter))))
     return charts
+
+
+def _trends(result: InspectResult) -> list[Markup]:
+    rows, notes = trend_rows(result)
+    if not rows:
+        return []
+    return [table(TREND_HEADINGS, rows), *(tag("p", note, class_="soft") for note in notes)]
 
 
 def _unit(counter: str) -> Callable[[int], str]:

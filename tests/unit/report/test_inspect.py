@@ -4,6 +4,7 @@ import pytest
 
 from vmtool.report.inspect import to_text
 from vmtool.report.inspect_findings import describe
+from vmtool.report.inspect_page import to_html
 from vmtool.report.inspect_samples import metrics_of, to_csv
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.inspect import (
@@ -156,6 +157,14 @@ def test_the_report(golden):
 
 def test_the_report_at_forty_columns(golden):
     golden("inspect-40", lambda console: to_text(RESULT, console), width=40)
+
+
+def test_the_page_shows_trends_and_the_reservations_by_address():
+    page = to_html(RESULT, command=["vmtool", "inspect", "4242"])
+
+    assert "memory areas: vm.max_map_count is met in 36.0 s at this rate" in page
+    at = [page.index(f"{item.base:#x} ") for item in RESULT.reservations]
+    assert at == sorted(at, reverse=True)  # as their addresses are, largest first
 
 
 def test_the_table_has_a_row_for_each_sample():
