@@ -112,7 +112,7 @@ def test_llama_cpp_may_keep_the_whole_window_and_states_besides(estimate):
 @pytest.mark.parametrize(
     ("line", "noticed"),
     [
-        ("qwen3.5-27b --budget h100 --as vllm", True),  # its weights are not in the table
+        ("gemma-4-12b --budget h100 --as vllm", True),  # its weights are not in the table
         ("qwen3-8b --budget h100 --as vllm", False),
         ("qwen3.5-27b --budget 60GiB --as vllm", False),  # an engine's own figure
     ],

@@ -1,5 +1,8 @@
 """What SGLang logged, worked out again from the same memory."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from vmtool.errors import UsageError
@@ -7,6 +10,7 @@ from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.engines.sglang import SglangBuffers, SglangSettings, log_lines, sglang_pool
 from vmtool.kv.formats import choose_formats
+from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
 
 
@@ -114,3 +118,21 @@ def test_formats_that_are_not_modelled_are_refused():
         pool("llama-3.1-8b", GIB, key="q8_0")
     with pytest.raises(UsageError, match="one KV type for K and V"):
         pool("llama-3.1-8b", GIB, key="bf16", value="fp8")
+
+
+ROWS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("sglang.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: f"{row['name']}-{row['budget']}-{row['page']}"
+)
+def test_the_configurator_of_0_5_23_gives_the_same(row):
+    geometry = resolve(row["config"], "config.json", row["name"])
+    formats = choose_formats(geometry.dtype, key=None, value=None)
+    made = SequenceCost.of(geometry, formats)
+    pool = sglang_pool(made, formats, row["budget"], SglangSettings(row["page"]))
+    expected = row["expected"]["max_total_num_tokens"], row["expected"]["swa"]
+    assert (pool.max_total_num_tokens, pool.swa_tokens) == expected

@@ -1,6 +1,8 @@
 """What vLLM logged, worked out again from the same memory."""
 
+import json
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from vmtool.kv.engines.vllm import (
 )
 from vmtool.kv.formats import choose_formats, stored_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
+from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
 
 
@@ -266,3 +269,30 @@ def test_compressed_layers_are_not_guessed():
 def test_an_unknown_state_mode_is_refused():
     with pytest.raises(UsageError, match="use none, align, all"):
         vllm_pool(cost("llama-3.1-8b"), GIB, VllmSettings(4096, state_mode="both"))
+
+
+# ---- rows of vLLM's own planner ---------------------------------------------------------------
+
+ROWS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("vllm.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row['name']}-{i}" for i, row in enumerate(ROWS)])
+def test_the_planner_of_0_33_gives_the_same(row):
+    options, expected = row["options"], row["expected"]
+    geometry = resolve(row["config"], "config.json", row["name"])
+    formats = choose_formats(geometry.dtype, key=options.get("--dtype"), value=None)
+    geometry = geometry.shard(tp=int(options.get("--tp", 1)), dcp=int(options.get("--dcp", 1)))
+    settings = VllmSettings(
+        row["max_model_len"],
+        block=int(options.get("--block", 16)),
+        in_flight=row["in_flight"],
+        state_mode=row["state_mode"],
+    )
+    made = SequenceCost.of(geometry, stored_formats(geometry, formats))
+    pool = vllm_pool(made, row["budget"], settings)
+    assert (pool.num_blocks, pool.tokens_newer) == (expected["num_blocks"], expected["tokens"])
+    assert (pool.block_tokens, pool.groups) == (expected["block_size"], expected["groups"])
+    assert float(pool.concurrency) == pytest.approx(expected["concurrency"], abs=1e-6)
