@@ -400,6 +400,12 @@ def test_help_says_what_a_chunk_can_be(vmtool, command):
     assert "Bytes of one physical handle of a device, a multiple of its granularity;" in words
 
 
+def test_all_devices_are_not_for_every_command(vmtool):
+    ran = vmtool("grow", "--to", "4MiB", "--backing", "cuda:all")
+    assert ran.code == 2
+    assert "not cuda:all" in ran.stderr
+
+
 def test_a_chunk_is_not_for_the_host(vmtool):
     assert vmtool("reserve", "1GiB", "--chunk", "2MiB").code == 2
 

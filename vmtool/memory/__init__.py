@@ -59,6 +59,8 @@ def device_ordinal(kind: str) -> int | None:
         return None
     if kind == "cuda":
         return 0
+    if kind == ALL_DEVICES:
+        raise UsageError("one backing is needed here, not cuda:all", hint="use cuda or cuda:N")
     name, _, number = kind.partition(":")
     if name != "cuda" or not (number.isascii() and number.isdigit()):
         raise UsageError(f"unknown backing {kind!r}", hint="use host, cuda or cuda:N")
