@@ -102,7 +102,7 @@ def command(
     vmtool fleet --dask local:4 -- stress --runs 5
 
     FILE is a result with --json of stress, check, granularity, doctor, limits, grow or inspect: one
-    file a machine, JSON lines, gzip, a folder, or - for stdin. Machines that are alike are compared by
+    file per machine, JSON lines, gzip, a folder, or - for stdin. Machines that are alike are compared by
     the mean of their runs; at least 8 of them and 2 runs each are needed. The exit code is 3 if a
     machine differs or has failed checks.
     """  # noqa: D301 - click's own mark

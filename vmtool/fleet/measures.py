@@ -114,11 +114,8 @@ def _parts(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    return (item for item in value if isinstance(item, Mapping)) if _is_list(value) else iter(())
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, Mapping))
 
 
 def _runs(document: Mapping[str, Any], name: str) -> list[dict[str, float]]:
@@ -244,8 +241,13 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("conditions", "settings"):
         if isinstance(document.get(name), Mapping):
             yield from _flat(document[name], "" if name == "conditions" else name)
-    if isinstance(document.get("device"), str):
-        yield "device", document["device"]
+    for place in (
+        *_mappings(document.get("memory")),
+        *_mappings(document.get("backings")),
+        document,
+    ):
+        if isinstance(place.get("device"), str):
+            yield "device", place["device"]
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -92,9 +92,8 @@ def test_the_runs_of_stress_within_a_check_are_its_runs_and_its_failures_are_nam
         settings={"backing": "cuda:0", "granule_bytes": 2 << 20},
         runs=[{"index": at, "methods": document(100 + at)["methods"]} for at in range(2)],
     )
-    memory = [
-        {"backing": "cuda:0", "stress": stress, "checks": [{"name": "x", "outcome": "failed"}]}
-    ]
+    failed = [{"name": "x", "outcome": "failed"}]
+    memory = [{"backing": "cuda:0", "device": "H200", "stress": stress, "checks": failed}]
     check = {
         "schema": "vmtool.check",
         "machine": MACHINE,
@@ -105,6 +104,7 @@ def test_the_runs_of_stress_within_a_check_are_its_runs_and_its_failures_are_nam
     }
     found = read_document(check, "x", "x")
     assert found.failed == ("x", "no-swap")
+    assert found.facts["device"] == "H200"
     assert found.runs[0] == {"check.safe_bytes": 7.0}
     assert [run["check.cuda.2MiB.fixed.commit.median_ns"] for run in found.runs[1:]] == [100, 101]
 
