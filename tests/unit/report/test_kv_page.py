@@ -25,7 +25,7 @@ def test_each_result_has_a_page(tmp_path, line, words):
     words = words.replace("<", "&lt;")
     arguments = [*shlex.split(line), "--weights", "none", "--html", str(path)]
     assert run(["kv-estimate", *arguments, "-o", str(tmp_path / "text")]) == 0
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert words in text
     assert "Download vmtool-kv-estimate.json" in text
     assert "<script" not in text
