@@ -146,17 +146,23 @@ class ClassUse:
         self.end = 0
         self._in_use = 0
 
+    def take_next(self) -> None:
+        """Take the lowest free block."""
+        self._in_use += 1
+        free = self.free
+        if not free:
+            self.end += 1
+            return
+        first, end = free[0]
+        if end - first == 1:
+            heappop(free)
+        else:
+            heapreplace(free, (first + 1, end))
+
     def take(self, count: int) -> list[Run]:
         """Take the lowest *count* blocks."""
         free = self.free
         self._in_use += count
-        if count == 1 and free:  # most steps
-            first, end = free[0]
-            if end - first == 1:
-                heappop(free)
-            else:
-                heapreplace(free, (first + 1, end))
-            return [(first, first + 1)]
         runs: list[Run] = []
         while count and free:
             first, end = free[0]
@@ -341,7 +347,8 @@ class PoolStore(PrefixStore):
                     if used is pool:
                         return False
                     used.unuse(((block, block + 1),))
-        seq.blocks[at] += each.take(1)
+        each.take_next()
+        seq.blocks[at].append((block, block + 1))
         account.owned += nbytes
         account.owned_moment += nbytes * account.now
         seq.own_bytes += nbytes

@@ -35,6 +35,7 @@ class Simulation:
         store: The memory of sequences.
         account: The byte totals that the store changes.
         recorder: Where measurements go; a new one by default.
+        shortcuts: Whether events that need no decision are taken faster; the result is the same.
 
     Attributes:
         recorder: What was measured.
@@ -50,7 +51,13 @@ class Simulation:
     """
 
     def __init__(
-        self, plan: Plan, store: Store, account: Account, recorder: Recorder | None = None
+        self,
+        plan: Plan,
+        store: Store,
+        account: Account,
+        recorder: Recorder | None = None,
+        *,
+        shortcuts: bool = True,
     ) -> None:
         self.recorder = recorder or Recorder()
         self.events = 0
@@ -68,7 +75,7 @@ class Simulation:
         self.queue: deque[RunningSequence] = deque()
         self.unread: Iterator[Request] = iter(())
         self.next_request: Request | None = None
-        self._shortcuts = shortcuts_of(self, self._live)
+        self._shortcuts = shortcuts_of(self, self._live) if shortcuts else None
 
     def run(self, requests: Iterable[Request], stop: Callable[[], bool] = lambda: False) -> bool:
         """Replay *requests*; everything is released afterwards.

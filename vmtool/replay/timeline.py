@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.replay.live_bytes import LiveBytes
 from vmtool.results.replay import Point
-from vmtool.stats import Histogram
+from vmtool.stats import Histogram, HistogramData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.replay.account import Account
     from vmtool.replay.sequence import RunningSequence
-    from vmtool.stats import HistogramData
 
 #: The timeline has at most so many points, and at least half as many once it had so many.
 MOST_POINTS: Final = 512
 _FIRST_INTERVAL_NS: Final = 10**6
 _BATCH: Final = 4096
+#: The values of a :class:`Point`, which is made once it is needed: that takes much longer.
+_Row: TypeAlias = tuple[int, ...]
 
 
 class BatchedHistogram:
     """A histogram that sorts samples in batches, off the hot path."""
 
-    __slots__ = ("_histogram", "_samples")
+    __slots__ = ("_histogram", "_samples", "zeros")
 
     def __init__(self) -> None:
         self._histogram = Histogram()
         self._samples: list[int] = []
+        self.zeros = 0  # samples besides
 
     def add(self, sample: int) -> None:
         """Add one sample."""
@@ -47,6 +49,9 @@ class BatchedHistogram:
     def data(self) -> HistogramData:
         """Return all samples."""
         self._flush()
+        if self.zeros:
+            self._histogram.merge(HistogramData(self.zeros, 0, 0, 0, 0, ((0, self.zeros),)))
+            self.zeros = 0
         return self._histogram.data()
 
     def _flush(self) -> None:
@@ -103,52 +108,50 @@ class Recorder:
     most_points: int = MOST_POINTS
     last_ns: int = -1
     due_ns: int = 0
-    _points: list[Point] = field(default_factory=list)
+    _points: list[_Row] = field(default_factory=list)
 
-    def add(self, point: Point) -> None:
+    def add(self, point: _Row) -> None:
         """Add one point to the timeline; when there are too many, those close together are joined."""
         self._points.append(point)
-        self.last_ns = point.at_ns
+        self.last_ns = point[0]
         while len(self._points) >= self.most_points:
             self._thin()
-        self.due_ns = point.at_ns + self.interval_ns
+        self.due_ns = point[0] + self.interval_ns
 
     def _thin(self) -> None:
         """Double the interval, and join neighbours whose stretches together are no longer."""
         self.interval_ns = max(2 * self.interval_ns, self.last_ns // self.most_points)
         first, *others = self._points
         kept = [first]
-        start = first.at_ns  # the first stays alone
+        start = first[0]  # the first stays alone
         for point in others:
-            if len(kept) > 1 and point.at_ns - start <= self.interval_ns:
+            if len(kept) > 1 and point[0] - start <= self.interval_ns:
                 kept[-1] = _joined(kept[-1], point)
             else:
-                start = kept[-1].at_ns
+                start = kept[-1][0]
                 kept.append(point)
         self._points = kept
 
     @property
     def points(self) -> tuple[Point, ...]:
         """The timeline so far."""
-        return tuple(self._points)
+        return tuple([Point(*row) for row in self._points])
 
 
-def _joined(first: Point, second: Point) -> Point:
+def _joined(first: _Row, second: _Row) -> _Row:
     """Return one point about the stretches of two neighbours."""
-    return Point(
-        second.at_ns,
-        second.live_bytes,
-        second.committed_bytes,
-        second.reserved_bytes,
-        second.sequences,
-        max(first.live_max_bytes, second.live_max_bytes),
-        min(first.committed_min_bytes, second.committed_min_bytes),
-        max(first.committed_max_bytes, second.committed_max_bytes),
-        min(first.reserved_min_bytes, second.reserved_min_bytes),
-        max(first.reserved_max_bytes, second.reserved_max_bytes),
-        min(first.sequences_min, second.sequences_min),
-        max(first.sequences_max, second.sequences_max),
-        first.refused + second.refused,
+    _, _, _, _, _, live, low, high, reserved_low, reserved_high, least, most, refused = first
+    at, now_live, committed, reserved, sequences, *more = second
+    return (
+        *(at, now_live, committed, reserved, sequences),
+        max(live, more[0]),
+        min(low, more[1]),
+        max(high, more[2]),
+        min(reserved_low, more[3]),
+        max(reserved_high, more[4]),
+        min(least, more[5]),
+        max(most, more[6]),
+        refused + more[7],
     )
 
 
@@ -203,20 +206,13 @@ class Sampler:
         stretch = account.end_stretch()
         refused = counts.refused_admissions + counts.refused_steps
         self._recorder.add(
-            Point(
-                at_ns=at,
-                live_bytes=live,
-                committed_bytes=account.committed,
-                reserved_bytes=account.reserved,
-                sequences=account.sequences,
-                live_max_bytes=max(self.most_live, live),
-                committed_min_bytes=stretch.committed_min,
-                committed_max_bytes=stretch.committed_max,
-                reserved_min_bytes=stretch.reserved_min,
-                reserved_max_bytes=stretch.reserved_max,
-                sequences_min=stretch.sequences_min,
-                sequences_max=stretch.sequences_max,
-                refused=refused - self._refused,
+            (
+                *(at, live, account.committed, account.reserved, account.sequences),
+                max(self.most_live, live),
+                *(stretch.committed_min, stretch.committed_max),
+                *(stretch.reserved_min, stretch.reserved_max),
+                *(stretch.sequences_min, stretch.sequences_max),
+                refused - self._refused,
             )
         )
         self._recorder.peak_live = max(self._recorder.peak_live, live)

@@ -96,6 +96,7 @@ class PooledSteps:
         arrival_ns = _NEVER if request is None or simulation.queue else request.arrival_ns
         due_ns = simulation.recorder.due_ns
         steps = 0
+        waited = False
         while heap:
             at, kind, order, seq = heap[0]
             if kind != STEP or at > arrival_ns or at >= due_ns or seq.order != order:
@@ -103,7 +104,11 @@ class PooledSteps:
             if not steps & (_EVENTS - 1) and stop():
                 break
             if at != account.now:
-                account.advance(at)
+                if waited:  # from then on sequences only own more of what is committed
+                    account.now = at
+                else:
+                    account.advance(at)
+                    waited = True
                 simulation.now = at
             if not grow(seq, seq.target):
                 break
@@ -135,6 +140,8 @@ class RangedEvents:
         self._store = store
         self._used = used
         self._table = GrowthTable(store)
+        self._checked = 0  # lengths of it
+        self._least_bytes = store.step(-1, 0).nbytes
         # Steps one by one before many are tried at once; more after it was not worth it.
         self._singles = 0
         self._patience = _LEAST_SINGLES
@@ -356,7 +363,8 @@ class RangedEvents:
         )
         recorder.peak_live = max(recorder.peak_live, most_live)
         sampler.most_live = most_live
-        recorder.waits.extend(waits + [0] * (entered - len(waits)))
+        recorder.waits.extend(waits)
+        recorder.waits.zeros += entered - len(waits)
         recorder.first_tokens.extend(firsts)
         recorder.ends.extend(ends)
         return due
@@ -412,6 +420,9 @@ class RangedEvents:
             self._patience = _NEVER
             return False
         lengths, sums, moments = table.lengths, table.nbytes, table.moments
+        for at in range(self._checked, len(lengths)):
+            self._check(self._least_bytes + sums[at], lengths[at])
+        self._checked = len(lengths)
         step_ns, endless = simulation.plan.step_ns, table.ENDLESS
         horizon = min([seq.origin_ns + step_ns * seq.total for seq in running])
         horizon = min(horizon, simulation.recorder.due_ns)
@@ -426,13 +437,12 @@ class RangedEvents:
             self._patience = min(2 * self._patience, _MOST_SINGLES)
             return False
         origins = [seq.origin_ns for seq in running]
-        lasts = [seq.total - 1 for seq in running]  # the last token has no step after it
         starts = [
             bisect_left(lengths, endless if seq.covered is None else seq.covered) for seq in running
         ]
         before = sum([sums[start] for start in starts])
         for _ in range(_TRIES):
-            ends = _places(lengths, starts, origins, lasts, horizon, step_ns)
+            ends = _places(lengths, starts, origins, horizon - 1, step_ns)
             count = sum(ends) - sum(starts)
             wanted = sum([sums[end] for end in ends]) - before
             if count < len(running) or wanted <= free:
@@ -447,7 +457,7 @@ class RangedEvents:
         moment += step_ns * (sum([moments[e] for e in ends]) - sum([moments[s] for s in starts]))
         calls = sum([table.calls[e] for e in ends]) - sum([table.calls[s] for s in starts])
         last_ns = 0
-        used, entries = self._used.at, []
+        entries = []
         for seq, start, end, nbytes in zip(running, starts, ends, each, strict=True):
             if end > start:
                 length = lengths[end]
@@ -455,8 +465,6 @@ class RangedEvents:
                 seq.own_bytes += nbytes
                 seq.covered = None if length == endless else length
                 seq.backed = lengths[end - 1] + 1 if length == endless else length
-                if used(min(length, seq.total)) > seq.own_bytes + seq.shared_bytes:
-                    raise CheckFailedError(f"{length} tokens are more than a sequence committed")
             covered = seq.covered
             if covered is not None and covered < seq.total:
                 seq.target = covered + 1
@@ -483,16 +491,10 @@ def shortcuts_of(simulation: State, used: UsedBytes) -> RangedEvents | PooledSte
 
 
 def _places(
-    lengths: Sequence[int],
-    starts: Sequence[int],
-    origins: Sequence[int],
-    lasts: Sequence[int],
-    horizon: int,
-    step_ns: int,
+    lengths: Sequence[int], starts: Sequence[int], origins: Sequence[int], until: int, step_ns: int
 ) -> list[int]:
-    """Return where in *lengths* each sequence is once its steps before *horizon* are taken."""
-    until = horizon - 1
+    """Return where in *lengths* each sequence is once its steps until *until* are taken."""
     return [
-        bisect_right(lengths, min((until - origin) // step_ns, last), start)
-        for start, origin, last in zip(starts, origins, lasts, strict=True)
+        bisect_right(lengths, (until - origin) // step_ns, start)
+        for start, origin in zip(starts, origins, strict=True)
     ]

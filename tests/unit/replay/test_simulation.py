@@ -9,8 +9,10 @@ from replay_reference import Reference
 
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
+from vmtool.replay.account import Account
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import run_replay
+from vmtool.replay.run import make_store, run_replay
+from vmtool.replay.simulation import Simulation
 from vmtool.replay.timeline import Recorder
 from vmtool.results.replay import OnRefusal
 from vmtool.stats import summarize_samples
@@ -40,6 +42,25 @@ def test_many_steps_at_once_are_those_one_by_one(dense_cost, listed, mode, data)
         at += data.draw(gaps)
         requests.append(Request(at, data.draw(st.integers(1, 60)), data.draw(st.integers(1, 130))))
     assert_same(run_replay(listed(requests), plan, None), Reference(plan).run(listed(requests)))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_shortcuts_change_nothing(replay_plans, replay_traces, data):
+    plan = dataclasses.replace(data.draw(replay_plans), commit_ahead=0, retain_bytes=0)
+    trace = data.draw(replay_traces)
+    found = []
+    for shortcuts in (True, False):
+        account = Account(plan.budget_bytes, 0, None)
+        recorder = Recorder(interval_ns=5, most_points=100)
+        simulation = Simulation(
+            plan, make_store(plan, account), account, recorder, shortcuts=shortcuts
+        )
+        simulation.run(trace)
+        times = [x.data() for x in (recorder.waits, recorder.first_tokens, recorder.ends)]
+        live = (recorder.live_area, recorder.peak_live)
+        found.append((account, recorder.counts, recorder.points, times, live, simulation.events))
+    assert found[0] == found[1]
 
 
 #: So short that small traces have several named blocks.

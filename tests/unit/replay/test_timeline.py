@@ -1,5 +1,7 @@
 """The timeline stays small, the plot shows it, and what waits stays in the trace."""
 
+from dataclasses import astuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ def test_a_timeline_of_any_length_keeps_few_points_over_all_of_it(gap, count):
     recorder = Recorder()
     for index in range(count):
         if index * gap >= recorder.due_ns:
-            recorder.add(point(index * gap))
+            recorder.add(astuple(point(index * gap)))
     points = recorder.points
     assert len(points) < MOST_POINTS
     assert points[0].at_ns == 0

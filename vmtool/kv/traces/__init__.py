@@ -87,6 +87,7 @@ class Trace:
         if self._sort:
             rows = iter(sorted(rows, key=lambda row: row[0]))
         limit, latest = self._limit, MAX_SECONDS * 10**9
+        new = tuple.__new__  # without the check of the names of arguments
         first, last = -1, 0
         for arrival_ns, prompt, output, prefix in rows:
             if first < 0:
@@ -100,7 +101,7 @@ class Trace:
             else:
                 last = at
             reading.requests += 1
-            yield Request(last, prompt, output, prefix)
+            yield new(Request, (last, prompt, output, prefix))
             if reading.requests == limit:
                 break
         self._check()
