@@ -67,27 +67,27 @@ class ConditionsWatch:
     """
 
     def __init__(self, *, name_host: bool = True, files: Files | None = None) -> None:
-        import psutil
-
         self._files = files or KernelFiles()
         now = datetime.now(UTC)
         self._started = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         self._host = _host() if name_host else None
-        self._uptime_s = max(round(now.timestamp() - psutil.boot_time()), 0)
+        self._uptime_s = _uptime_s(now)
         self._load = _load_average()
         self._before = _cpu_times()
 
     def finish(self) -> Conditions:
         """Return the conditions of the time since this was made."""
-        after = _cpu_times()
-        total = after.total - self._before.total
+        before, after = self._before, _cpu_times()
+        idle = total = 0.0
+        if before is not None and after is not None:
+            idle, total = after.idle - before.idle, after.total - before.total
         return Conditions(
             started=self._started,
             host=self._host,
             uptime_s=self._uptime_s,
             load_average=self._load,
             # Shorter than a clock tick of the kernel, nothing was counted.
-            idle_share=round((after.idle - self._before.idle) / total, 3) if total > 0 else None,
+            idle_share=round(idle / total, 3) if total > 0 else None,
             cpu_governor=self._line(f"{_CPU}/cpu0/cpufreq/scaling_governor"),
             mitigations=self._mitigations(),
             microcode=self._entry("/proc/cpuinfo", "microcode", ":"),
@@ -157,10 +157,26 @@ def _load_average() -> tuple[float, float, float] | None:
     return round(one, 2), round(five, 2), round(fifteen, 2)
 
 
-def _cpu_times() -> _Times:
-    import psutil
+#: What psutil raises where /proc is missing or hidden.
+_UNREADABLE: Final = (ImportError, OSError, RuntimeError, ValueError, KeyError)
 
-    times = psutil.cpu_times()
+
+def _uptime_s(now: datetime) -> int | None:
+    try:
+        import psutil
+
+        return max(round(now.timestamp() - psutil.boot_time()), 0)
+    except _UNREADABLE:
+        return None
+
+
+def _cpu_times() -> _Times | None:
+    try:
+        import psutil
+
+        times = psutil.cpu_times()
+    except _UNREADABLE:
+        return None
     idle = times.idle + getattr(times, "iowait", 0.0)
     # guest time is counted in user time as well.
     guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)

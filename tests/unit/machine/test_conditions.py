@@ -29,3 +29,11 @@ def test_what_may_explain_a_difference_between_machines_is_recorded(recorded):
     assert found.mitigations == {"retbleed": "Vulnerable"}
     nothing = ConditionsWatch(files=recorded({})).finish()
     assert (nothing.microcode, nothing.distribution, nothing.sysctls) == (None, None, {})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_without_proc_the_conditions_are_unknown(recorded, monkeypatch, tmp_path):
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    found = ConditionsWatch(files=recorded({})).finish()
+    assert found.started
+    assert found.idle_share is None
