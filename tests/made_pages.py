@@ -12,8 +12,8 @@ from vmtool.fleet.measures import MachineReading
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
 from vmtool.kv.packing import POLICIES
-from vmtool.machine.conditions import Conditions
 from vmtool.machine.findings import Finding
+from vmtool.machine.run_conditions import Conditions
 from vmtool.report.compare_page import to_html as compare_page
 from vmtool.report.fleet import to_html as fleet_page
 from vmtool.report.kv_page import to_html as estimate_page

@@ -9,7 +9,7 @@ import jsonschema
 
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
-from vmtool.machine.conditions import Conditions
+from vmtool.machine.run_conditions import Conditions
 from vmtool.results import DOCUMENTS, document_of
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import (

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
 from vmtool.errors import CallError, RefusedError, UnavailableError
-from vmtool.machine.conditions import ConditionsWatch
 from vmtool.machine.doctor import examine
 from vmtool.machine.findings import Rating
 from vmtool.machine.preflight import check as check_plan
 from vmtool.machine.preflight import refuse_unsafe
+from vmtool.machine.run_conditions import ConditionsWatch
 from vmtool.memory import device_ordinal, open_backing
 from vmtool.probes.guards.children import prove_guards
 from vmtool.results.check import Check, CheckOutcome, all_passed

@@ -35,7 +35,7 @@ def command(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.documents import plain
     from vmtool.machine import read_facts
-    from vmtool.machine.conditions import ConditionsWatch
+    from vmtool.machine.run_conditions import ConditionsWatch
     from vmtool.probes.child import WRITES
     from vmtool.probes.guards.children import prove_guards
     from vmtool.report.checks import describe, hint

@@ -55,8 +55,8 @@ def command(
     from vmtool.cli.progress import progress_line
     from vmtool.documents import plain
     from vmtool.machine import read_facts
-    from vmtool.machine.conditions import ConditionsWatch
     from vmtool.machine.device_facts import with_device
+    from vmtool.machine.run_conditions import ConditionsWatch
     from vmtool.memory import describe_device
     from vmtool.probes.limits import find_limits, refuse_shared_device
     from vmtool.report.limits import to_text

@@ -11,7 +11,7 @@ from vmtool.results.compare import Difference
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vmtool.machine.conditions import Conditions
+    from vmtool.machine.run_conditions import Conditions
     from vmtool.results.stress import StressSettings
 
 #: What must be alike for two runs to be comparable, by its path in the machine facts. What changes

@@ -12,8 +12,8 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vmtool.machine.conditions import Conditions
     from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts, MemoryPressure
+    from vmtool.machine.run_conditions import Conditions
 
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}

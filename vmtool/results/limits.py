@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vmtool.machine.conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
 
 #: What can be searched.
 KINDS: Final = ("reserve", "commit", "mappings", "lock")

@@ -6,8 +6,8 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any
 
-from vmtool.machine.conditions import Conditions  # noqa: TC001 - likewise
 from vmtool.machine.findings import Finding  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
 from vmtool.results.check import Check  # noqa: TC001 - likewise
 from vmtool.results.matrix import GranuleChoice  # noqa: TC001 - likewise
 from vmtool.results.stress import Recommendation, StressResult  # noqa: TC001 - likewise

@@ -6,7 +6,7 @@ from vmtool.memory import host_methods, open_backing
 from vmtool.report.checks import describe
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
-from vmtool.stress.parent.growth import leak_checks, worker_slopes
+from vmtool.stress.parent.leaks import leak_checks, worker_slopes
 from vmtool.stress.plan import Room, live_limit, settle
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session

@@ -27,7 +27,7 @@ from vmtool.memory.process import start_child, start_thread, wait_killed, why_no
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.accidents import CANNOT_BE_KILLED, describe_accident
-from vmtool.stress.parent.growth import MOST, Timeline
+from vmtool.stress.parent.leaks import MOST, Timeline
 from vmtool.stress.worker.journal import Journal
 
 if TYPE_CHECKING:

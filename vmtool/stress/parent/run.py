@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import decode, plain
 from vmtool.errors import ExitCode, VmtoolError
-from vmtool.machine.conditions import ConditionsWatch
 from vmtool.machine.device_facts import read_device_facts
+from vmtool.machine.run_conditions import ConditionsWatch
 from vmtool.memory import describe_device
 from vmtool.memory.process import KILL_TIMEOUT_S
 from vmtool.results.check import CheckOutcome
@@ -30,7 +30,7 @@ from vmtool.results.stress import (
 from vmtool.stress.advice import recommend, warn
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.child import Ending, JournalFolder, RunningWorker
-from vmtool.stress.parent.growth import MOST, leak_checks, worker_slopes
+from vmtool.stress.parent.leaks import MOST, leak_checks, worker_slopes
 from vmtool.stress.plan import alone, live_limit, run_settings
 from vmtool.stress.worker.recorder import join_calls, join_phases
 

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, VmtoolError
-from vmtool.machine.conditions import peak_resident_bytes
+from vmtool.machine.run_conditions import peak_resident_bytes
 from vmtool.memory import is_device
 from vmtool.memory.backing import OutOfMemoryError, failed_call
 from vmtool.memory.buffer import VirtualBuffer

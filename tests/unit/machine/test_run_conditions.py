@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vmtool.machine.conditions import ConditionsWatch
+from vmtool.machine.run_conditions import ConditionsWatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these files are Linux's")

@@ -8,7 +8,7 @@ from stored_runs import checkpoint
 
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import COUNTERS
-from vmtool.stress.parent.growth import LEAK_FLOORS, Timeline, leak_checks, leak_slopes
+from vmtool.stress.parent.leaks import LEAK_FLOORS, Timeline, leak_checks, leak_slopes
 from vmtool.units import MIB
 
 
