@@ -119,7 +119,11 @@ class PoolUse:
     def _granules_apart(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         places = self._places
         for first, end in runs:
-            self._place(end)
+            if end > len(places):
+                self._place(end)
+            if end - first == 1:  # most, as sequences take turns
+                yield places[first], 1
+                continue
             at = first
             while at < end:
                 beyond = min(bisect_right(places, places[at], at), end)
