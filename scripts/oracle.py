@@ -3,11 +3,14 @@
 
     oracle.py record FILE [TYPE...]    run each model type of transformers without weights
     oracle.py check FILE               compare the rows of FILE with vmtool; exit 3 if any differs
+    oracle.py vllm [MODEL...]          compare what vLLM's planner makes of the built-in models
 
 ``record`` needs torch and transformers, which vmtool does not: use an environment of its own. Models
 are built on torch's ``meta`` device from the default config of their type, so that a model of any
 size takes no memory, and run for a few tokens; the sizes are those of the cache that comes back.
-``tests/unit/kv/sources/transformers.jsonl`` was recorded with transformers 5.24.
+``tests/unit/kv/sources/transformers.jsonl`` was recorded with transformers 5.24. ``vllm`` needs an
+environment with the vLLM wheel and no GPU; models with states are left out, as the planner takes theirs from
+the model itself.
 """
 
 from __future__ import annotations
@@ -21,9 +24,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 from vmtool.errors import VmtoolError
+from vmtool.kv import sources
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.engines.vllm import VllmSettings, vllm_pool
+from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
+from vmtool.kv.sources import builtin
 from vmtool.kv.sources.hf.config import resolve
 
 TOKENS = 7
@@ -93,6 +102,97 @@ def check(path: Path) -> int:
             print(f"{row['model_type']}: {verdict}: {details}")
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
     return 3 if counts["differs"] else 0
+
+
+# ---- vLLM -------------------------------------------------------------------------------------
+
+BUDGET, LENGTHS = 64 << 30, (8192, 100_000)
+
+
+def plan(names: list[str]) -> int:
+    """Compare blocks and concurrency of the planner with vmtool's for the built-in models."""
+    try:
+        interface = importlib.import_module("vllm.v1.kv_cache_interface")
+        planning = importlib.import_module("vllm.v1.core.kv_cache_planning")
+        utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        print(f"not done: {error}")
+        return 0
+    counts: Counter[str] = Counter()
+    for name in names or builtin.names():
+        geometry = sources.load(name)
+        formats = choose_formats(geometry.dtype, key="bf16", value="bf16")
+        specs = layer_specs(geometry, interface, torch.bfloat16)
+        if specs is None:
+            counts["left out"] += 1
+            continue
+        for length in LENGTHS:
+            config = vllm_config(length)
+            groups = planning.get_kv_cache_groups(config, specs)
+            try:
+                made = planning.get_kv_cache_config_from_groups(config, groups, BUDGET)
+            except ValueError as error:  # such as a layout that only a backend could choose
+                print(f"{name} {length}: not planned: {str(error)[:80]}")
+                counts["left out"] += 1
+                continue
+            found = made.num_blocks, utils.get_max_concurrency_for_kv_cache_config(config, made)
+            pool = vllm_pool(SequenceCost.of(geometry, formats), BUDGET, VllmSettings(length))
+            agrees = pool.num_blocks == found[0] and abs(pool.concurrency - found[1]) < 1e-6
+            counts["agree" if agrees else "differ"] += 1
+            if not agrees:
+                print(f"{name} {length}: {pool.num_blocks, float(pool.concurrency)}, vLLM {found}")
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    return 3 if counts["differ"] else 0
+
+
+def layer_specs(geometry: ModelGeometry, interface: Any, dtype: Any) -> dict[str, Any] | None:
+    """Return what vLLM plans for each layer, or ``None`` if a layer has more than K and V."""
+    specs = {}
+    for layer in geometry.layers:
+        if layer.states or any(
+            t.role is TensorRole.INDEX or t.extent.ratio > 1 or t.extent.span is Span.FIXED
+            for t in layer.tensors
+        ):
+            return None
+        if not layer.tensors:
+            continue
+        first, last = layer.tensors[0], layer.tensors[-1]
+        if len(layer.tensors) > (1 if first.role is TensorRole.LATENT else 2):
+            return None
+        shape = {"num_kv_heads": first.heads, "head_size": first.dim, "dtype": dtype}
+        if first.role is TensorRole.LATENT:
+            made = interface.MLAAttentionSpec(16, **shape)
+        elif first.extent.span is Span.WINDOW:
+            size = first.extent.size
+            made = interface.SlidingWindowSpec(
+                16, **shape, head_size_v=last.dim, sliding_window=size
+            )
+        elif first.extent.span is Span.CHUNK:
+            size = first.extent.size
+            made = interface.ChunkedLocalAttentionSpec(
+                16, **shape, head_size_v=last.dim, attention_chunk_size=size
+            )
+        else:
+            made = interface.FullAttentionSpec(16, **shape, head_size_v=last.dim)
+        specs[f"layer.{layer.index}"] = made
+    return specs
+
+
+def vllm_config(length: int) -> Any:
+    """Return what the planner reads of a configuration; every other value is a mock."""
+    config = MagicMock(speculative_config=None, kv_transfer_config=None)
+    config.model_config.max_model_len = length
+    config.max_in_flight_tokens = 8192
+    config.scheduler_config.disable_hybrid_kv_cache_manager = False
+    config.cache_config.block_size = 16
+    config.cache_config.num_gpu_blocks_override = None
+    config.cache_config.mamba_cache_mode = "none"
+    config.cache_config.hisparse_config = config.attention_config.hisparse_config = None
+    config.hisparse_config = None
+    for ranks in ("decode_context", "prefill_context", "tensor"):
+        setattr(config.parallel_config, f"{ranks}_parallel_size", 1)
+    return config
 
 
 # ---- transformers -----------------------------------------------------------------------------
@@ -207,13 +307,17 @@ def trimmed(config: Any) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("record", "check"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("action", choices=("record", "check", "vllm"))
+    parser.add_argument("file", nargs="?")
     parser.add_argument("types", nargs="*")
     arguments = parser.parse_args()
+    if arguments.action == "vllm":
+        return plan([*filter(None, [arguments.file]), *arguments.types])
+    if arguments.file is None:
+        parser.error("FILE is missing")
     if arguments.action == "check":
-        return check(arguments.file)
-    return record(arguments.file, set(arguments.types))
+        return check(Path(arguments.file))
+    return record(Path(arguments.file), set(arguments.types))
 
 
 if __name__ == "__main__":
