@@ -111,10 +111,15 @@ class PoolUse:
                 yield each, high - low
 
     def _place(self, blocks: int) -> None:
-        """Find the granules of the first *blocks*."""
-        places = self._places
+        """Find the granules of the first *blocks*, and of those that lie with the last."""
+        places, granules, nbytes = self._places, self._granules, self._block_bytes
+        most = self._granule // nbytes  # whole ones in a granule
         while len(places) < blocks:
-            places.append(self._granules(self._block_bytes, len(places) + 1) - 1)
+            first, count = len(places), most
+            at = granules(nbytes, first + 1) - 1
+            while granules(nbytes, first + count) - 1 > at:
+                count -= 1
+            places += [at] * count
 
     def _granules_apart(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         places = self._places
