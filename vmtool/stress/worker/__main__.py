@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
@@ -19,6 +19,10 @@ from vmtool.memory.process import prepare_child, start_thread
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
+
+#: The first call may hang, and the parent can end meanwhile. On Windows a read that waits holds up
+#: other threads that look at the same pipe, as the C runtime of a library does when it is loaded.
+_LISTENS_EARLY: Final = sys.platform != "win32"
 
 
 def main(arguments: list[str]) -> int:
@@ -37,9 +41,11 @@ def main(arguments: list[str]) -> int:
         )
         ordered = threading.Event()
         try:
-            # Before the first call, which may hang: the parent can end meanwhile.
-            start_thread(_listen, session, ordered)
+            if _LISTENS_EARLY:
+                start_thread(_listen, session, ordered)
             session.prepare()
+            if not _LISTENS_EARLY:
+                start_thread(_listen, session, ordered)
         except VmtoolError as error:
             _send_error(error)
             return 0
