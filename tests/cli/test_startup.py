@@ -102,3 +102,22 @@ def test_help_loads_nothing_that_only_a_command_needs():
     assert not _HEAVY & set(seen["loaded"])
     ours = {name for name in seen["loaded"] if name.startswith("vmtool.")}
     assert ours == {"vmtool.cli", "vmtool.cli.app", "vmtool.errors"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere psutil reads RAM")
+def test_the_doctor_of_the_host_loads_neither_psutil_nor_what_calls_the_system():
+    program = """
+import sys
+from vmtool.cli.app import run
+code = run(["doctor", "--backing", "host", "-o", "/dev/null"])
+loaded = {"psutil", "subprocess", "vmtool.memory.backing", "cuda"} & set(sys.modules)
+sys.exit(f"{code} {loaded}" if code or loaded else 0)
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert child.returncode == 0, child.stderr

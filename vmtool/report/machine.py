@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.memory.cuda.diagnosis import dotted
 from vmtool.report.table import pairs
 from vmtool.units import format_duration, format_size
 
@@ -32,7 +31,11 @@ def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
         return device.get(name) if isinstance(device, Mapping) else getattr(device, name)
 
     version = get("driver_version")
-    parts = [] if version is None else [f"CUDA {dotted(version)}"]
+    parts = []
+    if version is not None:
+        from vmtool.memory.cuda.diagnosis import dotted  # noqa: PLC0415 - most have no device
+
+        parts.append(f"CUDA {dotted(version)}")
     labels = {"driver_model": "", "module_version": "module ", "pci": "PCI "}
     parts += [f"{label}{get(name)}" for name, label in labels.items() if get(name)]
     for name, label in _SWITCHES.items():
