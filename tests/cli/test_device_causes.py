@@ -213,7 +213,6 @@ def test_the_facts_of_a_device_are_in_the_result(run_with_fakecuda):
 FACTS = {
     "reserve": ["reserve", "64MiB", "--backing", "cuda"],
     "grow": ["grow", "--to", "4MiB", "--backing", "cuda", "--against", "nothing"],
-    "limits": ["limits", "reserve", "--backing", "cuda"],
     "granularity": ["granularity", "--backing", "cuda:0", "--prove"],
     "stress": ["stress", "--backing", "cuda", "--runs", "1", "--cycles", "20"],
     "allocators": ["allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1"],
