@@ -40,7 +40,7 @@ def test_a_context_lost_beside_work_is_exit_1(run_with_fakecuda):
     arguments = ["allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1"]
     ran = run_with_fakecuda([*arguments, "--beside-work"], fail="cuMemsetD32Async:5=719")
     assert ran.returncode == 1
-    assert "mapping beside running work on cuda:0 ended the context" in ran.stderr
+    assert "mapping while other work ran on cuda:0 ended the context" in ran.stderr
 
 
 def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_with_fakecuda):

@@ -113,7 +113,7 @@ def test_a_folder_of_unlike_results_is_warned_of_by_name(vmtool, folders):
     ran = vmtool("compare", *folders)
     path = Path(folders[1])
     assert (
-        f"warning: {path / '7.json'} and 1 more are unlike {path / '0.json'} of the same side: "
+        f"warning: {path / '7.json'} and 1 more differ from {path / '0.json'} of the same side: "
         "pattern: tail and random" in ran.stderr
     )
 

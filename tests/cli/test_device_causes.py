@@ -325,7 +325,7 @@ def test_every_pair_of_devices_is_in_the_matrix(run_with_fakecuda, backing):
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("yes, contents seen") == 2
     assert ("host" in ran.stdout.splitlines()[0]) == (backing == "all")
-    assert "several devices reach: granules of 2 MiB, the greatest of all" in ran.stdout
+    assert "several devices share: granules of 2 MiB, the largest of any device" in ran.stdout
     assert {each["rule"] for each in ran.reports[0]["violations"]} == {"C1"}  # tried on purpose
     assert not any(ran.reports[0]["live"].values())
 
@@ -394,7 +394,7 @@ def checks_of(ran):
 def test_a_device_lost_while_unmapping_beside_work_is_no_success(run_with_fakecuda):
     ran = run_with_fakecuda([*STRESS, "--cycles", "20"], fail="cuStreamQuery:1=700")
     assert ran.returncode == 1
-    assert "unmapping beside running work ended the context: cuStreamQuery(" in ran.stderr
+    assert "unmapping while other work ran ended the context: cuStreamQuery(" in ran.stderr
     assert json.loads(ran.stdout)["unmapping"] is None
 
 

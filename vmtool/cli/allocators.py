@@ -81,9 +81,9 @@ def command(
 
     Measured in turn at sizes from one granule on: cold (handles created and released), pooled (kept,
     not cleared), malloc (cuMemAlloc) and async (cuMemAllocAsync with a pool that keeps everything);
-    then doubling a buffer in place and by copying on the device, and a sweep of chunk sizes with its
-    knee. Of several devices one is measured after the other. With --beside-work, wrong contents or a
-    lost device are exit code 3 and 1.
+    then doubling a buffer in place and by copying on the device, and a sweep of chunk sizes. Several
+    devices are measured one after the other. With --beside-work, wrong contents exit 3 and a lost
+    device exits 1.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -153,13 +153,13 @@ def _judge(device: DeviceAllocators) -> None:
         return
     if beside.error is not None:
         raise VmtoolError(
-            f"mapping beside running work on {device.backing} "
+            f"mapping while other work ran on {device.backing} "
             f"{'ended the context' if beside.lost else 'failed'}: {beside.error}",
             hint="synchronise before unmapping on this device" if beside.lost else None,
         )
     if not (beside.work_intact and beside.range_intact):
         raise CheckFailedError(
-            f"memory of {device.backing} did not hold what was written while mapping beside work"
+            f"memory of {device.backing} did not keep what was written to it while other work ran"
         )
 
 

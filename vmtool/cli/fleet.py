@@ -188,7 +188,7 @@ def _run(options: FleetOptions, output: Output) -> int:
         saved = baseline_of(fleet, by=options.by)
         output.save(options.save, lambda: write_baseline(saved))
     if not complete:
-        until = "; the result is of what was gathered until then" if fleet.results else ""
+        until = "; the result covers what was gathered until then" if fleet.results else ""
         output.notice(f"interrupted{until}")
         return ExitCode.INTERRUPTED
     if not fleet.results:

@@ -85,7 +85,7 @@ class InspectCommand:
 @html_option
 @click.option(
     "--metrics", type=FILE, metavar="FILE",
-    help="Also write the last sample as OpenMetrics text, anew at each sample of a watch.",
+    help="Also write the last sample as OpenMetrics text; a watch rewrites FILE at each sample.",
 )  # fmt: skip
 @output_options
 @click.pass_context

@@ -159,7 +159,7 @@ def read_weights(text: str | None) -> tuple[int, str]:
     if match := _BILLIONS.fullmatch(text):
         size = format_size(int(float(match[1]) * 2 * 10**9))
         raise UsageError(
-            f"--weights {text} is a number of bytes; for {match[1]} billion parameters give theirs",
+            f"--weights {text} is a number of bytes; for {match[1]} billion parameters, give their size",
             hint=f"at 16 bits each that is about {size}",
         )
     try:

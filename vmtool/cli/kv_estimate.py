@@ -114,8 +114,8 @@ estimate_options: Final = option_group(
         click.option(
             "--overhead",
             metavar="SIZE|PERCENT",
-            help="Subtract the engine's other memory.  [default: of a named device 8% with --as vllm,"
-            " a tenth of what the weights leave with --as trtllm; else nothing]",
+            help="Subtract the engine's other memory.  [default: for a named device, 8% with --as"
+            " vllm and a tenth of what the weights leave with --as trtllm; otherwise nothing]",
         ),
         click.option(
             "--in-flight",
@@ -127,11 +127,11 @@ estimate_options: Final = option_group(
             "--draft-tokens",
             type=click.IntRange(0, 1024),
             default=0,
-            help="Tokens of a draft: the model's MTP layers are counted, and as vllm or llama.cpp"
-            " more of each state.",
+            help="Draft tokens in each step: also count the model's MTP layers and, with --as vllm or"
+            " llama.cpp, the further state that each of them needs.",
         ),
         click.option(
-            "--draft-model", metavar="MODEL", help="The model of the draft, whose cache is counted."
+            "--draft-model", metavar="MODEL", help="Also count the cache of this draft model."
         ),
         heading="Question",
     ),
@@ -166,8 +166,8 @@ estimate_options: Final = option_group(
             "--as",
             "engine",
             metavar="ENGINE",
-            help="Print what vllm, llama.cpp, sglang or trtllm would log for the same pool; vllm@0.20"
-            " is an older version.",
+            help="Print what vllm, llama.cpp, sglang or trtllm would log for the same pool; an older"
+            " version is given as in vllm@0.20.",
         ),
         click.option(
             "--state-blocks",
@@ -199,7 +199,7 @@ estimate_options: Final = option_group(
         click.option(
             "--attention-windows",
             is_flag=True,
-            help="TensorRT-LLM: max_attention_window has the windows of the model's layers.",
+            help="TensorRT-LLM: as if max_attention_window had the windows of the model's layers.",
         ),
         heading="As an engine",
     ),

@@ -157,7 +157,7 @@ def _refuse_few_runs(settings: StressSettings, control: StressControl) -> None:
     if control.assertions and settings.runs < RUNS_NEEDED:
         raise UsageError(
             f"--assert needs {RUNS_NEEDED} runs, and this would make {settings.runs}",
-            hint=f"use --runs {RUNS_NEEDED} or more, and as many cycles",
+            hint=f"use --runs {RUNS_NEEDED} or more, and at least as many cycles",
         )
 
 

@@ -209,8 +209,8 @@ _ASSERT: Final = click.option(
     "assertions",
     multiple=True,
     metavar="CONDITION",
-    help="Exit 3 when the runs show that it does not hold, such as commit.p99<5ms. Can be given "
-    "several times; needs 4 runs.",
+    help="Exit 3 when the runs show that the condition, such as commit.p99<5ms, does not hold. "
+    "Can be given several times; needs 4 runs.",
 )
 _STRICT: Final = click.option(
     "--strict", is_flag=True, help="Exit 3 also when an --assert is not proven."

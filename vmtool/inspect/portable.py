@@ -92,7 +92,7 @@ class PortableProcess:
             return Detail(tuple(found), ended - began, ended, complete)
         else:
             reason = (
-                "`vmmap PID` shows them to the owner of the process; it may suspend it meanwhile"
+                "`vmmap PID` shows them to the owner of the process, which it may suspend meanwhile"
             )
             self.unavailable.setdefault(
                 "reservations", Unavailable("reservations", "platform", reason)

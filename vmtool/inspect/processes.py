@@ -107,7 +107,7 @@ def open_process(pid: int) -> ProcessView:
         f"process {pid}",
         code=errno.ESRCH,
         symbol="ESRCH",
-        detail="it is a thread of the kernel, which has no memory of its own",
+        detail="it is a kernel thread, which has no memory of its own",
         hint="/proc/meminfo shows what the kernel uses",
     )
 

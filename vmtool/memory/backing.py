@@ -124,7 +124,7 @@ class BusyError(UsageError):
     def __init__(self, base: int) -> None:
         super().__init__(
             f"the reservation at {base:#x} is used by two threads at once",
-            hint="give each thread a reservation, or use a VirtualBuffer, whose calls wait for "
+            hint="give each thread its own reservation, or use a VirtualBuffer, whose calls wait for "
             "each other",
         )
 

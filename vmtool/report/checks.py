@@ -168,8 +168,8 @@ def _leak(name: str, values: _Values) -> str:
     if values["low"] <= 0:
         return f"{interval}; {seen}"
     if values["grown"] <= values["floor"]:
-        return f"{interval}, {grown} in all: up to {floor} is warm-up; {seen}"
-    return f"{interval}, {grown} in all, where up to {floor} is warm-up"
+        return f"{interval}, {grown} in all: up to {floor} counts as warm-up; {seen}"
+    return f"{interval}, {grown} in all, of which up to {floor} counts as warm-up"
 
 
 def leak_amount(counter: str, value: float) -> str:
@@ -202,7 +202,7 @@ def _assert(_rest: str, values: _Values) -> str:
         )
         parts.append(f"{name}: {value} ({low} to {high} in {runs} runs)")
     if values.get("reason") == NOT_PROVEN:
-        parts.append("the interval is on both sides of the limit; more runs would narrow it")
+        parts.append("the interval includes the limit; more runs would narrow it")
     return "; ".join(parts)
 
 
@@ -396,7 +396,7 @@ _ADVICE: Final[dict[str, Callable[[_Values], tuple[str, str]]]] = {
 _LACKS: Final = {
     "protect": "keeps the commit charge after a release",
     "advise": "has no guards: released memory does not fault",
-    "pooled": "keeps memory of the device that it does not use until it is trimmed",
+    "pooled": "keeps unused device memory until it is trimmed",
 }
 _KEPT_ON_MACOS: Final = "keeps its pages until memory is short, and they are not zero"
 _LACKS_ON_MACOS: Final = {

@@ -182,8 +182,8 @@ def footnotes(result: CompareResult) -> Iterator[str]:
     needed = first.runs_needed or 0
     runs = f"about {needed:,}" if needed <= _MANY_RUNS else f"more than {_MANY_RUNS:,}"
     yield (
-        f"not proven: the interval reaches beyond ±{percent(result.threshold)}, so a change may be"
-        f" hidden. The {first.phase} {first.statistic} varies by"
+        f"not proven: the interval reaches beyond ±{percent(result.threshold)}, so there may be a"
+        f" change. The {first.phase} {first.statistic} varies by"
         f" {percent(round(first.variation or 0, 3))} from run to run; {runs} runs a side would show"
         f" a change of {percent(DETECTED_CHANGE)}."
     )
@@ -205,7 +205,7 @@ def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
         text = f"{apart // _DAY_NS:,} days" if apart >= 2 * _DAY_NS else format_duration(apart)
         yield (
             f"the two sides were started {text} apart: a machine that drifts by 3 % meanwhile"
-            " makes false verdicts; alternate their runs where you can"
+            " causes false verdicts; alternate their runs where you can"
         )
 
 
@@ -217,8 +217,8 @@ def _unlike_texts(side: ComparedSet) -> Iterator[str]:
     first = side.files[0].path
     for found, names in paths.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        verb = "are" if more else "is"
-        yield differences(f"{names[0]}{more} {verb} unlike {first} of the same side", found)
+        verb = "differ" if more else "differs"
+        yield differences(f"{names[0]}{more} {verb} from {first} of the same side", found)
 
 
 def left_out_text(item: LeftOut) -> str:
@@ -272,7 +272,7 @@ def check_detail(check: Check) -> str:
             details.append(f"{method} {_part(value)}{interval}")
     reason = check.values.get("reason")
     if reason == NOT_PROVEN:
-        details.append("the interval is on both sides of the limit; more runs would narrow it")
+        details.append("the interval includes the limit; more runs would narrow it")
     elif reason is not None:
         details.append(str(reason))
     return "; ".join(details)

@@ -202,8 +202,8 @@ def _reading(result: CompareResult) -> Iterator[str]:
     )
     yield (
         f"Slower and faster mean that the interval excludes 1 and that the change reaches"
-        f" {percent(result.threshold)}; unchanged, that the whole interval is within that; not"
-        " proven is everything else, and all where a side has fewer than four runs. Each figure is tested by itself: of twenty that did not change one"
+        f" {percent(result.threshold)}; unchanged, that the whole interval is within that."
+        " Everything else is not proven, and so is everything where a side has fewer than four runs. Each figure is tested by itself: of twenty that did not change one"
         " may be called changed by chance."
     )
     yield (

@@ -90,7 +90,7 @@ def answer_text(result: FleetResult) -> str:
         of = count_of(result.machines, "machine")
         parts.append(f"{len(hosts):,} of {of} {verb}: {_named(hosts)}")
     if splits:
-        parts.append(f"{count_of(splits, 'group')} {'falls' if splits == 1 else 'fall'} in two")
+        parts.append(f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} in two")
     if judged and not hosts and not splits:
         parts.append(_alike(judged, baseline=result.baseline))
     if not result.machines:
@@ -198,7 +198,7 @@ def why_text(reasons: Sequence[Reason], *, several: bool = False) -> str:
 
 
 def _split_lines(group: Group) -> Iterator[str]:
-    """Yield a line for each way in which a group falls in two, with the measures that show it."""
+    """Yield a line for each way in which a group splits in two, with the measures that show it."""
     parts: dict[frozenset[tuple[str, ...]], list[Split]] = {}
     for split in group.splits:
         parts.setdefault(frozenset((split.low_hosts, split.high_hosts)), []).append(split)
@@ -326,7 +326,7 @@ def to_html(result: FleetResult, command: Sequence[str]) -> str:
 
 
 _HOW: Final = (
-    "A picture shows how many machines have which values, the lowest left; orange bars have an outlier."
+    "Each chart shows how many machines have which value, the lowest on the left; an orange bar contains an outlier."
     " Machines are compared with those that are alike, by the mean of their runs. A machine differs if"
     " a difference as large is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
     " over {tests} tests: at most {rate} of the outliers by chance) and at least {threshold}. Facts are"

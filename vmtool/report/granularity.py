@@ -179,7 +179,7 @@ def to_text(result: GranularityResult, console: Console) -> None:
     if result.shared_granularity_bytes is not None:
         shared = format_size(result.shared_granularity_bytes)
         console.print(
-            f"\nmemory that several devices reach: granules of {shared}, the greatest of all"
+            f"\nmemory that several devices share: granules of {shared}, the largest of any device"
         )
     if result.peers:
         _print_peers(result.peers, console)

@@ -46,7 +46,7 @@ _UNITS: Final = {
     "address_space_bytes": "of address space",
     "charge_bytes": "of private writable memory",
     "locked_bytes": "of locked memory",
-    "group_used_bytes": "charged to the control group beside its file cache",
+    "group_used_bytes": "charged to the control group, not counting its file cache",
 }
 #: How a trend or a condition calls a counter.
 _COUNTERS: Final = {
@@ -238,7 +238,7 @@ def trend_rows(result: InspectResult) -> tuple[list[tuple[str, ...]], list[str]]
         if word in _VERDICTS:
             notes[word] = _VERDICTS[word]
         if trend.full_in_s is not None:
-            filling.append(f"{name}: {trend.limit} is met in {_seconds(trend)} at this rate")
+            filling.append(f"{name}: {trend.limit} is reached in {_seconds(trend)} at this rate")
         interval = f"{_rate(trend, trend.low)} to {_rate(trend, trend.high)}"
         rows.append((name, _rate(trend, trend.per_second), interval, word))
     return rows, [*filling, *(f"{word}: {note}" for word, note in notes.items())]
@@ -257,11 +257,11 @@ def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
 
 #: What a trend is called that is not plainly growth, and why.
 _VERDICTS: Final = {
-    "small": "the interval is above zero, and over the whole watch it comes to under 1 MiB (8 of what is "
-    "counted) or under 1 % of the counter",
-    "slowing": "the interval is above zero, and at the pace of the later half it comes to too little: "
-    "a heap that warms up does that, a leak does not",
-    "not proven": "the interval includes zero, and growth that would count",
+    "small": "the interval is above zero, but growth over the whole watch is below 1 MiB (8 for a count) "
+    "or below 1 % of the counter",
+    "slowing": "the interval is above zero, but at the pace of the later half the growth is too small to "
+    "count: a heap that warms up slows down in this way, a leak does not",
+    "not proven": "the interval includes both zero and growth that would count",
 }
 
 
@@ -431,7 +431,7 @@ def _held_count(used: int | None, limit: LimitUse | None) -> str:
 
 def _share(huge: int | None, result: InspectResult) -> str:
     could = result.huge_possible_bytes
-    return "" if huge is None or not could else f" of {format_size(could)} that could be"
+    return "" if huge is None or not could else f" of {format_size(could)} eligible"
 
 
 def _tasks(result: InspectResult) -> str:

@@ -99,7 +99,7 @@ def _commit(values: Mapping[str, object]) -> tuple[str, str]:
     words = f"{shown_size(values['used'])} of the commit limit of {shown_size(values['soft'])} is charged"
     if values["limit"] != "CommitLimit":
         return (
-            f"{words} by all processes; Windows refuses more with 1455 while RAM is free",
+            f"{words} by all processes; Windows refuses more with error 1455 even while RAM is free",
             "enlarge the page file, or commit less",
         )
     return f"{words} (vm.overcommit_memory=2)", "add swap, or raise vm.overcommit_ratio"

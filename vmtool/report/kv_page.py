@@ -92,7 +92,7 @@ def to_html(result: PageResult, command: Sequence[str]) -> str:
         command=command,
         good=good,
         title=[verdict[:80], made],
-        place=[made, "calculated, without memory"],
+        place=[made, "calculated; no memory was used"],
         reading=_READING.split("\n\n"),
     )
 

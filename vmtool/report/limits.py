@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TITLES: Final = {
     "reserve": "the largest reservation",
-    "commit": "the largest single commit, not touched, that leaves room for one granule more",
+    "commit": "the largest single commit, not touched, that leaves room for one more granule",
     "mappings": "memory areas of one process",
     "lock": "memory locked into RAM by one mlock",
 }
@@ -82,7 +82,7 @@ def _always_overcommits(result: LimitsResult) -> bool:
 
 def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
     if limit.outcome == "not found":
-        yield f"{limit.method}: not found: the process of the try ended: {limit.error}"
+        yield f"{limit.method}: not found: the process that tried it ended: {limit.error}"
         return
     mappings = kind == "mappings"
     if mappings and limit.outcome == "none" and limit.cause and limit.reached is not None:

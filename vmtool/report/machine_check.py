@@ -163,7 +163,7 @@ def to_markdown(result: MachineCheckResult) -> str:
         ]
     steps = advice(result)
     if steps:
-        lines += ["", "Do this:", "", *(f"* {step}" for step in steps)]
+        lines += ["", "What to do:", "", *(f"* {step}" for step in steps)]
     return "\n".join(lines) + "\n"
 
 
@@ -190,7 +190,7 @@ def to_html(result: MachineCheckResult, *, command: Sequence[str]) -> str:
         result,
         "check",
         answer(result),
-        section("Do this", tag("ul", *steps)) if steps else "",
+        section("What to do", tag("ul", *steps)) if steps else "",
         *(
             section(
                 backing_label(each.backing, each.device), facts(memory_rows(each, _system(result)))

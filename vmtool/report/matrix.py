@@ -65,7 +65,7 @@ def answer(result: MatrixResult) -> str:
             f"{result.context_tokens:,} tokens"
         )
     elif result.device and result.settings.chunk_bytes is None:
-        text += "; that is the knee: no larger chunk is more than 5 % cheaper"
+        text += "; no larger chunk is more than 5 % cheaper"
     system = result.machine.get("system", {}).get("os", "")
     return "; ".join([text, *reasons(best.method, best.fastest, best.reason, system)])
 

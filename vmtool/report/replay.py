@@ -381,7 +381,7 @@ def replay_page(
         about: What tells the page from others, such as the model.
     """
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    where = "simulated, without memory" if machine is None else machine_words(plain(machine))
+    where = "simulated; no memory was used" if machine is None else machine_words(plain(machine))
     interrupted = "" if result.complete else "interrupted (everything was released): "
     return report(
         result,

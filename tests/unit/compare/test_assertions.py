@@ -142,7 +142,7 @@ def test_an_assertion_is_judged_by_the_interval_of_the_runs(text, word, strict):
 def test_what_is_not_proven_says_so():
     check = judged("commit.p50<350ns", commits(300, 320, 400, 450, 500))
     assert summarize([check]) == "1 not proven: assert.commit.p50<350ns"
-    assert "400 ns (300 ns to 500 ns in 5 runs); the interval is on both sides" in describe(check)
+    assert "400 ns (300 ns to 500 ns in 5 runs); the interval includes the limit" in describe(check)
 
 
 @pytest.mark.parametrize(

@@ -195,9 +195,9 @@ def test_a_number_without_a_process_is_one_error(target):
 def test_a_thread_of_the_kernel_is_one_error(target):
     comm = Path("/proc/2/comm")
     if not comm.exists() or comm.read_text() != "kthreadd\n":
-        pytest.skip("no thread of the kernel is visible here")
+        pytest.skip("no kernel thread is visible here")
 
-    with pytest.raises(CallError, match="it is a thread of the kernel"):
+    with pytest.raises(CallError, match="it is a kernel thread"):
         target(2)
 
 

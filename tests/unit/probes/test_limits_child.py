@@ -249,7 +249,7 @@ def test_a_probe_that_died_is_not_a_number(monkeypatch):
     (found,) = find_limits("reserve", "host", host_methods()[:1], lambda _tries: None).methods
     assert (found.outcome, found.reached) == ("not found", None)
     text = text_of(result("mappings", found, found=False))
-    assert "not found: the process of the try ended: killed by SIGKILL" in text
+    assert "not found: the process that tried it ended: killed by SIGKILL" in text
 
 
 @posix

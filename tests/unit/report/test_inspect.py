@@ -162,7 +162,7 @@ def test_the_report_at_forty_columns(golden):
 def test_the_page_shows_trends_and_the_reservations_by_address():
     page = to_html(RESULT, command=["vmtool", "inspect", "4242"])
 
-    assert "memory areas: vm.max_map_count is met in 36.0 s at this rate" in page
+    assert "memory areas: vm.max_map_count is reached in 36.0 s at this rate" in page
     at = [page.index(f"{item.base:#x} ") for item in RESULT.reservations]
     assert at == sorted(at, reverse=True)  # as their addresses are, largest first
 

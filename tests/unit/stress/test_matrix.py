@@ -113,10 +113,10 @@ def test_the_report_of_a_matrix(golden):
     golden("matrix", lambda console: to_text(result(some_cells()), console))
 
 
-def test_on_a_device_the_best_chunk_is_called_the_knee():
+def test_on_a_device_the_best_chunk_is_compared_with_larger_ones():
     found = replace(result(some_cells()), device="some GPU", model=None, context_tokens=None)
     best = replace(found.best, waste_share=None)
-    assert "that is the knee" in answer(replace(found, best=best))
+    assert "; no larger chunk is more than 5 % cheaper" in answer(replace(found, best=best))
 
 
 def test_the_matrix_of_one_method_names_no_winner():

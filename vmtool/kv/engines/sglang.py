@@ -106,7 +106,7 @@ def sglang_pool(
         UsageError: If it has no such format, or the layers are not modelled here.
     """
     if formats.key != formats.value and formats.key.name != "fp8_ds_mla":
-        raise UsageError("--as sglang: it has one KV type for K and V")
+        raise UsageError("--as sglang: K and V must have the same type")
     if formats.key.name not in _TYPE_NAMES:
         raise UsageError(
             f"--as sglang: the KV type {formats.key.name} is not modelled",

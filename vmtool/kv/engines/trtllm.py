@@ -102,7 +102,7 @@ def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> Trt
     name = question.formats.key.name
     if question.formats.key != question.formats.value or name not in _FORMATS:
         raise UsageError(
-            "--as trtllm: it has one KV type for K and V", hint=f"use one of {', '.join(_FORMATS)}"
+            "--as trtllm: K and V must have the same type", hint=f"use one of {', '.join(_FORMATS)}"
         )
     budget = kv_bytes(question, "trtllm")
     pools = trtllm_pools(question.cost, budget, settings)
@@ -131,7 +131,7 @@ def trtllm_pools(
         UsageError: If the layers are not modelled here.
     """
     if settings.block & (settings.block - 1):
-        raise UsageError(f"--as trtllm: blocks of {settings.block} tokens: it takes powers of two")
+        raise UsageError(f"--as trtllm: blocks of {settings.block} tokens are not a power of two")
     windows: dict[tuple[bool, int], int] = {}
     for layer in cost.layers:
         if layer.states or any(

@@ -125,7 +125,7 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as exc:
         if data[:1] in b"{[ \t\r\n":
             raise InputError(path, f"is not UTF-8 at byte {exc.start}") from exc
-        kind = inputs.kind_of(data) or "not a file that says what a model keeps"
+        kind = inputs.kind_of(data) or "not a file that describes a model's cache"
         hint = "give a config.json, a GGUF file, a genai_config.json or an ONNX model"
         raise InputError(path, f"is {kind}", hint=hint) from exc
     except RecursionError as exc:

@@ -501,7 +501,7 @@ class Session:
         return replace(
             failure,
             operation="unmap beside work",
-            message=f"unmapping beside running work {what}: {error}",
+            message=f"unmapping while other work ran {what}: {error}",
             hint="an engine must synchronise before it unmaps on this device"
             if lost
             else failure.hint,

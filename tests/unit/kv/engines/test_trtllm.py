@@ -82,5 +82,5 @@ def test_what_is_not_modelled_is_refused(model):
 
 
 def test_blocks_are_powers_of_two():
-    with pytest.raises(UsageError, match="powers of two"):
+    with pytest.raises(UsageError, match="not a power of two"):
         trtllm_pools(cost(sources.load("qwen3-8b")), GIB, TrtllmSettings(448, 48))
