@@ -98,7 +98,7 @@ def test_help_loads_nothing_that_only_a_command_needs():
     )
     seen = json.loads(result.stderr.splitlines()[-1])
     assert seen["code"] == 0
-    assert "How many tokens does that buy me?" in result.stdout
+    assert "How many tokens fit?" in result.stdout
     assert not _HEAVY & set(seen["loaded"])
     ours = {name for name in seen["loaded"] if name.startswith("vmtool.")}
     assert ours == {"vmtool.cli", "vmtool.cli.app", "vmtool.errors"}

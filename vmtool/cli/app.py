@@ -32,13 +32,13 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "guards": "Show that memory which is not committed faults.",
     },
     "How fast and how faithfully does it commit and release?": {
-        "grow": "Grow and shrink a buffer in place, checked, beside copying it.",
+        "grow": "Grow and shrink a buffer in place, compared with copying.",
         "stress": "Commit and release real memory, measured and checked.",
         "matrix": "Which granule and method cost least here.",
-        "allocators": "A device's own allocators beside virtual memory management.",
+        "allocators": "A device's allocators, compared with virtual memory management.",
         "compare": "Show what got faster or slower between two sets of runs.",
     },
-    "How many tokens does that buy me?": {
+    "How many tokens fit?": {
         "kv-estimate": "What a model's KV cache costs, and how many tokens fit.",
         "kv-replay": "What a request trace does to KV memory, real or simulated.",
     },

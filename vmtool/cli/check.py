@@ -34,9 +34,9 @@ def command(
     vmtool check
     vmtool check --markdown
 
-    It commits at most 256 MiB: limits of the machine, the best method and granule, huge pages,
-    leaks, contents, counters and guards, then each CUDA device likewise. Exit code 3 means that
-    something is wrong.
+    It commits at most 256 MiB. It shows the limits of the machine, the best method and granule, and
+    what huge pages change, and checks leaks, contents, counters and guards; then the same for each
+    CUDA device. Exit code 3 means that something is wrong.
     """  # noqa: D301 - click's own mark
     from vmtool.check import run_check
     from vmtool.cli.interrupt import watch_signals

@@ -34,12 +34,10 @@ class _Percent(click.FloatRange):
         "conditions",
         multiple=True,
         metavar="CONDITION",
-        help="Exit 3 when the whole interval of the change meets it, such as cycle.median>+20%. Can "
-        "be given several times.",
+        help="Exit 3 when the whole interval of the change meets the condition, such as "
+        "cycle.median>+20%. Can be given several times.",
     ),
-    click.option(
-        "--strict", is_flag=True, help="Exit 3 also when the interval does not decide a condition."
-    ),
+    click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not proven."),
     heading="Checks",
 )
 @option_group(
@@ -83,8 +81,8 @@ def command(
 
     BEFORE and AFTER are each a result of "vmtool stress --json -o FILE", which holds several runs,
     or a folder of results. A figure is faster or slower when the interval of its change, from run
-    to run, excludes no change, and the change reaches the threshold. Below four runs a side
-    nothing is proven.
+    to run, excludes no change, and the change reaches the threshold. With fewer than four
+    runs a side nothing is proven.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change

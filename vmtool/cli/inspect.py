@@ -63,7 +63,7 @@ class InspectCommand:
 @click.option("--watch", is_flag=True, help="Sample it until Ctrl-C, or for --duration.")
 @click.option(
     "--interval", type=DURATION, default="1s", show_default=True, metavar="TIME",
-    help="From one sample to the next.",
+    help="Time from one sample to the next.",
 )  # fmt: skip
 @click.option("--duration", type=DURATION, metavar="TIME", help="Watch for TIME.")
 @click.option(
@@ -78,7 +78,7 @@ class InspectCommand:
 @click.option("--numa", is_flag=True, help="Show on which NUMA nodes the pages are.")
 @click.option(
     "--assert", "conditions", multiple=True, metavar="CONDITION",
-    help="Exit 3 unless it holds, such as 'resident.slope<1MiB/min'. Can be given several times.",
+    help="Exit 3 unless the condition, such as 'resident.slope<1MiB/min', holds. Can be given several times.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not proven.")
 @csv_option("the samples as a table")

@@ -38,7 +38,7 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Search how much can be reserved, committed, mapped and locked, each try in a new process.
+    """Find how much can be reserved, committed, mapped and locked; each try is a new process.
 
     \b
     vmtool limits
@@ -48,8 +48,8 @@ def command(
     of what is safe. Without a kind, all but lock are searched, which takes up to half a minute.
     lock keeps memory in RAM, at most 1 GiB or what RLIMIT_MEMLOCK allows.
 
-    On a device commit and mappings go on until its driver refuses: unless NVML shows that nobody
-    else uses it, that needs --force (exit code 5).
+    On a device, commit and mappings go on until the driver refuses. Unless NVML shows that nobody
+    else uses the device, this needs --force; without it the exit code is 5.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line

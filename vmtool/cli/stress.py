@@ -65,8 +65,8 @@ def command(
 
     The cycles run in processes of their own, so that a crash becomes a result. What the kernel
     counts is compared with what vmtool expects while they run. The default is five short runs, which
-    take about five seconds on an idle machine, and at most 256 MiB. With --backing cuda:all every device has workers of
-    its own at once, and a row in the result.
+    take about five seconds on an idle machine, and at most 256 MiB. With --backing cuda:all
+    all devices run at once, each with its own workers and its own row in the result.
     """  # noqa: D301 - click's own mark
     from vmtool.compare.assertions import DEFAULT_CONFIDENCE, evaluate, parse_assertion
     from vmtool.machine import read_facts
