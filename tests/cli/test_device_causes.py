@@ -548,7 +548,7 @@ def test_a_process_that_cannot_be_killed_is_given_up():
     from types import SimpleNamespace
 
     from vmtool.errors import VmtoolError
-    from vmtool.memory.process import end_child
+    from vmtool.memory.children import end_child
 
     def wait(timeout):
         raise subprocess.TimeoutExpired("child", timeout)

@@ -20,7 +20,7 @@ from vmtool.cli.kv_replay_plan import ReplayOptions
 from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
 from vmtool.kv.sources import load
-from vmtool.memory.process import wine_version
+from vmtool.memory.windows.wine import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report import replay as report
 from vmtool.report import replay_compare as compare_report

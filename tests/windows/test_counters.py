@@ -24,9 +24,9 @@ from vmtool.memory.counters import (
 )
 from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.inject import parse_fault
-from vmtool.memory.process import wine_version
 from vmtool.memory.windows.counters import read_system_memory
 from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
+from vmtool.memory.windows.wine import wine_version
 
 
 def test_the_ledgers_of_a_range_follow_every_step(method):

@@ -17,7 +17,7 @@ if sys.platform != "win32":
 import signal
 
 from vmtool.cli.interrupt import watch_signals
-from vmtool.memory.process import wine_version
+from vmtool.memory.windows.wine import wine_version
 
 # Waits for a worker of the process *pid*, or until *told* holds anything.
 WAIT = """
@@ -194,7 +194,7 @@ def test_writing_to_what_is_not_committed_is_an_access_violation():
 
 def test_a_child_that_may_die_shows_no_error_box():
     program = (
-        "from vmtool.memory.process import prepare_child; prepare_child()\n"
+        "from vmtool.memory.children import prepare_child; prepare_child()\n"
         "import ctypes; print(ctypes.WinDLL('kernel32').GetErrorMode())"
     )
     code, out, err = run(program=("-c", program))

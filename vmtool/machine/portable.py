@@ -51,7 +51,9 @@ def _identify() -> tuple[str, str, str]:
     Not from ``platform``: on Windows it would start ``cmd /c ver``.
     """
     if sys.platform == "win32":
-        from vmtool.memory.process import wine_version  # it loads much that Linux does not need
+        from vmtool.memory.windows.wine import (
+            wine_version,  # it loads much that Linux does not need
+        )
 
         arch = os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
         wine = wine_version()

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
 from vmtool.machine.portable import read_memory, read_system
-from vmtool.memory.process import wine_version
 from vmtool.memory.windows.counters import SystemMemory, read_system_memory
 from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
+from vmtool.memory.windows.wine import wine_version
 
 
 def read_windows_facts() -> MachineFacts:

@@ -31,16 +31,11 @@ from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kills import diagnose_kill
 from vmtool.memory import device_ordinal, open_backing, open_device
+from vmtool.memory.addresses import window
+from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
 from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.cuda.driver import CudaOutOfMemoryError
 from vmtool.memory.governor import Tier
-from vmtool.memory.process import (
-    end_child,
-    prepare_child,
-    signal_name,
-    start_child,
-    window,
-)
 from vmtool.results.limits import ADDS_NONE
 from vmtool.units import align_up
 

@@ -23,7 +23,7 @@ from vmtool.kv.traces import Trace
 from vmtool.machine import read_facts
 from vmtool.machine.kills import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
 from vmtool.memory import open_backing
-from vmtool.memory.process import prepare_child, signal_name, start_child
+from vmtool.memory.children import prepare_child, signal_name, start_child
 from vmtool.replay.real import open_memory
 from vmtool.replay.run import run_replay
 from vmtool.results.replay import ReplayAccident, ReplayResult

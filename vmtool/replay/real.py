@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import with_device
+from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
-from vmtool.memory.process import window
 from vmtool.replay.timeline import BatchedHistogram
 from vmtool.results.replay import HeldBytes, RealRun, Timing
 from vmtool.stats import summarize

@@ -10,7 +10,7 @@ from dataclasses import fields
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from vmtool.report.metrics import Metrics
+from vmtool.report.openmetrics import Metrics
 from vmtool.results.inspect import Sample
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from vmtool.report.checks import (
     summarize,
 )
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.metrics import Metrics
+from vmtool.report.openmetrics import Metrics
 from vmtool.report.table import backing_label, table
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (

@@ -12,7 +12,7 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory import methods_of
-from vmtool.memory.process import start_child
+from vmtool.memory.children import start_child
 from vmtool.probes.child import ask
 
 

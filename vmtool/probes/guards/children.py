@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
 from vmtool.memory import device_ordinal, open_backing
-from vmtool.memory.process import signal_name
+from vmtool.memory.children import signal_name
 from vmtool.probes.child import GUARDED, WRITES, ask
 from vmtool.results.check import Check, CheckOutcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.memory.process import signal_name
+from vmtool.memory.children import signal_name
 from vmtool.results.stress import Accident
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from vmtool.machine.kills import (
     ended_children_s,
     read_state,
 )
+from vmtool.memory.children import start_child, start_thread, wait_killed, why_not_killed
 from vmtool.memory.diagnosis import Diagnosis
-from vmtool.memory.process import start_child, start_thread, wait_killed, why_not_killed
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.accidents import CANNOT_BE_KILLED, describe_accident

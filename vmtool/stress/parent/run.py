@@ -14,7 +14,7 @@ from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.run_conditions import ConditionsWatch
 from vmtool.memory import describe_device
-from vmtool.memory.process import KILL_TIMEOUT_S
+from vmtool.memory.children import KILL_TIMEOUT_S
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (
     PHASES,

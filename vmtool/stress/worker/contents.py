@@ -12,12 +12,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.memory.process import (
-    Block,
-    copy,
-    differs,
-    window,
-)
+from vmtool.memory.addresses import Block, copy, differs, window
 from vmtool.units import MIB
 
 if TYPE_CHECKING:

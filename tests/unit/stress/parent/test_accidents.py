@@ -2,7 +2,7 @@
 
 import signal
 
-from vmtool.memory.process import signal_name
+from vmtool.memory.children import signal_name
 
 
 def test_signals_have_their_names():

@@ -17,7 +17,7 @@ from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kills import KILLED_BY_VMTOOL
 from vmtool.memory import host_methods
-from vmtool.memory.process import end_child
+from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.parent.child import RunningWorker
@@ -297,7 +297,7 @@ def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, mo
     def refuse(*_arguments, **_options):
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("vmtool.memory.process.subprocess.Popen", refuse)
+    monkeypatch.setattr("vmtool.memory.children.subprocess.Popen", refuse)
     with pytest.raises(VmtoolError, match="cannot be started: Resource") as caught:
         stress()
     assert "pids.max of a control group, RLIMIT_NPROC" in caught.value.cause

@@ -5,8 +5,8 @@ import mmap
 import pytest
 
 from vmtool.memory import open_backing
+from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.process import window
 from vmtool.stress.worker.contents import (
     STRIDE,
     CorruptionError,

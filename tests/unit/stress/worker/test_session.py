@@ -8,9 +8,9 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory import host_methods
+from vmtool.memory.addresses import window
 from vmtool.memory.counters import read_split
 from vmtool.memory.governor import Tier
-from vmtool.memory.process import window
 from vmtool.stress.workloads import PATTERNS
 from vmtool.units import KIB, MIB
 

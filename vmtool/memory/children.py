@@ -1,4 +1,4 @@
-"""Helpers on the operating system: memory by address, child processes, signals.
+"""Child processes and threads of vmtool's own: started, made harmless, ended, and the signals.
 
 Nothing here belongs to a backing. It is in this package because only ``memory`` may call the
 operating system through ctypes.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import signal
 import subprocess
@@ -24,45 +23,6 @@ from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-# On Windows None is not the C library; msvcrt has the same two functions.
-_libc: Final = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
-_libc.memcmp.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t]
-_libc.memcmp.restype = ctypes.c_int
-_libc.memmove.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t]
-_libc.memmove.restype = ctypes.c_size_t
-
-#: ``copy(to, from, nbytes)``. Like any call through ctypes it lets other threads run meanwhile.
-copy: Final[Callable[[int, int, int], int]] = _libc.memmove
-#: ``differs(a, b, nbytes)`` is 0 when the bytes are equal. Other threads run meanwhile.
-differs: Final[Callable[[int, int, int], int]] = _libc.memcmp
-
-
-def window(base: int, nbytes: int) -> memoryview:
-    """Return a writable view of ``base..base + nbytes`` as bytes.
-
-    Making it touches nothing, so the range may be one that is only reserved; using a part that is
-    not committed kills the process. It does not keep the range alive: drop it before.
-    """
-    return memoryview((ctypes.c_ubyte * nbytes).from_address(base)).cast("B")
-
-
-class Block:
-    """Zeroed memory of our own with a known address.
-
-    Attributes:
-        address: Its first byte, aligned to 64 bytes.
-        view: Its bytes, writable.
-    """
-
-    __slots__ = ("_owner", "address", "view")
-
-    def __init__(self, nbytes: int) -> None:
-        self._owner = (ctypes.c_ubyte * (nbytes + 63))()
-        skip = -ctypes.addressof(self._owner) % 64  # a cache line, for equal copying speed
-        self.address = ctypes.addressof(self._owner) + skip
-        self.view = memoryview(self._owner).cast("B")[skip : skip + nbytes]
-
 
 # https://learn.microsoft.com/en-us/windows/win32/api/errhandlingapi/nf-errhandlingapi-seterrormode
 # and docs/platform-facts.md#windows-error-box
@@ -223,7 +183,7 @@ def _end_with_parent() -> None:
     """Get SIGKILL when the parent ends, however that happens; only Linux has such a thing."""
     parent = os.environ.pop(_PARENT, None)
     if sys.platform == "linux" and parent is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         if os.getppid() != int(parent):  # it had ended before the call
             os._exit(1)
 
@@ -259,23 +219,6 @@ def _environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONIOENCODING": "utf-8",  # as it is read here, whatever the user set for vmtool's output
     }
-
-
-@functools.cache
-def wine_version() -> str | None:
-    """Return the version of Wine, such as ``10.0``, or ``None`` on anything else."""
-    if sys.platform == "win32":
-        import ctypes
-
-        try:
-            version = ctypes.WinDLL("ntdll").wine_get_version
-        except AttributeError:  # only Wine's ntdll exports it
-            return None
-        version.restype = ctypes.c_char_p
-        text: bytes = version()
-        return text.decode("ascii", errors="replace")
-    else:
-        return None
 
 
 def signal_name(number: int) -> str:
