@@ -68,7 +68,8 @@ def test_an_interrupt_leaves_what_was_done():
     assert not stopped.complete
 
 
-def test_the_document_is_what_its_schema_says(vmtool):
+def test_the_document_is_what_its_schema_says(vmtool, result, monkeypatch):
+    monkeypatch.setattr("vmtool.check.run_check", lambda *_, **__: result)  # the same, made once
     ran = vmtool("check", "--json", "--backing", "host", "-q")
 
     assert ran.code in {0, 3}  # 3 where this machine has a problem

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # calls the operating system is run there.
 PATHS = (
     *("windows", "contract", "unit/memory", "unit/machine", "unit/probes", "unit/inspect"),
-    *("unit/stress/parent", "unit/stress/worker"),
+    *("unit/stress/parent/test_child.py", "unit/stress/worker"),
     *("unit/test_documents.py", "unit/test_errors.py", "unit/test_interrupt.py"),
     *("cli/test_codepage.py", "cli/test_doctor.py", "cli/test_granularity.py", "cli/test_grow.py"),
     *("cli/test_killed_worker.py", "cli/test_reserve.py", "cli/test_stderr.py"),
