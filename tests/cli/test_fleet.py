@@ -419,3 +419,8 @@ def test_no_scheduler_is_one_clear_error(vmtool):
     assert (ran.code, ran.stdout) == (4, "")
     assert "no Dask scheduler at tcp://127.0.0.1:" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_command_that_was_parsed_for_hosts_still_has_its_short_help(vmtool):
+    assert vmtool("fleet", "--dask", "local:1", "--", "limits", "-o", "x.json").code == 2
+    assert vmtool("limits", "-h").code == 0

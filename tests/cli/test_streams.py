@@ -92,6 +92,7 @@ def test_several_results_may_go_to_one_device():
         "compare {0} {0} --html {0}",
         "compare {0} {0} -o {0}",
         "kv-estimate {0} -o {0}",
+        "fleet {0} -o {0}",
         "kv-replay {0} --model qwen3-0.6b --budget 1GiB --csv {0}",
     ],
 )

@@ -151,7 +151,11 @@ def _check_command(arguments: tuple[str, ...]) -> None:
     if not {"-h", "--help"}.isdisjoint(own):
         raise UsageError("the command after -- asks for help", hint=f"vmtool {name} --help")
     module = import_module(f"vmtool.cli.{name}")
-    parsed = module.command.make_context(f"vmtool {name}", [*own, "--json"])
+    # click keeps a command's help option as it was first made.
+    names = click.get_current_context().help_option_names
+    parsed = module.command.make_context(
+        f"vmtool {name}", [*own, "--json"], help_option_names=names
+    )
     if parsed.params.get("path", "-") != "-":
         raise UsageError(
             "-o of the command after -- would write on its host", hint="give -o before the --"
@@ -162,10 +166,12 @@ def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.options import keep_inputs
     from vmtool.cli.progress import progress_line
+    from vmtool.fleet.gather import list_files
     from vmtool.fleet.judge import Fleet, baseline_of, judge
 
     _check(options)
-    keep_inputs(options.baseline, *options.files)
+    files = list_files(options.files)
+    keep_inputs(options.baseline, *files)
     baseline = None if options.baseline is None else read_baseline(options.baseline)
     fleet = Fleet()
     with watch_signals() as interruption, progress_line(quiet=output.quiet) as show:
@@ -175,7 +181,7 @@ def _run(options: FleetOptions, output: Output) -> int:
             return interruption.requested
 
         with suppress(KeyboardInterrupt):
-            _gather(options, fleet, interruption, stop)
+            _gather(options, files, fleet, interruption, stop)
         complete = not interruption.requested
     if complete and not fleet.results and options.dask is None:
         return _no_results(fleet)
@@ -219,7 +225,11 @@ def _check_facts(options: FleetOptions, fleet: Fleet) -> None:
 
 
 def _gather(
-    options: FleetOptions, fleet: Fleet, interruption: Interruption, stop: Callable[[], bool]
+    options: FleetOptions,
+    files: list[str],
+    fleet: Fleet,
+    interruption: Interruption,
+    stop: Callable[[], bool],
 ) -> None:
     if options.dask is not None:
         from vmtool.fleet.hosts import connected
@@ -231,9 +241,9 @@ def _gather(
             ):
                 fleet.add(found)
         return
-    from vmtool.fleet.gather import list_files, read_files
+    from vmtool.fleet.gather import read_files
 
-    results = read_files(list_files(options.files))
+    results = read_files(files)
     while not stop():
         with interruption.waiting():  # for whatever writes to a pipe
             read = next(results, None)

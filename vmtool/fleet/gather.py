@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import glob
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: The most bytes of one document.
 _LARGEST: Final = 64 << 20
 _ENDINGS: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz")
+#: Where a document in a line of its own is looked for: the first lines may be cut off or empty.
+_FIRST_LINES: Final = 8
 _DECODER: Final = msgspec.json.Decoder()
 
 
@@ -45,13 +48,22 @@ def list_files(names: Iterable[str]) -> list[str]:
 
 
 def read_files(paths: Iterable[str]) -> Iterator[MachineReading | Problem]:
-    """Yield what each document in *paths* says, or what is wrong with it."""
+    """Yield what each document in *paths* says, or what is wrong with it.
+
+    A document that names no machine is of the one that its file is named after, or its path where
+    several folders have files of that name.
+    """
+    paths = list(paths)
+    same = Counter(_without_ending(Path(path).name) for path in paths)
     for path in paths:
+        name = _without_ending(Path(path).name)
+        if same[name] > 1:
+            name = _without_ending(Path(path).as_posix())
         # Documents are trees of many lists, which the collector would visit again and again.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            found = list(_read_file(path))
+            found = list(_read_file(path, name))
         except InputError as error:
             found = [Problem(path, "unreadable", str(error).removeprefix(f"{path}: "))]
         finally:
@@ -60,10 +72,13 @@ def read_files(paths: Iterable[str]) -> Iterator[MachineReading | Problem]:
         yield from found
 
 
-def _read_file(path: str) -> Iterator[MachineReading | Problem]:
-    name = Path(path).name
+def _without_ending(name: str) -> str:
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
+    return name
+
+
+def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
     with open_text(path) as file:
         try:
             content = file.read(_LARGEST + 1)
@@ -81,7 +96,7 @@ def _read_file(path: str) -> Iterator[MachineReading | Problem]:
         yield _read(document, name, path)
         return
     lines = content.split(b"\n")
-    if len(lines) < 2 or not _is_object(lines[0]):
+    if not any(map(_is_object, lines[:_FIRST_LINES])):  # no line of its own is a document
         yield Problem(path, "unreadable", problem)
         return
     for number, line in enumerate(lines, 1):

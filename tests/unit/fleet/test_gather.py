@@ -188,3 +188,21 @@ def test_json_lines_and_globs(tmp_path):
     assert (found[2].source.endswith(":3"), found[2].kind) == (True, "unreadable")
     with pytest.raises(UsageError, match="no results there"):
         list_files([str(tmp_path / "*.none")])
+
+
+def test_files_of_one_name_in_several_folders_are_several_machines(tmp_path):
+    for node in ("a", "b"):
+        folder = tmp_path / node
+        folder.mkdir()
+        (folder / "stress.json").write_text(json.dumps(document()), encoding="utf-8")
+    hosts = [reading.host for reading in read_files(list_files([str(tmp_path)]))]
+    assert hosts == [(tmp_path / node / "stress").as_posix() for node in ("a", "b")]
+
+
+def test_a_first_line_that_is_cut_off_loses_one_result_only(tmp_path):
+    path = tmp_path / "all.jsonl"
+    whole = json.dumps(document())
+    path.write_text(f"{whole[20:]}\n\n{whole}\n{whole}\n", encoding="utf-8")
+    first, *others = read_files([str(path)])
+    assert isinstance(first, Problem)
+    assert [type(other) for other in others] == [MachineReading] * 2

@@ -116,7 +116,7 @@ def test_tokens_divided_among_ranks_are_not_guessed():
 def test_formats_that_are_not_modelled_are_refused():
     with pytest.raises(UsageError, match="KV type q8_0 is not modelled"):
         pool("llama-3.1-8b", GIB, key="q8_0")
-    with pytest.raises(UsageError, match="one KV type for K and V"):
+    with pytest.raises(UsageError, match="K and V must have the same type"):
         pool("llama-3.1-8b", GIB, key="bf16", value="fp8")
 
 
