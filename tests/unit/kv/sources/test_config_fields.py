@@ -5,48 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from hf_configs import GEMMA3, LLAMA, MLA, QWEN2, kinds, model, shapes
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source
 from vmtool.kv.sources.hf.architecture import source_of
-from vmtool.kv.sources.hf.config import families, resolve
-
-LLAMA = {
-    "model_type": "llama",
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "hidden_size": 4096,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-}
-QWEN2 = {**LLAMA, "model_type": "qwen2"}
-GEMMA3 = {**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 1024}
-MLA = {
-    "model_type": "deepseek_v3",
-    "num_hidden_layers": 2,
-    "num_attention_heads": 128,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-}
-
-
-def model(config, **overrides):
-    return resolve(config, "config.json", "m", overrides=overrides)
-
-
-def shapes(geometry, index=0):
-    return [(t.heads, t.dim) for t in geometry.layers[index].tensors]
-
-
-def kinds(geometry):
-    return "".join(
-        {"full attention": "F", "sliding window": "W", "chunked local": "C"}.get(
-            layer.kind.value, "?"
-        )
-        for layer in geometry.layers
-    )
-
+from vmtool.kv.sources.hf.config import families
 
 # ---- other things a file may say ------------------------------------------------------------------
 
