@@ -16,7 +16,7 @@ int fakecuda_reset(const char *settings, char *why, size_t why_bytes);
 int fakecuda_fail(const char *faults, char *why, size_t why_bytes);
 void fakecuda_forgive(void);
 
-#define CALL(name, needs, parameters, arguments) static CUresult(*name) parameters;
+#define CALL(name, needs, target, parameters, arguments) static CUresult(*name) parameters;
 #include "calls.def"
 #undef CALL
 
@@ -32,7 +32,7 @@ void fakecuda_forgive(void);
 enum { GRANULE = 65536, THREADS = 4, ROUNDS = 60, GRANULES = 8 };
 
 static void bind_all(void) {
-#define CALL(name, needs, parameters, arguments) EXPECT(OK, cuGetProcAddress_v2(#name, (void **)&name, 13000, 0, NULL));
+#define CALL(name, needs, target, parameters, arguments) EXPECT(OK, cuGetProcAddress_v2(#name, (void **)&name, 13000, 0, NULL));
 #include "calls.def"
 #undef CALL
 }

@@ -27,6 +27,13 @@ def test_an_empty_list_of_visible_devices_hides_them(python_with_fakecuda):
     assert python_with_fakecuda(code).stdout == "100\n"
 
 
+def test_a_mistake_in_a_setting_aborts_with_its_name(python_with_fakecuda):
+    done = python_with_fakecuda(BIND + "print(d.cuInit(0))", devcies="1")
+    assert done.returncode < 0
+    assert done.stdout == ""
+    assert "fakecuda: FAKECUDA_DEVCIES=1' is not a setting" in done.stderr
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -37,26 +44,26 @@ def test_an_empty_list_of_visible_devices_hides_them(python_with_fakecuda):
         {"memory": "16777216TiB"},
         {"granularity": "3MiB"},
         {"granularity": "2MiB", "granularity_rec": "64KiB"},
+        {"granularity_of": "1:3MiB"},
+        {"granularity_of": "1:64KiB"},
+        {"granularity_of": "8:4MiB"},
+        {"attributes": "20"},
+        {"attributes": "20@8=1"},
         {"bad_copy": "2"},
         {"fail": "cuMemMap"},
         {"fail": "cuMemMaps:1"},
         {"fail": "cuMemMap:0"},
         {"fail": "cuMemMap:1=x"},
         {"fail": "cuMemMap:1;cuMemUnmap:1"},
+        {"fail": "cuMemMap@8:1"},
+        {"fail": "cuMemAddressReserve@0:1"},  # addresses are of no device
         {"vmm": "yes"},
     ],
 )
-def test_a_mistake_in_a_setting_aborts_with_its_name(python_with_fakecuda, settings):
-    done = python_with_fakecuda(BIND + "print(d.cuInit(0))", **settings)
-    assert done.returncode < 0
-    assert done.stdout == ""
-    assert "fakecuda: FAKECUDA_" in done.stderr
-
-
-def test_a_mistake_in_a_reset_is_an_error_and_changes_nothing(fakecuda):
+def test_a_mistake_in_a_reset_is_an_error_and_changes_nothing(fakecuda, settings):
     fakecuda.reset(devices=3)
-    with pytest.raises(ValueError, match="DEVCIES"):
-        fakecuda.reset(devcies=1)
+    with pytest.raises(ValueError, match="FAIL|GRANULARITY|BAD_COPY|is not a setting"):
+        fakecuda.reset(**settings)
     from cuda.bindings import driver as d
 
     assert d.cuInit(0)[0] == 0

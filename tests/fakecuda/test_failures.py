@@ -3,6 +3,8 @@
 import pytest
 from fakecuda.rig import GRANULE, driver
 
+from vmtool.memory.cuda import driver as vmtool_driver
+
 
 def test_a_bad_copy_can_lose_the_device(fakecuda):
     from fakecuda.rig import Rig
@@ -28,6 +30,36 @@ def test_faults_hit_the_call_that_was_named(rig, fakecuda):
     assert rig.code("cuMemGetInfo") == 0
     rig.ok("cuMemRelease", handle)
     assert fakecuda.report()["injected"] == 5
+
+
+def test_one_of_several_devices_fails_alone(fakecuda):
+    fakecuda.reset(devices=2, attributes="20@1=3")
+    cuda = vmtool_driver.load()
+    create = [("cuMemCreate", 2 << 20, cuda.allocation_properties(n), 0) for n in (0, 1)]
+    fakecuda.fail("cuMemCreate@1:2+=2,cuDeviceGetName@0:1=999")
+    handles = [cuda.call(*create[n]) for n in (0, 0, 1, 0)]
+    for _ in range(2):
+        with pytest.raises(vmtool_driver.CudaOutOfMemoryError):
+            cuda.call(*create[1])
+    handles.append(cuda.call(*create[0]))
+    for handle in handles:
+        cuda.call("cuMemRelease", handle)
+    assert cuda.call("cuDeviceGetName", 8, 1)
+    with pytest.raises(vmtool_driver.CudaError, match="999"):
+        cuda.call("cuDeviceGetName", 8, 0)
+    assert [cuda.attribute("COMPUTE_MODE", n) for n in (0, 1)] == [0, 3]
+
+
+def test_devices_may_have_different_granules(fakecuda):
+    fakecuda.reset(devices=3, granularity="64KiB", granularity_rec="2MiB", granularity_of="1:4MiB")
+    cuda = vmtool_driver.load()
+    properties = [cuda.allocation_properties(n) for n in range(3)]
+    found = [[cuda.granularity(each, option) for option in (0, 1)] for each in properties]
+    assert found == [[64 << 10, 2 << 20], [4 << 20, 4 << 20], [64 << 10, 2 << 20]]
+    cuda.call("cuMemRelease", cuda.call("cuMemCreate", 2 << 20, properties[2], 0))
+    with pytest.raises(vmtool_driver.CudaError, match="INVALID_VALUE"):
+        cuda.call("cuMemCreate", 2 << 20, properties[1], 0)
+    assert len(fakecuda.forgive()) == 1
 
 
 def test_limits_of_address_space_and_mappings_are_out_of_memory(fakecuda):

@@ -78,7 +78,7 @@ void pool_trim(int device, uint64_t keep) {
     d->used -= surplus;
 }
 
-static int device_of_pool(CUpool pool) { return (int)(pool - FIRST_POOL); }
+int device_of_pool(CUpool pool) { return (int)(pool - FIRST_POOL); }
 
 CUresult impl_cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device) {
     if (pool == NULL) return INVALID_VALUE;

@@ -16,18 +16,24 @@ static void forget_older_epochs(void) {
     stack.epoch = g.epoch;
 }
 
-static int device_of(CUcontext context) {
+int device_of_context(CUcontext context) {
+    if (context == 0) return NO_TARGET;
     for (int device = 0; device < MAX_DEVICES; device++)
         if (g.device[device].context == context) return device;
-    return -1;
+    return NO_TARGET;
 }
 
 CUresult current_device(int *device) {
     forget_older_epochs();
     CUcontext top = stack.depth > 0 ? stack.context[stack.depth - 1] : 0;
     if (top == 0) return INVALID_CONTEXT;
-    *device = device_of(top);
+    *device = device_of_context(top);
     return *device >= 0 ? OK : CONTEXT_IS_DESTROYED;
+}
+
+int current_or_none(void) {
+    int device = NO_TARGET;
+    return current_device(&device) == OK ? device : NO_TARGET;
 }
 
 int here(void) {
@@ -97,7 +103,8 @@ CUresult impl_cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     if (!valid_device(device)) return INVALID_DEVICE;
     *value = 0;
     for (int i = 0; i < s->attribute_count; i++)
-        if (s->attributes[i].number == attribute) {
+        if (s->attributes[i].number == attribute &&
+            (s->attributes[i].device == NO_TARGET || s->attributes[i].device == device)) {
             *value = s->attributes[i].value;
             return OK;
         }
@@ -142,7 +149,7 @@ CUresult impl_cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, i
 }
 
 static CUresult check_context(CUcontext context) {
-    if (device_of(context) >= 0) return OK;
+    if (device_of_context(context) >= 0) return OK;
     broke("X1", "context %#lx is not alive", (unsigned long)context);
     return INVALID_CONTEXT;
 }

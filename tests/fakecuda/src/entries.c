@@ -3,9 +3,10 @@
 
 #include "state.h"
 
-#define CALL(name, needs, parameters, arguments)                          \
-    static CUresult entry_##name parameters {                             \
-        CUresult result = call_begin(CALL_##name, needs);                 \
+#define CALL(name, needs, target, parameters, arguments)                             \
+    static CUresult entry_##name parameters {                                        \
+        call_enter(CALL_##name);                                                     \
+        CUresult result = call_begin(CALL_##name, needs, target);                    \
         return call_end(CALL_##name, result != OK ? result : impl_##name arguments); \
     }
 #include "calls.def"
@@ -16,7 +17,7 @@ typedef CUresult (*entry)(void);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wcast-function-type"
 static const entry entries[CALL_COUNT] = {
-#define CALL(name, needs, parameters, arguments) (entry)entry_##name,
+#define CALL(name, needs, target, parameters, arguments) (entry)entry_##name,
 #include "calls.def"
 #undef CALL
 };

@@ -106,6 +106,21 @@ struct handle *handle_live(CUhandle value, const char *rule) {
     return handle;
 }
 
+static struct handle *still_here(CUhandle value) {
+    if (value < first_handle || value - first_handle >= g.handle_count) return NULL;
+    struct handle *handle = g.handles[value - first_handle];
+    return handle != NULL && handle->refs > 0 ? handle : NULL;
+}
+
+int device_of_handle(CUhandle value) {
+    const struct handle *handle = still_here(value);
+    return handle != NULL ? handle->physical->device : NO_TARGET;
+}
+
+int device_of_prop(const CUprop *prop) {
+    return prop != NULL && prop->location.type == LOCATION_DEVICE ? prop->location.id : NO_TARGET;
+}
+
 void handle_settle(struct handle *handle) {
     if (handle->refs > 0 || handle->mappings > 0) return; /* H1 */
     g.handles[handle->value - first_handle] = NULL;
@@ -133,7 +148,8 @@ CUresult impl_cuMemGetAllocationGranularity(size_t *nbytes, const CUprop *prop, 
     CUresult result = check_prop(prop, g.settings.host_numa != 0);
     if (result != OK) return result;
     if (nbytes == NULL || option < GRANULARITY_MINIMUM || option > GRANULARITY_RECOMMENDED) return INVALID_VALUE;
-    *nbytes = option == GRANULARITY_MINIMUM ? g.settings.granularity : g.settings.granularity_rec;
+    *nbytes = granularity_on(device_of_prop(prop));
+    if (option == GRANULARITY_RECOMMENDED && *nbytes < g.settings.granularity_rec) *nbytes = g.settings.granularity_rec;
     return OK;
 }
 
@@ -144,8 +160,9 @@ CUresult impl_cuMemCreate(CUhandle *handle, size_t nbytes, const CUprop *prop, u
     if (handle == NULL) return INVALID_VALUE;
     if ((prop->handle_types & HANDLE_FABRIC) != 0 && !g.settings.imex) return NOT_PERMITTED; /* no IMEX channel */
     if (flags != 0) return REFUSE("C1", "flags is %#llx, must be 0", flags);
-    if (nbytes == 0 || nbytes % g.settings.granularity != 0)
-        return REFUSE("C1", "size %zu is not a multiple of the granularity %llu", nbytes, g.settings.granularity);
+    const unsigned long long unit = granularity_on(prop->location.id);
+    if (nbytes == 0 || nbytes % unit != 0)
+        return REFUSE("C1", "size %zu is not a multiple of the granularity %llu", nbytes, unit);
     result = physical_new(prop->location.id, nbytes, prop, &physical);
     if (result != OK) return result;
     result = handle_new(physical, handle);
@@ -231,12 +248,6 @@ static CUresult adopt(CUhandle *out, int fd, const struct ticket *ticket) {
     if (physical->fd >= 0) close(physical->fd);
     free(physical);
     return result;
-}
-
-static struct handle *still_here(CUhandle value) {
-    if (value < first_handle || value - first_handle >= g.handle_count) return NULL;
-    struct handle *handle = g.handles[value - first_handle];
-    return handle != NULL && handle->refs > 0 ? handle : NULL;
 }
 
 CUresult impl_cuMemImportFromShareableHandle(CUhandle *out, void *shared, int type) {

@@ -40,6 +40,11 @@ struct mapping *mapping_at(CUdeviceptr address) {
     return found != NULL ? found->slots[(address - found->address) / g.settings.granularity] : NULL;
 }
 
+int device_at(CUdeviceptr address) {
+    const struct mapping *mapping = mapping_at(address);
+    return mapping != NULL ? mapping->handle->physical->device : NO_TARGET;
+}
+
 static void *map_none(void *hint, size_t nbytes, int extra) {
     void *at = mmap(hint, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | extra, -1, 0);
     return at == MAP_FAILED ? NULL : at;

@@ -72,12 +72,14 @@ static bool parse_number(const char *text, size_t length, unsigned long long *ou
     return false;
 }
 
-/* One fault: CALL:N, CALL:N+, either with =CODE. */
+/* One fault: CALL:N, CALL:N+, CALL@DEVICE:N, each with or without =CODE. */
 static bool parse_fault(struct fault *out, const char *text, size_t length) {
     const char *end = text + length;
     const char *colon = memchr(text, ':', length);
     if (colon == NULL) return false;
-    int call = call_by_name(text, (size_t)(colon - text));
+    const char *at = memchr(text, '@', (size_t)(colon - text));
+    unsigned long long device = 0;
+    int call = call_by_name(text, (size_t)((at != NULL ? at : colon) - text));
     const char *count = colon + 1;
     const char *equals = memchr(count, '=', (size_t)(end - count));
     const char *count_end = equals != NULL ? equals : end;
@@ -85,6 +87,10 @@ static bool parse_fault(struct fault *out, const char *text, size_t length) {
     bool onwards = count_end > count && count_end[-1] == '+';
     if (call < 0 || !parse_number(count, (size_t)(count_end - count) - onwards, &out->first)) return false;
     if (equals != NULL && !parse_number(equals + 1, (size_t)(end - equals) - 1, &code)) return false;
+    if (at != NULL && (!parse_number(at + 1, (size_t)(colon - at) - 1, &device) || device >= MAX_DEVICES ||
+                       !call_has_target((enum call_id)call)))
+        return false;
+    out->device = at != NULL ? (int)device : NO_TARGET;
     out->call = (enum call_id)call;
     out->onwards = onwards;
     out->code = (CUresult)code;
@@ -96,7 +102,7 @@ bool faults_parse(struct faults *out, const char *text, char *why, size_t why_by
     while (*text != '\0') {
         size_t length = strcspn(text, ",");
         if (out->count == MAX_FAULTS || !parse_fault(&out->list[out->count], text, length)) {
-            snprintf(why, why_bytes, "FAIL: '%.*s' is not CALL:N, CALL:N+ or either with =CODE (at most %d)",
+            snprintf(why, why_bytes, "FAIL: '%.*s' is not CALL:N, CALL:N+, CALL@DEVICE:N or one with =CODE (at most %d)",
                      (int)length, text, MAX_FAULTS);
             return false;
         }
@@ -107,14 +113,16 @@ bool faults_parse(struct faults *out, const char *text, char *why, size_t why_by
     return true;
 }
 
-/* NUMBER=VALUE,...: what attributes answer. */
+/* NUMBER=VALUE, NUMBER@DEVICE=VALUE,...: what attributes answer. */
 static bool parse_attribute(struct settings *out, const char *text, size_t length) {
-    unsigned long long number, value;
+    unsigned long long number, value, device = 0;
     const char *equals = memchr(text, '=', length);
     if (equals == NULL || out->attribute_count == MAX_ATTRIBUTES) return false;
-    if (!parse_number(text, (size_t)(equals - text), &number) || number > 1000) return false;
+    const char *at = memchr(text, '@', (size_t)(equals - text));
+    if (!parse_number(text, (size_t)((at != NULL ? at : equals) - text), &number) || number > 1000) return false;
+    if (at != NULL && (!parse_number(at + 1, (size_t)(equals - at) - 1, &device) || device >= MAX_DEVICES)) return false;
     if (!parse_number(equals + 1, (size_t)(text + length - equals) - 1, &value) || value > INT_MAX) return false;
-    out->attributes[out->attribute_count++] = (struct attribute){(int)number, (int)value};
+    out->attributes[out->attribute_count++] = (struct attribute){(int)number, at != NULL ? (int)device : NO_TARGET, (int)value};
     return true;
 }
 
@@ -122,6 +130,14 @@ static bool parse_missing(struct settings *out, const char *text, size_t length)
     int call = call_by_name(text, length);
     if (call >= 0) out->missing[call] = true;
     return call >= 0;
+}
+
+/* DEVICE:SIZE,...: the granularity of single devices. */
+static bool parse_granularity(struct settings *out, const char *text, size_t length) {
+    unsigned long long device;
+    const char *colon = memchr(text, ':', length);
+    if (colon == NULL || !parse_number(text, (size_t)(colon - text), &device) || device >= MAX_DEVICES) return false;
+    return parse_number(colon + 1, (size_t)(text + length - colon) - 1, &out->granularity_of[device]);
 }
 
 /* CALL:NANOSECONDS,...: how long each call takes at least. */
@@ -159,6 +175,7 @@ static bool parse_one(struct settings *out, const char *line, size_t length, cha
     }
     if (name == 10 && strncmp(line, "ATTRIBUTES", name) == 0) return parse_list(out, text, parse_attribute);
     if (name == 7 && strncmp(line, "MISSING", name) == 0) return parse_list(out, text, parse_missing);
+    if (name == 14 && strncmp(line, "GRANULARITY_OF", name) == 0) return parse_list(out, text, parse_granularity);
     if (name == 7 && strncmp(line, "LATENCY", name) == 0) return parse_list(out, text, parse_latency);
     for (int i = 0; i < NUMBER_COUNT; i++) {
         const struct number *number = &numbers[i];
@@ -184,11 +201,23 @@ bool settings_parse(struct settings *out, const char *lines, char *why, size_t w
         snprintf(why, why_bytes, "GRANULARITY and GRANULARITY_REC are powers of two, the second not the smaller");
         return false;
     }
+    for (int device = 0; device < MAX_DEVICES; device++) {
+        unsigned long long unit = out->granularity_of[device];
+        if (unit != 0 && (!power_of_two(unit) || unit < out->granularity)) {
+            snprintf(why, why_bytes, "GRANULARITY_OF are powers of two, none below GRANULARITY");
+            return false;
+        }
+    }
     if (out->bad_copy != INVALID_VALUE && out->bad_copy != ILLEGAL_ADDRESS) {
         snprintf(why, why_bytes, "BAD_COPY is 1 or 700");
         return false;
     }
     return true;
+}
+
+unsigned long long granularity_on(int device) {
+    unsigned long long own = valid_device(device) ? g.settings.granularity_of[device] : 0;
+    return own != 0 ? own : g.settings.granularity;
 }
 
 void settings_default(struct settings *out) {

@@ -13,7 +13,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local enum call_id this_call;
 
 static const char *const names[CALL_COUNT] = {
-#define CALL(name, needs, parameters, arguments) #name,
+#define CALL(name, needs, target, parameters, arguments) #name,
 #include "calls.def"
 #undef CALL
 };
@@ -39,6 +39,15 @@ __attribute__((destructor)) static void unload(void) {
 }
 
 const char *call_name(enum call_id call) { return names[call]; }
+
+bool call_has_target(enum call_id call) {
+    static const char *const targets[CALL_COUNT] = {
+#define CALL(name, needs, target, parameters, arguments) #target,
+#include "calls.def"
+#undef CALL
+    };
+    return strcmp(targets[call], "NO_TARGET") != 0;
+}
 
 int call_by_name(const char *name, size_t length) {
     for (int i = 0; i < CALL_COUNT; i++)
@@ -81,11 +90,14 @@ static bool is_sticky(CUresult code) {
            code == 721 || code == 810 || code == 911 || code == 214 || code == 220;
 }
 
-static CUresult injected(enum call_id call) {
-    unsigned long long number = ++g.since_fault[call];
+static CUresult injected(enum call_id call, int target) {
+    unsigned long long *counts = g.since_fault[call];
+    counts[0]++;
+    if (valid_device(target)) counts[1 + target]++;
     for (int i = 0; i < g.settings.faults.count; i++) {
         const struct fault *fault = &g.settings.faults.list[i];
-        if (fault->call != call) continue;
+        if (fault->call != call || (fault->device != NO_TARGET && fault->device != target)) continue;
+        unsigned long long number = counts[1 + fault->device];
         if (number == fault->first || (fault->onwards && number > fault->first)) {
             g.injected++;
             return fault->code;
@@ -94,15 +106,18 @@ static CUresult injected(enum call_id call) {
     return OK;
 }
 
-CUresult call_begin(enum call_id call, int needs) {
-    int device;
+void call_enter(enum call_id call) {
     uint64_t until = g.settings.latency_ns[call] > 0 ? now_ns() + g.settings.latency_ns[call] : 0;
     while (until > 0 && now_ns() < until) continue;
     state_lock();
     this_call = call;
+}
+
+CUresult call_begin(enum call_id call, int needs, int target) {
+    int device;
     g.calls[call]++;
     if (g.forked) return NOT_INITIALIZED; /* F1 */
-    CUresult result = injected(call);
+    CUresult result = injected(call, target);
     if (result != OK) return result;
     if (needs == FREE) return OK;
     if (!g.initialised) return NOT_INITIALIZED;

@@ -9,7 +9,7 @@
 enum { MAX_DEVICES = 8, MAX_STREAMS = 64, MAX_EVENTS = 256, MAX_FAULTS = 16, MAX_ATTRIBUTES = 16, MAX_VIOLATIONS = 100, PATH_BYTES = 1024 };
 
 enum call_id {
-#define CALL(name, needs, parameters, arguments) CALL_##name,
+#define CALL(name, needs, target, parameters, arguments) CALL_##name,
 #include "calls.def"
 #undef CALL
     CALL_COUNT
@@ -18,6 +18,7 @@ enum call_id {
 /* ---- settings.c */
 struct fault {
     enum call_id call;
+    int device; /* NO_TARGET: whatever the device */
     unsigned long long first; /* counted from 1, from the moment the fault was set */
     bool onwards;
     CUresult code;
@@ -27,12 +28,13 @@ struct faults {
     struct fault list[MAX_FAULTS];
 };
 struct attribute {
-    int number, value;
+    int number, device, value; /* NO_TARGET: of every device */
 };
 struct settings {
     unsigned long long devices, memory, granularity, granularity_rec, poison, driver_version, va_limit, max_mappings;
     unsigned long long busy_ms, unmap_waits, release_waits, bad_copy;
     unsigned long long others, others_after, context_memory, peers, imex;
+    unsigned long long granularity_of[MAX_DEVICES]; /* 0: as GRANULARITY */
     unsigned long long vmm, posix_fd, fabric, rdma, compression, multicast, host_numa, dma_buf, integrated, tcc;
     char report[PATH_BYTES];
     struct faults faults;
@@ -44,6 +46,7 @@ struct settings {
 #define POISON_OFF 256ull
 
 void settings_default(struct settings *out);
+unsigned long long granularity_on(int device); /* of its handles */
 /* Parse NAME=VALUE lines. On a mistake: false, and the reason in *why*. */
 bool settings_parse(struct settings *out, const char *lines, char *why, size_t why_bytes);
 /* Read FAKECUDA_*; a mistake aborts the process with the reason. */
@@ -130,7 +133,8 @@ struct state {
     struct handle **handles; /* by serial number; NULL once dead */
     size_t handle_count, handle_room;
     uintptr_t next_opaque; /* contexts, streams, events: never the same value twice */
-    unsigned long long calls[CALL_COUNT], failures[CALL_COUNT], injected, since_fault[CALL_COUNT];
+    unsigned long long calls[CALL_COUNT], failures[CALL_COUNT], injected;
+    unsigned long long since_fault[CALL_COUNT][1 + MAX_DEVICES]; /* on any device, and on each */
     unsigned long long live_mappings, live_handles, described, reserved_bytes, peak_used, peak_mappings;
     unsigned long long violation_count;
     struct violation violation[MAX_VIOLATIONS];
@@ -149,18 +153,24 @@ uintptr_t new_opaque(void);
 bool valid_device(int device);
 uint64_t others_on_device(void);
 uint64_t used_on(int device); /* by this process, by its context and by the others */
-CUresult call_begin(enum call_id call, int needs);
+void call_enter(enum call_id call); /* takes as long as LATENCY says, then the lock */
+CUresult call_begin(enum call_id call, int needs, int target);
 CUresult call_end(enum call_id call, CUresult result);
 enum { FREE, DRIVER, CONTEXT };
+enum { NO_TARGET = -1 }; /* also: no device is known for these arguments */
+bool call_has_target(enum call_id call);
 
 /* ---- context.c */
 CUresult current_device(int *device); /* OK, INVALID_CONTEXT or CONTEXT_IS_DESTROYED */
 int here(void);                       /* the device of the current context, after CONTEXT was checked */
+int current_or_none(void);
+int device_of_context(CUcontext context);
 
 /* ---- ranges.c */
 struct reservation *reservation_at(CUdeviceptr address);
 struct reservation *reservation_of(CUdeviceptr address, size_t nbytes); /* wholly inside one, else NULL */
 struct mapping *mapping_at(CUdeviceptr address);
+int device_at(CUdeviceptr address); /* of the memory that is mapped there */
 CUresult reservation_add(CUdeviceptr *address, size_t nbytes, size_t alignment, CUdeviceptr hint);
 void reservation_drop(struct reservation *reservation);
 /* OK when [address, +nbytes) is whole mappings without a hole; else the broken rule is recorded. */
@@ -168,6 +178,8 @@ CUresult whole_mappings(const char *rule, const char *hole_rule, CUdeviceptr add
 
 /* ---- handles.c */
 struct handle *handle_live(CUhandle value, const char *rule); /* NULL, and the rule recorded, when stale */
+int device_of_prop(const CUprop *prop);
+int device_of_handle(CUhandle value);
 CUresult physical_new(int device, size_t nbytes, const CUprop *prop, struct physical **out);
 CUresult handle_new(struct physical *physical, CUhandle *out);
 void handle_settle(struct handle *handle); /* free what neither a reference nor a mapping holds */
@@ -175,6 +187,7 @@ void handle_settle(struct handle *handle); /* free what neither a reference nor 
 /* ---- alloc.c */
 #define FIRST_POOL ((CUpool)0x70010000)
 void pool_trim(int device, uint64_t keep);
+int device_of_pool(CUpool pool);
 
 /* ---- vmm.c */
 CUresult mapping_add(struct reservation *reservation, CUdeviceptr address, size_t nbytes, struct handle *handle);
@@ -195,7 +208,7 @@ unsigned long long work_pending_streams(void);
 /* ---- report.c */
 void report_at_exit(void);
 
-#define CALL(name, needs, parameters, arguments) CUresult impl_##name parameters;
+#define CALL(name, needs, target, parameters, arguments) CUresult impl_##name parameters;
 #include "calls.def"
 #undef CALL
 

@@ -16,6 +16,9 @@ CUresult impl_cuMemAddressReserve(CUdeviceptr *address, size_t nbytes, size_t al
     if ((alignment & (alignment - 1)) != 0) return REFUSE("R1", "alignment %zu is not a power of two", alignment);
     if (hint % hint_unit != 0) return REFUSE("R2", "hint %#llx is not a multiple of %zu", hint, hint_unit);
     if (nbytes > g.settings.va_limit) return OUT_OF_MEMORY;
+    /* Assumed: what is reserved suits every device. */
+    for (int device = 0; device < MAX_DEVICES; device++)
+        if (alignment < granularity_on(device)) alignment = granularity_on(device);
     return reservation_add(address, nbytes, alignment, hint);
 }
 
@@ -65,7 +68,8 @@ CUresult impl_cuMemMap(CUdeviceptr address, size_t nbytes, size_t offset, CUhand
         return REFUSE("M1", "offset is %zu and flags %#llx, both must be 0", offset, flags);
     if (nbytes != handle->physical->nbytes)
         return REFUSE("M1", "size %zu is not the handle's %llu", nbytes, (unsigned long long)handle->physical->nbytes);
-    if (!aligned(address)) return REFUSE("M2", "address %#llx is not a multiple of the granularity", address);
+    if (address % granularity_on(handle->physical->device) != 0)
+        return REFUSE("M2", "address %#llx is not a multiple of the granularity", address);
     struct reservation *reservation = reservation_of(address, nbytes);
     if (reservation == NULL) return REFUSE("M2", "[%#llx, +%zu) is not inside one reservation", address, nbytes);
     for (size_t done = 0; done < nbytes; done += g.settings.granularity)
