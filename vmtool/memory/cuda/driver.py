@@ -338,7 +338,7 @@ class Driver:
             and suspect.code == code
             and (suspect.call != name or name in _WAITING)
         )
-        cause, hint = self._advice(name, code, lost=gone or code in LOST_CODES)
+        cause, hint = self._advice(name, arguments, code, lost=gone or code in LOST_CODES)
         make = DeviceLostError if gone else error_class(code)
         error = make(
             name, _render(arguments), code=code, symbol=symbol, detail=words, cause=cause, hint=hint
@@ -354,7 +354,9 @@ class Driver:
         self._functions.clear()
         return error
 
-    def _advice(self, name: str, code: int, *, lost: bool) -> tuple[str | None, str | None]:
+    def _advice(
+        self, name: str, arguments: tuple[Any, ...], code: int, *, lost: bool
+    ) -> tuple[str | None, str | None]:
         if lost:
             return None, "the driver is unusable until this process ends: start it again"
         if code == NOT_INITIALIZED and os.getpid() != self._process:
@@ -363,10 +365,9 @@ class Driver:
                 "start workers with spawn, not fork",
             )
         mode = None
-        if code == DEVICE_UNAVAILABLE:
+        if code == DEVICE_UNAVAILABLE and name == "cuDevicePrimaryCtxRetain":
             number = self._binding.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
-            # Only of the first device: which one the call was for is not known here.
-            failed, value = self._binding.cuDeviceGetAttribute(number, 0)
+            failed, value = self._binding.cuDeviceGetAttribute(number, arguments[0])
             mode = None if failed else value
         return diagnosis.explain_code(name, code, mode)
 

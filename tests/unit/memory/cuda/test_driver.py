@@ -236,11 +236,13 @@ def test_waiting_for_the_device_in_vain_twice_shows_that_it_is_gone(fakecuda):
 
 
 def test_an_exclusive_device_is_named_where_its_context_is_refused(fakecuda):
-    fakecuda.reset(attributes="20=3")
-    fakecuda.fail("cuDevicePrimaryCtxRetain:1=46")
-    with pytest.raises(CudaError) as caught:
-        driver.load().call("cuDevicePrimaryCtxRetain", 0)
-    assert "exclusive-process" in caught.value.cause
+    fakecuda.reset(devices=2, attributes="20@1=3")
+    fakecuda.fail("cuDevicePrimaryCtxRetain:1+=46")
+    for ordinal, cause in ((1, "exclusive-process"), (0, "another process")):
+        with pytest.raises(CudaError) as caught:
+            DeviceContext(ordinal)
+        assert cause in caught.value.cause
+        fakecuda.reset(devices=2, attributes="20@1=3", fail="cuDevicePrimaryCtxRetain:1+=46")
 
 
 @pytest.mark.parametrize(
