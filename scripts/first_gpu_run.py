@@ -279,6 +279,20 @@ def peers(_rig: Rig) -> str:
 
 
 @question
+def peer_without_context(rig: Rig) -> str:
+    """Whether another device can be given access before it has a context here."""
+    from vmtool.memory.cuda.device_info import devices, peers_of
+
+    peers = peers_of(rig.device, range(len(devices())))
+    if not peers:
+        return "no other device reaches the memory of this one"
+    address = rig.reserve(1)
+    rig.call("cuMemMap", address, rig.unit, 0, rig.create(), 0)
+    access = [*rig.access, rig.context.driver.access(peers[0])]
+    return rig.told("its access", "cuMemSetAccess", address, rig.unit, access, 2)
+
+
+@question
 def allocators(rig: Rig) -> str:
     from vmtool.probes.allocators import AllocatorOptions, measure_allocators
 

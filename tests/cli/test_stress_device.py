@@ -8,7 +8,9 @@ import pytest
 
 from vmtool.units import KIB, MIB
 
-SHORT = ["--cycles", "24", "--capacity", "16MiB", "--seed", "1", "--json", "-q"]
+SHORT = [
+    *("--cycles", "24", "--capacity", "16MiB", "--seed", "1", "--runs", "1", "--json", "-q"),
+]
 
 
 def stress(*more):
@@ -98,7 +100,7 @@ def test_a_granule_of_several_handles_is_one_run(run_with_fakecuda):
 
 def test_threads_and_workers_share_a_device(run_with_fakecuda):
     arguments = ["--method", "all", "--threads", "2", "--workers", "2", "--verify", "full"]
-    ran = run_with_fakecuda(stress(*arguments, "--runs", "1"), devices=2)
+    ran = run_with_fakecuda(stress(*arguments), devices=2)
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     assert len(document["base_addresses"]) == 2 * 2 * 2
@@ -117,9 +119,12 @@ def test_the_second_device(run_with_fakecuda):
 
 def test_every_device_has_workers_and_a_row_of_its_own(run_with_fakecuda):
     arguments = ["cuda:all" if word == "cuda" else word for word in stress("--runs", "1")]
-    ran = run_with_fakecuda(arguments, devices=2)
+    ran = run_with_fakecuda(arguments, devices=2, granularity_of="1:4MiB")
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
+    assert document["settings"]["granule_bytes"] == 4 * MIB  # what both can map
+    assert [device["peers"] for device in document["devices"]] == [["cuda:1"], ["cuda:0"]]
+    assert [len(device["unmapping"]["access_ns"]) for device in document["devices"]] == [2, 2]
     assert [device["backing"] for device in document["devices"]] == ["cuda:0", "cuda:1"]
     assert [device["methods"][0]["cycles"] for device in document["devices"]] == [24, 24]
     uuids = {device["machine"]["uuid"] for device in document["devices"]}
@@ -128,14 +133,16 @@ def test_every_device_has_workers_and_a_row_of_its_own(run_with_fakecuda):
     assert document["methods"][0]["cycles"] == 48
     assert checks(document)["counters.device_mappings"]
     ran.assert_clean()
-    failing = run_with_fakecuda(arguments, devices=2, fail="cuMemCreate:9=214")
+    failing = run_with_fakecuda(arguments, devices=2, fail="cuMemCreate@1:9=214")
     assert failing.returncode == 1
-    assert "vmtool: error: cuda:0: cuMemCreate(" in failing.stderr
+    assert "vmtool: error: cuda:1: cuMemCreate(" in failing.stderr
+    outcomes = [device["outcome"] for device in json.loads(failing.stdout)["devices"]]
+    assert outcomes == ["complete", "call-failed"]
     assert run_with_fakecuda(arguments, devices=0).returncode == 4
 
 
 def test_a_bound_on_what_a_pool_keeps_makes_it_create(run_with_fakecuda):
-    ran = run_with_fakecuda(stress("--method", "pooled", "--retain", "4MiB", "--runs", "1"))
+    ran = run_with_fakecuda(stress("--method", "pooled", "--retain", "4MiB"))
     (method,) = json.loads(ran.stdout)["methods"]
     calls = {call["call"]: call["summary"]["samples"] for call in method["calls"]}
     assert calls["cuMemCreate"] > 0

@@ -333,19 +333,32 @@ def with_devices(settings: StressSettings) -> StressSettings:
 
 def open_backings(settings: StressSettings) -> list[VirtualBacking]:
     """Open what the workers will open, so that what cannot work is said before they start."""
-    from vmtool.memory import open_backing
+    from vmtool.memory import open_backing, open_device
     from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.inject import parse_fault
     from vmtool.results.stress import base_method
+    from vmtool.stress.plan import device_peers
 
     if settings.retain_bytes is not None and "pooled" not in settings.methods:
         raise UsageError("only a pool retains memory", hint="use --method pooled or all")
     if not settings.clear and "pooled" not in settings.methods:
         raise UsageError("only memory of a pool is cleared", hint="use --method pooled or all")
     faults = FaultyCalls([parse_fault(text) for text in settings.inject])
+    if settings.devices:
+        return [
+            open_device(
+                place,
+                method=method,
+                chunk=settings.chunk_bytes,
+                peers=device_peers(settings, place),
+                faults=faults if settings.inject else None,
+            )
+            for method in settings.methods
+            for place in settings.places
+        ]
     return [
         open_backing(
-            place,
+            settings.backing,
             method=base_method(method),
             prefault=settings.prefault,
             huge=settings.uses_huge(method),
@@ -355,7 +368,6 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
             faults=faults if settings.inject else None,
         )
         for method in settings.methods
-        for place in settings.places
     ]
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.calls import CallTimes
@@ -160,6 +162,7 @@ def open_device(
     chunk: int | None = None,
     retain: int | None = None,
     clear: bool = True,
+    peers: Sequence[int] = (),
     governor: Governor | None = None,
     times: CallTimes | None = None,
     faults: FaultyCalls | None = None,
@@ -172,6 +175,7 @@ def open_device(
         chunk: Bytes of one physical handle; the recommended granularity by default.
         retain: How much the pool keeps unmapped at most; everything by default.
         clear: Whether memory of the pool is cleared when it is mapped.
+        peers: Other devices that may read and write what is committed.
         governor: Whose ledger the pool is charged to; one of its own by default. Buffers on a
             pooled backing must have this governor, or none.
         times: Where to record how long each driver call took.
@@ -194,7 +198,7 @@ def open_device(
     from vmtool.memory.cuda.pool import HandlePool
 
     context = DeviceContext(ordinal, times=times, faults=faults)
-    backing = CudaBacking(context, chunk=chunk)
+    backing = CudaBacking(context, chunk=chunk, peers=peers)
     if method != "pooled":
         return backing
     pool = HandlePool(
@@ -205,4 +209,4 @@ def open_device(
         retain_bytes=retain,
         clear=clear,
     )
-    return CudaBacking(context, chunk=chunk, source=pool)
+    return CudaBacking(context, chunk=chunk, source=pool, peers=peers)

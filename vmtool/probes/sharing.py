@@ -11,11 +11,11 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
-from statistics import median
 from time import perf_counter_ns
 from typing import Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.machine.device_facts import access_costs
 from vmtool.memory import open_device
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.backing import CudaBacking
@@ -26,7 +26,6 @@ from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 _PATTERN: Final = bytes(range(256)) * 16
 _ANSWER: Final = _PATTERN[::-1]
-_ROUNDS: Final = 9
 _TIMEOUT_S: Final = 60
 #: Kinds of handle that can be exported, by the name that results use.
 HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
@@ -263,35 +262,23 @@ def _try_peer(owner: CudaBacking, peer: CudaBacking) -> PeerTrial:
     ordinals = owner.context.info.ordinal, peer.context.info.ordinal
     loaded = owner.context.driver
     offered = bool(loaded.call("cuDeviceCanAccessPeer", ordinals[1], ordinals[0]))
-    nbytes = max(owner.granularity, peer.granularity)
-    chunk = CudaBacking(owner.context, chunk=nbytes)
-    reservation = chunk.reserve(nbytes)
-    alone = [loaded.access(ordinals[0])]
-    both = [*alone, loaded.access(ordinals[1])]
+    both = CudaBacking(owner.context, peers=ordinals[1:])
+    nbytes = both.granularity
+    reservation = both.reserve(nbytes)
     try:
-        chunk.commit(reservation, 0, nbytes)
-        alone_ns = _time_access(chunk, reservation.base, nbytes, alone)
         try:
-            together_ns = _time_access(chunk, reservation.base, nbytes, both)
+            both.commit(reservation, 0, nbytes)
         except CudaError as error:
-            if chunk.context.lost:
+            if both.context.lost or error.call != "cuMemSetAccess":
                 raise
             return PeerTrial(*ordinals, offered, granted=False, refusal=error.symbol)
         _write(owner.context, reservation.base, _PATTERN)
         seen = _read(peer.context, reservation.base) == _PATTERN
         peer.context.synchronise()
     finally:
-        chunk.unreserve(reservation)
+        both.unreserve(reservation)
+    alone_ns, together_ns = access_costs(both)
     return PeerTrial(*ordinals, offered, True, seen, alone_ns, together_ns)
-
-
-def _time_access(backing: CudaBacking, address: int, nbytes: int, access: list[Any]) -> int:
-    samples = []
-    for _ in range(_ROUNDS):
-        began = perf_counter_ns()
-        backing.context.call("cuMemSetAccess", address, nbytes, access, len(access))
-        samples.append(perf_counter_ns() - began)
-    return round(median(samples))
 
 
 def main(arguments: list[str]) -> int:

@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 
     from vmtool.report.table import ReportTable
     from vmtool.results.check import Check
-    from vmtool.results.stress import Checkpoint, MethodResult, StressResult, UnmapResult
+    from vmtool.results.stress import (
+        Checkpoint,
+        DeviceResult,
+        MethodResult,
+        StressResult,
+        UnmapResult,
+    )
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
 
@@ -74,6 +80,32 @@ def unmapping_words(found: UnmapResult) -> str:
     return (
         f"{unmap}; {release} (medians of {found.rounds}); synchronising before it costs "
         f"{format_duration(found.idle_synchronise_ns)} on an idle device"
+    )
+
+
+def device_sentences(result: StressResult) -> Iterator[str]:
+    """Say of each device whether unmapping waited, and what access of its peers costs."""
+    if result.unmapping is not None and not result.devices:
+        yield unmapping_words(result.unmapping)
+    for device in result.devices:
+        if device.unmapping is not None:
+            yield f"{device.backing}: {unmapping_words(device.unmapping)}"
+        yield f"{device.backing}: {_peer_words(device)}"
+
+
+def _peer_words(device: DeviceResult) -> str:
+    if not device.peers:
+        return "no other device had access to its memory"
+    words = f"{', '.join(device.peers)} can access its memory"
+    costs = () if device.unmapping is None else device.unmapping.access_ns
+    if len(costs) < 2:
+        return words
+    alone, *more = map(format_duration, costs)
+    with_peers = (
+        f"{cost} with {count} peer{'s'[: count > 1]}" for count, cost in enumerate(more, 1)
+    )
+    return (
+        f"{words}; cuMemSetAccess on one new mapping takes {alone} alone, {', '.join(with_peers)}"
     )
 
 
@@ -278,11 +310,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
     before, after = result.resident_before_bytes, result.resident_after_bytes
     if explain and before is not None and after is not None:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
-    if result.unmapping is not None and not result.devices:
-        yield Text(unmapping_words(result.unmapping))
-    for device in result.devices:
-        if device.unmapping is not None:
-            yield Text(f"{device.backing}: {unmapping_words(device.unmapping)}")
+    yield from map(Text, device_sentences(result))
     if not result.settings.clear:
         yield Text("memory of the pool was not cleared when it was mapped (--no-clear)")
     for name in ("degraded", "quarantined"):

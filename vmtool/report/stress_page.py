@@ -36,7 +36,7 @@ from vmtool.report.stress import (
     call_rows,
     cycle_ns,
     device_rows,
-    unmapping_words,
+    device_sentences,
 )
 from vmtool.report.table import backing_label
 from vmtool.results.check import CheckOutcome
@@ -229,8 +229,7 @@ def _phase_row(phase: PhaseResult) -> tuple[str, ...]:
 
 
 def _unmapping(result: StressResult) -> Markup:
-    found = result.unmapping
-    return Markup() if found is None else tag("p", unmapping_words(found))
+    return join(*(tag("p", words) for words in device_sentences(result)))
 
 
 def _histogram(method: str, phase: PhaseResult) -> Markup:

@@ -321,6 +321,8 @@ class UnmapResult:
         release_busy_ns: As ``busy_ns``, of cuMemRelease.
         release_left_ns: As ``left_ns``, of cuMemRelease.
         fresh_zero: Whether a handle created afterwards read as zero; ``None`` without room for one.
+        access_ns: The median of cuMemSetAccess on one new mapping: for the device alone, then with one of
+            its peers, with two, and so on.
     """
 
     waited: bool | None
@@ -335,6 +337,7 @@ class UnmapResult:
     release_busy_ns: int = 0
     release_left_ns: int = 0
     fresh_zero: bool | None = None
+    access_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +432,7 @@ class DeviceResult:
         methods: In the order requested.
         unmapping: What running work does to unmapping on it; ``None`` if it was not measured.
         machine: Facts about the device.
+        peers: The other devices, such as ``cuda:1``, that had access to what was committed on it.
     """
 
     backing: str
@@ -437,6 +441,7 @@ class DeviceResult:
     methods: tuple[MethodResult, ...]
     unmapping: UnmapResult | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

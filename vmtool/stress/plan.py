@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption
-from vmtool.memory import is_device, methods_of
+from vmtool.memory import device_ordinal, is_device, methods_of
 from vmtool.memory.backing import MisalignedError
+from vmtool.memory.cuda.device_info import peers_of
 from vmtool.results.stress import HUGE, StressSettings, base_method
 from vmtool.stress.workloads import (
     PATTERNS,
@@ -229,13 +230,24 @@ def _tasks(settings: StressSettings) -> int:
     return settings.workers * (settings.threads + 1 + 2)
 
 
+def device_peers(settings: StressSettings, backing: str) -> tuple[int, ...]:
+    """Return the other devices of *settings* that can reach the memory of *backing*.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+        CudaError: If the driver call fails.
+    """
+    if not settings.devices:
+        return ()
+    ordinals = [device_ordinal(place) or 0 for place in settings.devices]
+    return peers_of(device_ordinal(backing) or 0, ordinals)
+
+
 def alone(settings: StressSettings) -> StressSettings:
     """Return *settings* for one worker with one thread, each with the same share of the budget."""
     parts = settings.workers * settings.threads
     return replace(
         settings,
-        backing=settings.backing_of(0),
-        devices=(),
         workers=1,
         threads=1,
         budget_bytes=settings.budget_bytes // parts,

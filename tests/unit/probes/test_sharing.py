@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from vmtool.machine.device_facts import access_costs
 from vmtool.memory import open_device
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
@@ -87,11 +88,29 @@ def test_one_device_has_no_peers(fakecuda):
     assert try_peers() == ()
 
 
+def test_the_granule_of_a_pair_is_the_larger_one(fakecuda):
+    fakecuda.reset(devices=2, granularity_of="1:4MiB")
+    assert [each.seen for each in try_peers()] == [True, True]
+    assert fakecuda.report()["peak"]["physical_bytes"] == 4 * MIB
+
+
+def test_access_is_timed_on_mappings_that_have_none(fakecuda):
+    fakecuda.reset(devices=3, latency="cuMemSetAccess:1000")
+    backing = CudaBacking(DeviceContext(0), peers=(1, 2))
+    costs = access_costs(backing)
+    assert len(costs) == 3
+    assert min(costs) >= 1000
+    calls = fakecuda.report()["calls"]
+    assert calls["cuMemMap"]["calls"] == calls["cuMemSetAccess"]["calls"] == 27
+    backing.close()
+
+
 def test_memory_for_several_devices_is_read_by_all(fakecuda):
-    fakecuda.reset(devices=2)
+    fakecuda.reset(devices=2, granularity_of="1:4MiB")
     backing = CudaBacking(DeviceContext(0), peers=(1,))
-    reservation = backing.reserve(2 * MIB)
-    backing.commit(reservation, 0, 2 * MIB)
+    assert backing.granularity == 4 * MIB
+    reservation = backing.reserve(4 * MIB)
+    backing.commit(reservation, 0, 4 * MIB)
     peer = DeviceContext(1)
     into = bytearray(8)
     with peer.current():

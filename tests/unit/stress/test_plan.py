@@ -18,6 +18,7 @@ from vmtool.stress.plan import (
     Room,
     alone,
     demand,
+    device_peers,
     live_limit,
     method_names,
     run_settings,
@@ -239,3 +240,14 @@ def test_where_nothing_is_safe_no_budget_is_advised_but_the_limit_named():
     with pytest.raises(RefusedError) as caught:
         _settings(safe_bytes=3 * MIB, **limits)
     assert f"use a budget of 2 MiB ({2 * MIB} bytes)" in caught.value.hint
+
+
+def test_devices_that_reach_each_other_are_peers(fakecuda):
+    both = StressSettings(backing="cuda:all", devices=("cuda:0", "cuda:1"), workers=2)
+    fakecuda.reset(devices=3)
+    assert [device_peers(both, place) for place in both.places] == [(1,), (0,)]
+    assert device_peers(StressSettings(backing="cuda:0"), "cuda:0") == ()
+    assert alone(both).backing_of(0) == "cuda:0"
+    assert device_peers(alone(both), "cuda:0") == (1,)  # scaling compares the same calls
+    fakecuda.reset(devices=3, peers=0)
+    assert device_peers(both, "cuda:0") == ()

@@ -83,6 +83,7 @@ class CudaBacking:
         self.context = context
         self.name = f"cuda:{ordinal}"
         self.device_name = context.info.name
+        self.peers = tuple(peers)
         self.properties = context.driver.allocation_properties(ordinal)
         everyone = [
             self.properties,

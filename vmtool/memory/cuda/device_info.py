@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
+from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -183,6 +183,19 @@ def free_bytes(ordinal: int) -> int:
     finally:
         loaded.call("cuDevicePrimaryCtxRelease", handle)
     return free
+
+
+def peers_of(ordinal: int, among: Iterable[int]) -> tuple[int, ...]:
+    """Return which of the devices *among* can reach the memory of device *ordinal*.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+        CudaError: If the driver call fails.
+    """
+    call = driver.load().call
+    return tuple(
+        peer for peer in among if peer != ordinal and call("cuDeviceCanAccessPeer", peer, ordinal)
+    )
 
 
 def require_vmm(info: DeviceInfo) -> None:

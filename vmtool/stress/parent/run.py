@@ -31,7 +31,7 @@ from vmtool.stress.advice import recommend, warn
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.child import Ending, JournalFolder, RunningWorker
 from vmtool.stress.parent.leaks import MOST, leak_checks, worker_slopes
-from vmtool.stress.plan import alone, live_limit, run_settings
+from vmtool.stress.plan import alone, device_peers, live_limit, run_settings
 from vmtool.stress.worker.recorder import join_calls, join_phases
 
 if TYPE_CHECKING:
@@ -444,13 +444,18 @@ def _device_result(settings: StressSettings, number: int, runs: Sequence[_Run]) 
     reports = [report for part in parts for report in part.reports]
     methods = [part.methods(settings.methods) for part in parts]
     outcomes = [part.outcome for part in parts]
+    backing = settings.devices[number]
+    peers: tuple[str, ...] = ()
+    with suppress(VmtoolError):  # a driver that has failed answers no more; the result says so
+        peers = tuple(f"cuda:{peer}" for peer in device_peers(settings, backing))
     return DeviceResult(
-        backing=settings.devices[number],
+        backing=backing,
         device=_device_names(reports),
         outcome=next((o for o in outcomes if o is not Outcome.COMPLETE), Outcome.COMPLETE),
         methods=tuple(map(_join_runs, zip(*filter(None, methods), strict=True))),
         unmapping=_unmapping(reports),
-        machine=_device_facts(settings.devices[number], _unmapping(reports)) or {},
+        machine=_device_facts(backing, _unmapping(reports)) or {},
+        peers=peers,
     )
 
 

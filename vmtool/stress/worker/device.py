@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.device_facts import is_fresh_zero
+from vmtool.machine.device_facts import access_costs, is_fresh_zero
 from vmtool.machine.device_memory import DeviceUse
 from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.counters import read_process
+from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.calls import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
@@ -24,7 +25,7 @@ from vmtool.results.stress import (
     UnmapResult,
 )
 from vmtool.stats import Histogram, summarize
-from vmtool.stress.plan import live_limit, worker_budget
+from vmtool.stress.plan import device_peers, live_limit, worker_budget
 from vmtool.stress.worker.contents import DeviceContents
 from vmtool.stress.worker.waiting import measure_waiting
 
@@ -70,6 +71,8 @@ class DeviceTarget:
         # One of its own for writing and looking: out of the methods' clocks, and without faults.
         self._context = DeviceContext(device_ordinal(backing) or 0)
         self.device = self._context.info.name
+        peers = device_peers(settings, backing)
+        self._plain = CudaBacking(self._context, chunk=settings.chunk_bytes, peers=peers)
         self.backings = [
             open_device(
                 backing,
@@ -77,6 +80,7 @@ class DeviceTarget:
                 chunk=settings.chunk_bytes,
                 retain=settings.retain_bytes if method == "pooled" else None,
                 clear=settings.clear,
+                peers=peers,
                 governor=governor,
                 times=times,
                 faults=faults,
@@ -154,6 +158,7 @@ class DeviceTarget:
             release_busy_ns=_median(found.release.busy_ns),
             release_left_ns=_median(found.release.left_ns),
             fresh_zero=is_fresh_zero(self._backing),
+            access_ns=access_costs(self._plain),
         )
 
     def _pool(self, index: int) -> HandlePool | None:
