@@ -62,7 +62,7 @@ def test_a_mistake_in_a_setting_aborts_with_its_name(python_with_fakecuda):
 )
 def test_a_mistake_in_a_reset_is_an_error_and_changes_nothing(fakecuda, settings):
     fakecuda.reset(devices=3)
-    with pytest.raises(ValueError, match="FAIL|GRANULARITY|BAD_COPY|is not a setting"):
+    with pytest.raises(ValueError, match=r"FAIL|GRANULARITY|BAD_COPY|is not a setting"):
         fakecuda.reset(**settings)
     from cuda.bindings import driver as d
 
