@@ -143,7 +143,7 @@ class Driver:
         self._functions: dict[str, Callable[..., tuple[Any, ...]]] = {}
         self._integer_types = frozenset(getattr(binding, name) for name in _INTEGER_TYPES)
         self._lost: DeviceLostError | None = None
-        self._suspect: CudaError | None = None
+        self._suspect: tuple[str, int] | None = None  # the call and its code
         self._process = os.getpid()
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -287,15 +287,7 @@ class Driver:
     def _bind(self, name: str) -> Callable[..., tuple[Any, ...]]:
         lost = self._lost
         if lost is not None:  # what is reported is the call that lost it, whichever comes after
-            raise DeviceLostError(
-                lost.call,
-                lost.arguments,
-                code=lost.code,
-                symbol=lost.symbol,
-                detail=lost.detail,
-                cause=lost.cause,
-                hint=lost.hint,
-            )
+            raise _copy(lost)
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
         if function is None:
             raise diagnosis.no_function(name, self.version, self.bindings_version)
@@ -334,9 +326,7 @@ class Driver:
             symbol, words = self._binding.CUresult(code).name, ""
         suspect = self._suspect
         gone = (
-            suspect is not None
-            and suspect.code == code
-            and (suspect.call != name or name in _WAITING)
+            suspect is not None and suspect[1] == code and (suspect[0] != name or name in _WAITING)
         )
         cause, hint = self._advice(name, arguments, code, lost=gone or code in LOST_CODES)
         make = DeviceLostError if gone else error_class(code)
@@ -344,9 +334,10 @@ class Driver:
             name, _render(arguments), code=code, symbol=symbol, detail=words, cause=cause, hint=hint
         )
         if isinstance(error, DeviceLostError):
-            self._lost = self._lost or error
+            # A copy: the traceback of what is raised would keep what its callers hold from being reclaimed.
+            self._lost = self._lost or _copy(error)
         elif code in _SUSPICIOUS_CODES:
-            self._suspect = error
+            self._suspect = name, code
         else:
             return error
         # From now on every call passes through _bind, which refuses it or watches it: a healthy call
@@ -381,6 +372,18 @@ class Driver:
         if isinstance(exc, RuntimeError) and "not found" in str(exc):
             return diagnosis.no_function(name, self.version, self.bindings_version)
         return exc
+
+
+def _copy(error: DeviceLostError) -> DeviceLostError:
+    return DeviceLostError(
+        error.call,
+        error.arguments,
+        code=error.code,
+        symbol=error.symbol,
+        detail=error.detail,
+        cause=error.cause,
+        hint=error.hint,
+    )
 
 
 def _unknown_code(exc: Exception) -> int:

@@ -1,8 +1,10 @@
 """The checked call: outputs as plain values, errors with everything needed to understand them."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -126,7 +128,7 @@ def test_after_a_sticky_error_nothing_is_called_any_more(fakecuda, code):
     fakecuda.fail(f"cuDeviceGet:1={code}")
     with pytest.raises(DeviceLostError) as first:
         cuda.call("cuDeviceGet", 0)
-    assert (first.value.code, cuda.lost) == (code, first.value)
+    assert (first.value.code, str(cuda.lost)) == (code, str(first.value))
     before = fakecuda.report()["calls"]["cuDeviceGetCount"]
     with pytest.raises(DeviceLostError, match=r"cuDeviceGet\(0\) failed") as later:
         cuda.call("cuDeviceGetCount")
@@ -209,6 +211,19 @@ def test_a_second_kind_of_call_with_the_same_answer_shows_that_the_device_is_gon
     with pytest.raises(DeviceLostError, match=r"cuDeviceGet\(0\)"):  # the one that lost it
         cuda.call("cuDeviceGetCount")
     assert fakecuda.report()["calls"] == calls
+    fakecuda.reset()
+
+
+@pytest.mark.parametrize("code", [719, 999])
+def test_what_is_remembered_of_an_error_keeps_nothing_alive(fakecuda, code):
+    cuda = driver.load()
+    fakecuda.fail(f"cuDeviceGet:1={code}")
+    context = DeviceContext.__new__(DeviceContext)
+    forgotten = weakref.ref(context)
+    with contextlib.suppress(CudaError):
+        (lambda _held: cuda.call("cuDeviceGet", 0))(context)
+    del context
+    assert forgotten() is None
     fakecuda.reset()
 
 
