@@ -218,12 +218,16 @@ def test_a_second_kind_of_call_with_the_same_answer_shows_that_the_device_is_gon
 def test_what_is_remembered_of_an_error_keeps_nothing_alive(fakecuda, code):
     cuda = driver.load()
     fakecuda.fail(f"cuDeviceGet:1={code}")
-    context = DeviceContext.__new__(DeviceContext)
-    forgotten = weakref.ref(context)
+    held = []
+
+    def use():
+        context = DeviceContext.__new__(DeviceContext)
+        held.append(weakref.ref(context))
+        cuda.call("cuDeviceGet", 0)
+
     with contextlib.suppress(CudaError):
-        (lambda _held: cuda.call("cuDeviceGet", 0))(context)
-    del context
-    assert forgotten() is None
+        use()
+    assert held[0]() is None
     fakecuda.reset()
 
 
