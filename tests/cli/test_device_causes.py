@@ -540,6 +540,16 @@ def test_mappings_are_counted_with_one_handle(with_nvml):
     assert "mappings of one handle" in ran.stdout
 
 
+def test_a_driver_that_pins_nothing_names_the_call(run_with_fakecuda):
+    ran = run_with_fakecuda(["limits", "lock", "--backing", "cuda"], pin_limit=0)
+    assert ran.returncode == 0, ran.stderr
+    lines = [line.strip() for line in ran.stdout.splitlines()]
+    assert "memory of the host pinned by one cuMemHostRegister; a new process for each try" in lines
+    assert any(line.endswith(": nothing works (1 try, 4 KiB at most)") for line in lines)
+    assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in ran.stdout
+    ran.assert_clean()
+
+
 # -- processes that cannot be killed ---------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""``vmtool limits``: how far reserving, committing and mapping go, and what stops them."""
+"""``vmtool limits``: how far reserving, committing, mapping and locking go, and what stops them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def command(
 
     Memory is not touched, except with advise, which commits by touching: its search ends at half
     of what is safe. Without a kind, all but lock are searched, which takes up to half a minute.
-    lock keeps memory in RAM, at most 1 GiB or what RLIMIT_MEMLOCK allows.
+    lock keeps memory of the host in RAM, at most 1 GiB: with mlock, or pinned for a device with
+    --backing cuda (cuMemHostRegister).
 
     On a device, commit and mappings go on until the driver refuses. Unless NVML shows that nobody
     else uses the device, this needs --force; without it the exit code is 5.
@@ -68,9 +69,9 @@ def command(
     if not force:
         for each in _KINDS if kind is None else (kind,):
             refuse_shared_device(backing, each)
-    # Locking is the same whatever committed the memory.
-    every = None if kind == "lock" else "all"
-    names = method_names(backing, next(iter(methods), every))
+    # Locking is the same whatever committed the memory, and it is the host's.
+    of, every = ("host", None) if kind == "lock" else (backing, "all")
+    names = method_names(of, next(iter(methods), every))
     device = describe_device(backing)
     watch = ConditionsWatch(name_host=name_host)
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:

@@ -6,7 +6,8 @@
 reserve        reserve NUMBER bytes
 commit         commit NUMBER bytes at once, untouched (``advise`` faults them in), then a granule; on
                a device granule by granule until refused or NUMBER of them are committed
-lock           commit NUMBER bytes and lock them into RAM, which faults them in
+lock           commit NUMBER bytes of the host and lock them into RAM, which faults them in: with
+               mlock, or with cuMemHostRegister for a device
 mappings       commit every second granule, untouched, until refused or NUMBER areas are reached; on a
                device map one handle over and over
 committed      write to memory that is committed
@@ -131,34 +132,44 @@ def main(arguments: list[str]) -> int:
     prepare_child()
     read_limits()  # at a limit not even the modules that it needs could be loaded
     try:
-        backing = _open(kind, method, question)
-        if backing.tier is Tier.DEVICE and question in {"commit", "mappings"}:
-            answer = _fill_device(backing, question, int(number))
-        elif question == "mappings":
-            answer = _count_mappings(kind, method, int(number))
-        elif question == "lock":
-            answer = _lock(backing, int(number))
-        elif question in WRITES:
-            _no_core_dump()
-            answer = _write(kind, method, question)
-        else:
-            size = align_up(int(number), backing.granularity)
-            # On Linux one mmap may go past RLIMIT_DATA, and then nothing works any more: a commit
-            # counts if another can follow.
-            then = backing.granularity if question == "commit" else 0
-            reservation = backing.reserve(size + then)
-            if question == "commit":
-                backing.commit(reservation, 0, size)
-            if then:
-                backing.commit(reservation, size, then)
-            answer = Answer(works=True, reached=size)
+        found = answer(question, kind, method, int(number))
     except VmtoolError as error:
-        answer = Answer(works=False, reached=0, error=str(error), cause=error.cause)
-    json.dump(asdict(answer), sys.stdout)
+        found = Answer(works=False, reached=0, error=str(error), cause=error.cause)
+    json.dump(asdict(found), sys.stdout)
     return 0
 
 
+def answer(question: str, kind: str, method: str, number: int) -> Answer:
+    """Answer one question in this process.
+
+    Raises:
+        VmtoolError: What was refused; a refusal after others were granted is an answer.
+    """
+    backing = _open(kind, method, question)
+    if backing.tier is Tier.DEVICE and question in {"commit", "mappings"}:
+        return _fill_device(backing, question, number)
+    if question == "mappings":
+        return _count_mappings(kind, method, number)
+    if question == "lock":
+        return _lock(backing, kind, number)
+    if question in WRITES:
+        _no_core_dump()
+        return _write(kind, method, question)
+    size = align_up(number, backing.granularity)
+    # On Linux one mmap may go past RLIMIT_DATA, and then nothing works any more: a commit
+    # counts if another can follow.
+    then = backing.granularity if question == "commit" else 0
+    reservation = backing.reserve(size + then)
+    if question == "commit":
+        backing.commit(reservation, 0, size)
+    if then:
+        backing.commit(reservation, size, then)
+    return Answer(works=True, reached=size)
+
+
 def _open(kind: str, method: str, question: str) -> VirtualBacking:
+    if question == "lock":
+        return open_backing("host", method=method)  # also what is pinned for a device
     if question == "mappings" and device_ordinal(kind) is not None:
         return open_device(kind, method="pooled", clear=False)  # only memory of a pool is shared
     return open_backing(kind, method=method)
@@ -232,18 +243,36 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
     return Answer(refusal is None, counted + 2 * max(returned, 0), refusal, cause=cause)
 
 
-def _lock(backing: VirtualBacking, number: int) -> Answer:
+def _lock(backing: VirtualBacking, kind: str, number: int) -> Answer:
+    size = align_up(number, backing.granularity)
+    reservation = backing.reserve(size)
+    backing.commit(reservation, 0, size)
+    ordinal = device_ordinal(kind)
+    if ordinal is not None:
+        return _pin(ordinal, reservation.base, size)
     if sys.platform == "win32":
         raise UnavailableError("locked memory is measured on Linux and macOS only")
     else:
         from vmtool.memory.posix.locking import lock_memory
 
-        size = align_up(number, backing.granularity)
-        reservation = backing.reserve(size)
-        backing.commit(reservation, 0, size)
         began = perf_counter_ns()
         lock_memory(reservation.base, size)
         return Answer(works=True, reached=size, elapsed_ns=perf_counter_ns() - began)
+
+
+def _pin(ordinal: int, address: int, size: int) -> Answer:
+    from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.memory.cuda.pinning import pinned
+
+    context = DeviceContext(ordinal)
+    began = perf_counter_ns()
+    with pinned(context, address, size):
+        elapsed_ns = perf_counter_ns() - began
+    cause = None
+    if context.info.attributes.get("coherent"):  # so cuMemHostRegister is documented
+        cause = "the device uses the host's page tables: the pages are faulted in, and not pinned"
+    context.close()
+    return Answer(works=True, reached=size, elapsed_ns=elapsed_ns, cause=cause)
 
 
 def _write(kind: str, method: str, question: str) -> Answer:

@@ -21,7 +21,6 @@ from vmtool.units import GIB, align_down, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
 
 _LARGEST: Final = 1 << 62
@@ -140,8 +139,8 @@ def find_limits(
 
     Args:
         kind: One of :data:`vmtool.results.limits.KINDS`.
-        backing: Which memory.
-        methods: Which commit methods.
+        backing: Which memory; ``lock`` locks memory of the host, for a device where it names one.
+        methods: Which commit methods; of the host for ``lock``.
         progress: Called with the number of tries so far.
         stopping: Called about ten times a second; true ends it early.
 
@@ -158,9 +157,9 @@ def find_limits(
         return ask(kind, backing, method, number, stopping=stopping)
 
     on_host = describe_device(backing) is None
-    facts = read_facts() if kind in {"commit", "lock"} and on_host else None
+    facts = read_facts() if kind == "commit" and on_host else None
     if kind == "lock":
-        return KindLimits(kind, _lock_limits(methods, facts, ask_once))
+        return KindLimits(kind, _lock_limits(methods, ask_once, on_host=on_host))
 
     def search(method: str) -> MethodLimit | None:
         if kind == "mappings" or (kind == "commit" and not on_host):
@@ -186,32 +185,52 @@ def find_limits(
 
 def _lock_limits(
     methods: Sequence[str],
-    facts: MachineFacts | None,
     ask_once: Callable[[str, int], Answer | None],
+    *,
+    on_host: bool,
 ) -> tuple[MethodLimit, ...]:
-    """Search what can be locked: as far as RLIMIT_MEMLOCK, or some memory where it does not apply."""
-    if sys.platform == "win32" or facts is None:
-        raise UnavailableError(
-            "locked memory is measured on the host of Linux and macOS only",
-            hint="leave out --backing" if facts is None else None,
-        )
-    else:
-        from vmtool.memory.posix.locking import exempt_from_limit, lock_limit
+    """Search how much of the host can be locked: by mlock, or by a driver for its device.
 
-        limit = lock_limit()
-        unit = facts.page_bytes
+    It ends at RLIMIT_MEMLOCK, or at some memory where that does not apply.
+    """
+    if sys.platform == "win32" and on_host:
+        raise UnavailableError(
+            "memory is locked on Linux and macOS, and for a CUDA device",
+            hint="use --backing cuda to pin memory for a device",
+        )
+    facts = read_facts()
+    found = []
+    for method in methods:
+        unit = open_backing("host", method=method).granularity
         most = align_down(min(facts.safe_bytes // 2, _MOST_LOCKED), unit)
         if not most:
             bound, raising = describe_safe(facts)
             raise RefusedError("nothing is safe to lock here", cause=bound, hint=raising)
+        limit, reason = _mlock_limit() if on_host else (None, None)
         likely = most if limit is None else min(align_down(limit, unit), most)
+        if not on_host:
+            least = ask_once(method, unit)
+            if least is None:
+                break
+            likely = most if least.works else 0  # a driver that pins nothing has no limit of bytes
+            reason = least.cause
         if not likely:
             likely = most = unit  # one refusal says it
-        found = (_bisect(method, ask_once, unit, most, likely) for method in methods)
-        reason = None
-        if exempt_from_limit():
-            reason = "CAP_IPC_LOCK exempts this process from RLIMIT_MEMLOCK"
-        return tuple(replace(one, cause=one.cause or reason) for one in found if one is not None)
+        one = _bisect(method, ask_once, unit, most, likely)
+        if one is not None:
+            found.append(replace(one, cause=one.cause or reason))
+    return tuple(found)
+
+
+def _mlock_limit() -> tuple[int | None, str | None]:
+    """Return RLIMIT_MEMLOCK where it applies, and why it does not."""
+    if sys.platform == "win32":
+        return None, None
+    else:
+        from vmtool.memory.posix.locking import exempt_from_limit, lock_limit
+
+        exempt = "CAP_IPC_LOCK exempts this process from RLIMIT_MEMLOCK"
+        return lock_limit(), exempt if exempt_from_limit() else None
 
 
 def _count(method: str, ask_once: Callable[[str, int], Answer | None]) -> MethodLimit | None:

@@ -29,6 +29,7 @@ _SHORT: Final = {
     "lock": "lock",
 }
 _DEVICE_TITLES: Final = {
+    "lock": "memory of the host pinned by one cuMemHostRegister; a new process for each try",
     "commit": "memory committed granule by granule, untouched; one process",
     "mappings": "mappings of one handle; one process",
 }
@@ -63,15 +64,16 @@ def answer(result: LimitsResult) -> str:
     """Return the limit of each kind in one line: the lowest of its methods, and whose it is."""
     parts = []
     for of_kind in result.kinds:
+        short = "pin" if result.device and of_kind.kind == "lock" else _SHORT[of_kind.kind]
         found = {m.method: m.reached for m in of_kind.methods if m.outcome == "found" and m.reached}
         if found:
             least = min(found, key=found.__getitem__)
             which = f" with {least}" if len(set(found.values())) > 1 else ""
-            parts.append(f"{_SHORT[of_kind.kind]} {_bound(of_kind.kind, found[least])}{which}")
+            parts.append(f"{short} {_bound(of_kind.kind, found[least])}{which}")
         elif all(m.outcome == "none" for m in of_kind.methods):
-            parts.append(f"{_SHORT[of_kind.kind]}: no limit found")
+            parts.append(f"{short}: no limit found")
         else:
-            parts.append(f"{_SHORT[of_kind.kind]}: not found")
+            parts.append(f"{short}: not found")
     return "limits: " + "; ".join(parts)
 
 
@@ -98,7 +100,7 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
     else:
         yield f"{limit.method}: {_amount(kind, limit.reached)} works ({tries}{most})"
     if limit.per_gib_ns is not None:
-        yield f"  locking takes {format_duration(limit.per_gib_ns)} per GiB, page faults included"
+        yield f"  it takes {format_duration(limit.per_gib_ns)} per GiB, page faults included"
     if limit.refused is not None:
         yield f"  {_amount(kind, limit.refused)} is refused: {limit.error}"
         if limit.cause is not None:

@@ -40,8 +40,8 @@ static void add_live(struct text *text) {
     add(text, "\"live\": {\"reservations\": %zu, \"reserved_bytes\": %llu, \"mappings\": %llu, ", g.reservation_count,
         g.reserved_bytes, g.live_mappings);
     add(text, "\"handles\": %llu, \"handle_refs\": %llu, \"physical_bytes\": %llu, ", g.live_handles, refs, used);
-    add(text, "\"context_refs\": %llu, \"streams\": %llu, \"events\": %llu, \"pending_streams\": %llu}, ", contexts,
-        streams, events, work_pending_streams());
+    add(text, "\"context_refs\": %llu, \"streams\": %llu, \"events\": %llu, \"pinned\": %d, \"pending_streams\": %llu}, ",
+        contexts, streams, events, g.pinned_count, work_pending_streams());
 }
 
 static void add_all(struct text *text) {

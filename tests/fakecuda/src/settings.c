@@ -29,6 +29,7 @@ static const struct number numbers[] = {
     NUMBER("DRIVER_VERSION", driver_version, 1000, 99990, 13000),
     NUMBER("VA_LIMIT", va_limit, 0, 128 * TIB, 128 * TIB),
     NUMBER("MAX_MAPPINGS", max_mappings, 0, ULLONG_MAX, ULLONG_MAX),
+    NUMBER("PIN_LIMIT", pin_limit, 0, ULLONG_MAX, ULLONG_MAX),
     NUMBER("BUSY_MS", busy_ms, 0, 60000, 0),
     NUMBER("UNMAP_WAITS", unmap_waits, 0, 1, 0),
     NUMBER("RELEASE_WAITS", release_waits, 0, 1, 0),

@@ -6,7 +6,7 @@
 
 #include "abi.h"
 
-enum { MAX_DEVICES = 8, MAX_STREAMS = 64, MAX_EVENTS = 256, MAX_FAULTS = 16, MAX_ATTRIBUTES = 16, MAX_VIOLATIONS = 100, PATH_BYTES = 1024 };
+enum { MAX_DEVICES = 8, MAX_STREAMS = 64, MAX_EVENTS = 256, MAX_FAULTS = 16, MAX_ATTRIBUTES = 16, MAX_PINNED = 64, MAX_VIOLATIONS = 100, PATH_BYTES = 1024 };
 
 enum call_id {
 #define CALL(name, needs, target, parameters, arguments) CALL_##name,
@@ -31,7 +31,7 @@ struct attribute {
     int number, device, value; /* NO_TARGET: of every device */
 };
 struct settings {
-    unsigned long long devices, memory, granularity, granularity_rec, poison, driver_version, va_limit, max_mappings;
+    unsigned long long devices, memory, granularity, granularity_rec, poison, driver_version, va_limit, max_mappings, pin_limit;
     unsigned long long busy_ms, unmap_waits, release_waits, bad_copy;
     unsigned long long others, others_after, context_memory, peers, imex;
     unsigned long long granularity_of[MAX_DEVICES]; /* 0: as GRANULARITY */
@@ -115,6 +115,10 @@ struct device {
     CUcontext context; /* 0: not active */
     unsigned context_refs;
 };
+struct pinned { /* memory of the host, registered by cuMemHostRegister */
+    uintptr_t address;
+    size_t nbytes;
+};
 struct violation {
     const char *rule, *call;
     char text[200];
@@ -132,6 +136,8 @@ struct state {
     size_t reservation_count, reservation_room;
     struct handle **handles; /* by serial number; NULL once dead */
     size_t handle_count, handle_room;
+    struct pinned pinned[MAX_PINNED];
+    int pinned_count;
     uintptr_t next_opaque; /* contexts, streams, events: never the same value twice */
     unsigned long long calls[CALL_COUNT], failures[CALL_COUNT], injected;
     unsigned long long since_fault[CALL_COUNT][1 + MAX_DEVICES]; /* on any device, and on each */

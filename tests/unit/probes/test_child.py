@@ -60,5 +60,6 @@ def test_the_commit_limit_of_windows_is_a_limit_although_its_errno_says_nothing(
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT])
 def test_a_start_that_fails_for_another_reason_names_the_interpreter(monkeypatch, number):
     hint = _refused(monkeypatch, OSError(number, os.strerror(number))).hint
-    assert sys.executable in hint
-    assert "limit" not in hint
+    words, found, _ = hint.partition(sys.executable)
+    assert found
+    assert "limit" not in words

@@ -200,7 +200,7 @@ def test_the_report_of_locking_has_its_cost():
     )
     text = text_of(made)
     assert "limits: lock 8 MiB" in text
-    assert "locking takes 650 ms per GiB, page faults included" in text
+    assert "it takes 650 ms per GiB, page faults included" in text
     assert "cause: RLIMIT_MEMLOCK is 8 MiB" in text
 
 

@@ -296,6 +296,27 @@ def diagnose_device(at: Situation, *, many: int = _MANY_MAPPINGS) -> Diagnosis:
     )
 
 
+def diagnose_pinning(driver_model: str | None) -> Diagnosis:
+    """Return why the driver pins no more memory of the host (docs/platform-facts.md#cuda-pinned).
+
+    Args:
+        driver_model: ``wddm``, ``tcc``, ``wsl`` or ``None``.
+    """
+    if driver_model in {"wddm", "wsl"}:
+        return Diagnosis(
+            "pinned-limit",
+            "Windows limits how much memory its devices may pin: reports have about half of RAM, "
+            "and under WSL 1 GiB or less",
+            "pin less, or keep the memory pageable",
+        )
+    return Diagnosis(
+        "unknown",
+        "the driver could not pin so many pages, or has no room for its tables of them; "
+        "RLIMIT_MEMLOCK does not limit it",
+        "pin less; dmesg shows what the kernel module says",
+    )
+
+
 def limits_below_free(*, mps: bool, integrated: bool) -> tuple[str, ...]:
     """Return what may refuse device memory to this process while the device has some free.
 

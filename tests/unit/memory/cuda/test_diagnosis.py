@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from vmtool.memory import open_device
-from vmtool.memory.cuda.diagnosis import Situation, diagnose_device, explain_code, limits_below_free
+from vmtool.memory.cuda.diagnosis import (
+    Situation,
+    diagnose_device,
+    diagnose_pinning,
+    explain_code,
+    limits_below_free,
+)
 from vmtool.memory.cuda.driver import CudaOutOfMemoryError
 from vmtool.units import GIB, MIB
 
@@ -76,6 +82,12 @@ def test_the_hint_of_a_failed_query_is_not_to_request_less():
         None,
         "run nvidia-smi: it shows what uses the device",
     )
+
+
+@pytest.mark.parametrize("model", ["wddm", "wsl", "tcc", None])
+def test_only_windows_is_blamed_for_a_limit_of_what_is_pinned(model):
+    cause = diagnose_pinning(model).cause
+    assert ("Windows" in cause) == (model in {"wddm", "wsl"})
 
 
 def test_what_ran_out_is_read_before_the_rollback_gives_it_back(fakecuda):
