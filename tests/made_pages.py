@@ -13,7 +13,7 @@ from vmtool.kv import estimate as kv
 from vmtool.kv import sources
 from vmtool.kv.packing import POLICIES
 from vmtool.machine.findings import Finding
-from vmtool.machine.run_conditions import Conditions
+from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.compare_page import to_html as compare_page
 from vmtool.report.fleet import to_html as fleet_page
 from vmtool.report.kv_page import to_html as estimate_page
@@ -28,7 +28,7 @@ from vmtool.stress.advice import recommend
 from vmtool.stress.matrix import best_granule, choose_granules
 from vmtool.stress.workloads import PATTERNS
 
-CONDITIONS = Conditions("2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93)
+CONDITIONS = RunConditions("2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93)
 METHODS = ("fixed", "fixed+huge", "protect", "protect+huge", "advise", "advise+huge")
 
 

@@ -9,7 +9,7 @@ import jsonschema
 
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
-from vmtool.machine.run_conditions import Conditions
+from vmtool.machine.run_conditions import RunConditions
 from vmtool.results import DOCUMENTS, document_of
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import (
@@ -134,7 +134,7 @@ def run(*methods, machine=None, checks=None, settings=None, **fields):
         "peak_committed_bytes": 512 << 20,
         "peak_resident_bytes": 560 << 20,
         "budget_reached": True,
-        "conditions": Conditions(
+        "conditions": RunConditions(
             "2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93, "performance"
         ),
     }

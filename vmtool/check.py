@@ -12,7 +12,7 @@ from vmtool.machine.doctor import examine
 from vmtool.machine.findings import Rating
 from vmtool.machine.preflight import check as check_plan
 from vmtool.machine.preflight import refuse_unsafe
-from vmtool.machine.run_conditions import ConditionsWatch
+from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import device_ordinal, open_backing
 from vmtool.probes.guards.children import prove_guards
 from vmtool.results.check import Check, CheckOutcome, all_passed
@@ -70,7 +70,7 @@ def run_check(
         progress: Called with what is done now, the steps done, and all.
     """
     began = perf_counter_ns()
-    watch = ConditionsWatch(name_host=name_host)
+    watch = RunConditionsWatch(name_host=name_host)
     plan = _Plan(facts, room_of, seed, hang_ns, stress_ns, matrix_ns, stopping)
     findings = tuple(f for f in (*examine(facts), *device_findings) if f.rating is not Rating.OK)
     memory: list[MemoryCheck] = []

@@ -35,7 +35,7 @@ def command(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.documents import plain
     from vmtool.machine import read_facts
-    from vmtool.machine.run_conditions import ConditionsWatch
+    from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.probes.child import WRITES
     from vmtool.probes.guards.children import prove_guards
     from vmtool.report.checks import describe, hint
@@ -46,7 +46,7 @@ def command(
 
     output = Output(as_json, path, quiet)
     names = method_names(backing, next(iter(methods), "all"))
-    watch = ConditionsWatch(name_host=name_host)
+    watch = RunConditionsWatch(name_host=name_host)
     with watch_signals() as interruption:
         checks = prove_guards(backing, names, stopping=lambda: interruption.requested)
     result = GuardsResult(

@@ -219,7 +219,7 @@ def _inspect(
 
 def _refresh_metrics(path: str, watched: Watch) -> None:
     """Replace the file as a whole, so that a collector never reads half of one."""
-    from vmtool.report.inspect_samples import metrics_of
+    from vmtool.report.inspect_export import metrics_of
 
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
@@ -327,7 +327,7 @@ def _write(
     asked: InspectCommand, output: Output, result: InspectResult, *, after_command: bool = False
 ) -> None:
     from vmtool.report.inspect import to_text
-    from vmtool.report.inspect_samples import metrics_of, to_csv
+    from vmtool.report.inspect_export import metrics_of, to_csv
 
     if after_command and output.path == "-":
         _print_on_stderr(result)

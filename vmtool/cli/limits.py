@@ -57,7 +57,7 @@ def command(
     from vmtool.documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import with_device
-    from vmtool.machine.run_conditions import ConditionsWatch
+    from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory import describe_device
     from vmtool.probes.limits import find_limits, refuse_shared_device
     from vmtool.report.limits import to_text
@@ -73,7 +73,7 @@ def command(
     of, every = ("host", None) if kind == "lock" else (backing, "all")
     names = method_names(of, next(iter(methods), every))
     device = describe_device(backing)
-    watch = ConditionsWatch(name_host=name_host)
+    watch = RunConditionsWatch(name_host=name_host)
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
         kinds = [
             find_limits(

@@ -170,12 +170,12 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
         return to_html(result, command=command_line())
 
     def table() -> str:
-        from vmtool.report.stress import to_csv
+        from vmtool.report.stress_export import to_csv
 
         return to_csv(result)
 
     def metrics() -> str:
-        from vmtool.report.stress import to_metrics
+        from vmtool.report.stress_export import to_metrics
 
         return to_metrics(result)
 

@@ -11,7 +11,7 @@ from vmtool.results.compare import Difference
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vmtool.machine.run_conditions import Conditions
+    from vmtool.machine.run_conditions import RunConditions
     from vmtool.results.stress import StressSettings
 
 #: What must be alike for two runs to be comparable, by its path in the machine facts. What changes
@@ -91,7 +91,7 @@ def _cgroup_limit(facts: Mapping[str, Any]) -> int | None:
 
 
 def condition_differences(
-    before: Conditions | None, after: Conditions | None
+    before: RunConditions | None, after: RunConditions | None
 ) -> Iterator[Difference]:
     """Yield what differs of the conditions of two runs that is set, and does not come and go."""
     if before is None or after is None:

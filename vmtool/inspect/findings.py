@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vmtool.inspect.areas import MemoryArea
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample
+    from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample
 
 _FULL: Final = 0.9
 _FILLING: Final = 0.75
@@ -44,7 +44,7 @@ _ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRati
 def find(
     counters: Sample,
     limits: Iterable[LimitUse],
-    group: ControlGroupUse | None,
+    group: CgroupUse | None,
     machine: MachineFacts,
     *,
     areas: Sequence[MemoryArea] | None = None,
@@ -136,7 +136,7 @@ def _lock(
         yield ProcessFinding("lock-file", rating, values)
 
 
-def _group(group: ControlGroupUse | None) -> Iterator[ProcessFinding]:
+def _group(group: CgroupUse | None) -> Iterator[ProcessFinding]:
     if group is None:
         return
     events = group.events or {}

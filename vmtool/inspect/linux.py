@@ -26,7 +26,7 @@ from vmtool.inspect.areas import (
 )
 from vmtool.machine.cgroup import read_cgroups, read_level
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
-from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
+from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import CgroupFacts, CgroupLevel
@@ -295,15 +295,15 @@ class LinuxProcess:
         return self.rlimits().get("Max stack size", (None, None))[0]
 
     def limits(
-        self, counters: Sample, group: ControlGroupUse | None, detail: Detail | None
+        self, counters: Sample, group: CgroupUse | None, detail: Detail | None
     ) -> tuple[LimitUse, ...]:
         return limit_uses(self, counters, group, detail)
 
-    def group(self) -> ControlGroupUse | None:
+    def group(self) -> CgroupUse | None:
         """Return the control group that limits it: its memory, or only its tasks."""
         return describe_group(read_cgroups(self._files, str(self.pid)))
 
-    def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
+    def refreshed(self, group: CgroupUse) -> CgroupUse:
         """Return what is charged to *group* now, and what became of its limits."""
         level = read_level(self._files, group.version, group.path)
         tasks = self._files.read(f"{group.pids_path}/pids.current") if group.pids_path else None
@@ -359,7 +359,7 @@ def user_tasks(uid: int, proc: str = "/proc") -> int | None:
 
 
 def limit_uses(
-    process: LinuxProcess, counters: Sample, group: ControlGroupUse | None, detail: Detail | None
+    process: LinuxProcess, counters: Sample, group: CgroupUse | None, detail: Detail | None
 ) -> tuple[LimitUse, ...]:
     """Return every limit of *process* that is known, with what is used of it."""
     files = KernelFiles()
@@ -416,14 +416,14 @@ def limit_uses(
     return tuple(found)
 
 
-def describe_group(found: CgroupFacts) -> ControlGroupUse | None:
+def describe_group(found: CgroupFacts) -> CgroupUse | None:
     """Return the group of a process that limits it most, its own where none is limited."""
     tasks = found.tasks
     if found.levels:
         # The tightest limit may be set anywhere on the way to the root.
         use = _group_use(found.tightest or found.levels[0])
     elif tasks is not None:  # a group without the controller of memory
-        use = ControlGroupUse(tasks.path, version=2)
+        use = CgroupUse(tasks.path, version=2)
     else:
         return None
     if tasks is None:
@@ -431,10 +431,10 @@ def describe_group(found: CgroupFacts) -> ControlGroupUse | None:
     return replace(use, pids=tasks.used, pids_max=tasks.limit, pids_path=tasks.path)
 
 
-def _group_use(level: CgroupLevel) -> ControlGroupUse:
+def _group_use(level: CgroupLevel) -> CgroupUse:
     pressure = level.pressure
     events = {"max": level.limit_hits, "high": level.high_hits, "oom_kill": level.oom_kills}
-    return ControlGroupUse(
+    return CgroupUse(
         path=level.path,
         version=level.version,
         current_bytes=level.used_bytes,

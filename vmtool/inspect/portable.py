@@ -13,7 +13,7 @@ import time
 import psutil
 
 from vmtool.inspect.areas import Detail, ProcessGoneError
-from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
+from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 
 class PortableProcess:
@@ -108,16 +108,16 @@ class PortableProcess:
         except (psutil.Error, OSError):
             return None
 
-    def group(self) -> ControlGroupUse | None:
+    def group(self) -> CgroupUse | None:
         return None
 
-    def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
+    def refreshed(self, group: CgroupUse) -> CgroupUse:
         return group
 
     def limits(
         self,
         counters: Sample,
-        group: ControlGroupUse | None,  # noqa: ARG002
+        group: CgroupUse | None,  # noqa: ARG002
         detail: Detail | None,  # noqa: ARG002
     ) -> tuple[LimitUse, ...]:
         if sys.platform != "win32":

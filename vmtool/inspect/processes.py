@@ -13,7 +13,7 @@ from vmtool.results.inspect import ChildProcess, ProcessIdentity
 
 if TYPE_CHECKING:
     from vmtool.inspect.areas import Detail
-    from vmtool.results.inspect import ControlGroupUse, LimitUse, Sample, Unavailable
+    from vmtool.results.inspect import CgroupUse, LimitUse, Sample, Unavailable
 
 _SHOWN: Final = 10
 
@@ -42,14 +42,14 @@ class ProcessView(Protocol):
     def program(self) -> str | None:
         """Return the path of the program that it runs now."""
 
-    def group(self) -> ControlGroupUse | None:
+    def group(self) -> CgroupUse | None:
         """Return its control group."""
 
-    def refreshed(self, group: ControlGroupUse) -> ControlGroupUse:
+    def refreshed(self, group: CgroupUse) -> CgroupUse:
         """Return *group* with its figures of now."""
 
     def limits(
-        self, counters: Sample, group: ControlGroupUse | None, detail: Detail | None
+        self, counters: Sample, group: CgroupUse | None, detail: Detail | None
     ) -> tuple[LimitUse, ...]:
         """Return every limit that is known, with what is used of it."""
 

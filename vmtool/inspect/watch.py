@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.trends import CounterCondition
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.inspect import ControlGroupUse, LimitUse, ProcessIdentity, Sample
+    from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample
 
 #: The list of areas is read at most every so many times what reading it took, so that watching
 #: costs less than 1 % of a processor also at the limit of areas.
@@ -97,7 +97,7 @@ class Watch:
         self._areas_due = 0
         self._full_due = 0
         self._seen: dict[int, list[int]] = {}
-        self._group: ControlGroupUse | None = None
+        self._group: CgroupUse | None = None
         self.identity: ProcessIdentity | None = None
         self._children: tuple[int, ...] = ()
         self._oom_score: int | None = None

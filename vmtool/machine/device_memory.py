@@ -82,7 +82,7 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
     )
 
 
-class DeviceUse:
+class DeviceMemoryUse:
     """What is in use on one device, ours alone where NVML counts by process.
 
     Without that, others' memory cannot be told from ours: a difference then proves nothing.

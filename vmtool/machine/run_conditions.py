@@ -23,7 +23,7 @@ _SYSCTLS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class RunConditions:
     """When and where a result was measured.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Times(NamedTuple):
     total: float
 
 
-class ConditionsWatch:
+class RunConditionsWatch:
     """Notes the start of a measurement, and at its end what the processors did meanwhile.
 
     Args:
@@ -75,13 +75,13 @@ class ConditionsWatch:
         self._load = _load_average()
         self._before = _cpu_times()
 
-    def finish(self) -> Conditions:
+    def finish(self) -> RunConditions:
         """Return the conditions of the time since this was made."""
         before, after = self._before, _cpu_times()
         idle = total = 0.0
         if before is not None and after is not None:
             idle, total = after.idle - before.idle, after.total - before.total
-        return Conditions(
+        return RunConditions(
             started=self._started,
             host=self._host,
             uptime_s=self._uptime_s,

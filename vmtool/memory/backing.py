@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vmtool.errors import CallError, UsageError, VmtoolError
-from vmtool.memory.blocks import BlockMap
 from vmtool.memory.governor import Owner
+from vmtool.memory.span_map import SpanMap
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.memory.blocks import Span
     from vmtool.memory.governor import Authority, Tier
+    from vmtool.memory.span_map import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +188,9 @@ class Reservation(Owner):
         self.base = base
         self.capacity = capacity
         self.granularity = granularity
-        self.blocks = BlockMap()
-        self.quarantined = BlockMap()
-        self.degraded = BlockMap()
+        self.blocks = SpanMap()
+        self.quarantined = SpanMap()
+        self.degraded = SpanMap()
         self.closed = False
         self.busy = False
 
@@ -261,9 +261,9 @@ class Reservation(Owner):
     def mark_closed(self) -> None:
         """Note that the platform has taken everything back."""
         self.closed = True
-        self.blocks = BlockMap()
-        self.quarantined = BlockMap()
-        self.degraded = BlockMap()
+        self.blocks = SpanMap()
+        self.quarantined = SpanMap()
+        self.degraded = SpanMap()
 
 
 class VirtualBacking(Protocol):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import ClosedError, QuarantineError
-from vmtool.memory.blocks import BlockMap
 from vmtool.memory.exports import (
     CPU,
     CUDA,
@@ -19,6 +18,7 @@ from vmtool.memory.exports import (
     host_view,
 )
 from vmtool.memory.governor import BudgetError, Owner, Role, Tier
+from vmtool.memory.span_map import SpanMap
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class VirtualBuffer(Owner):
             else:
                 self._backing.unreserve(self._reservation)
             self._reservation = None
-            self._blocks = BlockMap()
+            self._blocks = SpanMap()
             self._length = 0
             if self._lease is not None and not lent:
                 self._lease.release()

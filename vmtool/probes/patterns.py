@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vmtool.errors import UsageError
-from vmtool.machine.device_memory import DeviceUse
+from vmtool.machine.device_memory import DeviceMemoryUse
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
 from vmtool.units import KIB, MIB
@@ -240,7 +240,7 @@ class DeviceStamps:
         self._buffer = buffer
         self._backing = backing
         self._capacity = capacity
-        self._use = DeviceUse(backing.context)
+        self._use = DeviceMemoryUse(backing.context)
         self._used_before = self._used()
         self._copies = copies
         self._granule = buffer.backing.granularity

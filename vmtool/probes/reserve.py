@@ -7,7 +7,7 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.machine.device_memory import DeviceUse
+from vmtool.machine.device_memory import DeviceMemoryUse
 from vmtool.memory.counters import read_process, read_range
 from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
@@ -44,7 +44,7 @@ def measured_reservation(
     nbytes = align_up(requested, backing.granularity)
     use = None
     if backing.tier is Tier.DEVICE:
-        use = DeviceUse(cast("CudaBacking", backing).context)  # the only backing of this tier
+        use = DeviceMemoryUse(cast("CudaBacking", backing).context)  # the only backing of this tier
     # The first reading and the first call allocate what later ones reuse.
     _read(use)
     backing.unreserve(backing.reserve(backing.granularity))
@@ -155,7 +155,7 @@ def _check(
     )
 
 
-def _read(use: DeviceUse | None) -> dict[str, int | None]:
+def _read(use: DeviceMemoryUse | None) -> dict[str, int | None]:
     """Return the counters of this process, or the memory in use on the device."""
     return _by_name(read_process()) if use is None else {"device_memory": use.read()}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from vmtool.results.check import Check
     from vmtool.results.inspect import (
-        ControlGroupUse,
+        CgroupUse,
         InspectResult,
         LimitUse,
         ReservedRange,
@@ -207,7 +207,7 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if not value.startswith("not available")]
 
 
-def _group(group: ControlGroupUse) -> str:
+def _group(group: CgroupUse) -> str:
     words = f"{shown_size(group.current_bytes)}"
     words += " (no limit)" if group.max_bytes is None else f" of {shown_size(group.max_bytes)}"
     if group.reclaimable_bytes:

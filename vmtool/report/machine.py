@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts, MemoryPressure
-    from vmtool.machine.run_conditions import Conditions
+    from vmtool.machine.run_conditions import RunConditions
 
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
@@ -65,7 +65,7 @@ def system_name(facts: MachineFacts) -> str:
     return f"{words}, not Windows" if facts.system.os == "Wine" else words
 
 
-def conditions_line(conditions: Conditions, label: str | None, machine: Any) -> str:
+def conditions_line(conditions: RunConditions, label: str | None, machine: Any) -> str:
     """Return when and where a result was measured, and what else went on, in one line."""
     system = machine.get("system", {})
     parts = [moment(conditions.started)]
@@ -107,7 +107,7 @@ def moment(started: str) -> str:
     return started.replace("T", " ").replace("Z", " UTC")
 
 
-def page_place(conditions: Conditions | None, machine: Mapping[str, Any]) -> list[str]:
+def page_place(conditions: RunConditions | None, machine: Mapping[str, Any]) -> list[str]:
     """Return when and where a result was measured, for the head of its page."""
     words = machine_words(machine)
     if conditions is None:

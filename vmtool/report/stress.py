@@ -1,10 +1,7 @@
-"""A stress result as text and as a table of numbers."""
+"""A stress result as text."""
 
 from __future__ import annotations
 
-import csv
-import io
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
@@ -20,7 +17,6 @@ from vmtool.report.checks import (
     summarize,
 )
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.openmetrics import Metrics
 from vmtool.report.table import backing_label, table
 from vmtool.results.check import CheckOutcome
 from vmtool.results.stress import (
@@ -28,7 +24,6 @@ from vmtool.results.stress import (
     DEVICE_COUNTERS,
     Outcome,
 )
-from vmtool.stats import bucket_start
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -38,13 +33,7 @@ if TYPE_CHECKING:
 
     from vmtool.report.table import ReportTable
     from vmtool.results.check import Check
-    from vmtool.results.stress import (
-        Checkpoint,
-        DeviceResult,
-        MethodResult,
-        StressResult,
-        UnmapResult,
-    )
+    from vmtool.results.stress import DeviceResult, MethodResult, StressResult, UnmapResult
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
 
@@ -408,84 +397,3 @@ def _problem(message: str, cause: str | None, remedy: str | None) -> RenderableT
         if more:
             text.append(f"\n{label}: {more}", style="not bold default")
     return text
-
-
-#: One row is one number. ``record`` is ``rate``, ``latency``, ``histogram``, ``driver_call``,
-#: ``counter`` or ``process``; ``run`` is empty for all runs together; ``subject`` is a phase, a
-#: driver call or a counter. A histogram's row counts the samples from ``from_ns`` to below
-#: ``to_ns``; a counter's row was read at ``from_ns`` after the first cycle.
-COLUMNS: Final = (
-    *("record", "run", "method", "worker", "subject", "statistic"),
-    *("cycle", "from_ns", "to_ns", "value"),
-)
-
-_Row = tuple[object, ...]
-
-
-def to_csv(result: StressResult) -> str:
-    """Return the numbers of *result*, one a row; what is not available is left out."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for method in result.methods:
-        writer.writerows(_method_rows("", method))
-    for run in result.runs if len(result.runs) > 1 else ():
-        for method in run.methods:
-            writer.writerows(_method_rows(run.index, method))
-    for point in result.checkpoints:
-        writer.writerows(_checkpoint_rows(point))
-    return file.getvalue()
-
-
-def _method_rows(run: object, method: MethodResult) -> Iterator[_Row]:
-    name = method.method
-    for rate in ("cycles_per_s", "bytes_per_s"):
-        yield "rate", run, name, "", "", rate, "", "", "", getattr(method, rate)
-    for phase in method.phases:
-        for item in fields(phase.summary):
-            value = getattr(phase.summary, item.name)
-            if value is not None:
-                yield "latency", run, name, "", phase.phase, item.name, "", "", "", value
-        for index, count in phase.histogram.buckets:
-            edges = bucket_start(index), bucket_start(index + 1)
-            yield "histogram", run, name, "", phase.phase, "count", "", *edges, count
-    for call in method.calls:
-        for item in fields(call.summary):
-            value = getattr(call.summary, item.name)
-            if value is not None:
-                yield "driver_call", run, name, "", call.call, item.name, "", "", "", value
-
-
-def _checkpoint_rows(point: Checkpoint) -> Iterator[_Row]:
-    for reading in point.buffers:
-        for statistic in ("expected", "observed", "low", "high"):
-            value = getattr(reading, statistic)
-            if value is not None:
-                yield _counter_row("counter", point, reading.counter, statistic, value)
-    for counter, value in point.process.items():
-        if value is not None:
-            yield _counter_row("process", point, counter, "beyond_expected", value)
-
-
-def _counter_row(record: str, point: Checkpoint, counter: str, statistic: str, value: int) -> _Row:
-    place = record, point.run, point.method, point.worker, counter, statistic
-    return *place, point.cycle, point.at_ns, "", value
-
-
-def to_metrics(result: StressResult) -> str:
-    """Return medians, percentiles, rates and checks as OpenMetrics text."""
-    metrics = Metrics()
-    backing = result.settings.backing
-    for method in result.methods:
-        labels = {"backing": backing, "method": method.method}
-        metrics.add("cycles_per_second", method.cycles_per_s, **labels)
-        for phase in method.phases:
-            for quantile in ("median", "p90", "p99"):
-                value = getattr(phase.summary, f"{quantile}_ns")
-                if value is not None:
-                    at = {"phase": phase.phase, "quantile": quantile}
-                    metrics.add("phase_seconds", value / 1e9, **labels, **at)
-    for check in result.checks:
-        if check.outcome is not CheckOutcome.NOT_DONE:
-            metrics.add("check_passed", int(not check.failed), backing=backing, check=check.name)
-    return metrics.text()

@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any
 
-from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.check import Check  # noqa: TC001 - likewise
 
 
@@ -27,5 +27,5 @@ class GuardsResult:
     checks: tuple[Check, ...]
     complete: bool
     passed: bool
-    conditions: Conditions | None = None
+    conditions: RunConditions | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)

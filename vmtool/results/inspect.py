@@ -129,7 +129,7 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlGroupUse:
+class CgroupUse:
     """The control group of the process.
 
     Attributes:
@@ -331,7 +331,7 @@ class InspectResult:
     areas_read_ns: int | None
     areas_age_ns: int | None
     limits: tuple[LimitUse, ...]
-    group: ControlGroupUse | None
+    group: CgroupUse | None
     oom_score: int | None
     reservations: tuple[ReservedRange, ...]
     reservations_total: int

@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 
 #: What can be searched.
 KINDS: Final = ("reserve", "commit", "mappings", "lock")
@@ -70,5 +70,5 @@ class LimitsResult:
     complete: bool
     found: bool
     device: str | None = None
-    conditions: Conditions | None = None
+    conditions: RunConditions | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vmtool.machine.findings import Finding  # noqa: TC001 - likewise
-from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.check import Check  # noqa: TC001 - likewise
 from vmtool.results.matrix import GranuleChoice  # noqa: TC001 - likewise
 from vmtool.results.stress import Recommendation, StressResult  # noqa: TC001 - likewise
@@ -60,5 +60,5 @@ class MachineCheckResult:
     limiting_bound: str
     findings: tuple[Finding, ...]
     memory: tuple[MemoryCheck, ...]
-    conditions: Conditions | None = None
+    conditions: RunConditions | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any
 
-from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.stress import MethodReason, Outcome, StressSettings  # noqa: TC001 - likewise
 from vmtool.stats import Summary  # noqa: TC001 - likewise
 
@@ -112,5 +112,5 @@ class MatrixResult:
     model: str | None = None
     context_tokens: int | None = None
     device: str | None = None
-    conditions: Conditions | None = None
+    conditions: RunConditions | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)

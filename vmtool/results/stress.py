@@ -7,7 +7,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vmtool.machine.run_conditions import Conditions  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.check import Check, Value, all_passed
 from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
 
@@ -519,7 +519,7 @@ class StressResult:
     device: str | None = None
     unmapping: UnmapResult | None = None
     runs: tuple[RunResult, ...] = ()
-    conditions: Conditions | None = None
+    conditions: RunConditions | None = None
     peak_committed_bytes: int = 0
     peak_resident_bytes: int | None = None
     budget_reached: bool = False

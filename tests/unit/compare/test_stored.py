@@ -21,7 +21,7 @@ from vmtool.documents import encode
 from vmtool.errors import InputError
 from vmtool.report.compare import to_text, warnings_of
 from vmtool.report.compare_page import to_html
-from vmtool.report.stress import to_csv
+from vmtool.report.stress_export import to_csv
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.stress import Outcome
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vmtool.machine.run_conditions import ConditionsWatch
+from vmtool.machine.run_conditions import RunConditionsWatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these files are Linux's")
@@ -20,20 +20,20 @@ def test_what_may_explain_a_difference_between_machines_is_recorded(recorded):
             "/sys/devices/system/cpu/vulnerabilities/retbleed": "Vulnerable\n",
         }
     )
-    found = ConditionsWatch(files=files).finish()
+    found = RunConditionsWatch(files=files).finish()
     assert found.microcode == "0xa101148"
     assert found.distribution == "Debian GNU/Linux 13 (trixie)"
     assert found.nvidia_driver == "580.65.06"
     assert found.sysctls == {"vm.swappiness": "60"}
     assert found.cpu_governor == "performance"
     assert found.mitigations == {"retbleed": "Vulnerable"}
-    nothing = ConditionsWatch(files=recorded({})).finish()
+    nothing = RunConditionsWatch(files=recorded({})).finish()
     assert (nothing.microcode, nothing.distribution, nothing.sysctls) == (None, None, {})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_without_proc_the_conditions_are_unknown(recorded, monkeypatch, tmp_path):
     monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
-    found = ConditionsWatch(files=recorded({})).finish()
+    found = RunConditionsWatch(files=recorded({})).finish()
     assert found.started
     assert found.idle_share is None

@@ -5,7 +5,7 @@ import io
 
 from stored_runs import eventful, gaussian, method, run
 
-from vmtool.report.stress import COLUMNS, to_csv
+from vmtool.report.stress_export import COLUMNS, to_csv
 
 
 def rows(result):

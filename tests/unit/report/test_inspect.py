@@ -3,12 +3,12 @@
 import pytest
 
 from vmtool.report.inspect import to_text
+from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_findings import describe
 from vmtool.report.inspect_page import to_html
-from vmtool.report.inspect_samples import metrics_of, to_csv
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.inspect import (
-    ControlGroupUse,
+    CgroupUse,
     FindingRating,
     InspectResult,
     LimitUse,
@@ -82,7 +82,7 @@ RESULT = InspectResult(
         ),
         LimitUse("pids.max", "group_tasks", 60, 512, None, "group", "/sys/fs/cgroup/pids.max"),
     ),
-    group=ControlGroupUse(
+    group=CgroupUse(
         "/sys/fs/cgroup/llm.slice", 2, 10 * GIB, None, 16 * GIB, GIB, {"max": 0, "oom_kill": 0}, 0.5
     ),
     oom_score=420,

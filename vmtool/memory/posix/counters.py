@@ -27,7 +27,7 @@ from vmtool.units import KIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from vmtool.memory.blocks import Span
+    from vmtool.memory.span_map import Span
 
 _PAGE_PRESENT: Final = 1 << 63  # Documentation/admin-guide/mm/pagemap.rst
 _PAGEMAP_CHUNK: Final = 1 << 17  # entries a read: 1 MiB

@@ -47,7 +47,7 @@ from vmtool.memory.windows.calls import (
     WindowsCalls,
     call_error,
 )
-from vmtool.memory.windows.ranges import DecommitRange, PlaceholderRange, WindowsRange
+from vmtool.memory.windows.placeholders import DecommitRange, PlaceholderRange, WindowsRange
 
 METHODS: Final = ("view", "private", "decommit")
 

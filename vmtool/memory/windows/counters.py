@@ -18,7 +18,7 @@ from vmtool.memory.accounting import Counters, MemoryLimits, ProcessLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.memory.blocks import Span
+    from vmtool.memory.span_map import Span
 
 _DWORD, _SIZE, _HANDLE = ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p
 _PROCESS: Final = -1  # the pseudo handle that GetCurrentProcess() returns

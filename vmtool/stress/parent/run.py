@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.documents import decode, plain
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.device_facts import read_device_facts
-from vmtool.machine.run_conditions import ConditionsWatch
+from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import describe_device
 from vmtool.memory.children import KILL_TIMEOUT_S
 from vmtool.results.check import CheckOutcome
@@ -254,7 +254,7 @@ def run_stress(
         VmtoolError: If a worker cannot start with its plan.
     """
     began = perf_counter_ns()
-    watch = ConditionsWatch(name_host=name_host)
+    watch = RunConditionsWatch(name_host=name_host)
     done = 0
 
     def show(cycles: int) -> None:
@@ -349,7 +349,7 @@ def _assemble(
     single: Sequence[Ending],
     runs: Sequence[_Run],
     wall_ns: int,
-    watch: ConditionsWatch,
+    watch: RunConditionsWatch,
 ) -> StressResult:
     reports = [report for run in runs for report in run.reports]
     results = tuple(

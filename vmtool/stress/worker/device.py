@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.device_facts import access_costs, is_fresh_zero
-from vmtool.machine.device_memory import DeviceUse
+from vmtool.machine.device_memory import DeviceMemoryUse
 from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.backing import CudaBacking
@@ -209,7 +209,7 @@ class DeviceObserver:
     ) -> None:
         self.doubts: dict[str, dict[str, Value]] = {}
         self._context = context
-        self._use = DeviceUse(context)
+        self._use = DeviceMemoryUse(context)
         self._faults = faults
         self._buffers = buffers
         self._pooled_bytes = pooled_bytes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import Reservation
-    from vmtool.memory.blocks import BlockMap, Span
+    from vmtool.memory.span_map import Span, SpanMap
     from vmtool.results.stress import StressSettings
 
 _NEVER_OVERCOMMIT: Final = 2
@@ -83,7 +83,7 @@ def counting_rules(method: str, settings: StressSettings, facts: MachineFacts) -
 
 def expect(
     reservation: Reservation,
-    ever_committed: BlockMap,
+    ever_committed: SpanMap,
     granule: int,
     rules: CountingRules,
     *,
@@ -206,12 +206,12 @@ def _free(reservation: Reservation) -> Iterator[Span]:
         yield from reservation.quarantined.gaps(start, end)
 
 
-def _runs(blocks: BlockMap, capacity: int) -> int:
+def _runs(blocks: SpanMap, capacity: int) -> int:
     """Return how many runs of committed and of free bytes there are."""
     return len(blocks) + sum(1 for _ in blocks.gaps(0, capacity))
 
 
-def _around(blocks: BlockMap, reservation: Reservation, huge: int) -> int:
+def _around(blocks: SpanMap, reservation: Reservation, huge: int) -> int:
     """Return the bytes of the huge pages around *blocks*, those that reach outside clipped."""
     base, limit = reservation.base, reservation.base + reservation.capacity
     total, end = 0, base

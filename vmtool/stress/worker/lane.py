@@ -6,7 +6,7 @@ from array import array
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
-from vmtool.memory.blocks import BlockMap
+from vmtool.memory.span_map import SpanMap
 from vmtool.results.stress import PHASES
 from vmtool.stress.worker.journal import (
     COMMIT,
@@ -61,7 +61,7 @@ class Lane:
     ) -> None:
         self.recorders = {phase: PhaseRecorder() for phase in PHASES}
         self.cycles = 0
-        self.ever_committed = BlockMap()
+        self.ever_committed = SpanMap()
         self.spans = spans
         self._granule = granule_bytes
         self._slot = slot

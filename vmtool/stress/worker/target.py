@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vmtool.memory.backing import Reservation, VirtualBacking
-    from vmtool.memory.blocks import BlockMap
     from vmtool.memory.buffer import VirtualBuffer
+    from vmtool.memory.span_map import SpanMap
     from vmtool.results.check import Value
     from vmtool.results.stress import (
         CallResult,
@@ -29,7 +29,7 @@ class CheckedBuffer:
 
     __slots__ = ("ever_committed", "method", "reservation")
 
-    def __init__(self, reservation: Reservation, ever_committed: BlockMap, method: str) -> None:
+    def __init__(self, reservation: Reservation, ever_committed: SpanMap, method: str) -> None:
         self.reservation = reservation
         self.ever_committed = ever_committed
         self.method = method

@@ -7,9 +7,9 @@ import pytest
 
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods, open_backing
-from vmtool.memory.blocks import BlockMap
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Counters, read_split
+from vmtool.memory.span_map import SpanMap
 from vmtool.stress.worker.contents import FillData, HostContents
 from vmtool.stress.worker.expected import (
     compare,
@@ -30,7 +30,7 @@ class Watched:
 
     def __init__(self, method, settings, capacity=2 * MIB, **options):
         self.buffer = VirtualBuffer(open_backing(method=method, **options), capacity)
-        self.ever = BlockMap()
+        self.ever = SpanMap()
         self.rules = counting_rules(method, settings, read_facts())
         self.contents = HostContents(
             self.buffer.base,

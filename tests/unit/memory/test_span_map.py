@@ -1,4 +1,4 @@
-"""BlockMap against a set of granules, and the size at which it must not slow down."""
+"""SpanMap against a set of granules, and the size at which it must not slow down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vmtool.memory.blocks import BlockMap
+from vmtool.memory.span_map import SpanMap
 
 CAPACITY = 40
 SPANS = st.tuples(st.integers(0, CAPACITY - 1), st.integers(1, 12)).map(
@@ -29,7 +29,7 @@ def spans_of(granules):
 @settings(deadline=None, max_examples=300)
 @given(st.lists(SPANS, max_size=40), SPANS, st.integers(0, CAPACITY - 1), st.integers(2, 8))
 def test_it_is_a_set_of_offsets(operations, query, offset, bucket):
-    blocks, model = BlockMap(bucket=bucket), set()
+    blocks, model = SpanMap(bucket=bucket), set()
     for start, end in operations:
         wanted = set(range(start, end))
         assert (blocks.overlap(start, end) is None) == (not wanted & model)
@@ -56,8 +56,8 @@ def test_it_is_a_set_of_offsets(operations, query, offset, bucket):
 
 
 def test_an_empty_range_is_covered_by_an_empty_map():
-    assert BlockMap().covers(0, 0)
-    assert not BlockMap().covers(0, 1)
+    assert SpanMap().covers(0, 0)
+    assert not SpanMap().covers(0, 1)
 
 
 def lines_run(work):
@@ -80,7 +80,7 @@ def lines_run(work):
 
 def cost_of_one_block(count):
     """Return what finding, adding and removing one block costs in the middle of *count* others."""
-    blocks = BlockMap()
+    blocks = SpanMap()
     for index in range(count):
         blocks.add(4 * index, 4 * index + 1)
     middle = 4 * (count // 2) + 2
@@ -100,7 +100,7 @@ def test_a_block_costs_the_same_among_a_hundred_and_among_a_hundred_thousand():
 
 def test_many_spans_stay_sorted_through_bucket_splits_and_removals():
     count = 2560
-    blocks = BlockMap(bucket=64)
+    blocks = SpanMap(bucket=64)
     order = [(i * 7919) % count for i in range(count)]  # 7919 is prime: a full permutation
     for index in order:
         blocks.add(2 * index, 2 * index + 1)

@@ -16,7 +16,7 @@ Span: TypeAlias = tuple[int, int]
 _BUCKET: Final = 512
 
 
-class BlockMap:
+class SpanMap:
     """A set of offsets kept as maximal spans: neighbours that touch are one span.
 
     Starts and ends lie in parallel sorted arrays, in buckets, so that finding, adding and removing

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CallError
 from vmtool.memory.backing import QuarantineError
-from vmtool.memory.blocks import BlockMap
+from vmtool.memory.span_map import SpanMap
 from vmtool.memory.windows.calls import (
     MEM_COALESCE_PLACEHOLDERS,
     MEM_COMMIT,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from vmtool.memory.backing import Reservation
-    from vmtool.memory.blocks import Span
+    from vmtool.memory.span_map import Span
 
 # Of VirtualFree: cut a part out of a placeholder, or turn memory back into one.
 _TO_PLACEHOLDER: Final = MEM_RELEASE | MEM_PRESERVE_PLACEHOLDER
@@ -166,7 +166,7 @@ class PlaceholderRange:
 
     def _repair(self) -> None:
         """Query what is committed, release what no block owns, and note every seam."""
-        committed = BlockMap()
+        committed = SpanMap()
         for region in read_regions(self._base, self._base + self._capacity):
             start, end = region.start - self._base, region.end - self._base
             self._seams |= {start, end}
