@@ -17,11 +17,11 @@ from vmtool.memory import device_ordinal, open_backing
 from vmtool.probes.guards.children import prove_guards
 from vmtool.results.check import Check, CheckOutcome, all_passed
 from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
-from vmtool.results.stress import Outcome, StressSettings, base_method
-from vmtool.stress.matrix import run_matrix
+from vmtool.results.stress import HUGE, Outcome, StressSettings, base_method
+from vmtool.stress.matrix import best_granule, cell_of, choose_granules, run_matrix
 from vmtool.stress.parent.run import run_stress, what_ended
 from vmtool.stress.plan import demand, method_names, settle, with_huge
-from vmtool.units import KIB, MIB, align_down
+from vmtool.units import KIB, MIB, align_down, align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ def run_check(
     hang_ns: int,
     name_host: bool = True,
     stress_ns: int = 6 * 10**9,
-    matrix_ns: int = 2 * 10**9,
+    matrix_ns: int = 4 * 10**9 // 3,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[str, int, int], None] = lambda _what, _done, _all: None,
 ) -> MachineCheckResult:
@@ -65,7 +65,7 @@ def run_check(
         name_host: Whether the machine's name goes into the result.
         stress_ns: How long to measure methods and leaks; with the next, with starting processes
             and with the guards it comes to some fifteen seconds.
-        matrix_ns: How long to measure granules.
+        matrix_ns: How long to measure the granules that the first does not use.
         stopping: Called about ten times a second; true ends it early.
         progress: Called with what is done now, the steps done, and all.
     """
@@ -117,6 +117,7 @@ def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -
     try:
         opened = open_backing(backing, method=base_method(methods[0]))
         device, room = opened.device_name, plan.room_of(opened)
+        granularity = opened.granularity
         settings = settle(
             replace(settings, methods=methods, capacity_bytes=_capacity(opened, room)), opened, room
         )
@@ -140,17 +141,25 @@ def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -
         return found
     best = methods[0] if stress.recommendation is None else stress.recommendation.method
     show("granules", 1)
-    matrix = run_matrix(
-        replace(settings, methods=(base_method(best),), duration_ns=plan.matrix_ns, runs=1),
-        room,
-        facts,
-        granules=_GRANULES,
-        patterns=("tail",),  # the order that KV caches should have
-        hang_ns=hang_ns,
-        stopping=stopping,
-    )
-    found = replace(found, granules=matrix.granules, best_granule=matrix.best)
-    if device_ordinal(backing) is None and matrix.complete:
+    # The stress run has measured its own granule already.
+    names = (base_method(best), base_method(best) + HUGE)
+    cells = [cell_of(stress, name) for name in names if stress.method(name) is not None]
+    complete = True
+    sizes = {align_up(granule, granularity) for granule in _GRANULES}
+    if others := sorted(sizes - {settings.granule_bytes}):
+        matrix = run_matrix(
+            replace(settings, methods=(base_method(best),), duration_ns=plan.matrix_ns, runs=1),
+            room,
+            facts,
+            granules=others,
+            patterns=("tail",),  # the order that KV caches should have
+            hang_ns=hang_ns,
+            stopping=stopping,
+        )
+        cells, complete = [*matrix.cells, *cells], matrix.complete
+    granules = choose_granules(cells, None)
+    found = replace(found, granules=granules, best_granule=best_granule(granules))
+    if device_ordinal(backing) is None and complete:
         show("guards", 2)
         guards = prove_guards(backing, (base_method(best),), stopping=stopping)
         found = replace(found, checks=(*found.checks, *guards))

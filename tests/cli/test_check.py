@@ -40,6 +40,8 @@ def test_every_question_of_a_first_visit_is_answered(result):
     assert host.recommendation.method in host.recommendation.cycle_ns
     assert [choice.granule_bytes for choice in host.granules][-1] == 2 * MIB
     assert host.best_granule in host.granules
+    cycle_ns = host.recommendation.cycle_ns[host.granules[-1].method]
+    assert host.granules[-1].per_gib_ns == 512 * cycle_ns  # of the same run, not measured again
     names = {check.name.partition(".")[0] for check in host.checks}
     assert {"contents", "counters", "leak", "guard", "released"} <= names
     assert not [check for check in host.checks if check.outcome is CheckOutcome.FAILED]

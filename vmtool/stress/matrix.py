@@ -125,7 +125,7 @@ def run_matrix(
             cells += [_refused(pattern, granule, method, str(error)) for method in methods]
             continue
         last = run_stress(settled, facts, hang_ns=hang_ns, stopping=stopping)
-        cells += [_cell(settled, last, method) for method in methods]
+        cells += [cell_of(last, method) for method in methods]
         if last.outcome is Outcome.INTERRUPTED:
             complete = False
             break
@@ -283,7 +283,9 @@ def _refused(pattern: str, granule: int, method: str, why: str) -> MatrixCell:
     return MatrixCell(pattern, granule, method, 0, None, None, None, None, None, (), why)
 
 
-def _cell(settings: StressSettings, result: StressResult, name: str) -> MatrixCell:
+def cell_of(result: StressResult, name: str) -> MatrixCell:
+    """Return what the method called *name* cost in *result*."""
+    settings = result.settings
     method = result.method(name)
     found = {
         phase.phase: phase

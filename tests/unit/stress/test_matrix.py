@@ -51,7 +51,7 @@ def cell_of(rounds):
     found = method(commit=[100] * 400, release=[50] * 400)
     phases = tuple(replace(phase, round_medians_ns=tuple(rounds)) for phase in found.phases)
     result = run(replace(found, phases=phases))
-    return matrix._cell(result.settings, result, "fixed")
+    return matrix.cell_of(result, "fixed")
 
 
 def test_a_cycle_is_its_phases_together_and_its_interval_is_that_of_the_rounds():
