@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 from stored_runs import described
 
@@ -180,6 +181,24 @@ def test_the_limit_of_areas_is_no_number_that_was_not_reached(method):
     assert found["reached"] is None or found["reached"] > 0
     if method == "decommit":  # its commits stay in one area
         assert found["cause"] == "its commits add no memory areas"
+
+
+def test_a_worker_that_hangs_does_not_outlive_a_killed_parent():
+    """It never looks at stdin, as one whose first call hangs."""
+    program = (
+        "import time\n"
+        "from vmtool.memory.children import start_child\n"
+        "child = start_child('timeit', '-n1', '-r1', '__import__(\"time\").sleep(600)')\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        try:
+            worker = psutil.Process(int(parent.stdout.readline()))
+            assert worker.is_running()
+        finally:
+            parent.kill()
+    worker.wait(60)
 
 
 def test_writing_to_what_is_not_committed_is_an_access_violation():

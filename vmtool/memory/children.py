@@ -61,7 +61,7 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
     """
     try:
         with _stop_signals_blocked():
-            return subprocess.Popen(
+            child = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -75,6 +75,11 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
         cause, hint = _why_no_process(error)
         message = f"a worker process cannot be started: {error.strerror or error}"
         raise VmtoolError(message, cause=cause, hint=hint) from error
+    if sys.platform == "win32":
+        from vmtool.memory.windows.jobs import end_with_this_process
+
+        end_with_this_process(child.pid)
+    return child
 
 
 #: A process with a lot of memory takes seconds to die; one that is stuck in a driver never does.
@@ -164,7 +169,7 @@ def prepare_child() -> None:
     """Make this process, which :func:`start_child` has started, one that does no harm.
 
     It ends with its parent, even while a call hangs, and is the first choice of the OOM killer
-    (Linux); a fault in it opens no dialog (Windows).
+    (Linux); a fault in it opens no dialog (Windows, where :func:`start_child` lets it end with us).
     """
     show_no_error_box()
     _end_with_parent()
@@ -180,7 +185,7 @@ _PR_SET_PDEATHSIG: Final = 1  # include/uapi/linux/prctl.h
 
 
 def _end_with_parent() -> None:
-    """Get SIGKILL when the parent ends, however that happens; only Linux has such a thing."""
+    """Get SIGKILL when the parent ends, however that happens; macOS has no such thing."""
     parent = os.environ.pop(_PARENT, None)
     if sys.platform == "linux" and parent is not None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))

@@ -70,6 +70,8 @@ def answer(result: LimitsResult) -> str:
             least = min(found, key=found.__getitem__)
             which = f" with {least}" if len(set(found.values())) > 1 else ""
             parts.append(f"{short} {_bound(of_kind.kind, found[least])}{which}")
+            if of_kind.kind == "commit" and _always_overcommits(result):
+                parts[-1] += " (of addresses: vm.overcommit_memory is 1)"
         elif all(m.outcome == "none" for m in of_kind.methods):
             parts.append(f"{short}: no limit found")
         else:

@@ -224,9 +224,10 @@ def test_the_report_names_cause_and_bounds(golden):
 
 def test_where_every_commit_is_granted_the_report_says_what_that_means():
     found = MethodLimit("fixed", "found", 85 << 40, (85 << 40) + 4096, 28, "ENOMEM")
-    words = "vm.overcommit_memory is 1: every commit is granted until addresses end"
-    assert words in text_of(result("commit", found, machine={"commit": {"mode": 1}}))
-    assert words not in text_of(result("commit", found, machine={"commit": {"mode": 0}}))
+    text = text_of(result("commit", found, machine={"commit": {"mode": 1}}))
+    assert "commit at once 85 TiB (of addresses: vm.overcommit_memory is 1)" in text
+    assert "vm.overcommit_memory is 1: every commit is granted until addresses end" in text
+    assert "vm.overcommit" not in text_of(result("commit", found, machine={"commit": {"mode": 0}}))
 
 
 def test_the_report_of_an_interrupted_search_says_so():
