@@ -141,11 +141,52 @@ def _keep(path: str) -> str:
             if path == "-":
                 shutil.copyfileobj(sys.stdin.buffer, copy)
             else:
-                with open(path, "rb") as source:
-                    shutil.copyfileobj(source, copy)
+                copy_pipe(path, copy)
     except OSError as error:
         raise InputError(path, f"cannot be read: {error.strerror or error}") from error
     return kept
+
+
+def copy_pipe(path: str, copy: BinaryIO, *, wait_ns: int = 10 * 10**9) -> None:
+    """Write what comes from the pipe *path*, to its end, into *copy*.
+
+    Args:
+        path: Of a pipe.
+        copy: A file that is open for writing.
+        wait_ns: How long to wait for a program that opens it for writing.
+
+    Raises:
+        InputError: If none does.
+        OSError: If it cannot be read.
+    """
+    import shutil  # noqa: PLC0415
+
+    # Opening a pipe with a name waits for a writer, for ever where there is none: fifo(7). One
+    # without a name, such as a shell's <(COMMAND), is opened at once.
+    if sys.platform == "win32" or not Path(os.path.realpath(path)).exists():
+        with open(path, "rb") as source:
+            shutil.copyfileobj(source, copy)
+    else:
+        import select  # noqa: PLC0415
+        import time  # noqa: PLC0415
+
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as source:
+            poll = select.poll()
+            poll.register(source, select.POLLIN)
+            end = time.monotonic_ns() + wait_ns
+            # Nothing to read is b"" without a writer, and None with one.
+            while (data := source.read(_CHUNK)) == b"":
+                if (events := poll.poll(20)) and not events[0][1] & select.POLLIN:
+                    break  # a writer came and went
+                if not events and time.monotonic_ns() >= end:
+                    raise InputError(
+                        path,
+                        f"is a pipe that no program writes to, after {wait_ns / 1e9:g} s",
+                        hint="start the program that writes to it first, or give a file",
+                    )
+            os.set_blocking(source.fileno(), True)
+            copy.write(data or b"")
+            shutil.copyfileobj(source, copy)
 
 
 def _remove(path: str) -> None:

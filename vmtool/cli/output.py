@@ -183,12 +183,13 @@ class Output:
 
         if click.get_current_context().meta.get(MARKDOWN):
             if to_markdown is not None:
-                self.write(to_markdown())
+                self.write("\n".join(map(printable, to_markdown().split("\n"))))
                 return
             text = StringIO()
             to_text(result_console(text, width=_MARKDOWN_WIDTH))
             body = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
-            self.write(f"`{' '.join(command_line())}`\n\n```text\n{body}\n```\n")
+            command = printable(" ".join(command_line()))
+            self.write(f"`{command}`\n\n```text\n{body}\n```\n")
             return
 
         def print_text(file: IO[str]) -> None:

@@ -5,6 +5,8 @@ Format: https://prometheus.io/docs/specs/om/open_metrics_spec/
 
 from __future__ import annotations
 
+from vmtool.errors import printable
+
 
 class Metrics:
     """Gauges, each family kept together as the format wants."""
@@ -26,4 +28,6 @@ class Metrics:
 
 
 def _escaped(text: str) -> str:
+    # A line break has an escape in the format; other control characters are spelled out.
+    text = "\n".join(map(printable, text.split("\n")))
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

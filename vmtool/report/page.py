@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool import __version__
 from vmtool.documents import encode
+from vmtool.errors import printable
 from vmtool.results import document_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def tag(name: str, /, *children: str, **attributes: object) -> Markup:
             (``stroke_width``). ``None`` leaves the attribute out; floats are rounded to 0.01.
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(_text(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -62,7 +63,12 @@ def tag(name: str, /, *children: str, **attributes: object) -> Markup:
 
 def join(*children: str) -> Markup:
     """Return *children* one after the other, escaped unless they are markup."""
-    return Markup("".join(c if isinstance(c, Markup) else escape(c) for c in children))
+    return Markup("".join(c if isinstance(c, Markup) else _escaped(c) for c in children))
+
+
+def _escaped(text: str) -> str:
+    """Return *text* without markup and without control characters, but with its lines."""
+    return escape("\n".join(map(printable, text.split("\n"))))
 
 
 def _text(value: object) -> str:

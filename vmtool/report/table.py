@@ -60,13 +60,23 @@ class _Console(Console):
 def result_console(file: IO[str], *, width: int | None = None) -> Console:
     """Return a console that prints to *file*.
 
+    Only a terminal gets colour and bold text, whatever FORCE_COLOR says: the rest is stored, pasted
+    or read by a program. With NO_COLOR a terminal gets bold text only (https://no-color.org).
+
     Args:
         file: A terminal, or any other file.
         width: Columns; ``None``: as many as the terminal has, or :data:`WIDE` without one.
     """
     if width is None and not file.isatty():
         width = WIDE
-    return _Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    return _Console(
+        file=file,
+        width=width,
+        force_terminal=file.isatty(),
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
 
 
 def show(console: Console, parts: Iterable[RenderableType]) -> None:

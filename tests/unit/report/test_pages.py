@@ -13,7 +13,7 @@ from stored_runs import checkpoint, eventful, method, phase, run, several
 
 from vmtool.cli.output import Output, claim
 from vmtool.compare.runs import compare
-from vmtool.errors import UsageError, VmtoolError
+from vmtool.errors import UsageError, VmtoolError, printable
 from vmtool.report.chart import (
     RatioRow,
     Series,
@@ -77,7 +77,14 @@ def test_a_page_begins_with_its_date_machine_and_one_verdict(name, tmp_path):
 def test_text_and_attributes_are_escaped(text, value):
     made = tag("p", text, title=value)
     inner = re.fullmatch(r'<p title="([^"<>]*)">([^<>]*)</p>', made, re.DOTALL)
-    assert (unescape(inner[1]), unescape(inner[2])) == (value, text)
+    spelled = ["\n".join(map(printable, each.split("\n"))) for each in (value, text)]
+    assert [unescape(inner[1]), unescape(inner[2])] == spelled
+
+
+def test_control_characters_are_spelled_out_in_text_and_attributes():
+    assert tag("p", "a\x1b[2J\nb\u202e", title="\x07") == (
+        '<p title="\\x07">a\\x1b[2J\nb\\u202e</p>'
+    )
 
 
 def test_markup_is_not_escaped_twice():
