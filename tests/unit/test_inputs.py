@@ -42,13 +42,13 @@ def test_a_pipe_is_copied_to_its_end(pipe, text):
 def test_a_writer_that_has_written_nothing_yet_is_waited_for(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     writer = os.open(pipe, os.O_WRONLY)
-    os.close(reader)
     copied = []
     thread = threading.Thread(target=lambda: copied.append(_copied(pipe, wait_ns=0)))
     thread.start()
     os.write(writer, b"late")
     os.close(writer)
     thread.join()
+    os.close(reader)  # with none, writing would fail
     assert copied == [b"late"]
 
 
