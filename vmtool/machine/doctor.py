@@ -407,7 +407,7 @@ def _huge_page_group(words: str, group: GroupLimit) -> Finding:
     """Return the limit of a group: what exceeds it maps, and is SIGBUS at the first touch."""
     size = format_size(group.page_bytes or 0)
     return Finding.note(
-        "hugetlb-limit",
+        "huge-page-group",
         f"{words}; control group {group.path} may use {format_size(group.limit)} of those of {size} "
         f"({format_size(group.used)} used): touching more is SIGBUS, not an error",
         "raise its hugetlb limit: resources.limits.hugepages-SIZE of the pod",

@@ -122,7 +122,7 @@ CONDITIONS = [
         {"huge_pages": replace(HEALTHY.huge_pages, pools=(HugePool(2 * MIB, 8, 8, works=False),))},
     ),
     (
-        "hugetlb-limit",
+        "huge-page-group",
         "note",
         {
             "huge_pages": replace(HEALTHY.huge_pages, pools=(HugePool(2 * MIB, 8, 8),)),
