@@ -101,3 +101,30 @@ def test_a_device_that_takes_no_context_fails_alone(fakecuda):
     assert not found.passed
     text = " ".join(" ".join(printed(lambda console: to_text(found, console), 240)).split())
     assert "cuda:0: run failed: cuDevicePrimaryCtxRetain(0) failed" in text
+
+
+@pytest.mark.parametrize("code", [46, 802, 803, 804, 999, 100])
+def test_a_driver_that_does_not_start_is_a_problem_and_no_device_is_none(
+    vmtool, fakecuda, monkeypatch, code
+):
+    fakecuda.fail(f"cuInit:1+={code}")
+    tried = []
+
+    def without_memory(facts, backings, **options):
+        tried.extend(backings)
+        return run_check(facts, [], **options)
+
+    monkeypatch.setattr("vmtool.check.run_check", without_memory)
+    ran = vmtool("check", "--json")
+    problems = [each["kind"] for each in ran.document["findings"] if each["rating"] == "problem"]
+    assert tried == ["host"]
+    assert ("cuda" in problems) == (code != 100)
+    if code != 100:
+        assert ran.code == 3
+        assert f"({code})" in next(
+            each["message"] for each in ran.document["findings"] if each["kind"] == "cuda"
+        )
+        words = " ".join(vmtool("check").stdout.split())
+        assert "cuInit(0) failed: CUDA_ERROR_" in words
+        assert f"({code})" in words
+    fakecuda.reset()
