@@ -179,6 +179,29 @@ def test_where_free_memory_is_a_budget_a_reservation_is_not_judged_by_it(fakecud
     backing.close()
 
 
+def test_a_reservation_is_not_blamed_for_what_another_process_takes_meanwhile(fakecuda):
+    from vmtool.memory import open_device
+    from vmtool.probes.reserve import measured_reservation
+
+    fakecuda.reset()
+    backing = open_device("cuda")
+    call, reserve = backing.context.call, backing.reserve
+    taken = []
+
+    def reserve_beside_another(nbytes):
+        taken.append(call("cuMemCreate", 200 * MIB, backing.properties, 0))  # stands for another's
+        return reserve(nbytes)
+
+    backing.reserve = reserve_beside_another
+    with measured_reservation(backing, 64 << 20, read_facts()) as result:
+        (check,) = result.checks
+    assert check.outcome is CheckOutcome.NOT_DONE
+    assert check.values["reason"] == "device-shared"
+    for handle in taken:
+        call("cuMemRelease", handle)
+    backing.close()
+
+
 def test_more_than_the_device_has_free_is_refused(run_with_fakecuda):
     ran = run_with_fakecuda(["grow", "--to", "1GiB", "--backing", "cuda:0"], memory="1GiB")
     assert ran.returncode == 5

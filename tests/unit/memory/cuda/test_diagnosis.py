@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from vmtool.memory import open_device
@@ -53,9 +56,28 @@ def test_limits_below_the_free_memory_are_named(monkeypatch):
     assert "integrated" in " ".join(limits_below_free(mps=False, integrated=True))
     monkeypatch.setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G")
     monkeypatch.setenv("LD_PRELOAD", "libvgpu.so")
+    monkeypatch.setenv("CUDA_DEVICE_MEMORY_LIMIT_0", "3G")  # HAMi's
     found = " ".join(limits_below_free(mps=True, integrated=False))
     assert "0=2G" in found
     assert "libvgpu.so" in found
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0 is 3G" in found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc of Linux")
+def test_limits_of_the_process_are_named_only_where_they_may_bind(monkeypatch):
+    """Each exportable handle is a descriptor; addresses of a device count against RLIMIT_AS."""
+    import resource
+
+    for name in ("LD_PRELOAD", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"):
+        monkeypatch.delenv(name, raising=False)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_NOFILE: used + 100}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
+    assert limits_below_free(mps=False, integrated=False) == ()
+    limits |= {resource.RLIMIT_AS: 64 * GIB, resource.RLIMIT_NOFILE: used + 4}
+    addresses, descriptors = limits_below_free(mps=False, integrated=False)
+    assert addresses == "RLIMIT_AS is 64 GiB"
+    assert f"of {used + 4:,} file descriptors are in use" in descriptors
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,19 @@ def test_a_handle_that_cannot_be_released_does_not_keep_the_others(make, fakecud
     )
 
 
+def test_trimming_goes_on_after_a_handle_that_is_not_taken_back(make, fakecuda):
+    device = make()
+    device.pool.fill(5 * CHUNK)
+    fakecuda.fail("cuMemRelease:1=999")
+    with pytest.raises(CudaError, match="cuMemRelease"):
+        device.pool.trim()
+    left = device.pool.snapshot()
+    assert (left.released, left.quarantined, left.pooled) == (4, 1, 0)
+    assert device.charged() == CHUNK
+    for handle in device.pool._quarantined:  # what the stand-in still holds
+        device.context.call("cuMemRelease", handle)
+
+
 def test_a_pool_that_keeps_nothing_still_lets_mappings_share(make, fakecuda):
     device = make(retain=0)
     with device.buffer() as first, device.buffer() as second:

@@ -44,6 +44,15 @@ def test_a_leak_of_one_page_in_each_cycle_is_a_leak():
     assert slopes[0].grown == pytest.approx(4096 * 1980, rel=0.05)
 
 
+def test_growth_that_may_be_anybody_s_is_no_leak():
+    points = [(cycle, {"device_in_use": MIB * cycle, "device_memory": 0}) for cycle in range(100)]
+    slopes = leak_slopes([points], 0)
+    assert [slope.leaks for slope in slopes if slope.counter == "device_in_use"] == [True]
+    (check,) = leak_checks([s for s in slopes if s.counter == "device_in_use"], [])[len(COUNTERS) :]
+    assert (check.name, check.outcome) == ("leak.device_memory", CheckOutcome.NOT_DONE)
+    assert check.values["reason"] == "device-shared"
+
+
 def test_growth_below_the_floor_is_not_a_leak():
     points = [(cycle, dict.fromkeys(COUNTERS, cycle * 0.001)) for cycle in range(100)]
     assert not any(slope.leaks for slope in leak_slopes([points], 0))

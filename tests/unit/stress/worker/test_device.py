@@ -1,0 +1,63 @@
+"""A device under a session, on the stand-in: its pool, its peers, and whose memory is counted."""
+
+from __future__ import annotations
+
+import gc
+from array import array
+
+import pytest
+
+from vmtool.memory.faults import FaultyCalls
+from vmtool.memory.governor import Governor
+from vmtool.memory.inject import parse_fault
+from vmtool.results.stress import StressSettings
+from vmtool.stress.worker.device import DeviceTarget
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def make(fakecuda):
+    """Return a function that makes the target of a worker, and the word that it beats."""
+    made = []
+
+    def target(backing="cuda:0", *, faults=None, devices=(), method="cold"):
+        sizes = dict.fromkeys(("capacity_bytes", "budget_bytes"), 4 * MIB)
+        settings = StressSettings(
+            backing=backing, methods=(method,), granule_bytes=64 << 10, devices=devices, **sizes
+        )
+        beat = memoryview(array("Q", (0,)))
+        made.append(DeviceTarget(settings, backing, Governor(), faults, beat))
+        return made[-1], beat
+
+    yield target
+    made.clear()
+    gc.collect()
+
+
+def test_filling_a_pool_is_no_hang(make, fakecuda):
+    """It takes half a minute on a large device: each handle moves the journal."""
+    fakecuda.reset(granularity="64KiB")
+    target, beat = make(method="pooled")
+    target.turn(None, 0, warm_up=True)
+    assert beat[0] >= fakecuda.report()["calls"]["cuMemCreate"]["calls"] == 64
+
+
+def test_growth_of_the_device_is_ours_only_where_it_can_be_told(make, fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    faults = FaultyCalls([parse_fault("cuMemRelease:1=SKIP")])
+    for given, counter in ((None, "device_in_use"), (faults, "device_memory")):
+        target, _ = make(faults=given)
+        _, beyond = target.observer([]).compare([], settled=True)
+        assert beyond[counter] == 0
+        assert len({"device_in_use", "device_memory"} & set(beyond)) == 1
+
+
+@pytest.mark.parametrize(("peers", "expected"), [(1, (1, 2)), (0, ())])
+def test_each_device_is_open_to_those_that_reach_it(make, fakecuda, peers, expected):
+    fakecuda.reset(devices=3, peers=peers, granularity="64KiB", granularity_of="2:128KiB")
+    target, _ = make(devices=("cuda:0", "cuda:1", "cuda:2"))
+    (backing,) = target.backings
+    assert backing.peers == expected
+    assert backing.granularity == (128 << 10 if peers else 64 << 10)
+    assert len(target.measure_unmapping().access_ns) == 1 + len(expected)
