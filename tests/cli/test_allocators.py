@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from stored_runs import described
 
 from vmtool.machine.facts import DeviceFacts
@@ -41,6 +42,18 @@ def test_a_context_lost_beside_work_is_exit_1(run_with_fakecuda):
     ran = run_with_fakecuda([*arguments, "--beside-work"], fail="cuMemsetD32Async:5=719")
     assert ran.returncode == 1
     assert "mapping while other work ran on cuda:0 ended the context" in ran.stderr
+
+
+@pytest.mark.parametrize("intact", [(False, True), (True, False)])
+def test_wrong_contents_beside_work_are_exit_3(vmtool, fakecuda, monkeypatch, intact):
+    work, beside = intact
+    found = BesideWork(cycles=1, work_intact=work, range_intact=beside)
+    monkeypatch.setattr("vmtool.probes.beside_work.run_beside_work", lambda *_: found)
+    ran = vmtool(
+        "allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1", "--beside-work"
+    )
+    assert ran.code == 3
+    assert "did not keep what was written" in ran.stderr
 
 
 def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_with_fakecuda):

@@ -275,7 +275,7 @@ def test_limits_of_a_device(run_with_fakecuda):
 
 def test_a_matrix_of_a_device_carries_its_name(run_with_fakecuda):
     arguments = ["matrix", "--backing", "cuda", "--duration", "1s", "--capacity", "4MiB"]
-    ran = run_with_fakecuda([*arguments, "--json"])
+    ran = run_with_fakecuda([*arguments, "--granule", "2MiB,4MiB", "--json"])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     assert document["device"] == "vmtool stand-in GPU 0 (no hardware)"

@@ -134,7 +134,7 @@ class _Importer:
         answer = channel.recv(16)
         child.kill()
         child.wait(_TIMEOUT_S)
-        alive = self._read(address) == _ANSWER
+        alive = self._is_still(address, _ANSWER)
         return SharingTrial(
             seen=seen,
             written_back=answer == b"seen",
@@ -168,6 +168,14 @@ class _Importer:
 
     def _read(self, address: int) -> bytes:
         return _read(self._context, address)
+
+    def _is_still(self, address: int, expected: bytes) -> bool:
+        try:
+            return self._read(address) == expected
+        except CudaError:
+            if self._context.lost:
+                raise
+            return False  # it went with the exporter
 
     def _write(self, address: int) -> None:
         _write(self._context, address, _ANSWER)

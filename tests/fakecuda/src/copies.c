@@ -1,6 +1,7 @@
 /* Copies and fills, by pread and pwrite on the memfd: a bad host pointer is an error here, never a crash.
  *
  * Per S1 only DtoH synchronises; fills, HtoD and DtoD return with their work in flight on the stream. */
+#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,12 +26,18 @@ static struct part part_at(CUdeviceptr address, size_t nbytes) {
     return (struct part){mapping, physical->fd, physical->offset + skip, rest < nbytes ? rest : nbytes};
 }
 
+/* Whether the memory went with the process that exported it (OUTLIVES=0). */
+static bool is_gone(const struct physical *physical) {
+    return !g.settings.outlives && physical->foreign && kill(physical->owner, 0) != 0;
+}
+
 /* Every byte is mapped and the current device may reach it; anything else is BAD_COPY's code (E1). */
 static CUresult reachable(CUdeviceptr address, size_t nbytes, unsigned access) {
     int device = here();
     if (nbytes > (size_t)-1 - address) return (CUresult)g.settings.bad_copy;
     for (CUdeviceptr at = address; at < address + nbytes;) {
         const struct mapping *mapping = mapping_at(at);
+        if (mapping != NULL && is_gone(mapping->handle->physical)) return (CUresult)g.settings.bad_copy;
         if (mapping == NULL || (mapping->access[device] & access) != access) return (CUresult)g.settings.bad_copy;
         at = mapping->address + mapping->nbytes;
     }

@@ -241,6 +241,7 @@ static CUresult adopt(CUhandle *out, int fd, const struct ticket *ticket) {
                                   .fd = fcntl(fd, F_DUPFD_CLOEXEC, 3),
                                   .exportable = true,
                                   .foreign = true,
+                                  .owner = ticket->process,
                                   .nbytes = ticket->nbytes,
                                   .prop = ticket->prop};
     CUresult result = physical->fd >= 0 ? handle_new(physical, out) : OUT_OF_MEMORY;

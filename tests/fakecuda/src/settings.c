@@ -37,6 +37,7 @@ static const struct number numbers[] = {
     NUMBER("OTHERS_AFTER", others_after, 0, ULLONG_MAX, 0),
     NUMBER("PEERS", peers, 0, 1, 1),
     NUMBER("IMEX", imex, 0, 1, 0),
+    NUMBER("OUTLIVES", outlives, 0, 1, 1),
     NUMBER("CONTEXT_MEMORY", context_memory, 0, 1024 * TIB, 0),
     NUMBER("BAD_COPY", bad_copy, INVALID_VALUE, ILLEGAL_ADDRESS, INVALID_VALUE),
     NUMBER("VMM", vmm, 0, 1, 1),

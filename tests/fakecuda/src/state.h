@@ -3,6 +3,7 @@
 #define FAKECUDA_STATE_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "abi.h"
 
@@ -33,7 +34,7 @@ struct attribute {
 struct settings {
     unsigned long long devices, memory, granularity, granularity_rec, poison, driver_version, va_limit, max_mappings, pin_limit;
     unsigned long long busy_ms, unmap_waits, release_waits, bad_copy;
-    unsigned long long others, others_after, context_memory, peers, imex;
+    unsigned long long others, others_after, context_memory, peers, imex, outlives;
     unsigned long long granularity_of[MAX_DEVICES]; /* 0: as GRANULARITY */
     unsigned long long vmm, posix_fd, fabric, rdma, compression, multicast, host_numa, dma_buf, integrated, tcc;
     char report[PATH_BYTES];
@@ -58,6 +59,7 @@ struct physical {
     int device;
     int fd;                  /* the device's memfd, or one of its own where it may be exported */
     bool exportable, foreign; /* foreign: imported, and charged to the process that made it */
+    pid_t owner;              /* of a foreign one */
     uint64_t offset, nbytes; /* in fd; offsets are never used twice */
     CUprop prop;
     unsigned users; /* handles: the one created, and those imported */

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from vmtool.errors import RefusedError
+from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.memory.cuda.driver import CudaError
 from vmtool.probes.allocators import (
     AllocatorOptions,
     faster_from,
@@ -41,6 +45,46 @@ def test_the_slow_calls_of_a_driver_decide(fakecuda):
     result = measure_allocators(0, AllocatorOptions(256 << 10, 4 * MIB, rounds=1))
     assert result.faster_from_bytes["cold<malloc"] == 64 << 10
     assert all(each.copying_ns > each.in_place_ns for each in result.growth)
+
+
+def test_the_pool_of_the_device_keeps_everything_meanwhile_and_nothing_afterwards(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+    calls = fakecuda.report()["calls"]
+    assert calls["cuMemPoolSetAttribute"]["calls"] == 2  # the threshold set, and put back
+    assert calls["cuMemPoolTrimTo"]["calls"] == 1
+
+
+def test_growth_that_fails_leaves_nothing_allocated(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    for call in ("cuMemcpyDtoD", "cuMemAlloc", "cuMemFree"):
+        at = {"cuMemAlloc": 4, "cuMemFree": 3}.get(call, 1)
+        fakecuda.fail(f"{call}:{at}=304")
+        with pytest.raises(CudaError, match=call):
+            measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+        gc.collect()
+        if call != "cuMemFree":  # which leaves its own
+            fakecuda.assert_clean()
+    fakecuda.reset()
+
+
+@pytest.mark.parametrize(("call", "intact"), [("read", (False, True)), ("fill", (True, False))])
+def test_contents_that_are_not_what_was_written_beside_work_are_found(
+    fakecuda, monkeypatch, call, intact
+):
+    fakecuda.reset(granularity="64KiB", poison=0xA5)
+    real = DeviceCopies.read
+
+    def wrong_when_large(self, reservation, offset, into):
+        real(self, reservation, offset, into)
+        if len(into) > 64:
+            into[len(into) // 2] ^= 1
+
+    changed = {"read": wrong_when_large, "fill": lambda *_: None}
+    monkeypatch.setattr(DeviceCopies, call, changed[call])
+    result = measure(0, MIB, 20)
+    assert result.cycles > 0
+    assert (result.work_intact, result.range_intact) == intact
 
 
 def test_an_allocator_that_a_driver_lacks_does_not_hide_the_others(fakecuda):

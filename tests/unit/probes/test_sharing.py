@@ -65,6 +65,13 @@ def test_memory_is_shared_between_two_processes(python_with_fakecuda):
     done.assert_clean()  # the exporter was killed and wrote no report
 
 
+def test_memory_that_goes_with_its_exporter_is_no_failure_but_an_answer(python_with_fakecuda):
+    done = python_with_fakecuda(SHARE, outlives=0)
+    found = json.loads(done.stdout)
+    assert found["error"] is None, done.stderr
+    assert (found["seen"], found["written_back"], found["outlives_exporter"]) == (True, True, False)
+
+
 def test_what_fails_on_either_side_is_said(python_with_fakecuda):
     for call in ("cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemMap"):
         done = python_with_fakecuda(SHARE, fail=f"{call}:1=999")

@@ -1,5 +1,6 @@
 """The matrix: a cell's interval, which method of a row is clearly the fastest, which granule."""
 
+import gc
 import math
 from dataclasses import replace
 
@@ -8,13 +9,15 @@ from printed import printed
 from stored_runs import method, run
 
 from vmtool.compare.intervals import median_interval
+from vmtool.machine import read_facts
 from vmtool.report.matrix import answer, to_text
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import MethodReason, StressSettings
 from vmtool.stress import matrix
 from vmtool.stress.matrix import best_granule, choose_granules, fastest
+from vmtool.stress.plan import Room
 from vmtool.stress.worker.recorder import MAX_ROUNDS
-from vmtool.units import GIB
+from vmtool.units import GIB, MIB
 
 CELL = MatrixCell("tail", 4096, "fixed", 9, 100, None, None, None, None, (), None, 90, 110)
 
@@ -111,6 +114,22 @@ def some_cells():
 
 def test_the_report_of_a_matrix(golden):
     golden("matrix", lambda console: to_text(result(some_cells()), console))
+
+
+@pytest.mark.parametrize(("chosen", "chunk"), [(None, 6 * MIB), (2 * MIB, 2 * MIB)])
+def test_on_a_device_each_granule_is_one_handle(fakecuda, monkeypatch, chosen, chunk):
+    class StartedError(Exception):
+        pass
+
+    def start(settings, *_, **__):
+        raise StartedError(settings.chunk_bytes)
+
+    monkeypatch.setattr(matrix, "run_stress", start)
+    settings = StressSettings(backing="cuda:0", methods=("cold",), chunk_bytes=chosen)
+    with pytest.raises(StartedError) as started:
+        matrix.run_matrix(settings, Room(GIB), read_facts(), granules=(6 * MIB,), hang_ns=1)
+    assert started.value.args == (chunk,)
+    gc.collect()
 
 
 def test_on_a_device_the_best_chunk_is_compared_with_larger_ones():

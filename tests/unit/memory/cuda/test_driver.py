@@ -231,6 +231,15 @@ def test_what_is_remembered_of_an_error_keeps_nothing_alive(fakecuda, code):
     fakecuda.reset()
 
 
+def test_the_first_error_that_lost_a_device_is_the_one_that_is_reported(fakecuda):
+    cuda = driver.load()
+    cuda.error_of("cuMemCreate", (1,), "CUDA_ERROR_ECC_UNCORRECTABLE")
+    cuda.error_of("cuMemMap", (), "CUDA_ERROR_ILLEGAL_ADDRESS")  # a thread was inside that call
+    with pytest.raises(DeviceLostError, match=r"cuMemCreate\(1\) failed.*214"):
+        cuda.call("cuDeviceGetCount")
+    fakecuda.reset()
+
+
 def test_a_call_that_succeeds_in_between_clears_the_suspicion(fakecuda):
     cuda = driver.load()
     fakecuda.fail("cuDeviceGetCount:1=999,cuDeviceTotalMem:2=999")

@@ -44,6 +44,31 @@ def test_what_was_written_is_there(rig, touch, verify):
     assert contents.check(0, 3) > 0
 
 
+def test_a_touch_is_the_launches_and_nothing_else(rig, monkeypatch):
+    """Waiting, checks and the harness's own stamps are outside of the clock: a clock that they move."""
+    clock = [0]
+    make, copies, _ = rig
+    contents = make()
+    monkeypatch.setattr("vmtool.stress.worker.contents.perf_counter_ns", lambda: clock[0])
+    real = {name: getattr(copies, name) for name in ("fill", "write", "wait", "read")}
+    cost = {"fill": 1, "write": 100, "wait": 10_000, "read": 1_000_000}
+    waits = []
+
+    def slow(name):
+        def call(*arguments, wait=False):
+            clock[0] += cost[name] + cost["wait"] * wait
+            waits.extend([name] * (wait or name == "wait"))
+            return real[name](*arguments, **{"wait": wait} if name in {"fill", "write"} else {})
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(copies, name, slow(name))
+    pieces = 2 * GRANULE // CHUNK
+    assert contents.write_and_time(0, 2, 1) == pieces * cost["fill"]
+    assert waits == ["wait"]
+
+
 @pytest.mark.parametrize("offset", [0, 23, 24, CHUNK - 1, GRANULE - 1])
 def test_one_wrong_byte_is_found_where_it_is(rig, offset):
     make, copies, reservation = rig
