@@ -55,10 +55,12 @@ def test_a_touch_is_the_launches_and_nothing_else(rig, monkeypatch):
     waits = []
 
     def slow(name):
-        def call(*arguments, wait=False):
+        queued = name in {"fill", "write"}
+
+        def call(*arguments, wait=queued):
             clock[0] += cost[name] + cost["wait"] * wait
             waits.extend([name] * (wait or name == "wait"))
-            return real[name](*arguments, **{"wait": wait} if name in {"fill", "write"} else {})
+            return real[name](*arguments, **{"wait": wait} if queued else {})
 
         return call
 
