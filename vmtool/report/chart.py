@@ -289,7 +289,7 @@ class RatioRow:
     words: str
 
 
-#: The least that a chart of ratios reaches each way, and the most: an arrow points at what is beyond.
+#: The least that a chart of ratios reaches each way, and the most.
 _LEAST_RATIO: Final = 1.25
 _MOST_RATIO: Final = 16.0
 _RATIO_TICKS: Final = (
@@ -299,21 +299,25 @@ _RATIO_TICKS: Final = (
 _ROW: Final = 22
 
 
-def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float) -> Markup:
+def ratio_reach(ratios: Iterable[float | None]) -> float:
+    """Return the ratio at which the axis of a chart of *ratios* ends; 1 over it is its start."""
+    least = max([_LEAST_RATIO, *(max(ratio, 1 / ratio) for ratio in ratios if ratio)])
+    return min(least * 1.05, _MOST_RATIO)
+
+
+def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) -> Markup:
     """Return ratios as dots with intervals on one logarithmic axis that all rows share.
 
     Args:
         label: What is shown, for readers that do not see it.
         rows: From the top.
         limit: Half the width of the band of what counts as unchanged, such as 0.05.
+        end: Of the axis, see :func:`ratio_reach`; an arrow points at what is beyond.
     """
     names = max((len(row.name) for row in rows), default=0) * _CHARACTER + 8
-    width, top = 640.0, 6.0
+    width, top = float(WIDTH), 6.0
     bottom = top + _ROW * len(rows)
-    ends = [end for row in rows for end in (row.ratio, row.low, row.high) if end]
-    reach = math.log(
-        min(max([_LEAST_RATIO, *(max(end, 1 / end) for end in ends)]) * 1.05, _MOST_RATIO)
-    )
+    reach = math.log(end)
 
     def x(ratio: float) -> float:
         part = (max(min(_log(ratio) / reach, 1), -1) + 1) / 2
@@ -364,7 +368,7 @@ def _ratio_row(row: RatioRow, y: float, x: Callable[[float], float], reach: floa
                 parts.append(tag("polygon", class_="dot", points=points))
     parts.append(tag("circle", class_="dot", cx=x(row.ratio), cy=y, r=4))
     # Hovering anywhere in the row shows its words.
-    parts.append(tag("rect", class_="hover", x=0, y=y - _ROW / 2, width=640, height=_ROW))
+    parts.append(tag("rect", class_="hover", x=0, y=y - _ROW / 2, width=WIDTH, height=_ROW))
     return tag("g", *parts, class_=row.style)
 
 

@@ -175,7 +175,7 @@ def _leak(name: str, values: _Values) -> str:
 def leak_amount(counter: str, value: float) -> str:
     """Return *value* of *counter* with its unit, mappings with decimals."""
     if counter.endswith("mappings"):
-        return f"{value:.3g} mappings"
+        return f"{value:.3g} mapping{'' if value == 1 else 's'}"
     return f"{'-' if value <= -0.5 else ''}{format_size(round(abs(value)))}"
 
 

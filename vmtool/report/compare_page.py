@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.compare.runs import APART_NS
-from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
+from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart, ratio_reach
 from vmtool.report.compare import (
     change_text,
     check_detail,
@@ -41,7 +41,7 @@ from vmtool.stats import merged
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.compare.stored import RunSet
     from vmtool.results.compare import Change, CompareResult, Difference
@@ -113,24 +113,10 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         *("", "before", "after", "change", f"{percent(result.confidence)} interval"),
         *("runs vary by", "verdict"),
     )
-    bars = [
-        RatioRow(
-            name=f"{change.phase} {change.statistic}"
-            + (f", {method_text(change)}" if len(methods_of(result)) > 1 else ""),
-            ratio=change.ratio,
-            low=change.low,
-            high=change.high,
-            style=_STYLES.get(change.direction, "soft"),
-            words=f"{change.phase} {change.statistic}: {change_text(change.ratio)}"
-            f" ({interval_text(change) or 'no interval'}), {change.direction.value}",
-        )
-        for change in result.changes
-    ]
-    label = "Change of each figure, after by before; the band is what counts as unchanged"
-    yield figure(label, ratio_chart(label, bars, result.threshold))
     many = len(methods_of(result)) > 1
     if many:
         whole = [change for change in result.changes if change.phase == "cycle"]
+        yield _ratios("Change of the whole cycle", whole, result, method_text)
         rows = [(method_text(change), *_row(change)[1:]) for change in whole]
         yield table(("cycle median", *headings[1:]), rows)
     for name in methods_of(result):
@@ -138,15 +124,41 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         rates = (
             tag("p", rate_text(r), class_="soft") for r in result.rates if method_text(r) == name
         )
-        parts = (table(headings, map(_row, changes)), *rates)
+        chart = _ratios("Change of each figure", changes, result, _figure_name)
+        parts = (chart, table(headings, map(_row, changes)), *rates)
         yield details(name, *parts) if many else join(tag("h3", name), *parts)
     for line in footnotes(result):
         yield tag("p", line, class_="soft")
 
 
+def _ratios(
+    what: str, changes: Sequence[Change], result: CompareResult, name: Callable[[Change], str]
+) -> Markup:
+    """Return the chart of *changes*, on the scale of all changes of *result*."""
+    bars = [
+        RatioRow(
+            name=name(change),
+            ratio=change.ratio,
+            low=change.low,
+            high=change.high,
+            style=_STYLES.get(change.direction, "soft"),
+            words=f"{_figure_name(change)}: {change_text(change.ratio)}"
+            f" ({interval_text(change) or 'no interval'}), {change.direction.value}",
+        )
+        for change in changes
+    ]
+    end = ratio_reach(r for c in result.changes for r in (c.ratio, c.low, c.high))
+    label = f"{what}, after by before; the band is what counts as unchanged"
+    return figure(label, ratio_chart(label, bars, result.threshold, end)) if bars else Markup()
+
+
+def _figure_name(change: Change) -> str:
+    return f"{change.phase} {change.statistic}"
+
+
 def _row(change: Change) -> tuple[str, ...]:
     return (
-        f"{change.phase} {change.statistic}",
+        _figure_name(change),
         format_duration(change.before_ns),
         format_duration(change.after_ns),
         change_text(change.ratio),

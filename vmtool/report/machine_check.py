@@ -199,7 +199,10 @@ def to_html(result: MachineCheckResult, *, command: Sequence[str]) -> str:
         ),
         section(
             "This machine",
-            facts((f.rating.value, f"{f.message}. {f.remedy or ''}") for f in _shown(result)),
+            facts(
+                (f.rating.value, "; ".join(filter(None, (f.message, f.remedy))))
+                for f in _shown(result)
+            ),
         ),
         section("All checks", join(*(_memory_checks(each) for each in result.memory))),
         command=command,

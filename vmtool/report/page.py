@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
@@ -193,7 +194,12 @@ def figure(caption: str, chart: Markup, *, style: str | None = None) -> Markup:
     """Return a chart with its caption; nothing where there is nothing to draw."""
     if not chart:
         return Markup()
-    return tag("figure", tag("figcaption", caption), chart, class_=style)
+    return tag("figure", tag("figcaption", _breakable(caption)), chart, class_=style)
+
+
+def _breakable(text: str) -> Markup:
+    """Return *text* with places where a long name, such as ``a.b_c``, continues on the next line."""
+    return Markup(re.sub("(?<=[._])", "<wbr>", escape(text)))
 
 
 def check(good: bool | None, name: str, detail: str, hint: str | None = None) -> Markup:

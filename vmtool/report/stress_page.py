@@ -98,7 +98,7 @@ def to_html(result: StressResult, *, command: Sequence[str]) -> str:
         place=[
             *filter(None, [result.settings.label]),
             *page_place(conditions, result.machine),
-            label,
+            *([] if label == "host" else [label]),
         ],
         reading=_READING.split("\n\n"),
     )
@@ -307,14 +307,11 @@ def _beyond(counter: str, lanes: Sequence[Sequence[Checkpoint]]) -> Markup:
 
 
 def _slopes(result: StressResult) -> Markup:
-    def growth(value: float, counter: str) -> str:
-        return f"{round(value, 2) + 0.0:+,.2f}{'' if counter.endswith('mappings') else ' B'}"
-
     rows = [
         (
             f"{counter_title(s.counter)}, worker {s.worker}",
-            growth(s.per_cycle, s.counter),
-            f"{growth(s.low, s.counter)} to {growth(s.high, s.counter)}",
+            leak_amount(s.counter, s.per_cycle),
+            f"{leak_amount(s.counter, s.low)} to {leak_amount(s.counter, s.high)}",
             leak_amount(s.counter, s.grown),
             leak_amount(s.counter, s.floor),
             "leak" if s.leaks else "none",

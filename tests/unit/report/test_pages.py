@@ -15,10 +15,12 @@ from vmtool.cli.output import Output, claim
 from vmtool.compare.runs import compare
 from vmtool.errors import UsageError, VmtoolError, printable
 from vmtool.report.chart import (
+    WIDTH,
     RatioRow,
     Series,
     histogram_chart,
     ratio_chart,
+    ratio_reach,
     timeline_chart,
 )
 from vmtool.report.compare_page import to_html
@@ -155,9 +157,9 @@ def test_an_unknown_reading_breaks_the_line_and_one_point_draws_nothing():
 )
 def test_an_interval_of_any_size_stays_inside_the_chart(change):
     rows = [RatioRow("x", *change, "soft", "words"), RatioRow("y", 1.0, 0.99, 1.01, "soft", "w")]
-    chart = ratio_chart("x", rows, 0.05)
+    chart = ratio_chart("x", rows, 0.05, ratio_reach([*change, 0.99, 1.01]))
     for name in ("x1", "x2", "cx"):
-        assert all(0 <= value <= 640 for value in shape_values(chart, name))
+        assert all(0 <= value <= WIDTH for value in shape_values(chart, name))
     assert "<title>words</title>" in chart
 
 
