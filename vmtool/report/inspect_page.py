@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool import __version__
+from vmtool.documents import plain
 from vmtool.report.chart import Series, timeline_chart
 from vmtool.report.inspect import (
     TREND_HEADINGS,
@@ -16,6 +17,7 @@ from vmtool.report.inspect import (
     trend_rows,
 )
 from vmtool.report.inspect_findings import describe
+from vmtool.report.machine import machine_words
 from vmtool.report.page import (
     Markup,
     check,
@@ -24,7 +26,7 @@ from vmtool.report.page import (
     figure,
     grid,
     join,
-    page,
+    report,
     section,
     table,
     tag,
@@ -49,17 +51,26 @@ _CHARTS: Final = {
     "threads": "Threads",
     "group_bytes": "Control group",
 }
+_READING: Final = """\
+A reservation is a range of addresses. Its bar shows how much of it is committed, and how much of that is in RAM. The
+bars have no common scale: each is one whole reservation.
+
+A trend is the median of the slopes between all pairs of samples. A counter grows when the whole interval is above
+zero and the growth over the watch is more than a heap takes while it warms up.
+"""
 
 
 def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
     """Return the page of *result*, which *command* made."""
     process = result.process
     problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
-    return page(
-        f"vmtool inspect {process.name}",
-        tag("h1", f"vmtool inspect: {process.name} ({process.pid})"),
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    machine = "" if result.machine is None else machine_words(plain(result.machine))
+    return report(
+        result,
+        "inspect",
+        headline(result),
         tag("p", tag("code", " ".join(process.command)), class_="soft"),
-        tag("p", headline(result), class_=f"state {'bad' if problems else 'good'}"),
         section("Findings", _findings(result)),
         section("Conditions", _conditions(result)),
         section("Over time", grid(_charts(result))),
@@ -70,8 +81,11 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         section(
             "Not available", *(tag("p", text) for text in describe_unavailable(result.unavailable))
         ),
-        tag("p", tag("code", " ".join(command)), class_="soft"),
-        tag("p", f"made by vmtool {__version__}", class_="soft"),
+        command=command,
+        good=not problems,
+        title=[f"{process.name} ({process.pid})", made],
+        place=[made, *filter(None, [machine])],
+        reading=_READING.split("\n\n"),
     )
 
 
@@ -84,7 +98,7 @@ def _findings(result: InspectResult) -> Markup:
             FindingRating.WARNING: None,
             FindingRating.NOTE: True,
         }[finding.rating]
-        items.append(check(good, finding.name, f"{message}. {remedy}" if remedy else message))
+        items.append(check(good, finding.name, f"{message}; {remedy}" if remedy else message))
     return checks(items)
 
 

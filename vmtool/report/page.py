@@ -199,7 +199,7 @@ def figure(caption: str, chart: Markup, *, style: str | None = None) -> Markup:
 
 def _breakable(text: str) -> Markup:
     """Return *text* with places where a long name, such as ``a.b_c``, continues on the next line."""
-    return Markup(re.sub("(?<=[._])", "<wbr>", escape(text)))
+    return Markup(re.sub("(?<=[._])", "<wbr>", _escaped(text)))
 
 
 def check(good: bool | None, name: str, detail: str, hint: str | None = None) -> Markup:
