@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from vmtool.replay.stores import MOST_STEPS, PrefixStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.kv.packing.growth import BlockClass, BlockPool, Run
     from vmtool.replay.account import Account, Piece
@@ -18,73 +17,73 @@ if TYPE_CHECKING:
 
     Granules: TypeAlias = Callable[[int, int], int]
 
+#: For so many blocks there is room at first; it grows.
+_FIRST_BLOCKS: Final = 64
+
 
 class PoolUse:
     """How many blocks in use each granule of a pool holds a part of.
 
     Attributes:
-        pool: The pool, of which there are several alike.
+        count: How many pools there are, all alike.
+        block_bytes: Bytes of a block in one.
         base: Where the first of them begins in the reservation.
         size: Bytes from one to the next.
     """
 
     def __init__(self, pool: BlockPool, granule: int, granules: Granules) -> None:
-        self.pool = pool
+        self.count = pool.count
+        self.block_bytes = pool.block_bytes
         self.base = self.size = 0
-        self._block_bytes = pool.block_bytes
         self._granule = granule
         self._granules = granules
         self._uses: list[int] = []
-        self._places: list[int] = []  # the granule of each block, where none crosses an edge
+        # The granule of each block, where none crosses an edge.
+        self._places: list[int] | None = [] if pool.drops_straddling else None
 
-    def use(self, runs: Sequence[Run]) -> list[int]:
+    def granules(self, blocks: int) -> int:
+        """Return how many granules the first *blocks* take."""
+        if self._places is None:
+            return -(-blocks * self.block_bytes // self._granule)
+        return self._granules(self.block_bytes, blocks)
+
+    def use(self, runs: Iterable[Run]) -> list[int]:
         """Count the blocks in *runs* as in use; the granules that had none before."""
         uses = self._uses
         new = []
         for at, count in self._granules_of(runs):
-            while len(uses) <= at:
-                uses.append(0)
+            if at >= len(uses):
+                uses.extend([0] * (at + 1 - len(uses)))
             if not uses[at]:
                 new.append(at)
             uses[at] += count
         return new
 
-    def use_one(self, block: int) -> Sequence[int]:
-        """Count one block as in use, as :meth:`use` does; most steps take one, so this is hot."""
-        uses = self._uses
-        if self.pool.drops_straddling:
-            places = self._places
+    def use_one(self, block: int) -> int:
+        """Count one block as in use; how many granules had none before.
+
+        These are next to each other: only the first and the last can hold a part of another block.
+        """
+        places, uses = self._places, self._uses
+        if places is None:
+            start = block * self.block_bytes
+            at, last = start // self._granule, (start + self.block_bytes - 1) // self._granule
+        else:
             if block >= len(places):
-                self._place(block + 1)
-            at = places[block]
-        else:
-            start = block * self._block_bytes
-            at = start // self._granule
-            if (start + self._block_bytes - 1) // self._granule != at:
-                return self.use(((block, block + 1),))
-        if at >= len(uses):
-            uses.extend([0] * (at + 1 - len(uses)))
-        uses[at] += 1
-        return (at,) if uses[at] == 1 else ()
+                self._place(places, block + 1)
+            at = last = places[block]
+        if last >= len(uses):
+            uses.extend([0] * (last + 1 - len(uses)))
+        if at == last:
+            uses[at] += 1
+            return 1 if uses[at] == 1 else 0
+        new = 0
+        for each in range(at, last + 1):
+            new += not uses[each]
+            uses[each] += 1
+        return new
 
-    def use_within(self, block: int) -> bool:
-        """Count one block as in use if the one granule that it lies in has another block in use."""
-        if self.pool.drops_straddling:
-            if block >= len(self._places):
-                return False
-            at = self._places[block]
-        else:
-            start = block * self._block_bytes
-            at = start // self._granule
-            if (start + self._block_bytes - 1) // self._granule != at:
-                return False
-        uses = self._uses
-        if at >= len(uses) or not uses[at]:
-            return False
-        uses[at] += 1
-        return True
-
-    def unuse(self, runs: Sequence[Run]) -> list[int]:
+    def unuse(self, runs: Iterable[Run]) -> list[int]:
         """Count the blocks in *runs* as free; the granules that have none in use any more."""
         uses = self._uses
         gone = []
@@ -94,25 +93,27 @@ class PoolUse:
                 gone.append(at)
         return gone
 
-    def _granules_of(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Yield granules, and how many blocks of a run lie in each, wholly or in part."""
-        if self.pool.drops_straddling:
-            yield from self._granules_apart(runs)
-            return
-        size, granule = self.pool.block_bytes, self._granule
+    def _granules_of(self, runs: Iterable[Run]) -> list[tuple[int, int]]:
+        """Return granules, and how many blocks of a run lie in each, wholly or in part."""
+        places = self._places
+        if places is not None:
+            return self._granules_apart(places, runs)
+        size, granule = self.block_bytes, self._granule
+        found = []
         for first, end in runs:
             at, last = first * size // granule, (end * size - 1) // granule
             if at == last:
-                yield at, end - first
+                found.append((at, end - first))
                 continue
             for each in range(at, last + 1):
                 low = max(first, each * granule // size)
                 high = min(end, -(-(each + 1) * granule // size))
-                yield each, high - low
+                found.append((each, high - low))
+        return found
 
-    def _place(self, blocks: int) -> None:
+    def _place(self, places: list[int], blocks: int) -> None:
         """Find the granules of the first *blocks*, and of those that lie with the last."""
-        places, granules, nbytes = self._places, self._granules, self._block_bytes
+        granules, nbytes = self._granules, self.block_bytes
         most = self._granule // nbytes  # whole ones in a granule
         while len(places) < blocks:
             first, count = len(places), most
@@ -121,19 +122,20 @@ class PoolUse:
                 count -= 1
             places += [at] * count
 
-    def _granules_apart(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        places = self._places
+    def _granules_apart(self, places: list[int], runs: Iterable[Run]) -> list[tuple[int, int]]:
+        found = []
         for first, end in runs:
             if end > len(places):
-                self._place(end)
+                self._place(places, end)
             if end - first == 1:  # most, as sequences take turns
-                yield places[first], 1
+                found.append((places[first], 1))
                 continue
             at = first
             while at < end:
                 beyond = min(bisect_right(places, places[at], at), end)
-                yield places[at], beyond - at
+                found.append((places[at], beyond - at))
                 at = beyond
+        return found
 
 
 class ClassUse:
@@ -143,78 +145,77 @@ class ClassUse:
         kind: The class.
         block_bytes: Bytes of one block in every pool together.
         pools: Its pools.
-        free: Free blocks, a heap: the lowest first; neighbours are not joined.
-        end: Beyond it, no block was ever in use.
     """
 
     def __init__(self, kind: BlockClass, granule: int, granules: Granules) -> None:
         self.kind = kind
         self.block_bytes = kind.block_bytes
         self.pools = [PoolUse(pool, granule, granules) for pool in kind.pools]
-        self.free: list[Run] = []
-        self.end = 0
-        self._in_use = 0
+        # A byte for each block that was ever in use, and more: 1 while it is. To search bytes is so
+        # fast that a heap of free runs, which then were nearly all of one block, took three times
+        # as long.
+        self._used = bytearray(_FIRST_BLOCKS)
+        self._low = 0  # no block below it is free
 
-    def take_next(self) -> None:
+    def take_one(self) -> int:
         """Take the lowest free block."""
-        self._in_use += 1
-        free = self.free
-        if not free:
-            self.end += 1
-            return
-        first, end = free[0]
-        if end - first == 1:
-            heappop(free)
-        else:
-            heapreplace(free, (first + 1, end))
+        used = self._used
+        block = used.find(0, self._low)
+        if block < 0:
+            block = len(used)
+            used.extend(bytes(block))
+        used[block] = 1
+        self._low = block + 1
+        return block
 
     def take(self, count: int) -> list[Run]:
         """Take the lowest *count* blocks."""
-        free = self.free
-        self._in_use += count
+        used, end = self._used, self._low
         runs: list[Run] = []
-        while count and free:
-            first, end = free[0]
-            if end - first > count:
-                end = first + count
-                heapreplace(free, (end, free[0][1]))
+        while count:
+            first = used.find(0, end)
+            if first < 0:
+                first = len(used)
+                used.extend(bytes(max(first, count)))
+            if count == 1 or (first + 1 < len(used) and used[first + 1]):
+                end = first + 1
+                used[first] = 1
             else:
-                heappop(free)
+                end = used.find(1, first, first + count)
+                if end < 0:
+                    end = min(first + count, len(used))
+                used[first:end] = b"\1" * (end - first)
             runs.append((first, end))
             count -= end - first
-        if count:
-            runs.append((self.end, self.end + count))
-            self.end += count
+        self._low = end
         return runs
 
-    def give(self, runs: Sequence[Run]) -> None:
+    def give(self, runs: Iterable[Run]) -> None:
         """Give blocks back."""
-        for run in runs:
-            heappush(self.free, run)
-            self._in_use -= run[1] - run[0]
+        used, low = self._used, self._low
+        for first, end in runs:
+            if end - first == 1:
+                used[first] = 0
+            else:
+                used[first:end] = bytes(end - first)
+            low = min(low, first)
+        self._low = low
 
     @property
     def all_free(self) -> bool:
         """Whether no block is in use."""
-        return not self._in_use
-
-
-def joined(runs: Sequence[Run]) -> list[Run]:
-    """Return *runs*, in any order, with neighbours as one."""
-    found: list[Run] = []
-    for first, end in sorted(runs):
-        if found and found[-1][1] == first:
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((first, end))
-    return found
+        return 1 not in self._used
 
 
 def runs_of(granules: Sequence[int]) -> list[Run]:
-    """Return *granules*, in any order, as runs."""
-    if len(granules) == 1:
-        return [(granules[0], granules[0] + 1)]
-    return joined([(at, at + 1) for at in granules])
+    """Return *granules*, in any order, as runs, neighbours as one."""
+    found: list[Run] = []
+    for at in sorted(granules):
+        if found and found[-1][1] == at:
+            found[-1] = (found[-1][0], at + 1)
+        else:
+            found.append((at, at + 1))
+    return found
 
 
 class _BlockStep(NamedTuple):  # a tuple unpacks fast, and every step does
@@ -257,6 +258,7 @@ class PoolStore(PrefixStore):
         self._classes = [ClassUse(kind, granule, granules) for kind in classes]
         self._granule = granule
         self._steps: dict[tuple[int, int], _BlockStep] = {}
+        self._next: dict[int, _BlockStep] = {}  # by the length that was covered
         self._prefix_sizes: list[int] = []  # by number of blocks
         self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
@@ -265,14 +267,8 @@ class PoolStore(PrefixStore):
             most = account.budget // each.block_bytes + 1
             for pool in each.pools:
                 pool.base = at
-                nbytes = pool.pool.block_bytes
-                end = (
-                    granules(nbytes, most)
-                    if pool.pool.drops_straddling
-                    else -(-most * nbytes // granule)
-                )
-                pool.size = end * granule
-                at += pool.pool.count * pool.size
+                pool.size = pool.granules(most) * granule
+                at += pool.count * pool.size
         #: Address space of all pools.
         self.reserve_bytes = max(at, granule)
         account.reserve(0, self.reserve_bytes, "block pools")
@@ -297,8 +293,11 @@ class PoolStore(PrefixStore):
                 for each in self._classes
             ]
             taken = own
-            for node in new:
-                taken = [a + b for a, b in zip(taken, node.blocks, strict=True)]
+            if new:
+                taken = [list(runs) for runs in own]
+                for node in new:
+                    for runs, more in zip(taken, node.blocks, strict=True):
+                        runs.extend(more)
             if self._commit(list(zip(self._classes, taken, strict=True)), None):
                 break
             if not self._make_room():
@@ -333,44 +332,52 @@ class PoolStore(PrefixStore):
         seq.covered = covered
         return True
 
-    def grow_within(self, seq: RunningSequence, tokens: int) -> bool:
-        """Take the one block that *seq* lacks at *tokens*, if its granules are committed already.
+    def grow_by_one(self, seq: RunningSequence) -> bool:
+        """Take the one block of each class that *seq* lacks for a token more than it has room for.
 
-        So nearly all steps are. ``False``, and nothing done, where more is needed.
+        As :meth:`grow` does, but without real memory, evicting nothing, and fast. ``False``, and
+        nothing done, where that is not enough.
         """
-        lacks, nbytes, backed, covered = self._steps.get((seq.backed, tokens)) or self._step(
-            seq.backed, tokens
-        )
-        account = self._account
-        if len(lacks) != 1 or lacks[0][1] != 1:
-            return False
+        longest = seq.covered
+        assert longest is not None  # noqa: S101 - else it needs no step
+        lacks, nbytes, backed, covered = self._next.get(longest) or self._step_after(longest)
+        account, blocks = self._account, seq.blocks
         if account.owned - account.kept + nbytes > account.budget:
             return False
-        at = lacks[0][0]
-        each = self._classes[at]
-        free = each.free
-        block = free[0][0] if free else each.end
-        for pool in each.pools:
-            if not pool.use_within(block):
-                for used in each.pools:
-                    if used is pool:
-                        return False
-                    used.unuse(((block, block + 1),))
-        each.take_next()
-        seq.blocks[at].append((block, block + 1))
+        granules = calls = 0
+        for at, _ in lacks:
+            each = self._classes[at]
+            block = each.take_one()
+            blocks[at].append((block, block + 1))
+            for pool in each.pools:
+                new = pool.use_one(block)
+                if new:
+                    granules += new * pool.count
+                    calls += pool.count
+        if granules:
+            nbytes_more = granules * self._granule
+            if not account.fits(nbytes_more):
+                for at, _ in lacks:
+                    run = (blocks[at].pop(),)
+                    self._classes[at].give(run)
+                    for pool in self._classes[at].pools:
+                        pool.unuse(run)
+                return False
+            account.commit(0, nbytes_more, calls, (), None)
         account.owned += nbytes
         account.owned_moment += nbytes * account.now
         seq.own_bytes += nbytes
-        seq.backed = backed
-        seq.covered = covered
+        seq.backed, seq.covered = backed, covered
         return True
 
     def drop(self, seq: RunningSequence) -> None:
         """Give back the blocks of *seq*, and those that no other sequence shares."""
-        gone = seq.blocks
+        gone, nbytes = seq.blocks, seq.own_bytes
         for node in self._leave(seq):
-            gone = [own + more for own, more in zip(gone, node.blocks, strict=True)]
-        self._account.own(-self._bytes(gone))
+            nbytes += self._bytes(node.blocks)
+            for runs, more in zip(gone, node.blocks, strict=True):
+                runs.extend(more)
+        self._account.own(-nbytes)
         self._free(gone)
         seq.blocks, seq.own_bytes, seq.backed = [], 0, 0
 
@@ -438,22 +445,25 @@ class PoolStore(PrefixStore):
         self._steps[backed, tokens] = step
         return step
 
+    def _step_after(self, covered: int) -> _BlockStep:
+        """Work out, and remember, what the token after *covered* takes."""
+        if len(self._next) >= MOST_STEPS:
+            self._next.clear()
+        step = self._next[covered] = self._step(covered, covered + 1)
+        return step
+
     # ---- granules ---------------------------------------------------------------------------
 
     def _commit(self, taken: Sequence[tuple[ClassUse, list[Run]]], slack_ns: int | None) -> bool:
         """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
-        new: list[tuple[PoolUse, Sequence[int]]] = []
+        new: list[tuple[PoolUse, list[int]]] = []
         granules = 0
         for each, runs in taken:
-            if not runs:
-                continue
-            first, end = runs[0]
-            one = end - first == 1 and len(runs) == 1
             for pool in each.pools:
-                found = pool.use_one(first) if one else pool.use(runs)
+                found = pool.use(runs)
                 if found:
                     new.append((pool, found))
-                    granules += pool.pool.count * len(found)
+                    granules += pool.count * len(found)
         if not granules:
             return True
         account = self._account
@@ -466,7 +476,7 @@ class PoolStore(PrefixStore):
                     pool.unuse(runs)
             return False
         runs_found = [(pool, runs_of(found)) for pool, found in new]
-        calls = sum([pool.pool.count * len(runs) for pool, runs in runs_found])
+        calls = sum([pool.count * len(runs) for pool, runs in runs_found])
         account.commit(0, nbytes, calls, self._spans(runs_found), slack_ns)
         return True
 
@@ -474,13 +484,12 @@ class PoolStore(PrefixStore):
         """Give back blocks, and release the granules that have none in use any more."""
         found: list[tuple[PoolUse, list[Run]]] = []
         freed = calls = 0
-        for each, blocks in zip(self._classes, gone, strict=True):
-            runs = joined(blocks)
+        for each, runs in zip(self._classes, gone, strict=True):
             each.give(runs)
             for pool in each.pools:
                 empty = runs_of(pool.unuse(runs))
-                freed += pool.pool.count * sum([end - first for first, end in empty])
-                calls += pool.pool.count * len(empty)
+                freed += pool.count * sum([end - first for first, end in empty])
+                calls += pool.count * len(empty)
                 found.append((pool, empty))
         if freed:
             self._account.release(0, freed * self._granule, calls, self._spans(found))
@@ -488,7 +497,7 @@ class PoolStore(PrefixStore):
     def _spans(self, found: Sequence[tuple[PoolUse, Sequence[Run]]]) -> Iterator[Piece]:
         granule = self._granule
         for pool, runs in found:
-            for index in range(pool.pool.count):
+            for index in range(pool.count):
                 at = pool.base + index * pool.size
                 for first, end in runs:
                     yield at + first * granule, (end - first) * granule

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
 from vmtool.kv.packing.growth import UsedBytes
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from vmtool.replay.account import Account
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
+
+_ORDER: Final = attrgetter("order")
 
 
 class Simulation:
@@ -43,6 +46,7 @@ class Simulation:
         plan, store, account: As given.
         sampler: Sums up what runs.
         admitted: Sequences by order, so that the youngest is the last.
+        stalled: Sequences that wait for memory, by order, in the order in which they began to.
         heap: The next event of each that is not stalled: when, of which kind, its order.
         queue: Preempted sequences, and at most one that was not admitted yet.
         unread: The rest of the trace after *next_request*.
@@ -71,7 +75,7 @@ class Simulation:
         self.now = 0
         self.orders = 0
         self.heap: list[tuple[int, int, int, RunningSequence]] = []
-        self._stalled: dict[int, RunningSequence] = {}  # by order too
+        self.stalled: dict[int, RunningSequence] = {}
         self.queue: deque[RunningSequence] = deque()
         self.unread: Iterator[Request] = iter(())
         self.next_request: Request | None = None
@@ -96,13 +100,13 @@ class Simulation:
         self.next_request = next(self.unread, None)
         heap, shortcuts = self.heap, self._shortcuts  # always the same list
         while True:
-            if shortcuts is not None and not self._stalled:
+            if shortcuts is not None:
                 shortcuts.run(stop)
             arrival = self.next_request
             if stop():
                 self._abandon()
                 return False
-            if self._stalled and len(self._stalled) == len(self.admitted):
+            if self.stalled and len(self.stalled) == len(self.admitted):
                 self._break_deadlock()
             elif heap and (self.queue or arrival is None or heap[0][0] <= arrival.arrival_ns):
                 now, kind, order, seq = heap[0]
@@ -184,7 +188,7 @@ class Simulation:
         """Admit those that wait, first come first served, while there is room."""
         counts = self.recorder.counts
         queue, plan = self.queue, self.plan
-        while len(self.admitted) < plan.max_sequences and not self._stalled:
+        while len(self.admitted) < plan.max_sequences and not self.stalled:
             if not self._someone_waits():
                 return
             seq = queue[0]
@@ -244,17 +248,17 @@ class Simulation:
         self.account.verify()
         self.account.leave()
         del self.admitted[seq.order]
-        self._stalled.pop(seq.order, None)
+        self.stalled.pop(seq.order, None)
         seq.order = -1
         return complete
 
     def _use_room(self) -> None:
         """Let those go on that wait for memory, the oldest first, and then admit others."""
-        for seq in list(self._stalled.values()):
+        for seq in sorted(self.stalled.values(), key=_ORDER):
             if not self._grow(seq, seq.length + 1):
                 return
             self.sampler.settle(seq, self.now)
-            del self._stalled[seq.order]
+            del self.stalled[seq.order]
             seq.stalled = False
             seq.begin(self.now, 0, self._step_ns)
             seq.target = seq.length + 1
@@ -308,8 +312,7 @@ class Simulation:
             seq.stalled = True
             seq.begin(self.now, 0, self._step_ns)
             self.sampler.begin(seq)
-            self._stalled[seq.order] = seq
-            self._stalled = dict(sorted(self._stalled.items()))
+            self.stalled[seq.order] = seq
         elif mode is OnRefusal.REJECT:
             self._drop(seq)
             if self.admitted:
@@ -346,8 +349,8 @@ class Simulation:
 
     def _break_deadlock(self) -> None:
         """Preempt the youngest sequence, since all of them wait for memory that only they have."""
-        youngest = next(reversed(self._stalled.values()))
-        if len(self._stalled) == 1:
+        youngest = max(self.stalled.values(), key=_ORDER)
+        if len(self.stalled) == 1:
             self._drop(youngest)
             self.recorder.counts.too_large += 1
         else:
@@ -369,5 +372,5 @@ class Simulation:
         self.account.trim()
         self.account.verify()
         self.account.check_empty()
-        if not self.store.empty or self.admitted or self._stalled:
+        if not self.store.empty or self.admitted or self.stalled:
             raise CheckFailedError("sequences are left at the end")

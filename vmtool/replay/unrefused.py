@@ -60,6 +60,7 @@ class State(Protocol):
     recorder: Recorder
     sampler: Sampler
     admitted: dict[int, RunningSequence]
+    stalled: dict[int, RunningSequence]
     heap: list[tuple[int, int, int, RunningSequence]]
     queue: deque[RunningSequence]
     unread: Iterator[Request]
@@ -73,7 +74,7 @@ class State(Protocol):
 
 
 class PooledSteps:
-    """The shortcut of sequences that take blocks: their steps, while these commit nothing.
+    """The shortcut of sequences that take blocks: their steps.
 
     Args:
         simulation: Whose state it changes.
@@ -85,12 +86,12 @@ class PooledSteps:
         self._store = store
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Take steps until anything else happens; nobody may be stalled.
+        """Take steps until anything else happens.
 
         Args:
             stop: Asked now and then; once it is true, no more are taken.
         """
-        simulation, grow = self._simulation, self._store.grow_within
+        simulation, grow = self._simulation, self._store.grow_by_one
         heap, step_ns, account = simulation.heap, simulation.plan.step_ns, simulation.account
         request = simulation.next_request
         arrival_ns = _NEVER if request is None or simulation.queue else request.arrival_ns
@@ -110,9 +111,12 @@ class PooledSteps:
                     account.advance(at)
                     waited = True
                 simulation.now = at
-            if not grow(seq, seq.target):
+            committed = account.committed
+            if not grow(seq):
                 break
             steps += 1
+            if account.committed != committed:
+                waited = False
             covered = seq.covered
             if covered is not None and covered < seq.total:
                 seq.target = covered + 1
@@ -154,17 +158,35 @@ class RangedEvents:
     def run(self, stop: Callable[[], bool]) -> None:
         """Take events until one needs a decision, or too much of the state.
 
-        Nobody may be stalled. While the queue has a request, only steps are taken, as what ends
-        makes room for it.
+        While the queue has a request, or a sequence is stalled, only steps are taken, as what ends
+        makes room for those.
 
         Args:
             stop: Asked now and then; once it is true, no more are taken.
         """
-        while True:
+        while not self._needs_decision():
             due_ns = self._run(stop)
             if due_ns is None:
                 return
             self._simulation.advance(due_ns)
+
+    def _needs_decision(self) -> bool:
+        """Return whether the next event is none for :meth:`_run`, whose set-up takes longer to say so.
+
+        Where sequences wait for memory, that is true of most.
+        """
+        simulation = self._simulation
+        if not simulation.heap or not (simulation.stalled or simulation.queue):
+            return False
+        _, kind, order, seq = simulation.heap[0]
+        if seq.order != order:
+            return False
+        if kind == END:
+            return True
+        longest = seq.covered
+        assert longest is not None  # noqa: S101 - else there is no step
+        nbytes = (self._next.get(longest) or self._grown(longest)).nbytes
+        return simulation.account.committed + nbytes > simulation.account.budget
 
     def _run(self, stop: Callable[[], bool]) -> int | None:
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
@@ -176,9 +198,10 @@ class RangedEvents:
         max_tokens, most_sequences, step_ns = plan.max_tokens, plan.max_sequences, plan.step_ns
         per_token, tokens_in = plan.prefill_ns
         budget, due_ns, share = account.budget, recorder.due_ns, plan.share
-        queued = bool(simulation.queue)
+        stalled = bool(simulation.stalled)
+        waiting = stalled or bool(simulation.queue)
         request = simulation.next_request
-        arrival_ns = _NEVER if request is None or queued else request.arrival_ns
+        arrival_ns = _NEVER if request is None or simulation.queue else request.arrival_ns
         now, orders = simulation.now, simulation.orders
         committed, running = account.committed, account.sequences
         committed_moment = running_moment = 0
@@ -204,7 +227,7 @@ class RangedEvents:
                 if seq.order != order:
                     heappop(heap)  # it was preempted meanwhile
                     continue
-            elif arrival_ns != _NEVER:
+            elif arrival_ns != _NEVER and not stalled:
                 at, kind = max(arrival_ns, now), -1
             else:
                 break
@@ -241,7 +264,7 @@ class RangedEvents:
                     entry = (seq.origin_ns + seq.total * step_ns, END, order, seq)
                 heapreplace(heap, entry)
             elif kind == END:
-                if queued or seq.path or seq.answered:
+                if waiting or seq.path or seq.answered:
                     break
                 now = at
                 heappop(heap)
