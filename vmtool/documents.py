@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -35,6 +36,9 @@ _UNPRINTABLE_ESCAPE: Final = re.compile(
 _AT: Final = re.compile(r"(.*) - at `\$\.?(.*?)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _TYPE: Final = re.compile(r"`(.*?)`")
+#: The same as bytes, for ASCII without escapes.
+_CONTROL: Final = bytes([*range(9), *range(0x0B, 0x20), 0x7F])
+_DECODER: Final = msgspec.json.Decoder()
 #: What JSON calls Python's types.
 _JSON_TYPES: Final = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 
@@ -138,6 +142,33 @@ def parse(path: str, content: bytes | str) -> dict[str, Any]:
     if depth > _MAX_DEPTH:
         raise InputError(path, "is nested too deeply")
     return value
+
+
+def parse_quickly(path: str, content: bytes) -> dict[str, Any]:
+    """Return what :func:`parse` returns, in a third of the time for what vmtool writes.
+
+    That is ASCII without a key given twice: as many keys are left when it is read as it has. Whatever
+    else there is, and what is wrong, :func:`parse` says. Depth is bounded by Python's stack, and
+    the digits of an integer by the document.
+
+    Args:
+        path: What to call it in a message.
+        content: JSON in UTF-8.
+
+    Raises:
+        InputError: As by :func:`parse`.
+    """
+    if content.isascii() and b"\\u" not in content:
+        with suppress(msgspec.DecodeError, RecursionError, OverflowError):
+            value = _DECODER.decode(content)
+            keys = msgspec.json.format(content, indent=-1).count(b'":')
+            if (
+                isinstance(value, dict)
+                and len(content.translate(None, _CONTROL)) == len(content)
+                and msgspec.json.encode(value).count(b'":') == keys
+            ):
+                return value
+    return parse(path, content)
 
 
 def schema(kind: type, *, name: str, version: int, title: str) -> dict[str, Any]:

@@ -7,14 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
+from fleet_results import check, stress
 from stored_runs import described
 
-from vmtool import __version__
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
@@ -42,21 +44,8 @@ def result_of(**more):
 def stored(folder, **more):
     """Write results that say what :func:`readings` says."""
     for reading in readings(**more):
-        phases = [
-            [{"phase": "commit", "summary": {"median_ns": run[COMMIT]}}] for run in reading.runs
-        ]
-        thp = reading.facts["huge_pages.thp_mode"]
-        document = {
-            "schema": "vmtool.stress",
-            "version": 2,
-            "vmtool": "0",
-            "command": [],
-            "machine": {
-                "system": {"cpu_model": "EPYC", "cpus": 64},
-                "huge_pages": {"thp_mode": thp},
-            },
-            "runs": [{"methods": [{"method": "fixed", "phases": each}]} for each in phases],
-        }
+        medians = [round(run[COMMIT]) for run in reading.runs]
+        document = stress(*medians, thp=reading.facts["huge_pages.thp_mode"])
         (folder / f"{reading.host}.json").write_text(json.dumps(document))
 
 
@@ -74,8 +63,10 @@ def test_a_machine_that_differs_is_named_with_the_reason_and_exits_3(vmtool, tmp
     assert "only fact that it does not share: huge_pages.thp_mode never (others: madvise)" in text
     assert "node07" in (tmp_path / "f.html").read_text()
     rows = (tmp_path / "f.csv").read_text().splitlines()
-    assert len(rows) == 21
-    assert sum(row.endswith(",1") for row in rows) == 1
+    assert len(rows) == 1 + 20 * 7
+    assert {tuple(row.split(",")[1:3]) for row in rows if row.endswith(",1")} == {
+        ("node07", f"stress.host.64KiB.fixed.commit.{name}_ns") for name in ("median", "p99")
+    }
     described(vmtool("fleet", str(tmp_path / "node*.json"), "--json").document)
     assert vmtool("fleet", str(tmp_path / "node0[0-6].json")).code == 0
     assert "**1 of 20 machines" in vmtool("fleet", str(tmp_path), "--markdown").stdout
@@ -110,6 +101,9 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
         (("--dask", "local:2", "--", "stress", "--help"), "asks for help"),
         (("--dask", "local:2", "--", "stress", "-o", "x.json"), "give -o before"),
         (("--timeout", "1s", "x.json"), "needs --dask"),
+        (("--resources", "a=1", "x.json"), "needs --dask"),
+        (("--dask", "local:1", "--resources", "a", "--", "doctor"), "it must be NAME=N"),
+        (("--dask", "local:1", "--resources", "a=0", "--", "doctor"), "it must be NAME=N"),
         (("--dask", "local:1", "--", "schema"), "cannot be schema"),
         (("",), "FILE has an empty value"),
         (("/nowhere/*.json",), "no results there"),
@@ -131,7 +125,7 @@ def test_input_without_a_result_is_2_and_each_source_is_named(vmtool, tmp_path):
         assert (ran.code, ran.stdout) == (2, "")
         first, second = ran.stderr.splitlines()
         assert first.endswith("a.json: is not a result of vmtool")
-        assert "b.json: is not JSON" in second
+        assert "b.json: line 1, column 1: is not JSON" in second
 
 
 def test_a_fact_that_no_result_has_is_wrong_usage(vmtool, tmp_path):
@@ -139,6 +133,35 @@ def test_a_fact_that_no_result_has_is_wrong_usage(vmtool, tmp_path):
     ran = vmtool("fleet", str(tmp_path), "--by", "system.cpu")
     assert (ran.code, ran.stdout) == (2, "")
     assert "system.cpus" in ran.stderr
+
+
+def test_results_that_do_not_name_their_machine_may_be_of_the_same_one(vmtool, tmp_path):
+    documents = {
+        "stress": stress(100, 101),
+        "check": check(100, 101),
+        "other": stress(9, thp="never"),
+    }
+    documents["named"] = stress(100, 101, host="node1")
+    for name, document in documents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    ran = vmtool("fleet", str(tmp_path))
+    assert "4 machines (A, 2 CPUs, 8 GiB), or fewer: 2 are known by their files only" in ran.stdout
+    (group,) = vmtool("fleet", str(tmp_path), "--json").document["groups"]
+    assert group["unnamed"] == ["check", "stress"]
+
+
+def test_a_machine_is_explained_by_those_that_were_measured_in_the_same_way(vmtool, tmp_path):
+    # node07's own check, under the name of its file, would say that others share its fact.
+    stored(tmp_path)
+    for number in range(20):
+        document = check(100, 101)
+        document["machine"]["huge_pages"]["thp_mode"] = "never" if number == 7 else "madvise"
+        (tmp_path / f"check{number}.json").write_text(json.dumps(document))
+    ran = vmtool("fleet", str(tmp_path), "--json")
+    reasons = [each["reasons"] for each in ran.document["groups"][0]["outliers"]]
+    assert {(each[0]["fact"], each[0]["separation"]) for each in reasons} == {
+        ("huge_pages.thp_mode", 1.0)
+    }
 
 
 # ---- Dask -------------------------------------------------------------------------------------
@@ -184,13 +207,14 @@ class Cluster:
         self.stack.callback(process.kill)
         return process
 
-    def worker(self, number, environment=None):
+    def worker(self, number, environment=None, *options):
         host = f"127.0.0.{number}"
         folder = self.folder / f"worker{number}"
         folder.mkdir(exist_ok=True)
         self.workers[host] = self.start(
-            *("dask_worker", self.address, "--host", host, "--no-nanny", "--nthreads", "1"),
+            *("dask_worker", self.address, "--host", host, "--nthreads", "1"),
             *("--death-timeout", "60", "--local-directory", str(folder), *self.options),
+            *(options or ("--no-nanny",)),
             environment=environment,
         )
 
@@ -201,18 +225,18 @@ class Cluster:
             client.wait_for_workers(count, timeout=90)
 
     @contextmanager
-    def more(self, environments):
+    def more(self, environments, *options):
         """Add workers of these hosts for the block."""
         before = len(self.workers)
         for number, environment in environments.items():
-            self.worker(number, environment)
+            self.worker(number, environment, *options)
         self.wait(before + len(environments))
         try:
             yield
         finally:
             for number in environments:
                 process = self.workers.pop(f"127.0.0.{number}")
-                process.kill()
+                process.terminate()  # so that a nanny ends its worker
                 process.wait()
             self.forget(before)
 
@@ -278,17 +302,14 @@ def test_a_command_runs_once_on_every_host(vmtool, cluster):
 
 @ON_LOOPBACK
 def test_check_is_gathered_with_the_runs_of_its_stress(vmtool, cluster):
-    phases = [{"phase": "commit", "summary": {"median_ns": 1}, "histogram": [0] * 500_000}]
-    runs = [{"index": at, "methods": [{"method": "fixed", "phases": phases}]} for at in (0, 1)]
-    failed = [{"name": "contents", "outcome": "failed"}]
-    memory = [{"stress": {"settings": {"backing": "host"}, "runs": runs}, "checks": failed}]
-    check = {"schema": "vmtool.check", "vmtool": __version__, "machine": {}, "memory": memory}
-    cluster.check.write_text(json.dumps(check))
+    document = check(100, 101, failed=["contents"]) | {"more": [0] * 500_000}
+    cluster.check.write_text(json.dumps(document))
     ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "check")
     assert ran.code == 3
     (group,) = ran.document["groups"]
-    (spread,) = group["spreads"]
-    assert (spread["measure"], spread["values"]) == ("check.host.fixed.commit.median_ns", [1.0] * 4)
+    spreads = {spread["measure"]: spread["values"] for spread in group["spreads"]}
+    (mean,) = set(spreads["check.host.64KiB.fixed.commit.median_ns"])
+    assert 100 < mean < 101
     problems = ran.document["problems"]
     assert [each["source"] for each in problems] == group["hosts"]
     assert {each["problem"] for each in problems} == {"failed: contents"}
@@ -345,7 +366,6 @@ def test_a_worker_that_is_killed_is_a_row_and_the_rest_goes_on(vmtool, cluster, 
     ready = tmp_path / "started"
     wait = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(20)"
     with cluster.more({6: shim(tmp_path / "slow", wait)}):
-        import threading
 
         def kill():
             while not ready.exists():
@@ -359,6 +379,45 @@ def test_a_worker_that_is_killed_is_a_row_and_the_rest_goes_on(vmtool, cluster, 
     (problem,) = ran.document["problems"]
     assert (problem["source"], problem["kind"]) == ("127.0.0.6", "lost")
     assert ran.document["machines"] == 4
+
+
+@ON_LOOPBACK
+def test_a_host_whose_worker_is_started_again_is_tried_again(vmtool, cluster, tmp_path):
+    """The killed worker cannot end vmtool, which must not stay."""
+    first = tmp_path / "first"
+    body = f"""
+import os, pathlib, time
+import sys
+first = pathlib.Path({str(first)!r})
+if not first.exists():
+    first.with_suffix(".part").write_text(f"{{os.getpid()}} {{os.getppid()}}")
+    first.with_suffix(".part").rename(first)
+    time.sleep(60)
+"""
+    environments = {6: shim(tmp_path / "again", real("again", body))}
+    killed = []
+
+    def kill():
+        while not first.exists():
+            time.sleep(0.05)
+        own, supervisor = map(int, first.read_text().split())
+        worker = int(Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(worker, signal.SIGKILL)
+        killed.append(own)
+
+    # The others do not have the resource, and are not asked to.
+    with cluster.more(environments, "--nanny", "--resources", "vmtool=1"):
+        killer = threading.Thread(target=kill)
+        killer.start()
+        command = ("--resources", "vmtool=1", "--json", "--", "granularity")
+        ran = vmtool("fleet", "--dask", cluster.address, *command)
+        killer.join()
+    assert ran.document["groups"][0]["hosts"] == ["127.0.0.6"]
+    assert {(p["source"][-1], p["problem"]) for p in ran.document["problems"]} == {
+        (number, "no worker of it has the resources vmtool=1") for number in "2345"
+    }
+    with pytest.raises(ProcessLookupError):
+        os.kill(killed[0], 0)
 
 
 @ON_LOOPBACK

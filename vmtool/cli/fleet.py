@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from vmtool.results.fleet import FleetBaseline, FleetResult
 
 
-#: Commands whose documents have facts about the machine.
-_COMMANDS: Final = (
-    *("stress", "check", "granularity", "doctor", "limits"),
-    *("grow", "inspect", "matrix", "guards", "reserve"),
-)
 #: Problems that are written to stderr where there is no result.
 _SHOWN: Final = 20
 
@@ -39,6 +34,7 @@ class FleetOptions:
     dask: str | None
     timeout: int | None
     retries: int
+    resources: str | None
     by: tuple[str, ...]
     threshold: float
     baseline: str | None
@@ -61,7 +57,12 @@ class FleetOptions:
 )  # fmt: skip
 @click.option(
     "--retries", type=click.IntRange(0), default=1, show_default=True, metavar="N",
-    help="If a worker dies, try up to N other workers of its host (--dask).",
+    help="If a worker dies, try up to N times again on its host (--dask).",
+)  # fmt: skip
+@click.option(
+    "--resources", metavar="NAME=N[,...]",
+    help="Run COMMAND where this much of a resource of Dask's workers is free, as by"
+    " `dask worker --resources vmtool=1` (--dask).",
 )  # fmt: skip
 @click.option(
     "--by", multiple=True, metavar="FACT",
@@ -134,18 +135,32 @@ def _check(options: FleetOptions) -> None:
         raise UsageError("give files, or --dask and a command, not both")
     if options.dask is None and not options.files:
         raise UsageError("no results", hint="give files, or --dask ADDRESS -- COMMAND")
-    if options.dask is None and options.timeout is not None:
-        raise UsageError("--timeout needs --dask")
+    for name, value in (("timeout", options.timeout), ("resources", options.resources)):
+        if options.dask is None and value is not None:
+            raise UsageError(f"--{name} needs --dask")
     if options.arguments:
         _check_command(options.arguments)
 
 
+def _resources(text: str | None) -> dict[str, float]:
+    """Return the amounts in a text such as ``GPU=1,vmtool=1``."""
+    found: dict[str, float] = {}
+    for part in text.split(",") if text is not None else ():
+        name, _, amount = part.partition("=")
+        if not name or not amount.isdecimal() or not int(amount):
+            raise UsageError(f"--resources {part}: it must be NAME=N", hint="such as vmtool=1")
+        found[name] = float(amount)
+    return found
+
+
 def _check_command(arguments: tuple[str, ...]) -> None:
     """Parse the command that hosts will run, so that they are not asked for what is wrong usage."""
+    from vmtool.fleet.measures import KINDS
+
     name, *rest = arguments
-    if name not in _COMMANDS:
+    if name not in KINDS:
         raise UsageError(
-            f"the command after -- cannot be {name}", hint=f"use one of {', '.join(_COMMANDS)}"
+            f"the command after -- cannot be {name}", hint=f"use one of {', '.join(KINDS)}"
         )
     own = rest[: rest.index("--")] if "--" in rest else rest
     if not {"-h", "--help"}.isdisjoint(own):
@@ -170,6 +185,7 @@ def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.fleet.judge import Fleet, baseline_of, judge
 
     _check(options)
+    resources = _resources(options.resources)
     files = list_files(options.files)
     keep_inputs(options.baseline, *files)
     baseline = None if options.baseline is None else read_baseline(options.baseline)
@@ -181,7 +197,7 @@ def _run(options: FleetOptions, output: Output) -> int:
             return interruption.requested
 
         with suppress(KeyboardInterrupt):
-            _gather(options, files, fleet, interruption, stop)
+            _gather(options, files, resources, fleet, interruption, stop)
         complete = not interruption.requested
     if complete and not fleet.results and options.dask is None:
         return _no_results(fleet)
@@ -227,6 +243,7 @@ def _check_facts(options: FleetOptions, fleet: Fleet) -> None:
 def _gather(
     options: FleetOptions,
     files: list[str],
+    resources: dict[str, float],
     fleet: Fleet,
     interruption: Interruption,
     stop: Callable[[], bool],
@@ -237,7 +254,11 @@ def _gather(
         timeout = None if options.timeout is None else options.timeout / 1e9
         with connected(options.dask) as cluster:
             for found in cluster.gather(
-                options.arguments, timeout_s=timeout, retries=options.retries, stop=stop
+                options.arguments,
+                timeout_s=timeout,
+                retries=options.retries,
+                resources=resources,
+                stop=stop,
             ):
                 fleet.add(found)
         return

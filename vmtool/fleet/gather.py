@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import gc
 import glob
+import re
 from collections import Counter
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-import msgspec
-
+from vmtool.documents import MAX_BYTES, parse_quickly
 from vmtool.errors import InputError, UsageError
-from vmtool.fleet.measures import MachineReading, read_document
+from vmtool.fleet.measures import MachineReading, WrongVersionError, checked, read_document
 from vmtool.inputs import open_text
 from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: The most bytes of one document.
-_LARGEST: Final = 64 << 20
 _ENDINGS: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz")
-#: Where a document in a line of its own is looked for: the first lines may be cut off or empty.
-_FIRST_LINES: Final = 8
-_DECODER: Final = msgspec.json.Decoder()
+_CHUNK: Final = 1 << 20
+#: Where one document ends and another begins: within one, a comma or an end follows an object, and
+#: none begins at the beginning of a line, as long as it is indented or in one line.
+_BETWEEN: Final = re.compile(rb"\}\s*(?=[^\s,\]}])|\n(?=\{)")
 
 
 def list_files(names: Iterable[str]) -> list[str]:
@@ -59,17 +59,10 @@ def read_files(paths: Iterable[str]) -> Iterator[MachineReading | Problem]:
         name = _without_ending(Path(path).name)
         if same[name] > 1:
             name = _without_ending(Path(path).as_posix())
-        # Documents are trees of many lists, which the collector would visit again and again.
-        collecting = gc.isenabled()
-        gc.disable()
         try:
-            found = list(_read_file(path, name))
+            yield from _read_file(path, name)
         except InputError as error:
-            found = [Problem(path, "unreadable", str(error).removeprefix(f"{path}: "))]
-        finally:
-            if collecting:
-                gc.enable()
-        yield from found
+            yield Problem(path, "unreadable", _without_path(error))
 
 
 def _without_ending(name: str) -> str:
@@ -78,47 +71,97 @@ def _without_ending(name: str) -> str:
     return name
 
 
+def _without_path(error: InputError) -> str:
+    name = "standard input" if error.path == "-" else error.path
+    return str(error).removeprefix(f"{name}: ")
+
+
 def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
-    with open_text(path) as file:
-        try:
-            content = file.read(_LARGEST + 1)
-        except OSError as error:
-            yield Problem(path, "unreadable", f"cannot be read: {error.strerror or error}")
-            return
-    if len(content) > _LARGEST:
-        yield Problem(path, "unreadable", "is larger than 64 MiB")
-        return
     try:
-        document = _DECODER.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
-        problem = f"is not JSON: {error}"
-    else:
-        yield _read(document, name, path)
-        return
-    lines = content.split(b"\n")
-    if not any(map(_is_object, lines[:_FIRST_LINES])):  # no line of its own is a document
-        yield Problem(path, "unreadable", problem)
-        return
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            source = f"{path}:{number}"
-            try:
-                yield _read(_DECODER.decode(line), f"{name}:{number}", source)
-            except (msgspec.DecodeError, RecursionError) as error:
-                yield Problem(source, "unreadable", f"is not JSON: {error}")
+        with open_text(path) as file:
+            content = file.read(MAX_BYTES + 1)
+            whole = _read(content, name, path)
+            if isinstance(whole, MachineReading):
+                yield whole
+                return
+            documents = _documents(file, content)
+            del content
+            first, second = next(documents, None), next(documents, None)
+            if first is None or second is None:
+                yield whole
+                return
+            for line, document in chain((first, second), documents):
+                yield _read(document, f"{name}:{line}", f"{path}:{line}")
+    except OSError as error:
+        yield Problem(path, "unreadable", f"cannot be read: {error.strerror or error}")
 
 
-def _is_object(line: bytes) -> bool:
+def _documents(file: BinaryIO, rest: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each document of *file*, of which *rest* was read, and the line where it begins.
+
+    Documents are lines, or indented, or follow each other without anything between them. At most
+    three times :data:`MAX_BYTES` are in memory; of a larger document its first part is yielded.
+    """
+    line = 1
+    whole = True  # whether *rest* begins with the beginning of a document
+    while True:
+        start = 0
+        for end in _ends(rest):
+            if whole:
+                yield from _without_blank(line, rest[start:end])
+            line += rest.count(b"\n", start, end)
+            start, whole = end, True
+        rest = rest[start:]
+        if len(rest) > MAX_BYTES:
+            if whole:
+                yield line, rest
+            line += rest.count(b"\n")
+            rest, whole = b"", False
+        more = file.read(max(_CHUNK, len(rest)))
+        if not more:
+            break
+        rest += more
+    if whole:
+        yield from _without_blank(line, rest)
+
+
+def _without_blank(line: int, text: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield *text*, which begins in *line*, from its first character; nothing if it is blank."""
+    document = text.lstrip()
+    if document:
+        yield line + text.count(b"\n", 0, len(text) - len(document)), document
+
+
+def _ends(content: bytes) -> Iterator[int]:
+    """Yield where documents end in *content*; the last one may go on."""
+    quoted, start = False, 0
+    for match in _BETWEEN.finditer(content):
+        end = match.end()
+        if b"\n" not in match[0]:
+            # Without a line break, which no string holds, this may be within a string.
+            piece = content[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
+            quoted ^= bool(piece.count(b'"') % 2)
+            start = end
+            if quoted:
+                continue
+        yield end
+        quoted, start = False, end
+
+
+def _read(content: bytes, host: str, source: str) -> MachineReading | Problem:
+    if len(content) > MAX_BYTES:
+        return Problem(source, "unreadable", f"is larger than {MAX_BYTES >> 20} MiB")
+    # Documents are trees of many lists, which the collector would visit again and again.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        return isinstance(_DECODER.decode(line), dict)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-
-
-def _read(document: Any, host: str, source: str) -> MachineReading | Problem:
-    if not isinstance(document, dict):
-        return Problem(source, "other", "is not a JSON object")
-    try:
-        return read_document(document, host, source)
+        return read_document(checked(parse_quickly(source, content)), host, source)
+    except InputError as error:
+        return Problem(source, "unreadable", _without_path(error))
+    except WrongVersionError as error:
+        return Problem(source, "version", str(error))
     except ValueError as error:
         return Problem(source, "other", str(error))
+    finally:
+        if collecting:
+            gc.enable()

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from vmtool import __version__
-from vmtool.errors import UnavailableError, UsageError
-from vmtool.fleet.measures import read_document
+from vmtool.documents import parse_quickly
+from vmtool.errors import InputError, UnavailableError, UsageError
+from vmtool.fleet.measures import checked, read_document
 from vmtool.results.fleet import Problem
 from vmtool.tasks import TaskResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vmtool.fleet.measures import MachineReading
 
@@ -27,6 +26,8 @@ _CONNECT_S: Final = 10
 _POLL_S: Final = 0.2
 #: How long a worker may be gone before its task counts as lost; it may only reconnect.
 _GONE_S: Final = 5.0
+#: How long a nanny may take to start a worker in place of one that died.
+_RESTART_S: Final = 30.0
 #: What Dask may add to the time of a task before it counts as lost.
 _GRACE_S: Final = 15.0
 #: Files and sockets that Dask and vmtool open, and for each worker here, rounded up.
@@ -34,14 +35,33 @@ _DESCRIPTORS: Final = 64
 _DESCRIPTORS_EACH: Final = 8
 
 
-def _task() -> Callable[[list[str], float | None], dict[str, Any]]:
+#: What starts vmtool on a host: it ends vmtool when its stdin ends, and so also when the worker is
+#: killed, as no worker can then end what it started.
+_SUPERVISOR: Final = """
+import os, signal, subprocess, sys, threading
+process = subprocess.Popen([sys.executable, "-m", "vmtool", *sys.argv[1:]], stdin=subprocess.DEVNULL)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which vmtool gets as well
+def watch():
+    os.read(0, 1)
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+threading.Thread(target=watch, daemon=True).start()
+code = process.wait()
+os._exit(code if code >= 0 else 128 - code)
+"""
+
+
+def _task() -> Callable[[str, list[str], float | None], dict[str, Any]]:
     """Return what a worker runs.
 
     It is made here so that it goes there by value: a worker's process need not import vmtool, its
     interpreter must only find it.
     """
 
-    def run(arguments: list[str], timeout_s: float | None) -> dict[str, Any]:
+    def run(supervisor: str, arguments: list[str], timeout_s: float | None) -> dict[str, Any]:
         import subprocess  # noqa: PLC0415 - this function is sent as it is
         import sys  # noqa: PLC0415
         import time  # noqa: PLC0415
@@ -51,32 +71,29 @@ def _task() -> Callable[[list[str], float | None], dict[str, Any]]:
         worker = get_worker()
         key = worker.get_current_task()
         process = subprocess.Popen(
-            [sys.executable, "-m", "vmtool", *arguments],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", supervisor, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        # communicate() would close it and so end vmtool.
+        stdin: Any = process.stdin
+        process.stdin = None
         start = time.monotonic()
         ended = ""
-        while True:
-            try:
-                stdout, stderr = process.communicate(timeout=0.2)
-                break
-            except subprocess.TimeoutExpired:
-                if ended:
-                    # It was asked to end and did not.
-                    if time.monotonic() - start > 5:
-                        process.kill()
-                    continue
-                task = worker.state.tasks.get(key)
-                if task is None or task.state == "cancelled":
-                    ended = "was cancelled"
-                elif timeout_s is not None and time.monotonic() - start > timeout_s:
-                    ended = f"did not end within {timeout_s:g} s"
-                else:
-                    continue
-                process.terminate()
-                start = time.monotonic()
+        with stdin:
+            while True:
+                try:
+                    stdout, stderr = process.communicate(timeout=0.2)
+                    break
+                except subprocess.TimeoutExpired:
+                    task = worker.state.tasks.get(key)
+                    if task is None or task.state == "cancelled":
+                        ended = "was cancelled"
+                    elif timeout_s is not None and time.monotonic() - start > timeout_s:
+                        ended = f"did not end within {timeout_s:g} s"
+                    if ended:
+                        stdin.close()
         if ended:
             return {"code": None, "stdout": "", "stderr": ended}
         return {
@@ -181,16 +198,26 @@ def _quiet() -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A task on a worker."""
+class _Host:
+    """A host and its task.
 
-    host: str
-    index: int
-    worker: str
-    future: Any
-    deadline_s: float | None
-    gone_since_s: float | None = None
+    Attributes:
+        name: Its address.
+        tried: Workers that the task was given to.
+        future: The task, while a worker has it.
+        deadline_s: When it counts as lost, by a monotonic clock.
+        since_s: Since when its worker is gone; without a task, since when a worker is waited for.
+        problem: How its last worker ended.
+        restarts: Whether Dask starts another worker in place of its last one.
+    """
+
+    name: str
     tried: list[str] = field(default_factory=list)
+    future: Any = None
+    deadline_s: float | None = None
+    since_s: float | None = None
+    problem: str = ""
+    restarts: bool = False
 
 
 class Cluster:
@@ -215,9 +242,7 @@ class Cluster:
         """
         found: dict[str, list[str]] = {}
         for worker, facts in self._workers().items():
-            name = str(facts["name"]) if self._alone else worker.split("://")[-1].rsplit(":", 1)[0]
-            host = f"local-{name}" if self._alone else name
-            found.setdefault(host, []).append(worker)
+            found.setdefault(self._host_of(worker, facts), []).append(worker)
         if not found:
             raise UnavailableError(
                 f"the scheduler at {self._address} has no workers",
@@ -225,12 +250,18 @@ class Cluster:
             )
         return dict(sorted(found.items()))
 
+    def _host_of(self, worker: str, facts: Mapping[str, Any]) -> str:
+        if self._alone:
+            return f"local-{facts['name']}"
+        return worker.rsplit("://", maxsplit=1)[-1].rsplit(":", 1)[0]
+
     def gather(
         self,
         arguments: Sequence[str],
         *,
         timeout_s: float | None,
         retries: int,
+        resources: Mapping[str, float],
         stop: Callable[[], bool],
     ) -> Iterator[MachineReading | Problem]:
         """Run a command once on every host, and yield what each says, or what went wrong.
@@ -238,41 +269,75 @@ class Cluster:
         Args:
             arguments: Of vmtool, without ``--json``.
             timeout_s: How long it may take.
-            retries: How often it is tried again on another worker of a host whose worker died.
+            retries: How often it is tried again if the worker dies, on another worker of the host or
+                the one that Dask's nanny starts in its place.
+            resources: What of Dask's resources it takes while it runs: see
+                https://distributed.dask.org/en/stable/resources.html.
             stop: Asked now and then; what is not done then is left out.
         """
-        hosts = self.hosts()
-        waiting = [(host, list(workers)) for host, workers in hosts.items()]
+        waiting = [_Host(host) for host in self.hosts()]
         command = [*arguments, "--json"]
-        pending: list[_Pending] = []
-        while (waiting or pending) and not stop():
-            while waiting and (not self._alone or not pending):
-                host, workers = waiting.pop(0)
-                pending.append(self._submit(host, 0, workers[0], command, timeout_s))
-            for task in list(pending):
-                ended = self._ended(task, timeout_s)
-                if ended is None:
-                    continue
-                pending.remove(task)
-                if ended.code is None and "died" in ended.stderr and len(task.tried) <= retries:
-                    left = [w for w in hosts[task.host] if w not in task.tried]
-                    left = [worker for worker in left if worker in self._workers()]
-                    if left:
-                        again = self._submit(task.host, 0, left[0], command, timeout_s)
-                        again.tried = [*task.tried, *again.tried]
-                        pending.append(again)
-                        continue
-                yield read_task(task.host, ended)
+        running: list[_Host] = []
+        while (waiting or running) and not stop():
+            while waiting and (not self._alone or not running):
+                running.append(waiting.pop(0))
+            for host in list(running):
+                ended = self._step(host, command, timeout_s, retries, resources)
+                if ended is not None:
+                    running.remove(host)
+                    yield read_task(host.name, ended)
             time.sleep(_POLL_S)
-        for task in pending:
-            task.future.cancel()
+        for host in running:
+            if host.future is not None:
+                host.future.cancel()
+
+    def _step(
+        self,
+        host: _Host,
+        command: list[str],
+        timeout_s: float | None,
+        retries: int,
+        resources: Mapping[str, float],
+    ) -> TaskResult | None:
+        """Give the task of *host* to a worker, or look after it; return how it ended at last."""
+        if host.future is not None:
+            ended = self._ended(host, timeout_s)
+            if ended is None or ended.code is not None or "died" not in ended.stderr:
+                return ended
+            host.future, host.since_s, host.problem = None, time.monotonic(), ended.stderr
+            if len(host.tried) > retries:
+                return ended
+        workers = self._workers()
+        here = {worker: facts for worker, facts in workers.items() if worker not in host.tried}
+        here = {w: facts for w, facts in here.items() if self._host_of(w, facts) == host.name}
+        for worker, facts in here.items():
+            offered = facts.get("resources") or {}
+            if all(offered.get(name, 0) >= amount for name, amount in resources.items()):
+                host.future = self._client.submit(
+                    *(_task(), _SUPERVISOR, command, timeout_s),
+                    workers=[worker],
+                    allow_other_workers=False,
+                    resources=dict(resources),
+                    pure=False,
+                )
+                host.tried.append(worker)
+                host.restarts = bool(facts.get("nanny"))
+                host.since_s, now = None, time.monotonic()
+                host.deadline_s = None if timeout_s is None else now + timeout_s + _GRACE_S
+                return None
+        if here and not host.tried:
+            needed = ", ".join(f"{name}={amount:g}" for name, amount in resources.items())
+            return TaskResult(None, "", f"no worker of it has the resources {needed}")
+        if host.restarts and time.monotonic() - (host.since_s or 0) < _RESTART_S:
+            return None
+        return TaskResult(None, "", host.problem or "its worker died")
 
     def run(
         self, commands: Sequence[Sequence[str]], stop: Callable[[], bool]
     ) -> Iterator[tuple[int, TaskResult]]:
         run = _task()
         futures = {
-            at: self._client.submit(run, list(command), None, pure=False)
+            at: self._client.submit(run, _SUPERVISOR, list(command), None, pure=False)
             for at, command in enumerate(commands)
         }
         while futures and not stop():
@@ -288,29 +353,20 @@ class Cluster:
         workers: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
-    def _submit(
-        self, host: str, index: int, worker: str, command: list[str], timeout_s: float | None
-    ) -> _Pending:
-        future = self._client.submit(
-            _task(), command, timeout_s, workers=[worker], allow_other_workers=False, pure=False
-        )
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s + _GRACE_S
-        return _Pending(host, index, worker, future, deadline, tried=[worker])
-
-    def _ended(self, task: _Pending, timeout_s: float | None) -> TaskResult | None:
-        """Return how a task ended, or ``None`` while it runs."""
+    def _ended(self, host: _Host, timeout_s: float | None) -> TaskResult | None:
+        """Return how the task of *host* ended, or ``None`` while it runs."""
         now = time.monotonic()
-        if task.future.done():
-            return _result(task.future)
-        if task.worker in self._workers():
-            task.gone_since_s = None
-        elif task.gone_since_s is None:
-            task.gone_since_s = now
-        elif now - task.gone_since_s > _GONE_S:
-            task.future.cancel()
-            return TaskResult(None, "", f"its worker {task.worker} died")
-        if task.deadline_s is not None and now > task.deadline_s:
-            task.future.cancel()
+        if host.future.done():
+            return _result(host.future)
+        if host.tried[-1] in self._workers():
+            host.since_s = None
+        elif host.since_s is None:
+            host.since_s = now
+        elif now - host.since_s > _GONE_S:
+            host.future.cancel()
+            return TaskResult(None, "", f"its worker {host.tried[-1]} died")
+        if host.deadline_s is not None and now > host.deadline_s:
+            host.future.cancel()
             return TaskResult(None, "", f"did not end within {timeout_s:g} s")
         return None
 
@@ -331,19 +387,17 @@ def read_task(host: str, ended: TaskResult) -> MachineReading | Problem:
         kind = "timeout" if "did not end" in last else "lost" if "died" in last else "failed"
         return Problem(host, kind, last)
     try:
-        document = msgspec.json.decode(ended.stdout.encode())
-    except (msgspec.DecodeError, RecursionError):
+        document = parse_quickly(host, ended.stdout.encode("utf-8", "surrogatepass"))
+    except InputError:
         if "No module named" in ended.stderr and "vmtool" in ended.stderr:
             return Problem(host, "failed", "vmtool is not installed for the worker's Python")
         return Problem(host, "failed", f"exit code {ended.code}: {last}")
-    if not isinstance(document, dict):
-        return Problem(host, "other", "is not a JSON object")
     version = document.get("vmtool")
     if version != __version__:
         return Problem(host, "version", f"vmtool {version} there, {__version__} here")
     try:
-        reading = read_document(document, host, host)
+        reading = read_document(checked(document), host, host)
     except ValueError as error:
         return Problem(host, "other", str(error))
     # Workers on one machine may all say its name.
-    return replace(reading, host=host)
+    return replace(reading, host=host, named=True)

@@ -55,15 +55,18 @@ class Machine:
         host: Its name.
         facts: By path; of the last document that has it.
         runs: Of each measure, a value a run.
+        named: Whether its documents say its name, and not their file.
     """
 
     host: str
     facts: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list[float]] = field(default_factory=dict)
+    named: bool = False
 
     def add(self, reading: MachineReading) -> None:
         """Add what a document says."""
         self.facts.update(reading.facts)
+        self.named |= reading.named
         for run in reading.runs:
             for measure, value in run.items():
                 self.runs.setdefault(measure, []).append(value)
@@ -427,14 +430,19 @@ def _group(
     explained: dict[str, tuple[Reason, ...]] = {}
     different = {test.host for test in outliers}
     rest = [machine for machine in machines if machine.host not in different]
-    others = _fact_values(rest) if different else {}
-    for host in different:
-        machine = by_host[host]
-        if saved is not None:
-            known = {fact: Counter([value]) for fact, value in saved.items()}
-            explained[host] = tuple(reasons([machine], known, 1))
+    # Of the others, those that were measured in the same way: the rest says nothing, and may be the
+    # same machine under another name.
+    others: dict[str, tuple[dict[str, Counter[str]], int]] = {}
+    for test in outliers:
+        kind = test.measure.partition(".")[0]
+        if test.host in explained:
             continue
-        explained[host] = tuple(reasons([machine], others, len(rest)))
+        if saved is not None:
+            others[kind] = {fact: Counter([value]) for fact, value in saved.items()}, 1
+        elif kind not in others:
+            like = [m for m in rest if any(name.startswith(f"{kind}.") for name in m.runs)]
+            others[kind] = _fact_values(like), len(like)
+        explained[test.host] = tuple(reasons([by_host[test.host]], *others[kind]))
     single = [
         machine.host
         for machine in machines
@@ -454,6 +462,7 @@ def _group(
         undecided=undecided,
         judged=len(judged),
         single_runs=tuple(single),
+        unnamed=_unnamed(machines),
         spreads=tuple(_spread(measure, machines, usual, tested) for measure in _measures(machines)),
         outliers=tuple(
             Outlier(
@@ -474,6 +483,21 @@ def _group(
             if len(values) > 1 or values.total() < count
         ),
     )
+
+
+def _unnamed(machines: Sequence[Machine]) -> tuple[str, ...]:
+    """Return machines that may be the same as another: no result names them, and facts are equal.
+
+    Results of different commands have different facts; those that all of these have are compared.
+    """
+    unnamed = [machine for machine in machines if not machine.named]
+    if not unnamed:
+        return ()
+    common = set.intersection(*({*machine.facts} for machine in unnamed)) - {"vmtool"}
+    names = sorted(name for name in common if not name.startswith("settings."))
+    keys = {m.host: tuple(m.facts.get(name) for name in names) for m in machines}
+    alike = Counter(keys.values())
+    return tuple(machine.host for machine in unnamed if alike[keys[machine.host]] > 1)
 
 
 def _with_missing(values: Counter[str], count: int) -> dict[str, int]:

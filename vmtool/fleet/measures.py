@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool import __version__
+from vmtool.documents import DocumentError, decode
+from vmtool.machine.facts import MachineFacts, SystemFacts
+from vmtool.results import DOCUMENTS
+from vmtool.results.old import from_version_1
 from vmtool.stats import median_slope
 from vmtool.units import GIB, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+#: Commands whose documents are about a machine.
+KINDS: Final = (
+    *("stress", "check", "granularity", "doctor", "limits"),
+    *("grow", "inspect", "matrix", "guards", "reserve"),
+)
 #: Numbers are measures if their names end so.
 _UNITS: Final = ("_ns", "_per_s", "_bytes")
+_AMOUNTS: Final = (*_UNITS, "cycles", "samples")
+_TOO_LARGE: Final = 1 << 64
 #: Of a summary, only these: the others follow from them or are single samples.
 _SUMMARY: Final = frozenset({"median_ns", "p99_ns"})
 #: What names an element of a list.
@@ -63,6 +76,7 @@ class MachineReading:
         facts: Facts of the machine and settings, by path.
         runs: The measures of each run, by path.
         failed: Checks that failed, and the outcome if the command did not complete.
+        named: Whether the document says which machine it is of.
     """
 
     host: str
@@ -72,38 +86,113 @@ class MachineReading:
     facts: Mapping[str, str]
     runs: tuple[Mapping[str, float], ...]
     failed: tuple[str, ...] = ()
+    named: bool = True
 
 
 def read_document(document: Mapping[str, Any], host: str, source: str) -> MachineReading:
     """Return what *document* says.
 
     Args:
-        document: The JSON object.
+        document: As :func:`checked` returns it.
         host: The machine, if the document does not say it.
         source: Where it came from.
+    """
+    kind = str(document["schema"])
+    conditions = document.get("conditions")
+    named = isinstance(conditions, Mapping) and isinstance(conditions.get("host"), str)
+    if named:
+        host = str(document["conditions"]["host"])
+    name = kind.removeprefix("vmtool.")
+    runs = _runs(document, name)
+    for part in _parts(document):
+        runs += _runs(part, name)
+    made = tuple(run for run in runs if run)
+    facts, failed = dict(_facts(document)), tuple(_failed(document))
+    vmtool = str(document.get("vmtool"))
+    return MachineReading(host, source, kind, vmtool, facts, made, failed, named=named)
+
+
+class WrongVersionError(ValueError):
+    """A document of a version that this vmtool does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    version: int
+    vmtool: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _OldFacts:
+    """What has not changed in the facts since version 1."""
+
+    system: SystemFacts
+
+
+@cache
+def _types() -> dict[str, tuple[int, type]]:
+    """Return the version and the type of each document that describes a machine."""
+    return {
+        document.name: (document.version, document.load())
+        for document in DOCUMENTS
+        if document.name.removeprefix("vmtool.") in KINDS
+    }
+
+
+def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return *document*, a JSON object, with the present keys.
 
     Raises:
-        ValueError: If it is not a document of vmtool with facts of a machine.
+        WrongVersionError: If this vmtool does not read its version.
+        ValueError: If it is not a document of vmtool about a machine, or does not fit its type; the
+            message names the field.
     """
     kind = document.get("schema")
-    if not isinstance(kind, str) or not kind.startswith("vmtool."):
+    if not isinstance(kind, str) or kind not in {known.name for known in DOCUMENTS}:
         raise ValueError("is not a result of vmtool")
-    machine = document.get("machine")
-    if not isinstance(machine, Mapping):
-        raise ValueError(f"is a {kind} without facts about a machine")  # noqa: TRY004 - of data
-    conditions = document.get("conditions")
-    if isinstance(conditions, Mapping) and isinstance(conditions.get("host"), str):
-        host = str(conditions["host"])
-    name = kind.removeprefix("vmtool.")
+    if kind not in _types():
+        raise ValueError(f"is a {kind}, which is not about a machine")
+    head = decode(_Head, document)
+    known, type_ = _types()[kind]
+    old = kind == "vmtool.stress" and head.version == 1
+    if head.version != known and not old:
+        raise WrongVersionError(
+            f"version: {head.version} of {kind}; vmtool {__version__} reads {known}"
+        )
+    if old:
+        document = from_version_1(dict(document))
+    decode(type_, document)
     try:
-        runs = _runs(document, name)
-        for part in _parts(document):
-            runs += _runs(part, name)
-        facts, failed = dict(_facts(document)), tuple(_failed(document))
-    except (TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"does not fit the schema of {kind}") from error
-    made = tuple(run for run in runs if run)
-    return MachineReading(host, source, kind, str(document.get("vmtool")), facts, made, failed)
+        decode(_OldFacts if old else MachineFacts, document.get("machine"))
+    except DocumentError as error:
+        raise DocumentError(f"machine.{error.field}".rstrip("."), error.problem) from None
+    if (field := _impossible(document)) is not None:
+        raise DocumentError(field, "must be at least 0 and less than 2^64")
+    return document
+
+
+def _impossible(value: Any) -> str | None:
+    """Return where a time, size, rate or count in *value* is one that cannot be."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+        items = enumerate(value)
+    for key, item in items:
+        if isinstance(item, (dict, list)):
+            if (field := _impossible(item)) is not None:
+                at = f"[{key}]" if isinstance(value, list) else str(key)
+                return f"{at}{field}" if field.startswith("[") else f"{at}.{field}"
+        elif (
+            isinstance(item, (int, float))
+            and not 0 <= item < _TOO_LARGE
+            and isinstance(key, str)
+            and key.endswith(_AMOUNTS)
+            and "headroom" not in key  # what a limit leaves is negative where it is exceeded
+        ):
+            return key
+    return None
 
 
 def _parts(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -137,6 +137,9 @@ def group_text(group: Group) -> str:
     split = {each.measure for each in group.splits}
     tested = [spread for spread in group.spreads if spread.tested or spread.measure in split]
     text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
+    if group.unnamed:
+        verbs = "is known by its file" if len(group.unnamed) == 1 else "are known by their files"
+        text += f", or fewer: {len(group.unnamed):,} {verbs} only, with the facts of another"
     if not group.decided:
         return f"{text}: not decided, {_UNDECIDED[group.undecided]}"
     text += f": {count_of(len(tested), 'measure')}"

@@ -135,6 +135,8 @@ class Group:
             each), ``baseline`` (the baseline has no such machines) or ``no measures``; else empty.
         judged: Machines that were judged by a measure or more.
         single_runs: Machines with one run of everything, which are not judged.
+        unnamed: Machines that may be the same as another: their results do not say which they are,
+            and their facts are equal.
         spreads: Every measure.
         outliers: Measures of machines that differ.
         splits: Measures by which it falls into two.
@@ -147,6 +149,7 @@ class Group:
     undecided: str
     judged: int
     single_runs: tuple[str, ...]
+    unnamed: tuple[str, ...]
     spreads: tuple[Spread, ...]
     outliers: tuple[Outlier, ...]
     splits: tuple[Split, ...]

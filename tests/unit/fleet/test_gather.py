@@ -2,10 +2,14 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
+import stored_runs
+from fleet_results import SYSTEM, stress
 
 from vmtool.errors import UsageError
+from vmtool.fleet import gather
 from vmtool.fleet.gather import list_files, read_files
 from vmtool.fleet.measures import MachineReading, read_document
 from vmtool.results.fleet import Problem
@@ -88,12 +92,12 @@ def test_a_leak_has_a_slope_in_each_run_and_growth_below_the_floor_is_none():
 
 
 def test_the_runs_of_stress_within_a_check_are_its_runs_and_its_failures_are_named():
-    stress = document(
+    part = document(
         settings={"backing": "cuda:0", "granule_bytes": 2 << 20},
         runs=[{"index": at, "methods": document(100 + at)["methods"]} for at in range(2)],
     )
     failed = [{"name": "x", "outcome": "failed"}]
-    memory = [{"backing": "cuda:0", "device": "H200", "stress": stress, "checks": failed}]
+    memory = [{"backing": "cuda:0", "device": "H200", "stress": part, "checks": failed}]
     check = {
         "schema": "vmtool.check",
         "machine": MACHINE,
@@ -132,28 +136,76 @@ def test_how_far_limits_go_and_what_a_process_uses_are_measures():
     )
 
 
-@pytest.mark.parametrize("value", [{"a": 1}, {"schema": "vmtool.kv-estimate"}, {"schema": 5}])
-def test_what_is_no_result_of_a_machine_is_refused(value):
-    with pytest.raises(ValueError, match=r"result of vmtool|without facts"):
-        read_document(value, "a", "a")
+PHASES = [
+    {"phase": "commit", "total_bytes": 1, "summary": {"median_ns": "fast"}, "histogram": None}
+]
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("text", "kind", "problem"),
     [
-        {"slopes": [{"counter": "charge", "per_cycle": 1.0, "grown": "much", "floor": None}]},
-        {"safe_bytes": 10**400},
-        {"machine": {"memory": {"total_bytes": 10**400}}},
+        ("{}", "other", "is not a result of vmtool"),
+        ('{"benchmark": "fio"}', "other", "is not a result of vmtool"),
+        (stress(schema="vmtool.nonsense"), "other", "is not a result of vmtool"),
+        (stress(schema=5), "other", "is not a result of vmtool"),
+        (stress(schema="vmtool.kv-estimate"), "other", "vmtool.kv-estimate, which is not about"),
+        (stress(version=99), "version", "version: 99 of vmtool.stress; vmtool"),
+        (stress(schema="vmtool.doctor", version=1), "version", "version: 1 of vmtool.doctor"),
+        (stress(version="2"), "other", "version: expected integer, got string"),
+        (stress(machine={}), "other", "machine.system: is missing"),
+        (stress(machine=None), "other", "machine: expected object, got null"),
+        (
+            stress(machine={"system": {**SYSTEM, "cpus": "many"}}),
+            "other",
+            "machine.system.cpus: expected integer or null, got string",
+        ),
+        (stress(wall_ns=-5), "other", "wall_ns: must be at least 0"),
+        (stress(wall_ns=10**30), "other", "wall_ns: must be at least 0 and less than 2^64"),
+        (stress(wall_ns=None), "other", "wall_ns: expected integer, got null"),
+        (
+            stress(methods=[{**stress()["methods"][0], "phases": PHASES}]),
+            "other",
+            "methods[0].phases[0].summary.median_ns: expected integer or null, got string",
+        ),
+        (
+            stress(methods=[{**stress()["methods"][0], "cycles_per_s": -1.0}]),
+            "other",
+            "methods[0].cycles_per_s: must be at least 0",
+        ),
+        (stress(slopes=[{"counter": "charge"}]), "other", "slopes[0].worker: is missing"),
+        ('{"schema": "a", "schema": "b"}', "unreadable", "duplicate key 'schema'"),
+        (json.dumps(stress()).replace("wall_ns", "outcome"), "unreadable", "duplicate key"),
+        (json.dumps(stress()).replace('"kind"', '"k\\u0007"'), "unreadable", "control characters"),
+        ('{"wall_ns": 1e999}', "unreadable", "1e999 does not fit"),
+        ("[" * 100_000, "unreadable", "is nested too deeply"),
+        ("[]", "unreadable", "is JSON, but not an object"),
+        ("not JSON", "unreadable", "line 1, column 1: is not JSON"),
+        ("", "unreadable", "is not JSON"),
+        (json.dumps(stress())[:-9], "unreadable", "is not JSON"),
     ],
 )
-def test_a_document_that_does_not_fit_its_schema_is_refused(odd):
-    with pytest.raises(ValueError, match=r"does not fit the schema of vmtool\.stress"):
-        read_document(document(**odd), "a", "a")
+def test_what_is_wrong_with_a_file_is_a_row_and_the_rest_goes_on(tmp_path, text, kind, problem):
+    text = text if isinstance(text, str) else json.dumps(text)
+    for name, content in (("a", json.dumps(stress())), ("b", text), ("c", json.dumps(stress()))):
+        (tmp_path / f"{name}.json").write_text(content, encoding="utf-8")
+    first, second, third = read_files(list_files([str(tmp_path)]))
+    assert (first.host, third.host) == ("a", "c")
+    assert (second.source, second.kind) == (str(tmp_path / "b.json"), kind)
+    assert problem in second.problem
+    assert "b.json" not in second.problem
+
+
+def test_results_of_version_1_are_read():
+    folder = Path(stored_runs.__file__).parent / "unit" / "compare" / "data"
+    for path in sorted(folder.glob("version-1-*.json")):
+        (found,) = read_files([str(path)])
+        assert isinstance(found, MachineReading)
 
 
 def test_a_folder_of_results_among_which_some_are_broken(tmp_path):
+    good = json.dumps(stress())
     for number in range(1000):
-        text = json.dumps(document())
+        text = good
         if number in (3, 500, 999):
             text = "{}" if number == 3 else "not JSON" if number == 500 else "[]"
         if number in (7, 70):
@@ -163,7 +215,7 @@ def test_a_folder_of_results_among_which_some_are_broken(tmp_path):
         if number % 2:
             (tmp_path / f"node{number}.json").write_text(text)
         else:
-            (tmp_path / f"node{number}.json.gz").write_bytes(gzip.compress(text.encode()))
+            (tmp_path / f"node{number}.json.gz").write_bytes(gzip.compress(text.encode(), 1))
     (tmp_path / "notes.txt").write_text("not a result")
     found = list(read_files(list_files([str(tmp_path)])))
     readings = [each for each in found if isinstance(each, MachineReading)]
@@ -175,17 +227,68 @@ def test_a_folder_of_results_among_which_some_are_broken(tmp_path):
     assert len(readings) == 994
     assert {reading.host for reading in readings} >= {"node0", "node1", "node998"}
     assert {number: problem.kind for number, problem in problems.items()} == {
-        **dict.fromkeys(("3", "44", "999"), "other"),
-        **dict.fromkeys(("7", "70", "500"), "unreadable"),
+        **dict.fromkeys(("3", "44"), "other"),
+        **dict.fromkeys(("7", "70", "500", "999"), "unreadable"),
     }
 
 
-def test_json_lines_and_globs(tmp_path):
-    lines = "\n".join([json.dumps(document()), json.dumps(document()), "{", ""])
-    (tmp_path / "all.jsonl").write_text(lines)
-    found = list(read_files(list_files([str(tmp_path / "*.jsonl")])))
-    assert [each.host for each in found[:2]] == ["all:1", "all:2"]
-    assert (found[2].source.endswith(":3"), found[2].kind) == (True, "unreadable")
+# ---- streams ----------------------------------------------------------------------------------
+
+ODD = stress(command=["vmtool", "} {", 'a"}{"b', "}\\"])
+INDENTED, SHORT = json.dumps(ODD, indent=2), json.dumps(ODD)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (f"{SHORT}\n{SHORT}\n", [1, 2]),
+        (f"{SHORT}\r\n{SHORT}\r\n", [1, 2]),
+        (f"\n\n{INDENTED}\n{INDENTED}\n\n", [3, 3 + len(INDENTED.splitlines())]),
+        (f"{INDENTED}{INDENTED}{SHORT}", [1, len(INDENTED.splitlines())]),
+        (f"{SHORT}{SHORT} {SHORT}", [1, 1, 1]),
+    ],
+)
+def test_documents_that_follow_each_other(tmp_path, text, lines):
+    path = tmp_path / "all.json"
+    path.write_bytes(text.encode())
+    found = list(read_files([str(path)]))
+    assert [type(each) for each in found] == [MachineReading] * len(found)
+    assert [each.source for each in found][: len(lines)] == [f"{path}:{line}" for line in lines]
+    assert found[0].host == f"all:{lines[0]}"
+
+
+@pytest.mark.parametrize(
+    "broken", ["{", "log line", f"{SHORT[:-30]}", f"{SHORT[20:]}", "{}", "[1]"]
+)
+@pytest.mark.parametrize("good", [SHORT, INDENTED])
+def test_what_is_broken_in_a_stream_loses_no_other_result(tmp_path, broken, good):
+    for parts in ((broken, good, good), (good, broken, good), (good, good, broken)):
+        path = tmp_path / "all.json"
+        path.write_text("\n".join(parts), encoding="utf-8")
+        found = list(read_files([str(path)]))
+        assert sum(isinstance(each, MachineReading) for each in found) == 2
+        assert isinstance(found[parts.index(broken)], Problem)
+
+
+def test_the_bound_is_that_of_a_document_and_not_of_a_stream(tmp_path, monkeypatch):
+    monkeypatch.setattr(gather, "MAX_BYTES", len(INDENTED) + 9)
+    monkeypatch.setattr(gather, "_CHUNK", 1000)
+    larger = json.dumps({**ODD, "more": list(range(20_000))}, indent=2)
+    for end in ("json", "json.gz"):
+        path = tmp_path / f"all.{end}"
+        text = f"{INDENTED}\n{larger}\n{SHORT}\n{INDENTED * 30}".encode()
+        path.write_bytes(gzip.compress(text) if end == "json.gz" else text)
+        first, second, *rest = read_files([str(path)])
+        assert isinstance(first, MachineReading)
+        assert "is larger than" in second.problem
+        assert [type(each) for each in rest] == [MachineReading] * 31
+        assert rest[0].source == f"{path}:{1 + len(f'{INDENTED}{larger}'.splitlines()) + 1}"
+    path.write_text(larger, encoding="utf-8")
+    (found,) = read_files([str(path)])
+    assert (found.source, found.kind) == (str(path), "unreadable")
+
+
+def test_files_that_no_pattern_means(tmp_path):
     with pytest.raises(UsageError, match="no results there"):
         list_files([str(tmp_path / "*.none")])
 
@@ -194,15 +297,6 @@ def test_files_of_one_name_in_several_folders_are_several_machines(tmp_path):
     for node in ("a", "b"):
         folder = tmp_path / node
         folder.mkdir()
-        (folder / "stress.json").write_text(json.dumps(document()), encoding="utf-8")
+        (folder / "stress.json").write_text(json.dumps(stress()), encoding="utf-8")
     hosts = [reading.host for reading in read_files(list_files([str(tmp_path)]))]
     assert hosts == [(tmp_path / node / "stress").as_posix() for node in ("a", "b")]
-
-
-def test_a_first_line_that_is_cut_off_loses_one_result_only(tmp_path):
-    path = tmp_path / "all.jsonl"
-    whole = json.dumps(document())
-    path.write_text(f"{whole[20:]}\n\n{whole}\n{whole}\n", encoding="utf-8")
-    first, *others = read_files([str(path)])
-    assert isinstance(first, Problem)
-    assert [type(other) for other in others] == [MachineReading] * 2

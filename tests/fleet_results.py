@@ -1,0 +1,57 @@
+"""Documents as vmtool writes them, of machines that a test chooses."""
+
+import json
+from dataclasses import replace
+
+import stored_runs
+
+from vmtool.documents import encode
+from vmtool.machine.run_conditions import Conditions
+from vmtool.results import document_of
+from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
+from vmtool.results.stress import Outcome, RunResult
+
+SYSTEM = {
+    **stored_runs.MACHINE["system"],
+    "cpus_usable": 2,
+    "python": "3.12",
+    "vmtool": "0.2.0",
+}
+MACHINE = {**stored_runs.MACHINE, "system": SYSTEM, "cgroup": {"levels": []}}
+
+
+def stress(*runs, thp="madvise", host=None, **more):
+    """A result of stress whose runs commit in so many ns, with other values for *more*."""
+    methods = [stored_runs.method(commit=[median] * 3) for median in runs or (100,)]
+    made = tuple(
+        RunResult(at, Outcome.COMPLETE, 10**9, ("fixed",), (each,))
+        for at, each in enumerate(methods)
+    )
+    facts = {**MACHINE, "huge_pages": {"thp_mode": thp}}
+    conditions = Conditions("2026-11-30T22:30:00Z", host, 86_400, (0.5, 0.4, 0.3), 0.93)
+    result = stored_runs.run(
+        methods[0],
+        machine=facts,
+        conditions=conditions,
+        runs=made if runs else (),
+        slopes=(),
+        checkpoints=(),
+    )
+    return stored_runs.as_document(result) | more
+
+
+def check(*runs, failed=()):
+    """A result of check whose runs of stress commit in so many ns."""
+    stress_result = stored_runs.run(stored_runs.method(commit=[runs[0]] * 3), slopes=())
+    methods = [stored_runs.method(commit=[median] * 3) for median in runs]
+    made = tuple(
+        RunResult(at, Outcome.COMPLETE, 10**9, ("fixed",), (each,))
+        for at, each in enumerate(methods)
+    )
+    checks = tuple(Check(name, CheckOutcome.FAILED, {}) for name in failed)
+    memory = MemoryCheck(
+        "host", None, checks=checks, stress=replace(stress_result, runs=made, checkpoints=())
+    )
+    result = MachineCheckResult(1, True, not failed, 1 << 30, "x", (), (memory,), machine=MACHINE)
+    return json.loads(encode(result, document_of(result).head(["vmtool", "check"])))
