@@ -186,6 +186,25 @@ def test_a_command_keeps_its_output_and_its_exit_code(tmp_path):
     assert document["ending"] == "process ended"
 
 
+@pytest.mark.parametrize("command", ["true", "exec sleep 0.05"])
+def test_a_command_of_a_moment_leaves_every_file_and_fails_a_condition(vmtool, tmp_path, command):
+    # Whether a sample comes before its end is up to the scheduler; the files and the code are not.
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("html", "csv", "metrics")}
+    options = [text for kind, file in files.items() for text in (f"--{kind}", str(file))]
+    report = tmp_path / "report.json"
+    condition = ("--assert", "resident.slope<1GiB/s", "--json", "-o", str(report))
+
+    ran = vmtool("inspect", *condition, *options, "--", "sh", "-c", command)
+
+    assert ran.code == 3
+    assert "vmtool: error: resident.slope<1GiB/s: not" in ran.stderr
+    document = json.loads(report.read_text())
+    assert document["ending"] == "process ended"
+    assert document["process"]["exit_code"] == 0
+    assert document["checks"][0]["outcome"] == "not done"
+    assert all(file.exists() for file in files.values())
+
+
 def test_a_command_that_is_killed_ends_with_128_and_the_signal():
     code = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
 

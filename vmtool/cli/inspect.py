@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from vmtool.errors import CallError, ExitCode, UsageError
 if TYPE_CHECKING:
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.watch import InspectOptions, Watch
+    from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import InspectResult, Sample
 
 
@@ -144,10 +145,11 @@ def command(
     if asked.program:
         return _run_program(asked, options, output)
     from vmtool.inspect.processes import find_by_name, open_process
+    from vmtool.machine import read_facts
 
     target = open_process(find_by_name(name) if name is not None else pid or 0)
     try:
-        result = _inspect(target, options, output, asked)
+        result = _inspect(target, options, read_facts(), output, asked)
     finally:
         target.close()
     _write(asked, output, result)
@@ -172,6 +174,7 @@ def _check_usage(asked: InspectCommand, *, as_json: bool, path: str) -> None:
 def _inspect(
     target: ProcessView,
     options: InspectOptions,
+    facts: MachineFacts,
     output: Output,
     asked: InspectCommand,
     child: _Child | None = None,
@@ -180,14 +183,12 @@ def _inspect(
     from vmtool.cli.progress import progress_line
     from vmtool.inspect.areas import ProcessGoneError
     from vmtool.inspect.watch import look, watch
-    from vmtool.machine import read_facts
 
     def progress(watched: Watch) -> None:
         show_line(lambda: _line(watched.latest))
         if asked.metrics is not None:
             _refresh_metrics(asked.metrics, watched)
 
-    facts = read_facts()
     try:
         if not options.watch:
             return look(target, options, facts)
@@ -291,8 +292,18 @@ def _shell_code(code: int) -> int:
 
 def _run_program(asked: InspectCommand, options: InspectOptions, output: Output) -> int:
     """Start a command, watch it to its end, and return its exit code."""
+    # All that takes time comes before the start, so that the first sample follows it at once: what
+    # the watch will import as well, and the name of the user.
+    import vmtool.cli.interrupt
+    import vmtool.cli.progress  # noqa: F401
     from vmtool.inspect.processes import open_process
+    from vmtool.inspect.watch import nothing_read
+    from vmtool.machine import read_facts
+    from vmtool.results.inspect import ProcessIdentity
 
+    facts = read_facts()
+    with closing(open_process(os.getpid())) as own:
+        own.identity()
     program = asked.program[0]
     try:
         child = _Child(asked.program)
@@ -308,13 +319,14 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     try:
         target = open_process(child.process.pid)
         try:
-            result = _inspect(target, options, output, asked, child)
+            result = _inspect(target, options, facts, output, asked, child)
         finally:
             target.close()
     except CallError:
-        code = child.wait()
-        output.notice(f"{asked.program[0]} ended before its memory was read")
-        return code
+        name = Path(program).name
+        result = nothing_read(
+            ProcessIdentity(child.process.pid, name, asked.program), options, facts
+        )
     if options.duration_ns is not None and child.ended() is None:
         output.notice("no longer watching; the command continues")
     code = child.wait()

@@ -38,7 +38,7 @@ class MemoryArea(NamedTuple):
 
 
 class ProcessGoneError(Exception):
-    """The process has ended."""
+    """The process has ended; the message says how, where it is still listed."""
 
 
 @dataclass(frozen=True, slots=True)

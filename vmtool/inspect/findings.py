@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
     from vmtool.inspect.areas import MemoryArea
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample
+    from vmtool.results.inspect import (
+        CgroupUse,
+        ChildProcess,
+        LimitUse,
+        ProcessIdentity,
+        Sample,
+        Trend,
+    )
 
 _FULL: Final = 0.9
 _FILLING: Final = 0.75
@@ -38,6 +45,21 @@ _NAMES: Final = {
     "ProcessMemoryLimit": "job-limit",
     "pids.max": "task-limit",
 }
+#: What a leak makes grow, the plainest first. Pages of files that a process reads come and go.
+_LEAKS: Final = (
+    "anonymous_bytes",
+    "shared_bytes",
+    "resident_bytes",
+    "swapped_bytes",
+    "charge_bytes",
+    "pinned_bytes",
+    "hugetlb_bytes",
+    "page_table_bytes",
+    "areas",
+    "descriptors",
+    "threads",
+    "address_space_bytes",
+)
 _ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRating.NOTE: 2}
 
 
@@ -51,6 +73,8 @@ def find(
     huge_disabled: bool = False,
     state: str = "",
     process: ProcessIdentity | None = None,
+    trends: Iterable[Trend] = (),
+    children: Sequence[ChildProcess] = (),
 ) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
 
@@ -64,20 +88,58 @@ def find(
             (``THP_enabled: 0``, ``PR_SET_THP_DISABLE``).
         state: The letter of its state, such as ``T`` for stopped.
         process: Which process it is, for what is to be typed.
+        trends: How its counters changed.
+        children: Its descendants, the largest first.
     """
     pid = None if process is None else process.pid
     asked = process is not None and any("mlock" in word for word in process.command)
     found = [
+        *_growth(trends, counters),
         *_limits(limits, pid),
         *_lock(limits, areas, pid, asked=asked or bool(counters.locked_bytes)),
         *_group(group),
         *_fork(counters, machine, areas),
         *_huge_pages(machine, areas, disabled=huge_disabled),
         *_memory(counters),
+        *_children(counters, children),
     ]
     if state in {"T", "t"}:
         found.append(ProcessFinding("stopped", FindingRating.NOTE, {"state": state, "pid": pid}))
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.rating]))
+
+
+def _growth(trends: Iterable[Trend], counters: Sample) -> Iterator[ProcessFinding]:
+    grown = {trend.counter: trend for trend in trends if trend.grows}
+    if counters.anonymous_bytes is not None:
+        grown.pop("resident_bytes", None)  # known by its kinds
+    trend = next((grown[counter] for counter in _LEAKS if counter in grown), None)
+    if trend is not None:
+        yield ProcessFinding(
+            "growth",
+            FindingRating.WARNING,
+            {
+                "counter": trend.counter,
+                "per_second": trend.per_second,
+                "low": trend.low,
+                "high": trend.high,
+                "growth": trend.growth,
+                "limit": trend.limit,
+                "full_in_s": trend.full_in_s,
+            },
+        )
+
+
+def _children(counters: Sample, children: Sequence[ChildProcess]) -> Iterator[ProcessFinding]:
+    """Yield that the descendants have more than the process: a launcher is not the engine."""
+    resident = sum(child.resident_bytes or 0 for child in children)
+    if children and resident > (counters.resident_bytes or 0):
+        values: dict[str, int | float | str | None] = {
+            "count": len(children),
+            "resident": resident,
+            "largest": children[0].pid,
+            "name": children[0].name,
+        }
+        yield ProcessFinding("children", FindingRating.NOTE, values)
 
 
 def _limits(limits: Iterable[LimitUse], pid: int | None) -> Iterator[ProcessFinding]:
@@ -193,6 +255,8 @@ def _fork(
             yield ProcessFinding("fork", FindingRating.PROBLEM, values)
         elif charge >= GIB:
             yield ProcessFinding("fork", FindingRating.NOTE, {**values, "charge": charge})
+    elif mode == 1 and charge >= GIB:
+        yield ProcessFinding("fork", FindingRating.NOTE, {"charge": charge, "mode": mode})
 
 
 def _huge_pages(

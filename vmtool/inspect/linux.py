@@ -24,11 +24,13 @@ from vmtool.inspect.areas import (
     parse_numa_maps,
     parse_smaps,
 )
-from vmtool.machine.cgroup import read_cgroups, read_level
+from vmtool.machine.cgroup import parse_limit, read_cgroups, read_level
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
 from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.machine.facts import CgroupFacts, CgroupLevel
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
@@ -42,10 +44,12 @@ _LIMITS: Final = {
 #: The capabilities that lift a limit: CAP_IPC_LOCK; CAP_SYS_ADMIN and CAP_SYS_RESOURCE
 #: (include/uapi/linux/capability.h).
 _EXEMPT: Final = {"RLIMIT_MEMLOCK": 1 << 14, "RLIMIT_NPROC": 1 << 21 | 1 << 24}
+#: Fields of ``stat``, counted from the state.
+_FIELD_PARENT, _FIELD_FLAGS, _FIELD_THREADS = 1, 6, 17
 _FIELD_MINOR, _FIELD_MAJOR, _FIELD_USER, _FIELD_SYSTEM, _FIELD_START = 7, 9, 11, 12, 19
-_FIELD_FLAGS = 6
-_PF_KTHREAD: Final = 0x200000  # include/linux/sched.h
-_PF_EXITING: Final = frozenset("ZX")
+_FIELD_CODE, _FIELD_STACK, _FIELD_HEAP = 23, 25, 44
+_PF_KTHREAD, _PF_EXITING = 0x200000, 0x4  # include/linux/sched.h
+_ENDED: Final = frozenset("ZX")
 
 
 class LinuxProcess:
@@ -123,11 +127,15 @@ class LinuxProcess:
         Raises:
             ProcessGoneError: If the process has ended, is a zombie, or its memory is gone.
         """
+        name, state, numbers = self._stat()
+        if state in _ENDED or numbers[_FIELD_FLAGS - 1] & _PF_EXITING:
+            raise ProcessGoneError(_why_ended(self.proc, state, numbers))
+        return name, state, numbers
+
+    def _stat(self) -> tuple[str, str, list[int]]:
         text = self._read("stat").decode("utf-8", "replace")
         name = text[text.index("(") + 1 : text.rindex(")")]
         fields = text[text.rindex(")") + 2 :].split()
-        if fields[0] in _PF_EXITING:
-            raise ProcessGoneError
         return name, fields[0], [int(field) for field in fields[1:]]
 
     def is_kernel_thread(self) -> bool:
@@ -223,6 +231,8 @@ class LinuxProcess:
         text = self._try(name, "reservations")
         if text is None:
             return None
+        if not text:  # every process has areas until its memory is taken down
+            raise ProcessGoneError
         complete = name == "smaps"
         found = parse_smaps(text) if complete else parse_maps(text)
         ended = time.monotonic_ns()
@@ -266,11 +276,16 @@ class LinuxProcess:
             own_pid_namespace=len(numbers) > 1 if numbers else None,
         )
 
-    def program(self) -> str | None:
+    def program(self) -> tuple[object, ...] | None:
+        # The file alone would miss a program that starts itself anew, and its path changes when
+        # an upgrade replaces it. The addresses are new with every exec, as they are random.
+        numbers = self.stat()[2]
+        addresses = [numbers[field - 1] for field in (_FIELD_CODE, _FIELD_STACK, _FIELD_HEAP)]
         try:
-            return os.readlink("exe", dir_fd=self._directory)
+            file = os.stat("exe", dir_fd=self._directory)
         except OSError:
             return None
+        return (file.st_dev, file.st_ino, *addresses)
 
     def capabilities(self, status: dict[str, str]) -> int:
         """Return the set of capabilities that it has over the machine, as a mask.
@@ -294,10 +309,8 @@ class LinuxProcess:
     def stack_bytes(self) -> int | None:
         return self.rlimits().get("Max stack size", (None, None))[0]
 
-    def limits(
-        self, counters: Sample, group: CgroupUse | None, detail: Detail | None
-    ) -> tuple[LimitUse, ...]:
-        return limit_uses(self, counters, group, detail)
+    def limits(self, counters: Sample, group: CgroupUse | None) -> tuple[LimitUse, ...]:
+        return limit_uses(self, counters, group)
 
     def group(self) -> CgroupUse | None:
         """Return the control group that limits it: its memory, or only its tasks."""
@@ -306,12 +319,15 @@ class LinuxProcess:
     def refreshed(self, group: CgroupUse) -> CgroupUse:
         """Return what is charged to *group* now, and what became of its limits."""
         level = read_level(self._files, group.version, group.path)
-        tasks = self._files.read(f"{group.pids_path}/pids.current") if group.pids_path else None
+        found = group if level is None else _group_use(level)
+        directory = group.pids_path
+        if directory is None:
+            return found
         return replace(
-            group if level is None else _group_use(level),
-            pids=parse_int(tasks),
-            pids_max=group.pids_max,
-            pids_path=group.pids_path,
+            found,
+            pids=parse_int(self._files.read(f"{directory}/pids.current")),
+            pids_max=parse_limit(self._files.read(f"{directory}/pids.max")),
+            pids_path=directory,
         )
 
     def children(self) -> tuple[int, ...]:
@@ -359,7 +375,7 @@ def user_tasks(uid: int, proc: str = "/proc") -> int | None:
 
 
 def limit_uses(
-    process: LinuxProcess, counters: Sample, group: CgroupUse | None, detail: Detail | None
+    process: LinuxProcess, counters: Sample, group: CgroupUse | None
 ) -> tuple[LimitUse, ...]:
     """Return every limit of *process* that is known, with what is used of it."""
     files = KernelFiles()
@@ -379,10 +395,9 @@ def limit_uses(
             found.append(LimitUse(limit, counter, used, soft, hard, "user"))
             continue
         found.append(LimitUse(limit, counter, getattr(counters, counter), soft, hard, "process"))
-    areas = len(detail.areas) if detail is not None else None
     path = f"{process.proc}/sys/vm/max_map_count"
     most = parse_int(files.read(path))
-    found.append(LimitUse("vm.max_map_count", "areas", areas, most, None, "machine", path))
+    found.append(LimitUse("vm.max_map_count", "areas", counters.areas, most, None, "machine", path))
     meminfo = _parse_status((files.read(f"{process.proc}/meminfo") or "").encode())
     mode = parse_int(files.read(f"{process.proc}/sys/vm/overcommit_memory"))
     if mode == 2:
@@ -445,6 +460,30 @@ def _group_use(level: CgroupLevel) -> CgroupUse:
         pressure_some_percent=None if pressure is None else pressure.some_percent,
         pressure_full_percent=None if pressure is None else pressure.full_percent,
     )
+
+
+def _why_ended(proc: str, state: str, numbers: Sequence[int]) -> str:
+    """Return why nothing can be read of a process that is still listed.
+
+    Args:
+        proc: Where the proc filesystem is mounted.
+        state: The letter of its state.
+        numbers: Of its ``stat``, after the state.
+    """
+    if state not in _ENDED:
+        return "it is ending, and its memory is being given back"
+    if numbers[_FIELD_THREADS - 1] > 1:
+        return (
+            "its main thread has ended and others run: give the number of another thread, "
+            "as /proc/PID/task lists them"
+        )
+    parent = numbers[_FIELD_PARENT - 1]
+    try:
+        with open(f"{proc}/{parent}/comm", "rb") as file:
+            name = file.read().decode("utf-8", "replace").rstrip("\n")
+    except OSError:
+        name = "its parent"
+    return f"it has ended (a zombie), and {name} ({parent}) has not read its exit code yet"
 
 
 def _parse_status(text: bytes) -> dict[str, str]:

@@ -102,9 +102,9 @@ class PortableProcess:
     def huge_bytes(self) -> int | None:
         return None
 
-    def program(self) -> str | None:
+    def program(self) -> tuple[object, ...] | None:
         try:
-            return self._process.exe()
+            return (self._process.exe(),)
         except (psutil.Error, OSError):
             return None
 
@@ -118,7 +118,6 @@ class PortableProcess:
         self,
         counters: Sample,
         group: CgroupUse | None,  # noqa: ARG002
-        detail: Detail | None,  # noqa: ARG002
     ) -> tuple[LimitUse, ...]:
         if sys.platform != "win32":
             return ()

@@ -39,8 +39,8 @@ class ProcessView(Protocol):
     def huge_bytes(self) -> int | None:
         """Return the anonymous memory in transparent huge pages."""
 
-    def program(self) -> str | None:
-        """Return the path of the program that it runs now."""
+    def program(self) -> tuple[object, ...] | None:
+        """Return what is another value after each exec; ``None`` where that may not be read."""
 
     def group(self) -> CgroupUse | None:
         """Return its control group."""
@@ -48,9 +48,7 @@ class ProcessView(Protocol):
     def refreshed(self, group: CgroupUse) -> CgroupUse:
         """Return *group* with its figures of now."""
 
-    def limits(
-        self, counters: Sample, group: CgroupUse | None, detail: Detail | None
-    ) -> tuple[LimitUse, ...]:
+    def limits(self, counters: Sample, group: CgroupUse | None) -> tuple[LimitUse, ...]:
         """Return every limit that is known, with what is used of it."""
 
     def identity(self) -> ProcessIdentity:
@@ -94,6 +92,10 @@ def open_process(pid: int) -> ProcessView:
 
             return PortableProcess(pid)
     except ProcessGoneError as error:
+        if str(error):
+            raise _cannot_read(
+                pid, str(error), "give the number of a running process: `ps -e` lists them"
+            ) from error
         raise CallError(
             "open",
             f"process {pid}",
@@ -102,13 +104,16 @@ def open_process(pid: int) -> ProcessView:
             detail="no such process",
             hint="`ps -e` lists the processes; in a container, give the number that it has there",
         ) from error
-    raise CallError(
-        "read",
-        f"process {pid}",
-        code=errno.ESRCH,
-        symbol="ESRCH",
-        detail="it is a kernel thread, which has no memory of its own",
-        hint="/proc/meminfo shows what the kernel uses",
+    raise _cannot_read(
+        pid,
+        "it is a kernel thread, which has no memory of its own",
+        "/proc/meminfo shows what the kernel uses",
+    )
+
+
+def _cannot_read(pid: int, detail: str, hint: str) -> CallError:
+    return CallError(
+        "read", f"process {pid}", code=errno.ESRCH, symbol="ESRCH", detail=detail, hint=hint
     )
 
 

@@ -163,17 +163,30 @@ def parse_condition(text: str) -> CounterCondition:
     )
 
 
-def evaluate(condition: CounterCondition, samples: Sequence[Sample]) -> Check:
+def evaluate(
+    condition: CounterCondition,
+    samples: Sequence[Sample],
+    since: Sequence[Sample] | None = None,
+) -> Check:
     """Return whether *condition* holds.
+
+    Args:
+        condition: What has to hold; ``.max`` is about all samples.
+        samples: All of them.
+        since: Those since the process started the program that it runs, if not all: a slope is of
+            these.
 
     A slope is judged by its interval: the condition fails only where the whole interval breaks it,
     and is not proven where the interval is on both sides. What was not measured is not done.
     """
+    if condition.figure == "slope" and since is not None:
+        samples = since
     values = [v for s in samples if (v := getattr(s, condition.counter)) is not None]
     name = f"assert {condition.text}"
     limit: dict[str, Value] = {"limit": condition.value, "unit": condition.unit}
     if not values:
-        return Check(name, CheckOutcome.NOT_DONE, {"reason": "not measured"})
+        reason = "not available" if samples else "not measured"
+        return Check(name, CheckOutcome.NOT_DONE, {"reason": reason})
     if condition.figure != "slope":
         value = max(values) if condition.figure == "max" else values[-1]
         return Check(name, CheckOutcome.of(condition.holds(value)), {"value": value, **limit})

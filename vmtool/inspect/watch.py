@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.areas import ProcessGoneError
@@ -18,7 +18,7 @@ from vmtool.inspect.reservations import (
     with_watched,
 )
 from vmtool.inspect.trends import evaluate, trends
-from vmtool.results.inspect import InspectResult, WatchEnding
+from vmtool.results.inspect import InspectResult, ProgramStart, WatchEnding
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.trends import CounterCondition
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample
+    from vmtool.results.inspect import (
+        CgroupUse,
+        ChildProcess,
+        LimitUse,
+        ProcessIdentity,
+        Sample,
+    )
 
 #: The list of areas is read at most every so many times what reading it took, so that watching
 #: costs less than 1 % of a processor also at the limit of areas.
@@ -36,6 +42,11 @@ _AREAS_EVERY: Final = 200
 #: For a program that has just started, and for so long only.
 _FRESH_EVERY: Final = 20
 _AREAS_LEAST_NS: Final = 10**9
+#: Limits and what all processes use of them are read at each sample, unless that takes long, as
+#: it does where the tasks of a user must be counted among thousands of processes.
+_LIMITS_EVERY: Final = 400
+#: A sample is taken again when the process started another program meanwhile.
+_TRIES: Final = 3
 #: With more areas than this, what is resident is read as one sum only: ``smaps`` of 60,000 areas
 #: takes half a second, during which the process can map nothing.
 MOST_WITH_RESIDENCY: Final = 20_000
@@ -73,55 +84,108 @@ class InspectOptions:
     conditions: tuple[CounterCondition, ...] = ()
 
 
+@dataclass(slots=True)
+class _Program:
+    """What was read of a process since it started the program that it runs.
+
+    Attributes:
+        mark: What another exec would change.
+        identity: The process with the name and the command line of the program.
+        stack_bytes: The size of a thread's stack.
+        began: When it was first seen (monotonic).
+    """
+
+    mark: tuple[object, ...] | None
+    identity: ProcessIdentity
+    stack_bytes: int | None
+    began: int
+    full: Detail | None = None
+    areas: Detail | None = None
+    count: int | None = None
+    huge: int | None = None
+    areas_due: int = 0
+    full_due: int = 0
+    seen: dict[int, list[int]] = field(default_factory=dict)
+
+
 class Watch:
     """The samples of one process and what was read of it last.
 
+    Args:
+        target: The process.
+        options: How to look.
+        clock: Returns nanoseconds that only grow.
+
     Attributes:
-        identity: Which process it is, once it was read.
         latest: The newest sample.
         limits: Of the process, as they were read last.
         taken: How many samples were taken.
+        programs: Each that it ran, with the moment of its first sample.
     """
 
-    def __init__(self, target: ProcessView, options: InspectOptions) -> None:
+    def __init__(
+        self,
+        target: ProcessView,
+        options: InspectOptions,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._target = target
         self._options = options
-        self._began = time.monotonic_ns()
+        self._clock = clock
+        self._began = clock()
         self._samples: list[Sample] = []
         self._stride = 1
         self.taken = 0
         self.latest: Sample | None = None
-        self._full: Detail | None = None
-        self._areas: Detail | None = None
-        self._count: int | None = None
-        self._areas_due = 0
-        self._full_due = 0
-        self._seen: dict[int, list[int]] = {}
+        self.programs: list[ProgramStart] = []
+        self._program: _Program | None = None
         self._group: CgroupUse | None = None
-        self.identity: ProcessIdentity | None = None
-        self._children: tuple[int, ...] = ()
+        self._children: tuple[ChildProcess, ...] = ()
         self._oom_score: int | None = None
-        self._program: str | None = None
         self._state = ""
         self._disabled = False
-        self._stack: int | None = None
         self.limits: tuple[LimitUse, ...] = ()
-        self._huge: int | None = None
+        self._limits_due = 0
+
+    @property
+    def identity(self) -> ProcessIdentity | None:
+        """Which process it is, with the program that it runs, once it was read."""
+        return None if self._program is None else self._program.identity
 
     def sample(self) -> Sample:
         """Take one sample.
 
         Raises:
-            ProcessGoneError: If the process has ended or runs another program.
+            ProcessGoneError: If the process has ended.
         """
-        now = time.monotonic_ns()
-        if self.identity is None:
-            self.identity = self._target.identity()
-            self._program = self._target.program()
-            self._stack = self._target.stack_bytes()
-        counters = self._target.counters(now - self._began)
-        self._read_seldom(now, counters)
-        counters = replace(counters, areas=self._count, huge_bytes=self._huge)
+        tries = 0
+        while True:
+            now = self._clock()
+            program = self._running(now)
+            counters = self._target.counters(now - self._began)
+            tries += 1
+            try:
+                counters = self._with_rest(counters, program, now)
+                if tries < _TRIES and _differ(program.mark, self._target.program()):
+                    continue
+            except ProcessGoneError:
+                self._keep(program, counters)  # they were read before it ended
+                raise
+            self._keep(program, counters)
+            return counters
+
+    def _running(self, now: int) -> _Program:
+        """Return the program that the process runs now, a new one after an exec."""
+        target, program = self._target, self._program
+        mark = target.program()
+        if program is not None and not _differ(program.mark, mark):
+            return program
+        return _Program(mark, target.identity(), target.stack_bytes(), now)
+
+    def _with_rest(self, counters: Sample, program: _Program, now: int) -> Sample:
+        """Return *counters* with what other files hold."""
+        self._read_seldom(program, now)
+        counters = replace(counters, areas=program.count, huge_bytes=program.huge)
         if self._group is not None:
             group = self._group = self._target.refreshed(self._group)
             counters = replace(
@@ -129,54 +193,66 @@ class Watch:
                 group_bytes=group.current_bytes,
                 group_used_bytes=group.without_cache_bytes,
             )
-        self._keep(counters)
+        self._read_limits(counters)
         return counters
 
-    def replaced(self) -> bool:
-        """Return whether the process runs another program than at the first sample."""
-        return self._program is not None and self._target.program() not in {None, self._program}
-
-    def _read_seldom(self, now: int, counters: Sample) -> None:
-        if now >= self._full_due:
-            self._read_detail(counters)
+    def _read_seldom(self, program: _Program, now: int) -> None:
+        if now >= program.full_due:
+            self._read_detail(program)
             wait, every = self._options.detail_interval_ns, _AREAS_EVERY
-            if self._options.fresh and now - self._began < wait:
-                wait, every = max(now - self._began, _AREAS_LEAST_NS), _FRESH_EVERY
-            ended = time.monotonic_ns()
-            self._full_due = ended + max(wait, (ended - now) * every)
-        elif now >= self._areas_due:
-            if self._areas is not None and len(self._areas.areas) > MOST_WITH_RESIDENCY:
-                self._count = self._target.count_areas()
-                self._areas_due = _due(now)
+            if self._options.fresh and now - program.began < wait:
+                wait, every = max(now - program.began, _AREAS_LEAST_NS), _FRESH_EVERY
+            ended = self._clock()
+            program.full_due = ended + max(wait, (ended - now) * every)
+        elif now >= program.areas_due:
+            if program.areas is not None and len(program.areas.areas) > MOST_WITH_RESIDENCY:
+                program.count = self._target.count_areas()
+                program.areas_due = self._due(now)
             else:
-                self._note_areas(self._target.areas(), now)
+                self._note_areas(program, self._target.areas(), now)
 
-    def _read_detail(self, counters: Sample) -> None:
+    def _read_detail(self, program: _Program) -> None:
         target = self._target
         self._group = target.group()
-        self._note_areas(target.areas(), time.monotonic_ns())
-        self._huge = target.huge_bytes()
-        if self._areas is not None and len(self._areas.areas) <= MOST_WITH_RESIDENCY:
+        self._note_areas(program, target.areas(), self._clock())
+        program.huge = target.huge_bytes()
+        if program.areas is not None and len(program.areas.areas) <= MOST_WITH_RESIDENCY:
             detail = target.areas_with_residency(nodes=self._options.nodes)
             if detail is not None and detail.complete:
-                self._full = detail
+                program.full = detail
+        self._children = describe_children(target.children())
+
+    def _note_areas(self, program: _Program, detail: Detail | None, began: int) -> None:
+        if detail is None:
+            return
+        if program.areas is not None:
+            watched_granules(program.areas.areas, detail.areas, program.seen)
+        program.areas = detail
+        program.count = len(detail.areas)
+        program.areas_due = self._due(began)
+
+    def _due(self, began: int) -> int:
+        """Return when to read the areas again, after a reading that began at *began*."""
+        now = self._clock()
+        return now + max((now - began) * _AREAS_EVERY, _AREAS_LEAST_NS)
+
+    def _read_limits(self, counters: Sample) -> None:
+        now = self._clock()
+        if now < self._limits_due:
+            return
+        target = self._target
+        self.limits = target.limits(counters, self._group)
         self._state = target.state()
         self._disabled = target.huge_disabled()
         self._oom_score = target.oom_score()
-        if self._options.children:
-            self._children = target.children()
-        self.limits = target.limits(counters, self._group, self._areas)
+        ended = self._clock()
+        self._limits_due = ended + (ended - now) * _LIMITS_EVERY
 
-    def _note_areas(self, detail: Detail | None, began: int) -> None:
-        if detail is None:
-            return
-        if self._areas is not None:
-            watched_granules(self._areas.areas, detail.areas, self._seen)
-        self._areas = detail
-        self._count = len(detail.areas)
-        self._areas_due = _due(began)
-
-    def _keep(self, counters: Sample) -> None:
+    def _keep(self, program: _Program, counters: Sample) -> None:
+        if program is not self._program:
+            self._program = program
+            name, command = program.identity.name, program.identity.command
+            self.programs.append(ProgramStart(counters.at_ns, name, command))
         self.latest = counters
         if self.taken % self._stride == 0:
             self._samples.append(counters)
@@ -197,78 +273,112 @@ class Watch:
         Raises:
             ProcessGoneError: If the process ended before the first sample.
         """
-        if self.latest is None or self.identity is None:
+        program = self._program
+        if self.latest is None or program is None:
             raise ProcessGoneError
         samples = list(self._samples)
         if samples[-1] is not self.latest:
             samples.append(self.latest)
-        detail = self._areas
-        limits = tuple(
-            replace(limit, used=used)
-            if (
-                (used := getattr(self.latest, limit.counter, None)) is not None
-                and limit.where in {"process", "group"}
-            )
-            or limit.counter == "areas"
-            else limit
-            for limit in self.limits
+        # An exec replaces the memory: no slope goes across it.
+        since = [sample for sample in samples if sample.at_ns >= self.programs[-1].at_ns]
+        detail, full = program.areas, program.full
+        limits = tuple(_with_latest_use(limit, self.latest) for limit in self.limits)
+        areas = () if detail is None else _merged_areas(program, detail)
+        listed = self._children if self._options.children else ()
+        devices, absent = read_devices((program.identity.pid, *(child.pid for child in listed)))
+        reservations = group_areas(
+            areas,
+            stack_bytes=program.stack_bytes,
+            nodes=None if full is None else full.nodes,
         )
-        areas: Sequence[MemoryArea] = () if detail is None else self._merged_areas(detail)
-        devices, absent = read_devices((self.identity.pid, *self._children))
-        nodes = None if self._full is None else self._full.nodes
-        reservations = group_areas(areas, stack_bytes=self._stack, nodes=nodes)
-        found_trends = trends(samples, limits)
-        now = time.monotonic_ns()
+        found_trends = trends(since, limits)
         return InspectResult(
-            process=replace(self.identity, exit_code=exit_code),
+            process=replace(program.identity, exit_code=exit_code),
             ending=ending,
             wall_ns=self.latest.at_ns - samples[0].at_ns,
             interval_ns=self._options.interval_ns if self._options.watch else None,
             samples=tuple(samples),
             samples_taken=self.taken,
             areas_read_ns=None if detail is None else detail.took_ns,
-            areas_age_ns=None if detail is None else now - detail.at_ns,
+            areas_age_ns=None if detail is None else self._clock() - detail.at_ns,
             limits=limits,
             group=self._group,
             oom_score=self._oom_score,
-            reservations=merge_alike(with_watched(reservations, self._seen), self._options.top),
+            reservations=merge_alike(with_watched(reservations, program.seen), self._options.top),
             reservations_total=len(reservations),
             devices=devices,
-            children=describe_children(self._children),
+            children=listed,
             findings=find(
                 self.latest,
                 limits,
                 self._group,
                 machine,
-                areas=self._full.areas if self._full is not None else None,
+                areas=None if full is None else full.areas,
                 huge_disabled=self._disabled,
                 state=self._state,
-                process=self.identity,
+                process=program.identity,
+                trends=found_trends,
+                children=self._children,
             ),
             trends=found_trends,
-            checks=tuple(evaluate(c, samples) for c in self._options.conditions),
+            checks=tuple(evaluate(c, samples, since) for c in self._options.conditions),
             unavailable=(
                 *self._target.unavailable.values(),
                 *(() if absent is None else (absent,)),
             ),
             machine=machine,
             huge_possible_bytes=None
-            if self._full is None
-            else possible_huge_bytes(self._full.areas, machine.huge_pages.pmd_bytes or 2 * MIB)[0],
+            if full is None
+            else possible_huge_bytes(full.areas, machine.huge_pages.pmd_bytes or 2 * MIB)[0],
+            programs=tuple(self.programs),
         )
 
-    def _merged_areas(self, detail: Detail) -> Sequence[MemoryArea]:
-        """Return the newest areas, with the residency that was read last where they are the same."""
-        if self._full is None:
-            return detail.areas
-        known = {(a.start, a.end, a.permissions): a for a in self._full.areas}
-        return [known.get((a.start, a.end, a.permissions), a) for a in detail.areas]
+
+def _differ(mark: tuple[object, ...] | None, other: tuple[object, ...] | None) -> bool:
+    return mark is not None and other is not None and mark != other
 
 
-def _due(began: int) -> int:
-    """Return when to read the areas again, after a reading that began at *began*."""
-    now = time.monotonic_ns()
-    return now + max((now - began) * _AREAS_EVERY, _AREAS_LEAST_NS)
+def _with_latest_use(limit: LimitUse, latest: Sample) -> LimitUse:
+    """Return *limit* with what the process itself used of it at the *latest* sample."""
+    used = getattr(latest, limit.counter, None)
+    of_process = limit.where in {"process", "group"} or limit.counter == "areas"
+    return replace(limit, used=used) if of_process and used is not None else limit
+
+
+def _merged_areas(program: _Program, detail: Detail) -> Sequence[MemoryArea]:
+    """Return the newest areas, with the residency that was read last where they are the same."""
+    if program.full is None:
+        return detail.areas
+    known = {(a.start, a.end, a.permissions): a for a in program.full.areas}
+    return [known.get((a.start, a.end, a.permissions), a) for a in detail.areas]
+
+
+def nothing_read(
+    process: ProcessIdentity, options: InspectOptions, machine: MachineFacts
+) -> InspectResult:
+    """Return the result for a *process* that ended before its first sample."""
+    return InspectResult(
+        process=process,
+        ending=WatchEnding.PROCESS_ENDED,
+        wall_ns=0,
+        interval_ns=options.interval_ns,
+        samples=(),
+        samples_taken=0,
+        areas_read_ns=None,
+        areas_age_ns=None,
+        limits=(),
+        group=None,
+        oom_score=None,
+        reservations=(),
+        reservations_total=0,
+        devices=(),
+        children=(),
+        findings=(),
+        trends=(),
+        checks=tuple(evaluate(condition, ()) for condition in options.conditions),
+        unavailable=(),
+        machine=machine,
+    )
 
 
 def look(target: ProcessView, options: InspectOptions, machine: MachineFacts) -> InspectResult:
@@ -278,8 +388,12 @@ def look(target: ProcessView, options: InspectOptions, machine: MachineFacts) ->
         ProcessGoneError: If it ended before anything was read.
     """
     watch = Watch(target, options)
-    watch.sample()
-    return watch.result(WatchEnding.COMPLETE, machine)
+    ending = WatchEnding.COMPLETE
+    try:
+        watch.sample()
+    except ProcessGoneError:
+        ending = WatchEnding.PROCESS_ENDED
+    return watch.result(ending, machine)
 
 
 def watch(
@@ -311,9 +425,6 @@ def watch(
         try:
             watched.sample()
             progress(watched)
-            if watched.replaced():
-                ending = WatchEnding.PROCESS_REPLACED
-                break
         except ProcessGoneError:
             ending = WatchEnding.PROCESS_ENDED
             break

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.inspect_findings import describe, shown_count, shown_size
-from vmtool.report.table import ReportTable, pairs, paragraph, show, table
+from vmtool.errors import printable
+from vmtool.report.inspect_findings import (
+    COUNTERS,
+    describe,
+    shown_count,
+    shown_rate,
+    shown_size,
+)
+from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.results.check import CheckOutcome
 from vmtool.results.inspect import FindingRating, WatchEnding
 from vmtool.units import format_duration, format_size
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
         CgroupUse,
         InspectResult,
         LimitUse,
+        ProgramStart,
         ReservedRange,
         Trend,
         Unavailable,
@@ -35,8 +43,6 @@ _STYLES: Final = {
 _ENDINGS: Final = {
     WatchEnding.INTERRUPTED: "interrupted: the figures cover what was watched until then",
     WatchEnding.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
-    WatchEnding.PROCESS_REPLACED: "the process started another program (exec): the figures are of the "
-    "one before",
 }
 _UNITS: Final = {
     "areas": "memory areas",
@@ -48,27 +54,6 @@ _UNITS: Final = {
     "locked_bytes": "of locked memory",
     "group_used_bytes": "charged to the control group, not counting its file cache",
 }
-#: How a trend or a condition calls a counter.
-_COUNTERS: Final = {
-    "address_space_bytes": "address space",
-    "charge_bytes": "charge",
-    "resident_bytes": "resident",
-    "anonymous_bytes": "anonymous",
-    "file_bytes": "file pages",
-    "shared_bytes": "shared memory",
-    "swapped_bytes": "swapped",
-    "page_table_bytes": "page tables",
-    "locked_bytes": "locked",
-    "pinned_bytes": "pinned",
-    "hugetlb_bytes": "reserved huge pages",
-    "huge_bytes": "transparent huge pages",
-    "areas": "memory areas",
-    "threads": "threads",
-    "descriptors": "descriptors",
-    "group_bytes": "control group",
-    "group_used_bytes": "group without cache",
-    "minor_faults": "page faults",
-}
 
 
 def to_text(result: InspectResult, console: Console) -> None:
@@ -78,8 +63,10 @@ def to_text(result: InspectResult, console: Console) -> None:
 
 def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     yield paragraph(headline(result), style="bold")
-    if result.ending in _ENDINGS:
+    if result.ending in _ENDINGS and result.samples:
         yield Text(_ENDINGS[result.ending], style="yellow")
+    if len(result.programs) > 1:
+        yield paragraph(describe_programs(result.programs), indent="  ")
     findings = [finding for finding in result.findings if finding.rating is not FindingRating.NOTE]
     notes = [finding for finding in result.findings if finding.rating is FindingRating.NOTE]
     for finding in findings + notes:
@@ -89,8 +76,9 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
         )
         if remedy:
             yield paragraph(f"  {remedy}", indent="  ")
-    yield ""
-    yield pairs(counter_rows(result))
+    if result.samples:
+        yield ""
+        yield pairs(counter_rows(result))
     if result.trends:
         yield ""
         yield from _trend_table(result)
@@ -129,18 +117,24 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
 
 def headline(result: InspectResult) -> str:
     """Return the answer: what stops the process, or what comes nearest to it."""
-    who = f"{result.process.name} ({result.process.pid})"
+    who = f"{printable(result.process.name)} ({result.process.pid})"
+    if not result.samples:
+        code = result.process.exit_code
+        end = "" if code is None else f", with exit code {code}"
+        return f"{who}: nothing was measured: it ended before the first sample{end}"
     first = next(iter(result.findings), None)  # the worst
     problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
     if first is not None and problems:
         also = _more(len(problems) - 1, "problem")
         filling = [t for t in result.trends if t.limit and t.limit == first.values.get("limit")]
-        return f"{who}: {describe(first)[0].partition(';')[0]}{_full_in(filling)}{also}"
+        growth = _growth(result, but=filling)
+        return f"{who}: {describe(first)[0].partition(';')[0]}{_full_in(filling)}{also}{growth}"
     filling = [trend for trend in result.trends if trend.full_in_s is not None]
     if filling:
         filling.sort(key=lambda trend: trend.full_in_s or 0.0)
         limit = next(limit for limit in result.limits if limit.name == filling[0].limit)
-        return f"{who}: no problem yet; {_use(limit)}{_full_in(filling)}"
+        growth = _growth(result, but=filling[:1])
+        return f"{who}: no problem yet; {_use(limit)}{_full_in(filling)}{growth}"
     warnings = [f for f in result.findings if f.rating is FindingRating.WARNING]
     if first is not None and warnings:
         also = _more(len(warnings) - 1, "warning")
@@ -151,8 +145,26 @@ def headline(result: InspectResult) -> str:
         default=None,
     )
     if nearest is None:
-        return f"{who}: no problem found; no limit is set"
+        return f"{who}: no problem found; no limit is {'set' if result.limits else 'known'}"
     return f"{who}: no problem found; nearest limit: {_use(nearest)}"
+
+
+def _growth(result: InspectResult, *, but: Sequence[Trend]) -> str:
+    """Return what grows, unless it is said already, as one of the trends *but*."""
+    growth = next((finding for finding in result.findings if finding.name == "growth"), None)
+    if growth is None or growth.values["counter"] in {trend.counter for trend in but}:
+        return ""
+    return f"; {describe(growth)[0].partition(';')[0]}"
+
+
+def describe_programs(programs: Sequence[ProgramStart]) -> str:
+    """Return which programs the process ran, one after the other."""
+    first, *others = programs
+    words = [f"{printable(each.name)} after {format_duration(each.at_ns)}" for each in others]
+    return (
+        f"exec: {printable(first.name)}, then {', then '.join(words)}; trends and reservations are of "
+        "the last program"
+    )
 
 
 def _full_in(filling: Sequence[Trend]) -> str:
@@ -189,7 +201,7 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
     huge = last.huge_bytes
     rows = [
         ("address space", _held(last.address_space_bytes, limits.get("address_space_bytes"))),
-        ("charge", _held(last.charge_bytes, None)),
+        ("charge", shown_size(last.charge_bytes) + _commit_limit(result)),
         ("resident", shown_size(last.resident_bytes) + (f": {', '.join(parts)}" if parts else "")),
         ("transparent huge pages", shown_size(huge) + _share(huge, result)),
         ("swapped", shown_size(last.swapped_bytes)),
@@ -207,20 +219,43 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if not value.startswith("not available")]
 
 
+def _commit_limit(result: InspectResult) -> str:
+    """Return what bounds the charge of all processes together."""
+    for limit in result.limits:
+        if limit.counter == "charge_bytes" and limit.where == "machine":
+            used, most = shown_size(limit.used), shown_size(limit.soft)
+            mode = ", vm.overcommit_memory=2" if limit.name == "CommitLimit" else ""
+            return f"; all processes {used} of {most} ({limit.name}{mode})"
+    commit = None if result.machine is None else result.machine.commit
+    if commit is None or commit.mode is None or commit.limit_bytes is None:
+        return ""
+    return (
+        f"; vm.overcommit_memory={commit.mode} does not enforce the commit limit of "
+        f"{shown_size(commit.limit_bytes)}"
+    )
+
+
 def _group(group: CgroupUse) -> str:
-    words = f"{shown_size(group.current_bytes)}"
+    words = shown_size(group.current_bytes)
     words += " (no limit)" if group.max_bytes is None else f" of {shown_size(group.max_bytes)}"
+    if group.high_bytes is not None:
+        words += f", slowed down above {shown_size(group.high_bytes)} (memory.high)"
     if group.reclaimable_bytes:
         words += f", {shown_size(group.reclaimable_bytes)} of it is file cache"
     if group.pressure_some_percent:
         words += f", waits for memory {group.pressure_some_percent:g} % of the time"
+    if group.pressure_full_percent:
+        words += f" (all at once {group.pressure_full_percent:g} %)"
+    if group.events:
+        words += f"; events: {', '.join(f'{name} {n:,}' for name, n in group.events.items())}"
     return f"{words} ({group.path})"
 
 
 def _faults(result: InspectResult) -> str:
-    first, last = result.samples[0], result.last
+    last = result.last
     if last.minor_faults is None:
         return "not available"
+    first = result.samples[0]
     words = f"{shown_count(last.minor_faults)}, {shown_count(last.major_faults)} with I/O"
     seconds = (last.at_ns - first.at_ns) / 1e9
     if seconds > 0 and first.minor_faults is not None:
@@ -233,14 +268,16 @@ def trend_rows(result: InspectResult) -> tuple[list[tuple[str, ...]], list[str]]
     rows: list[tuple[str, ...]] = []
     filling, notes = [], {}
     for trend in sorted(result.trends, key=lambda trend: not trend.grows):
-        name = _COUNTERS.get(trend.counter, trend.counter)
+        name = COUNTERS.get(trend.counter, trend.counter)
         word = _verdict(trend)
         if word in _VERDICTS:
             notes[word] = _VERDICTS[word]
         if trend.full_in_s is not None:
             filling.append(f"{name}: {trend.limit} is reached in {_seconds(trend)} at this rate")
-        interval = f"{_rate(trend, trend.low)} to {_rate(trend, trend.high)}"
-        rows.append((name, _rate(trend, trend.per_second), interval, word))
+        rate, low, high = (
+            shown_rate(trend.counter, each) for each in (trend.per_second, trend.low, trend.high)
+        )
+        rows.append((name, rate, f"{low} to {high}", word))
     return rows, [*filling, *(f"{word}: {note}" for word, note in notes.items())]
 
 
@@ -275,37 +312,23 @@ def _verdict(trend: Trend) -> str:
     return "small" if trend.growth < trend.growth_least else "slowing"
 
 
-def _rate(trend: Trend, per_second: float) -> str:
-    per_minute = per_second * 60
-    if trend.counter.endswith("_bytes"):
-        sign = "-" if per_minute < 0 else ""
-        return sign + format_size(round(abs(per_minute)))
-    return f"{per_minute:,.1f}"
-
-
 #: With addresses the table of reservations needs so many columns.
 _WITH_ADDRESSES: Final = 100
 
 
 def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]:
     addresses = width >= _WITH_ADDRESSES
-    headings = ["reservation", "capacity", "committed", "resident", "huge", "granule", "areas"]
-    made = ReportTable(*headings, *(["base"] if addresses else []))
-    for item in result.reservations:
-        cells = [
-            reservation_name(item),
-            shown_size(item.capacity_bytes),
-            shown_size(item.committed_bytes),
-            shown_size(item.resident_bytes) if item.resident_bytes is not None else "-",
-            shown_size(item.huge_bytes) if item.huge_bytes else "-",
-            _granule(item),
-            shown_count(item.pieces),
+    headings, rows = reservation_table(result.reservations)
+    if addresses:
+        headings = (*headings, "base")
+        rows = [
+            (*row, f"{item.base:#x}") for row, item in zip(rows, result.reservations, strict=True)
         ]
-        made.add_row(*cells, *([f"{item.base:#x}"] if addresses else []))
-    yield made
-    if any(item.node_bytes for item in result.reservations):
+    yield table(headings, rows)
+    headings, rows = node_table(result.reservations)
+    if rows:
         yield ""
-        yield _nodes(result)
+        yield table(headings, rows)
     hidden = result.reservations_total - len(result.reservations)
     notes = [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
     if not addresses:
@@ -317,16 +340,38 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         yield paragraph("; ".join(notes))
 
 
-def _nodes(result: InspectResult) -> RenderableType:
-    """Return where the pages of the reservations are that have any."""
-    placed = [(reservation_name(item), item.node_bytes) for item in result.reservations]
-    count = max(len(nodes) for _, nodes in placed if nodes)
+def reservation_table(
+    reservations: Sequence[ReservedRange],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and cells, without the columns that hold nothing in any row."""
+    columns = {
+        "reservation": [reservation_name(item) for item in reservations],
+        "capacity": [shown_size(item.capacity_bytes) for item in reservations],
+        "committed": [shown_size(item.committed_bytes) for item in reservations],
+        "resident": [
+            "-" if item.resident_bytes is None else shown_size(item.resident_bytes)
+            for item in reservations
+        ],
+        "huge": [shown_size(item.huge_bytes) if item.huge_bytes else "-" for item in reservations],
+        "granule": [_granule(item) for item in reservations],
+        "areas": [shown_count(item.pieces) for item in reservations],
+        "perms": [item.permissions for item in reservations],
+    }
+    kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+    return tuple(kept), list(zip(*kept.values(), strict=True))
+
+
+def node_table(
+    reservations: Sequence[ReservedRange],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and cells of where the pages of the reservations are that have any."""
+    placed = [(reservation_name(item), item.node_bytes) for item in reservations if item.node_bytes]
+    count = max((len(nodes) for _, nodes in placed), default=0)
     rows = [
         (name, *(format_size(n) for n in (*nodes, *[0] * (count - len(nodes)))))
         for name, nodes in placed
-        if nodes
     ]
-    return table(("resident on", *(f"node {node}" for node in range(count))), rows)
+    return ("resident on", *(f"node {node}" for node in range(count))), rows
 
 
 def _granule(item: ReservedRange) -> str:
@@ -337,7 +382,7 @@ def _granule(item: ReservedRange) -> str:
 
 def reservation_name(item: ReservedRange) -> str:
     """Return what a reservation is: its owner where that is certain, or the kernel's name of it."""
-    name = item.name
+    name = printable(item.name)
     if item.kind == "file":
         name = name.rsplit("/", 1)[-1]
     if item.owner:
@@ -348,11 +393,11 @@ def reservation_name(item: ReservedRange) -> str:
 def _devices(result: InspectResult) -> Iterator[RenderableType]:
     for device in result.devices:
         others = ", ".join(
-            f"{other.name or 'process'} ({other.pid}) {shown_size(other.used_bytes)}"
+            f"{printable(other.name or 'process')} ({other.pid}) {shown_size(other.used_bytes)}"
             for other in device.others
         )
         yield paragraph(
-            f"GPU {device.device} {device.name}: {shown_size(device.own_bytes)} used by this process, "
+            f"GPU {device.device} {printable(device.name)}: {shown_size(device.own_bytes)} used by this process, "
             f"{shown_size(device.free_bytes)} of {shown_size(device.total_bytes)} free"
             + (f"; also {others}" if others else ""),
             indent="  ",
@@ -377,6 +422,8 @@ def _why_not_done(check: Check) -> str:
             samples, needed = check.values.get("samples"), check.values.get("needed")
             return f"not done: {needed} samples are needed, and there are {samples}; watch longer"
         case "not measured":
+            return "not measured: the process ended before the first sample"
+        case "not available":
             return "not done: the counter is not available"
         case reason:
             return str(reason)

@@ -49,4 +49,6 @@ def metrics_of(
     for limit in limits:
         if limit.soft is not None:
             metrics.add("process_limit", limit.soft, **who, limit=limit.name)
+            if limit.used is not None:
+                metrics.add("process_limit_used", limit.used, **who, limit=limit.name)
     return metrics.text()

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import printable
 from vmtool.memory.rlimits import ResourceLimit, how_to_raise
-from vmtool.units import format_size
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vmtool.results.inspect import ProcessFinding
+
+
+#: What a report calls a counter.
+COUNTERS: Final = {
+    "address_space_bytes": "address space",
+    "charge_bytes": "charge",
+    "resident_bytes": "resident",
+    "anonymous_bytes": "anonymous",
+    "file_bytes": "file pages",
+    "shared_bytes": "shared memory",
+    "swapped_bytes": "swapped",
+    "page_table_bytes": "page tables",
+    "locked_bytes": "locked",
+    "pinned_bytes": "pinned",
+    "hugetlb_bytes": "reserved huge pages",
+    "huge_bytes": "transparent huge pages",
+    "areas": "memory areas",
+    "threads": "threads",
+    "descriptors": "descriptors",
+    "group_bytes": "control group",
+    "group_used_bytes": "group without cache",
+    "minor_faults": "page faults",
+}
 
 
 def describe(finding: ProcessFinding) -> tuple[str, str]:
@@ -158,7 +182,7 @@ def _group_cache(values: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _fork(values: Mapping[str, object]) -> tuple[str, str]:
-    charge, headroom = values["charge"], values["headroom"]
+    charge, headroom = values["charge"], values.get("headroom")
     refused = isinstance(charge, int) and isinstance(headroom, int) and charge > headroom
     if values["mode"] == 2:
         words = (
@@ -178,7 +202,7 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         (
             f"fork would copy {shown_size(charge)} of private writable memory on demand; nothing refuses it "
-            f"(vm.overcommit_memory=0)"
+            f"(vm.overcommit_memory={values['mode']})"
         ),
         "",
     )
@@ -213,6 +237,50 @@ def _tables(values: Mapping[str, object]) -> tuple[str, str]:
     )
 
 
+def _growth(values: Mapping[str, object]) -> tuple[str, str]:
+    """Return that a counter grows: the whole answer, where nothing else is wrong."""
+    counter = str(values["counter"])
+    name = COUNTERS[counter] + (" memory" if counter in _KINDS_OF_MEMORY else "")
+    verb = "grow" if name.endswith("s") and name != "address space" else "grows"
+    rates = [shown_rate(counter, values[key]) for key in ("per_second", "low", "high")]
+    words = f"{name} {verb} by {rates[0]} a minute"
+    full, limit = values.get("full_in_s"), values.get("limit")
+    when = (
+        f"{limit} is reached in {format_duration(full * 1e9)} at this rate; "
+        if isinstance(full, int | float)
+        else ""
+    )
+    return (
+        f"{words}; the 99 % interval is {rates[1]} to {rates[2]}",
+        f"{when}a leak, unless it is still warming up: watch it longer",
+    )
+
+
+_KINDS_OF_MEMORY: Final = frozenset(
+    {"anonymous_bytes", "resident_bytes", "swapped_bytes", "pinned_bytes"}
+)
+
+
+def shown_rate(counter: str, per_second: object) -> str:
+    """Return what a slope of *counter* makes in a minute."""
+    per_minute = per_second * 60 if isinstance(per_second, int | float) else 0
+    if counter.endswith("_bytes"):
+        return ("-" if per_minute < 0 else "") + format_size(round(abs(per_minute)))
+    return f"{per_minute:,.1f}"
+
+
+def _children(values: Mapping[str, object]) -> tuple[str, str]:
+    count = _int(values["count"])
+    own = "its child has" if count == 1 else f"its {count} descendants have"
+    return (
+        f"{own} {shown_size(values['resident'])} resident, which the figures leave out",
+        (
+            f"`vmtool inspect {values['largest']}` looks at the largest, "
+            f"{printable(str(values['name']))}; --children lists them"
+        ),
+    )
+
+
 def _stopped(values: Mapping[str, object]) -> tuple[str, str]:
     return "the process is stopped (state T)", f"`kill -CONT {values['pid']}` lets it continue"
 
@@ -235,6 +303,8 @@ _SENTENCES: Final = {
     "huge-pages": _huge,
     "swapped": _swapped,
     "page-tables": _tables,
+    "growth": _growth,
+    "children": _children,
     "stopped": _stopped,
 }
 

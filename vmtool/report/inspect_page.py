@@ -11,9 +11,12 @@ from vmtool.report.inspect import (
     TREND_HEADINGS,
     counter_rows,
     describe_check,
+    describe_programs,
     describe_unavailable,
     headline,
+    node_table,
     reservation_name,
+    reservation_table,
     trend_rows,
 )
 from vmtool.report.inspect_findings import describe
@@ -63,7 +66,6 @@ zero and the growth over the watch is more than a heap takes while it warms up.
 def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
     """Return the page of *result*, which *command* made."""
     process = result.process
-    problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     machine = "" if result.machine is None else machine_words(plain(result.machine))
     return report(
@@ -71,6 +73,7 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         "inspect",
         headline(result),
         tag("p", tag("code", " ".join(process.command)), class_="soft"),
+        tag("p", describe_programs(result.programs)) if len(result.programs) > 1 else "",
         section("Findings", _findings(result)),
         section("Conditions", _conditions(result)),
         section("Over time", grid(_charts(result))),
@@ -82,11 +85,18 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
             "Not available", *(tag("p", text) for text in describe_unavailable(result.unavailable))
         ),
         command=command,
-        good=not problems,
+        good=_is_good(result),
         title=[f"{process.name} ({process.pid})", made],
         place=[made, *filter(None, [machine])],
         reading=_READING.split("\n\n"),
     )
+
+
+def _is_good(result: InspectResult) -> bool | None:
+    ratings = {finding.rating for finding in result.findings}
+    if FindingRating.PROBLEM in ratings or any(item.failed for item in result.checks):
+        return False
+    return None if FindingRating.WARNING in ratings or not result.samples else True
 
 
 def _findings(result: InspectResult) -> Markup:
@@ -179,19 +189,17 @@ def _bar(item: ReservedRange) -> Markup:
 
 
 def _reservations(result: InspectResult) -> Markup:
-    return table(
-        ("what", "base", "capacity", "committed", "resident", "areas"),
-        [
-            (
-                reservation_name(item),
-                f"{item.base:#x}",
-                format_size(item.capacity_bytes),
-                format_size(item.committed_bytes),
-                "-" if item.resident_bytes is None else format_size(item.resident_bytes),
-                f"{item.pieces:,}",
-            )
-            for item in result.reservations
-        ],
+    (what, *headings), rows = reservation_table(result.reservations)
+    placed = node_table(result.reservations)
+    return join(
+        table(
+            (what, "base", *headings),
+            [
+                (name, f"{item.base:#x}", *cells)
+                for (name, *cells), item in zip(rows, result.reservations, strict=True)
+            ],
+        ),
+        table(*placed),
     )
 
 

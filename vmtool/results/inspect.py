@@ -17,7 +17,6 @@ class WatchEnding(enum.StrEnum):
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     PROCESS_ENDED = "process ended"
-    PROCESS_REPLACED = "process replaced"
 
 
 class FindingRating(enum.StrEnum):
@@ -49,6 +48,21 @@ class ProcessIdentity:
     started_ns: int | None = None
     own_pid_namespace: bool | None = None
     exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStart:
+    """A program that the process ran; each but the first was started by an exec.
+
+    Attributes:
+        at_ns: Of the first sample of it.
+        name: The short name that the kernel keeps.
+        command: Its command line; empty where it may not be read.
+    """
+
+    at_ns: int
+    name: str
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +325,8 @@ class InspectResult:
         ending: How it ended.
         wall_ns: From the first sample to the last.
         interval_ns: Time between samples; ``None`` for one look.
-        samples: The counters over time, thinned evenly where there were very many.
+        samples: The counters over time, thinned evenly where there were very many; none where the
+            process ended before the first.
         samples_taken: How many samples were taken in all.
         areas_read_ns: What the last reading of the list of areas took.
         areas_age_ns: How old that reading is.
@@ -320,6 +335,8 @@ class InspectResult:
             where that was not read.
         reservations: The largest ones, largest first.
         reservations_total: How many there are in all.
+        trends: Since the last of *programs* was started.
+        programs: What the process ran while it was watched.
     """
 
     process: ProcessIdentity
@@ -343,8 +360,9 @@ class InspectResult:
     unavailable: tuple[Unavailable, ...]
     machine: MachineFacts | None = None
     huge_possible_bytes: int | None = None
+    programs: tuple[ProgramStart, ...] = ()
 
     @property
     def last(self) -> Sample:
-        """The latest sample."""
-        return self.samples[-1]
+        """The latest sample, without a figure where there is none."""
+        return self.samples[-1] if self.samples else Sample(0)

@@ -12,7 +12,14 @@ from vmtool.inspect.findings import find
 from vmtool.inspect.linux import describe_group
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup import read_cgroups
-from vmtool.results.inspect import FindingRating, LimitUse, ProcessIdentity, Sample
+from vmtool.results.inspect import (
+    ChildProcess,
+    FindingRating,
+    LimitUse,
+    ProcessIdentity,
+    Sample,
+    Trend,
+)
 from vmtool.units import GIB, MIB
 
 
@@ -131,7 +138,7 @@ def _facts_in_mode(mode, headroom):
 
 
 @pytest.mark.parametrize(
-    ("mode", "headroom", "refused"), [(2, GIB, True), (2, 100 * GIB, False), (1, GIB, None)]
+    ("mode", "headroom", "refused"), [(2, GIB, True), (2, 100 * GIB, False), (1, GIB, False)]
 )
 def test_fork_is_refused_where_its_charge_does_not_fit(mode, headroom, refused):
     # docker-library/redis#346: "Can't save in background: fork: Cannot allocate memory".
@@ -140,8 +147,9 @@ def test_fork_is_refused_where_its_charge_does_not_fit(mode, headroom, refused):
     found = find(counters, (), None, _facts_in_mode(mode, headroom))
 
     forks = [finding for finding in found if finding.name == "fork"]
-    ratings = {True: [FindingRating.PROBLEM], False: [FindingRating.NOTE], None: []}
-    assert [finding.rating for finding in forks] == ratings[refused]
+    assert [finding.rating for finding in forks] == [
+        FindingRating.PROBLEM if refused else FindingRating.NOTE
+    ]
 
 
 def test_the_group_of_a_real_process_is_that_of_the_kernel():
@@ -153,6 +161,41 @@ def test_the_group_of_a_real_process_is_that_of_the_kernel():
     same = read_cgroups(KernelFiles(), str(os.getpid()))
 
     assert [level.path for level in mine.levels] == [level.path for level in same.levels]
+
+
+@pytest.mark.parametrize(
+    ("counter", "more", "found"),
+    [
+        ("anonymous_bytes", {}, "anonymous_bytes"),
+        ("resident_bytes", {}, "resident_bytes"),  # macOS and Windows have no kinds
+        ("resident_bytes", {"anonymous_bytes": GIB}, None),  # pages of a file that it reads
+        ("file_bytes", {}, None),
+        ("group_bytes", {}, None),  # others are in the group as well
+        ("descriptors", {}, "descriptors"),
+    ],
+)
+def test_what_grows_like_a_leak_is_the_first_warning(counter, more, found):
+    trends = [
+        Trend(counter, MIB, MIB, MIB, 9, grows=True),
+        Trend("threads", 1, 1, 1, 9, grows=False),
+    ]
+    sample = Sample(0, resident_bytes=GIB, swapped_bytes=GIB, **more)
+
+    findings = find(sample, (), None, read_facts(), trends=trends)
+
+    growth = [each.values["counter"] for each in findings if each.name == "growth"]
+    assert growth == ([found] if found else [])
+    if found:
+        assert findings[0].name == "growth"
+
+
+@pytest.mark.parametrize(("resident", "named"), [(2 * GIB, True), (GIB // 2, False)])
+def test_a_launcher_is_told_from_the_engine_that_it_started(resident, named):
+    child = ChildProcess(78, "engine", resident, 0, 1)
+
+    found = find(Sample(0, resident_bytes=GIB), (), None, read_facts(), children=[child])
+
+    assert [each.values["largest"] for each in found if each.name == "children"] == [78] * named
 
 
 _MODEL = MemoryArea(GIB, 5 * GIB, "r--s", 7, "/models/x.gguf", GIB)

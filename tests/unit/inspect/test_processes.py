@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -62,25 +63,13 @@ def test_with_advise_what_is_committed_is_what_is_resident(child, looked):
     assert found.resident_bytes <= made.facts["committed"]
 
 
-def test_watched_commits_make_the_granule_exact(child, target):
+def test_watched_commits_make_the_granule_exact(child, stepped):
     made = child(_BUFFER.format(method="fixed"))
-    steps = iter(range(6))
 
-    def step(_sample):
-        if next(steps, None) is not None:
-            made.go_on()
-
-    result = watch(
-        target(made.pid),
-        InspectOptions(watch=True, interval_ns=1_100_000_000, duration_ns=5 * 10**9, top=1000),
-        read_facts(),
-        stopping=lambda: False,
-        progress=step,
-    )
+    result = stepped(made.pid, 6, made.go_on)
 
     found = _reservation_at(result, made.facts["base"])
     assert (found.granule_bytes, found.granule_exact) == (64 * KIB, True)
-    assert result.ending is WatchEnding.COMPLETE
 
 
 def test_counters_are_those_of_the_process(child, looked):
@@ -131,20 +120,19 @@ def _watch(target, seconds, interval_ns=200_000_000):
     )
 
 
-def test_a_leak_is_found_and_steady_use_is_not_one(child, target):
-    leaking = child(
-        "ready()\nkept = []\nwhile True:\n    kept.append(b'x' * (1 << 18))\n    time.sleep(0.05)"
-    )
-    steady = child(
-        "ready()\nwhile True:\n    some = bytearray(1 << 20)\n    del some\n    time.sleep(0.01)"
+@pytest.mark.parametrize(("kept", "grows"), [("kept.append(some)", True), ("del some", False)])
+def test_a_leak_is_found_and_steady_use_is_not_one(child, stepped, kept, grows):
+    made = child(
+        "kept = []\nready()\nwhile True:\n    input()\n    some = bytearray(b'x' * (1 << 20))\n"
+        f"    {kept}\n    ready()"
     )
 
-    grows = {trend.counter for trend in _watch(target(leaking.pid), 4).trends if trend.grows}
-    calm = {trend.counter for trend in _watch(target(steady.pid), 4).trends if trend.grows}
+    result = stepped(made.pid, 30, made.go_on)
 
-    assert "resident_bytes" in grows
-    assert "resident_bytes" not in calm
-    assert "charge_bytes" not in calm
+    found = {trend.counter for trend in result.trends if trend.grows}
+    memory = {"resident_bytes", "anonymous_bytes", "charge_bytes"}
+    assert found & memory == (memory if grows else set())
+    assert [each.name for each in result.findings if each.name == "growth"] == ["growth"] * grows
 
 
 def test_a_process_that_ends_leaves_what_was_had(child, target):
@@ -177,12 +165,114 @@ def test_a_process_that_is_killed_while_it_is_watched(child, target):
     assert result.ending is WatchEnding.PROCESS_ENDED
 
 
-def test_another_program_in_the_same_process_is_noticed(child, target):
-    made = child("ready()\ntime.sleep(0.5)\nos.execv('/bin/sleep', ['sleep', '60'])")
+@pytest.mark.parametrize(
+    "command", [["/bin/sleep", "60"], [sys.executable, "-c", "import time; time.sleep(60)"]]
+)
+def test_an_exec_is_seen_also_of_the_same_file(child, target, command):
+    made = child(f"ready()\ninput()\nos.execv({command[0]!r}, {command!r})")
+    opened = target(made.pid)
+    before = opened.program()
+    again = opened.program()
 
-    result = _watch(target(made.pid), 20, interval_ns=100_000_000)
+    made.process.stdin.write("\n")
+    made.process.stdin.flush()
+    words = Path(f"/proc/{made.pid}/cmdline")
+    while words.read_bytes().decode().split("\0")[:-1] != command:
+        time.sleep(0.01)
 
-    assert result.ending is WatchEnding.PROCESS_REPLACED
+    assert before == again
+    assert opened.program() != before
+    assert opened.identity().command == tuple(command)
+
+
+def test_a_program_that_an_upgrade_replaced_is_no_exec(program, target, tmp_path):
+    file = tmp_path / "engine"
+    shutil.copy("/bin/sh", file)
+    made = program(str(file), "-c", "echo ready; read line")
+    opened = target(made.pid)
+    before = opened.program()
+
+    file.unlink()
+
+    assert opened.program() == before
+
+
+def test_a_command_that_starts_another_is_followed(child, target):
+    made = child("ready()\ninput()\nos.execv('/bin/sleep', ['sleep', '60'])")
+
+    def go_on(watched):
+        if watched.taken == 1:
+            made.process.stdin.write("\n")
+            made.process.stdin.flush()
+        seen.append(watched)
+
+    seen = []
+    result = watch(
+        target(made.pid),
+        InspectOptions(watch=True, interval_ns=20_000_000, duration_ns=30 * 10**9),
+        read_facts(),
+        stopping=lambda: bool(seen) and len(seen[-1].programs) > 1,
+        progress=go_on,
+    )
+
+    assert [program.command[-1] for program in result.programs][1:] == ["60"]
+    assert result.programs[0].name.startswith("python")
+    assert result.process.command == ("sleep", "60")
+    assert result.ending is WatchEnding.INTERRUPTED
+    assert any(item.name.endswith("/sleep") for item in result.reservations)
+
+
+def test_what_all_processes_of_a_group_use_is_read_again(child, target):
+    group = Path("/sys/fs/cgroup/pids", f"vmtool-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    try:
+        (group / "pids.max").write_text("8")
+        made = child(f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\nready()\ninput()")
+        opened = target(made.pid)
+        first = opened.group()
+        (group / "pids.max").write_text("9")
+        again = opened.refreshed(first)
+        (limit,) = [
+            limit for limit in opened.limits(opened.counters(0), again) if limit.name == "pids.max"
+        ]
+        made.end()
+    finally:
+        while (group / "cgroup.procs").read_text():
+            time.sleep(0.01)
+        group.rmdir()
+
+    assert (first.pids, first.pids_max) == (1, 8)
+    assert (limit.used, limit.soft) == (1, 9)
+
+
+def test_a_zombie_is_named_with_its_parent(child):
+    made = child("pid = os.fork() or os._exit(7)\nos.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
+                 "ready(pid=pid)\ninput()")  # fmt: skip
+
+    with pytest.raises(CallError) as caught:
+        open_process(made.facts["pid"])
+
+    name = Path(f"/proc/{made.pid}/comm").read_text().strip()
+    assert (
+        f"it has ended (a zombie), and {name} ({made.pid}) has not read its exit code yet"
+        in str(caught.value)
+    )
+
+
+def test_a_process_without_its_main_thread_is_told_from_one_that_ended(child, target):
+    made = child(
+        "import ctypes, threading\ndef tell():\n"
+        "    while open(f'/proc/{os.getpid()}/stat').read().split()[2] != 'Z': time.sleep(0.01)\n"
+        "    ready(tid=threading.get_native_id())\n    sys.stdin.read()\n"
+        "threading.Thread(target=tell).start()\nctypes.CDLL(None).syscall(60, 0)"
+    )
+
+    with pytest.raises(CallError, match="its main thread has ended and others run"):
+        open_process(made.pid)
+    assert target(made.facts["tid"]).counters(0).resident_bytes
 
 
 def test_a_number_without_a_process_is_one_error(target):

@@ -1,19 +1,29 @@
 """The report of a look at a process, whole, from fixed numbers."""
 
-import pytest
+from dataclasses import replace
 
-from vmtool.report.inspect import to_text
+import pytest
+from printed import printed
+
+from vmtool.inspect.trends import parse_condition
+from vmtool.inspect.watch import InspectOptions, nothing_read
+from vmtool.machine import read_facts
+from vmtool.machine.nvml import DeviceProcess
+from vmtool.report.inspect import headline, to_text
 from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_findings import describe
 from vmtool.report.inspect_page import to_html
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.inspect import (
     CgroupUse,
+    ChildProcess,
     FindingRating,
     InspectResult,
     LimitUse,
+    ProcessDevice,
     ProcessFinding,
     ProcessIdentity,
+    ProgramStart,
     ReservedRange,
     Sample,
     Trend,
@@ -74,6 +84,9 @@ RESULT = InspectResult(
     areas_age_ns=8 * _SECOND,
     limits=(
         LimitUse("RLIMIT_AS", "address_space_bytes", 80 * GIB, None, None, "process"),
+        LimitUse(
+            "CommitLimit", "charge_bytes", 30 * GIB, 47 * GIB, None, "machine", "/proc/sys/vm"
+        ),
         LimitUse("RLIMIT_MEMLOCK", "locked_bytes", 0, 8 * MIB, 8 * MIB, "process"),
         LimitUse("RLIMIT_NOFILE", "descriptors", 57, 1024, 1 << 20, "process"),
         LimitUse("vm.max_map_count", "areas", 61_204, 65_530, None, "machine", "/proc/sys/vm"),
@@ -83,7 +96,15 @@ RESULT = InspectResult(
         LimitUse("pids.max", "group_tasks", 60, 512, None, "group", "/sys/fs/cgroup/pids.max"),
     ),
     group=CgroupUse(
-        "/sys/fs/cgroup/llm.slice", 2, 10 * GIB, None, 16 * GIB, GIB, {"max": 0, "oom_kill": 0}, 0.5
+        "/sys/fs/cgroup/llm.slice",
+        2,
+        10 * GIB,
+        14 * GIB,
+        16 * GIB,
+        GIB,
+        {"max": 0, "high": 5, "oom_kill": 0},
+        0.5,
+        0.25,
     ),
     oom_score=420,
     reservations=(
@@ -98,6 +119,7 @@ RESULT = InspectResult(
             *(0x7E0000000000, 4 * GIB, GIB),
             kind="file",
             name="/models/x.gguf",
+            permissions="r--s",
             node_bytes=(768 * MIB, 256 * MIB),
         ),
         _reservation(*(0x7D0000000000, 128 * MIB, 3 * MIB), pieces=4, owner="glibc malloc arena"),
@@ -116,6 +138,16 @@ RESULT = InspectResult(
                 "soft": 65_530,
                 "hard": None,
                 "path": "/",
+            },
+        ),
+        ProcessFinding(
+            "growth",
+            FindingRating.WARNING,
+            {
+                "counter": "anonymous_bytes",
+                "per_second": 6.4 * MIB,
+                "low": 6 * MIB,
+                "high": 7 * MIB,
             },
         ),
         ProcessFinding(
@@ -145,6 +177,10 @@ RESULT = InspectResult(
         ),
     ),
     huge_possible_bytes=8 * GIB,
+    programs=(
+        ProgramStart(0, "sh", ("sh", "-c", "exec llama-server")),
+        ProgramStart(1_020_000_000, "llama-server", ("llama-server",)),
+    ),
     unavailable=(
         Unavailable("devices", "platform", "NVML is not available: nvidia-ml-py is not installed"),
     ),
@@ -165,6 +201,82 @@ def test_the_page_shows_trends_and_the_reservations_by_address():
     assert "memory areas: vm.max_map_count is reached in 36.0 s at this rate" in page
     at = [page.index(f"{item.base:#x} ") for item in RESULT.reservations]
     assert at == sorted(at, reverse=True)  # as their addresses are, largest first
+
+
+def test_the_page_has_all_that_the_text_has_of_a_reservation():
+    page = to_html(RESULT, command=["vmtool", "inspect", "4242"])
+
+    for words in ("perms", "r--s", "granule", "≤ 64 KiB", "huge", "node 1", "256 MiB"):
+        assert words in page
+    assert "exec: sh, then llama-server after 1.02 s" in page
+
+
+def _headline(findings=(), trends=(), limits=RESULT.limits):
+    return headline(replace(RESULT, findings=findings, trends=trends, limits=limits))
+
+
+def test_a_leak_heads_the_report():
+    problem, growth, note = RESULT.findings
+    filling = Trend("address_space_bytes", MIB, MIB, MIB, 31, True, "RLIMIT_AS", 90.0)
+    limit = LimitUse("RLIMIT_AS", "address_space_bytes", GIB, 2 * GIB, None, "process")
+    grows = "anonymous memory grows by 384 MiB a minute"
+
+    assert _headline([growth, note]) == f"llama-server (4242): {grows}"
+    assert _headline([growth, growth]) == f"llama-server (4242): {grows}, and 1 more warning"
+    assert _headline([problem, growth]).endswith(f"(vm.max_map_count); {grows}")
+    assert _headline([growth], [filling], [limit]) == (
+        "llama-server (4242): no problem yet; 1 GiB of 2 GiB of address space (RLIMIT_AS), at this "
+        f"rate full in 90.0 s; {grows}"
+    )
+    of_it = replace(growth, values={**growth.values, "counter": "address_space_bytes"})
+    assert "grows" not in _headline([of_it], [filling], [limit])
+
+
+def test_a_process_that_ended_before_the_first_sample_is_said_to_be_so():
+    who = ProcessIdentity(77, "true", ("true",))
+    condition = parse_condition("resident<1GiB")
+    result = nothing_read(who, InspectOptions(watch=True, conditions=(condition,)), read_facts())
+    result = replace(result, process=replace(who, exit_code=0))
+
+    assert printed(lambda console: to_text(result, console), 100) == [
+        "true (77): nothing was measured: it ended before the first sample, with exit code 0",
+        "",
+        "resident<1GiB: not measured: the process ended before the first sample",
+    ]
+    assert "nothing was measured" in to_html(result, command=["vmtool", "inspect"])
+    assert to_csv(result).count("\n") == 1
+    assert metrics_of(result.process, result.last, result.limits) == "# EOF\n"
+
+
+def test_names_that_steer_a_terminal_are_spelled_out_everywhere():
+    name = "ev\x1b[31mil\n\u202ex"
+    findings = [
+        ProcessFinding(
+            "children",
+            FindingRating.NOTE,
+            {"count": 2, "resident": GIB, "largest": 9, "name": name},
+        )
+    ]
+    result = replace(
+        RESULT,
+        process=ProcessIdentity(77, name, (name, name), name),
+        programs=(ProgramStart(0, name), ProgramStart(1, name)),
+        findings=findings,
+        children=(ChildProcess(9, name, GIB, 0, 1),),
+        devices=(ProcessDevice(0, name, GIB, GIB, GIB, (DeviceProcess(9, name, GIB),)),),
+        reservations=tuple(
+            replace(RESULT.reservations[0], name=name, kind=kind)
+            for kind in ("anonymous", "file", "shared", "device")
+        ),
+        unavailable=(Unavailable(name, "platform", name),),
+    )
+    text = "\n".join(printed(lambda console: to_text(result, console), 240))
+    page = to_html(result, command=["vmtool", "inspect", name])
+
+    assert "\nx" not in text  # a line break of the name
+    for each in (text, page, metrics_of(result.process, result.last, result.limits)):
+        assert "\\x1b" in each
+        assert not {"\x1b", "\u202e"} & set(each)
 
 
 def test_the_table_has_a_row_for_each_sample():
