@@ -292,10 +292,8 @@ class RatioRow:
 #: The least that a chart of ratios reaches each way, and the most.
 _LEAST_RATIO: Final = 1.25
 _MOST_RATIO: Final = 16.0
-_RATIO_TICKS: Final = (
-    *(0.06, 0.12, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9),
-    *(1, 1.1, 1.25, 1.5, 2, 3, 4, 8, 16),
-)
+#: What matters most first: those that do not fit beside them are left out.
+_RATIO_TICKS: Final = (1, 0.5, 2, 0.25, 4, 0.12, 8, 0.06, 16, 0.8, 1.25, 0.67, 1.5, 0.9, 1.1, 3)
 _ROW: Final = 22
 
 
@@ -333,14 +331,16 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) 
             height=bottom - top,
         )
     ]
-    edge = -math.inf
+    taken: list[tuple[float, float]] = []
     for tick in _RATIO_TICKS:
         text = f"{tick:.3g}×"  # noqa: RUF001 - a ratio
         half = len(text) * _CHARACTER / 2
         at = x(tick)
-        if abs(math.log(tick)) > reach or at - half < edge or at + half > width:
+        start, stop = at - half, at + half
+        fits = abs(math.log(tick)) <= reach and stop <= width
+        if not fits or any(start < end and stop > begin for begin, end in taken):
             continue
-        edge = at + half + _CHARACTER
+        taken.append((start - _CHARACTER, stop + _CHARACTER))
         shapes.append(
             tag("line", class_="axis" if tick == 1 else "grid", x1=at, x2=at, y1=top, y2=bottom)
         )

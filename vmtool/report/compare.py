@@ -201,12 +201,17 @@ def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
     if result.unmatched:
         yield f"not compared: {'; '.join(result.unmatched)}"
     if result.apart_ns is not None and result.apart_ns > apart_ns:
-        apart = result.apart_ns
-        text = f"{apart // _DAY_NS:,} days" if apart >= 2 * _DAY_NS else format_duration(apart)
         yield (
-            f"the two sides were started {text} apart: a machine that drifts by 3 % meanwhile"
+            f"the two sides were started {_apart_text(result.apart_ns)} apart: a machine that drifts by 3 % meanwhile"
             " causes false verdicts; alternate their runs where you can"
         )
+
+
+def _apart_text(apart_ns: int) -> str:
+    for unit, size_ns in (("days", _DAY_NS), ("hours", _DAY_NS // 24)):
+        if apart_ns >= 2 * size_ns:
+            return f"{apart_ns // size_ns:,} {unit}"
+    return f"{apart_ns // (60 * 10**9)} minutes"
 
 
 def _unlike_texts(side: ComparedSet) -> Iterator[str]:

@@ -113,10 +113,10 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         *("", "before", "after", "change", f"{percent(result.confidence)} interval"),
         *("runs vary by", "verdict"),
     )
-    many = len(methods_of(result)) > 1
+    limit, many = result.threshold, len(methods_of(result)) > 1
     if many:
         whole = [change for change in result.changes if change.phase == "cycle"]
-        yield _ratios("Change of the whole cycle", whole, result, method_text)
+        yield _ratios("Change of the whole cycle", whole, whole, limit, method_text)
         rows = [(method_text(change), *_row(change)[1:]) for change in whole]
         yield table(("cycle median", *headings[1:]), rows)
     for name in methods_of(result):
@@ -124,7 +124,7 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         rates = (
             tag("p", rate_text(r), class_="soft") for r in result.rates if method_text(r) == name
         )
-        chart = _ratios("Change of each figure", changes, result, _figure_name)
+        chart = _ratios("Change of each figure", changes, result.changes, limit, _figure_name)
         parts = (chart, table(headings, map(_row, changes)), *rates)
         yield details(name, *parts) if many else join(tag("h3", name), *parts)
     for line in footnotes(result):
@@ -132,9 +132,13 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
 
 
 def _ratios(
-    what: str, changes: Sequence[Change], result: CompareResult, name: Callable[[Change], str]
+    what: str,
+    changes: Sequence[Change],
+    scale: Sequence[Change],
+    limit: float,
+    name: Callable[[Change], str],
 ) -> Markup:
-    """Return the chart of *changes*, on the scale of all changes of *result*."""
+    """Return the chart of *changes*, on the scale that all of *scale* have in common."""
     bars = [
         RatioRow(
             name=name(change),
@@ -147,9 +151,9 @@ def _ratios(
         )
         for change in changes
     ]
-    end = ratio_reach(r for c in result.changes for r in (c.ratio, c.low, c.high))
+    end = ratio_reach(r for c in scale for r in (c.ratio, c.low, c.high))
     label = f"{what}, after by before; the band is what counts as unchanged"
-    return figure(label, ratio_chart(label, bars, result.threshold, end)) if bars else Markup()
+    return figure(label, ratio_chart(label, bars, limit, end)) if bars else Markup()
 
 
 def _figure_name(change: Change) -> str:
