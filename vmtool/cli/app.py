@@ -281,6 +281,6 @@ def _tell(error: VmtoolError) -> None:
     if error.cause:
         tell(f"  cause: {error.cause}")
     if error.hint:
-        tell(f"  hint: {error.hint}")
+        tell(*f"  hint: {error.hint}".split("\n"))  # it may be a list
     for note in getattr(error, "__notes__", ()):
         tell(f"  note: {note}")

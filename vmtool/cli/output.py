@@ -71,19 +71,19 @@ def on_terminal(stream: IO[str] | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def tell(message: str) -> None:
-    """Write *message*, which may have several lines, to stderr.
+def tell(*lines: str) -> None:
+    """Write *lines* to stderr; a line break in one, such as that of a file's name, is escaped.
 
     A terminal would break a long line in the middle of a number; one that is read by a program
     stays one line. Where stderr takes nothing it is lost: the exit code says the same.
     """
-    lines = [printable(line) for line in message.split("\n")]
+    shown = [printable(line) for line in lines]
     if on_terminal(sys.stderr):
         import shutil
         import textwrap
 
         width = max(shutil.get_terminal_size().columns, 20)
-        lines = [
+        shown = [
             textwrap.fill(
                 line,
                 width,
@@ -91,10 +91,10 @@ def tell(message: str) -> None:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            for line in lines
+            for line in shown
         ]
     with suppress(OSError):
-        click.echo("\n".join(lines), err=True)
+        click.echo("\n".join(shown), err=True)
 
 
 def command_line() -> list[str]:
@@ -226,10 +226,10 @@ class Output:
         if name == "cuda" and device.isascii() and device.isdigit():
             self.notice(f"opening CUDA device {device}...")
 
-    def notice(self, message: str) -> None:
-        """Print a notice for the user on stderr."""
+    def notice(self, message: str, *lines: str) -> None:
+        """Print a notice for the user, and more lines of it, on stderr."""
         if not self.quiet:
-            tell(f"vmtool: {message}")
+            tell(f"vmtool: {message}", *lines)
 
 
 def _document(result: Any) -> str:

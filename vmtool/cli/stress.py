@@ -193,7 +193,7 @@ def _show_warnings(output: Output, result: StressResult) -> None:
         if len(shown[advice.kind]) > 1:
             continue
         message, remedy = advice_text(advice)
-        output.notice(f"warning: {message}\n  {remedy}")
+        output.notice(f"warning: {message}", f"  {remedy}")
     more = {kind: names[1:] for kind, names in shown.items() if len(names) > 1}
     if more:
         words = "; ".join(f"{kind} with {', '.join(names)}" for kind, names in more.items())
@@ -230,7 +230,7 @@ def _preflight(
         refuse_unsafe(shortages)
     for shortage in shortages:
         forced = ", but --force was given" if shortage.severity is Severity.REFUSE else ""
-        output.notice(f"warning: {shortage.message}{forced}\n  {shortage.remedy}")
+        output.notice(f"warning: {shortage.message}{forced}", f"  {shortage.remedy}")
 
 
 def _exit_code(output: Output, result: StressResult) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.errors import printable
 from vmtool.report.table import pairs
 from vmtool.units import format_duration, format_size
 
@@ -80,7 +81,7 @@ def conditions_line(conditions: RunConditions, label: str | None, machine: Any) 
     if conditions.cpu_governor is not None:
         parts.append(f"governor {conditions.cpu_governor}")
     text = ", ".join(parts)
-    return f"{label}: {text}" if label else text
+    return printable(f"{label}: {text}" if label else text)
 
 
 def machine_words(machine: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.errors import printable
 from vmtool.machine.findings import Rating
 from vmtool.report.checks import (
     describe,
@@ -168,7 +169,7 @@ def to_markdown(result: MachineCheckResult) -> str:
 
 
 def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return printable(str(value)).replace("|", "\\|")
 
 
 _READING: Final = """\

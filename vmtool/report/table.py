@@ -286,12 +286,14 @@ def _breaks(text: str, width: int, indent: int) -> list[int]:
 def paragraph(text: str | Text, *, indent: str = "", style: str = "") -> RenderableType:
     """Return *text* in lines of at most 100 columns, except for words that are longer.
 
+    A line break in a string, such as that of a file's name, is escaped.
+
     Args:
         text: Words.
         indent: Before each line after the first.
         style: Such as ``bold red``.
     """
-    made = text if isinstance(text, Text) else Text(text)
+    made = text if isinstance(text, Text) else Text(printable(text))
     return _Words(made, style, indent=len(indent), most=_PROSE)
 
 
@@ -307,7 +309,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> RenderableType:
 
 class _Pairs:
     def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
-        self._rows = rows
+        self._rows = [(printable(name), printable(value)) for name, value in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         size = max((len(name) for name, _ in self._rows), default=0) + _GAPS[0]

@@ -11,16 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from printed import printed
-from stored_runs import as_document, eventful, gaussian, method, run, several, write
+from stored_runs import MACHINE, as_document, eventful, gaussian, method, run, several, write
 
 from vmtool.compare import stored
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.runs import compare
-from vmtool.compare.stored import read_run, set_of
+from vmtool.compare.stored import StoredRun, read_run, set_of
 from vmtool.documents import encode
 from vmtool.errors import InputError
+from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.compare import to_text, warnings_of
 from vmtool.report.compare_page import to_html
+from vmtool.report.stress import to_text as stress_to_text
 from vmtool.report.stress_export import to_csv
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.stress import Outcome
@@ -250,3 +252,22 @@ def test_any_damage_to_the_bytes_is_refused_or_harmless(tmp_path, position, garb
     file = store(tmp_path / "torn", content[:position] + garbage + content[position + 1 :])
     with suppress(InputError):
         compare(set_of(file, [read_run(file)]), OTHER)
+
+
+def test_a_label_or_a_machine_of_two_lines_stays_on_its_line():
+    words = "before\nFORGED"
+    settings, machine = {"label": words}, MACHINE | {"system": {"os": words, "kernel": "6"}}
+    conditions = RunConditions("2026-11-30T22:30:00Z", words, 9, None, None, words)
+    result = run(
+        method(commit=[9] * 9, release=[9] * 9),
+        settings=settings,
+        machine=machine,
+        conditions=conditions,
+    )
+    side = set_of(words, [StoredRun(words, (words,), words, result)])
+    for shown in (
+        printed(lambda console: stress_to_text(result, console), 240),
+        printed(lambda console: to_text(compare(side, side), console), 240),
+    ):
+        assert "FORGED" in "".join(shown)
+        assert not [line for line in shown if line.startswith("FORGED")]

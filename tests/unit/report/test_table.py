@@ -165,3 +165,10 @@ def test_no_arrangement_loses_a_cell_or_is_wider_than_its_longest_word(rows, wid
         text = "\n".join(found)
         assert all(cell in text for row in rows for cell in row)
         assert max(map(len, found)) <= max(width, 16)
+
+
+def test_a_line_break_in_a_name_breaks_no_line():
+    assert lines(80, paragraph("before: a\nb.json"), pairs([("label\n", "x\ny")])) == [
+        "before: a\\nb.json",
+        "label\\n   x\\ny",
+    ]
