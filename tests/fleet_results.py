@@ -6,7 +6,7 @@ from dataclasses import replace
 import stored_runs
 
 from vmtool.documents import encode
-from vmtool.machine.run_conditions import Conditions
+from vmtool.machine.run_conditions import RunConditions
 from vmtool.results import document_of
 from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
@@ -29,7 +29,7 @@ def stress(*runs, thp="madvise", host=None, **more):
         for at, each in enumerate(methods)
     )
     facts = {**MACHINE, "huge_pages": {"thp_mode": thp}}
-    conditions = Conditions("2026-11-30T22:30:00Z", host, 86_400, (0.5, 0.4, 0.3), 0.93)
+    conditions = RunConditions("2026-11-30T22:30:00Z", host, 86_400, (0.5, 0.4, 0.3), 0.93)
     result = stored_runs.run(
         methods[0],
         machine=facts,

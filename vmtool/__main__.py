@@ -1,8 +1,8 @@
 """``python -m vmtool`` and the ``vmtool`` program: the command line, guarded while it is loaded."""
 
+# Both are loaded already. An interruption before entry() is a traceback, so nothing else is.
 import os
 import sys
-from contextlib import suppress
 
 
 def entry() -> None:
@@ -14,6 +14,9 @@ def entry() -> None:
     except KeyboardInterrupt:
         sys.exit(130)  # vmtool.errors.ExitCode.INTERRUPTED, which may not be loaded yet
     except Exception as error:
+        # Python 3.11 has a RuntimeError of its own for what a class's __set_name__ raises.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            sys.exit(130)
         words = _explain(error)
         if not words:
             raise
@@ -22,8 +25,10 @@ def entry() -> None:
     finally:
         # CPython ends by SIGINT, whatever the exit code, if an interruption left the last exec() of
         # a string; every dataclass is made with one.
-        with suppress(MemoryError, SystemError):
+        try:  # noqa: SIM105 - see above
             exec("")  # noqa: S102 - it runs nothing
+        except (MemoryError, SystemError):
+            pass
 
 
 def _explain(error: BaseException) -> str:

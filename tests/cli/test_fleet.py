@@ -164,6 +164,49 @@ def test_a_machine_is_explained_by_those_that_were_measured_in_the_same_way(vmto
     }
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
+@pytest.mark.parametrize(("path", "code"), [("-", 130), ("/dev/full", 1)])
+def test_ctrl_c_exits_130_and_1_if_the_result_cannot_be_written(vmtool, tmp_path, path, code):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def interrupt():
+        with pipe.open("wb"):  # waits until it is read
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    ran = vmtool("fleet", str(pipe), "-o", path)
+    sender.join()
+    assert ran.code == code
+    assert ran.stderr.endswith("vmtool: interrupted\n")
+    assert ("cannot write /dev/full: No space left" in ran.stderr) == (code == 1)
+
+
+def test_the_machine_that_is_given_a_handicap_is_named_by_its_measures(vmtool, tmp_path):
+    # Where madvise seems to do nothing, committing is no more than a call.
+    command = ("stress", "--method", "advise", "--verify", "off", "--granule", "64KiB")
+    command = (*command, "--cycles", "300", "--runs", "2", "--json", "--quiet")
+    plain, handicapped = (
+        vmtool(*command, *more).document for more in ((), ("--inject", "madvise:30+=SKIP"))
+    )
+    for number in range(10):
+        made = json.loads(json.dumps(handicapped if number == 4 else plain))
+        made["conditions"]["host"] = f"node{number}"
+        for run in made["runs"] if number != 4 else ():
+            for phase in run["methods"][0]["phases"]:
+                median = phase["summary"]["median_ns"]
+                phase["summary"]["median_ns"] = round(median * (1 + 0.01 * (number % 5)))
+        (tmp_path / f"{number}.json").write_text(json.dumps(made))
+    ran = vmtool("fleet", str(tmp_path), "--json")
+    assert ran.code == 3
+    outliers = ran.document["groups"][0]["outliers"]
+    assert {each["host"] for each in outliers} == {"node4"}
+    ratios = {each["measure"]: each["ratio"] for each in outliers}
+    assert ratios["stress.host.64KiB.advise.commit.median_ns"] < 0.5
+
+
 # ---- Dask -------------------------------------------------------------------------------------
 
 pytest.importorskip("distributed")

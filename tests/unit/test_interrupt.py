@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
 
+from vmtool import __main__
 from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.output import Output
 
@@ -56,6 +58,32 @@ def test_an_interrupted_command_does_not_wait_for_the_reader_of_a_pipe(tmp_path,
         Output().save(str(path), lambda: "text")
     assert os.read(reader, 9) == b"text"
     os.close(reader)
+
+
+def test_an_interruption_while_a_class_is_made_is_one_also_where_python_hides_it(monkeypatch):
+    class Interrupting:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    def enter():
+        type("Made", (), {"attribute": Interrupting()})
+
+    monkeypatch.setitem(sys.modules, "vmtool.cli.app", SimpleNamespace(entry=enter))
+    with pytest.raises(SystemExit) as ended:
+        __main__.entry()
+    assert ended.value.code == 130
+
+
+def test_nothing_is_loaded_before_interruptions_are_handled():
+    """What Python itself has not loaded takes long enough to be interrupted."""
+    program = (
+        "import sys; before = set(sys.modules); import vmtool.__main__; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert ran.stdout.split() == ["__future__", "vmtool", "vmtool.__main__"]
 
 
 def test_an_interruption_that_python_ignores_comes_again():
