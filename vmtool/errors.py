@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 
 class ExitCode(enum.IntEnum):
@@ -110,11 +110,11 @@ class RefusedError(VmtoolError):
     exit_code = ExitCode.REFUSED
 
 
-#: Limits that make loading a library fail: how /proc/self/limits calls them, their names, and what
-#: /proc/self/status counts against them.
+#: Limits that make loading a library fail: how /proc/self/limits calls them, their names, the shell's
+#: command, and what /proc/self/status counts against them.
 _LOADING_LIMITS: Final = (
-    ("Max address space", "RLIMIT_AS", "VmPeak:"),
-    ("Max data size", "RLIMIT_DATA", "VmData:"),
+    ("Max address space", "RLIMIT_AS", "ulimit -v", "VmPeak:"),
+    ("Max data size", "RLIMIT_DATA", "ulimit -d", "VmData:"),
 )
 #: A process that is so near to a limit cannot load a module.
 _NEAR_LIMIT: Final = 16 << 20
@@ -144,29 +144,47 @@ def is_no_memory(error: BaseException) -> bool:
 
 def why_no_memory() -> tuple[str | None, str]:
     """Return the limit that may be why, and what to do; nothing is imported to find out."""
-    words = [f"{name} is {limit >> 10} KiB" for name, limit, _used in _loading_limits()]
+    words, ways = [], []
+    for limit in _loading_limits():
+        words.append(f"{limit.name} is {limit.soft >> 10} KiB")
+        if limit.hard is None or limit.soft < limit.hard:
+            ways.append(f"raise it ({limit.command})")
+        else:
+            ways.append("raise its hard limit (limits.conf, the unit, or the container's flags)")
     areas = _read("/proc/sys/vm/max_map_count").strip()
     if areas.isdigit() and int(areas) < 1024:
         words.append(f"vm.max_map_count is {areas}")
+        ways.append("raise it on the host (sysctl -w vm.max_map_count=65530)")
     if words:
-        return " and ".join(words), "raise that limit (ulimit -v, ulimit -d, sysctl), and run again"
+        return " and ".join(words), f"{' and '.join(ways)}, and run again"
     return None, "free some memory, or raise the limit of the control group"
 
 
 def _is_near_limit() -> bool:
-    return any(limit - used < _NEAR_LIMIT for _name, limit, used in _loading_limits())
+    return any(limit.soft - limit.used < _NEAR_LIMIT for limit in _loading_limits())
 
 
-def _loading_limits() -> list[tuple[str, int, int]]:
-    """Return name, soft limit and use of those limits that there are, in bytes."""
+class _LoadingLimit(NamedTuple):
+    """A limit of this process in bytes, and what counts against it; ``hard`` is ``None`` if unlimited."""
+
+    name: str
+    command: str
+    soft: int
+    hard: int | None
+    used: int
+
+
+def _loading_limits() -> list[_LoadingLimit]:
+    """Return those limits that there are."""
     found = []
     status = _read("/proc/self/status").splitlines()
     for line in _read("/proc/self/limits").splitlines():
-        for label, name, counter in _LOADING_LIMITS:
-            soft = line[26:].split()[:1] if line.startswith(label) else []
-            if soft and soft[0].isdigit():
-                used = [each.split()[1] for each in status if each.startswith(counter)]
-                found.append((name, int(soft[0]), int(used[0]) << 10 if used else 0))
+        for label, name, command, counter in _LOADING_LIMITS:
+            soft, hard = [*line[26:].split(), "", ""][:2] if line.startswith(label) else ("", "")
+            if soft.isdigit():
+                used = [int(each.split()[1]) << 10 for each in status if each.startswith(counter)]
+                most = int(hard) if hard.isdigit() else None
+                found.append(_LoadingLimit(name, command, int(soft), most, *(used or [0])))
     return found
 
 

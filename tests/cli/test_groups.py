@@ -277,6 +277,25 @@ def test_a_probe_that_the_group_kills_is_no_number(vmtool_child, make_group):
     assert "no limit was found" in ran.stderr
 
 
+def test_a_replay_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkeypatch, tmp_path):
+    from vmtool.machine import read_facts
+
+    level = CgroupLevel("/cg/app", 2, limit_bytes=100 * MIB, used_bytes=80 * MIB)
+    tight = replace(read_facts(), cgroup=CgroupFacts((level,)))
+    monkeypatch.setattr("vmtool.machine.read_facts", lambda: tight)
+    trace = tmp_path / "trace.jsonl"
+    line = '{"timestamp": 0, "input_length": 9000, "output_length": 5}\n'
+    trace.write_text(2 * line, encoding="utf-8")
+    arguments = ("kv-replay", str(trace), "--model", "gemma-3-1b", "--json")
+    ran = vmtool(*arguments, "--backing", "host")
+    assert ran.code == 5, ran.stderr
+    assert ran.document["requests"]["too_large"] == 2
+    assert "no request fits into the 10 MiB that are safe to commit" in ran.stderr
+    assert "the control group /cg/app leaves 20 MiB of 100 MiB" in ran.stderr
+    # Of a budget that was given it is the answer.
+    assert vmtool(*arguments, "--backing", "host", "--budget", "10MiB").code == 0
+
+
 def test_a_replay_without_memory_is_refused_with_the_limit(vmtool, monkeypatch, tmp_path):
     from vmtool.machine import read_facts
 

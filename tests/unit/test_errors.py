@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.errors import is_no_memory, printable
+from vmtool.errors import is_no_memory, printable, why_no_memory
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,21 @@ def test_a_defect_near_a_limit_is_put_down_to_it(monkeypatch):
     assert is_no_memory(ModuleNotFoundError("No module named 'vmtool.units'"))
     files["/proc/self/status"] = "VmData:\t    2000 kB\n"
     assert not is_no_memory(ModuleNotFoundError("No module named 'vmtool.units'"))
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "hint"),
+    [
+        (20480, "unlimited", "raise it (ulimit -v), and run again"),
+        (20480, "40960", "raise it (ulimit -v), and run again"),
+        (
+            20480,
+            "20480",
+            "raise its hard limit (limits.conf, the unit, or the container's flags), and run again",
+        ),
+    ],
+)
+def test_a_limit_is_raised_where_that_works(monkeypatch, soft, hard, hint):
+    files = {"/proc/self/limits": f"Max address space         {soft:<20} {hard:<20} bytes"}
+    monkeypatch.setattr("vmtool.errors._read", lambda path: files.get(path, ""))
+    assert why_no_memory() == ("RLIMIT_AS is 20 KiB", hint)

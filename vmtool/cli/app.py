@@ -221,7 +221,10 @@ def _again(failure: sys.UnraisableHookArgs) -> None:
 
     again = threading.Timer(_SOON_S, _interrupt)
     again.daemon = True
-    again.start()
+    try:
+        again.start()
+    except RuntimeError:  # no thread can be started: what is going on is not worth waiting for
+        os._exit(ExitCode.INTERRUPTED)
 
 
 def _interrupt() -> None:

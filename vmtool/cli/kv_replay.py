@@ -326,15 +326,18 @@ class _Run:
             if late > 1:
                 what = "requests are out of order"
             self._output.notice(f"{late:,} {what}; --sort sorts by time")
-        return self._answer_comparison(comparison) if cells else self._answer(result)
+        return self._answer_comparison(comparison) if cells else self._answer(result, backing)
 
-    def _answer(self, result: ReplayResult) -> int:
+    def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
+        from vmtool.cli.kv_replay_plan import refuse_if_none_fits
         from vmtool.report.replay import to_csv, to_html, to_text
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))
         self._output.save(self._csv, lambda: to_csv(result))
         if result.complete:
+            if backing is not None and self._options.budget is None:
+                refuse_if_none_fits(result, backing)
             return ExitCode.DONE
         if result.accident is not None:
             self._output.notice(f"{result.accident.cause}; {result.accident.hint}")

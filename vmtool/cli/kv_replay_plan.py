@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.errors import UsageError
+from vmtool.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from vmtool.kv.estimate_result import Budget
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.real import RealMemory
     from vmtool.replay.rules import Plan, Rules
+    from vmtool.results.replay import ReplayResult
 
 #: The granule of a simulation: that of CUDA.
 _SIMULATED_GRANULE: Final = 2 << 20
@@ -285,6 +286,26 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
     refuse_unsafe(check(demand, read_facts()))
     return open_memory(
         backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=touch
+    )
+
+
+def refuse_if_none_fits(result: ReplayResult, backing: VirtualBacking) -> None:
+    """Raise if what is safe here holds none of the requests, so that nothing was replayed.
+
+    Raises:
+        RefusedError: If so; the error names the limit.
+    """
+    if result.requests.finished or not result.requests.too_large:
+        return
+    from vmtool.cli.options import device_free
+    from vmtool.machine import read_facts
+    from vmtool.machine.preflight import describe_safe
+    from vmtool.units import format_size
+
+    words, remedy = describe_safe(read_facts(), device_free(backing))
+    budget = format_size(result.settings.budget_bytes)
+    raise RefusedError(
+        f"no request fits into the {budget} that are safe to commit", cause=words, hint=remedy
     )
 
 

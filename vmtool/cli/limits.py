@@ -103,7 +103,7 @@ def command(
     if not result.found:
         first = next(limit for limit in limits if limit.outcome == "not found")
         raise VmtoolError(
-            f"{first.method}: no limit was found: the process that tried it ended: {first.error}",
+            f"{first.method}: no limit was found: {first.error}",
             cause=first.cause,
             hint="`vmtool doctor` shows what limits this machine",
         )

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 import vmtool
 from vmtool.errors import VmtoolError
+from vmtool.memory.counters import read_limits
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.units import MIB, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,10 +135,31 @@ def start_thread(
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:  # Python keeps the errno to itself
-        raise VmtoolError(
-            f"a thread cannot be started: {error}", cause=_TASKS_LIMITED, hint=_TASKS_HINT
-        ) from error
+        cause, hint = _no_room_for_stack() or (_TASKS_LIMITED, _TASKS_HINT)
+        message = f"a thread cannot be started: {error}"
+        raise VmtoolError(message, cause=cause, hint=hint) from error
     return thread
+
+
+def _no_room_for_stack() -> tuple[str, str] | None:
+    """Return the limit that leaves no room for the stack of a thread, and what to do.
+
+    The C library maps a stack as long as RLIMIT_STACK, or 2 MiB where that is unlimited (man 3
+    pthread_create); it counts as address space and as private writable memory.
+    """
+    stack, limits = read_resource_limit("RLIMIT_STACK"), read_limits()
+    nbytes = 2 * MIB if stack is None or stack.soft is None else stack.soft
+    for name, limit, used in (
+        ("RLIMIT_AS", limits.address_space_limit_bytes, limits.address_space_bytes),
+        ("RLIMIT_DATA", limits.data_limit_bytes, limits.data_bytes),
+    ):
+        if limit is not None and used is not None and used + nbytes > limit:
+            words = (
+                f"{name} is {format_size(limit)} and the process uses {format_size(used)}: the "
+                f"{format_size(nbytes)} of a thread's stack do not fit"
+            )
+            return words, f"{how_to_raise(name)}, or make stacks smaller: ulimit -s 1024"
+    return None
 
 
 _TASKS_LIMITED: Final = (

@@ -38,12 +38,12 @@ from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.cuda.driver import CudaOutOfMemoryError
 from vmtool.memory.governor import Tier
 from vmtool.results.limits import ADDS_NONE
-from vmtool.units import align_up
+from vmtool.units import MIB, align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.backing import Reservation, VirtualBacking
 
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")
@@ -56,6 +56,8 @@ _TIMEOUT_S: Final = 60
 _DEVICE_TIMEOUT_S: Final = 600
 _TURN_S: Final = 0.1
 _HEADROOM: Final = 64
+#: Addresses that this process keeps for itself.
+_OWN_ADDRESSES: Final = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +221,12 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
     if before is None:
         return Answer(None, 0, "the memory areas of a process cannot be counted here")
     done, refusal, cause = 0, None, None
-    reservations = []
+    places: list[tuple[Reservation, int]] = []
     try:
         while before + 2 * done < most:
-            part = done % _PART
-            if part == 0:
-                reservations.append(backing.reserve((2 * _PART + 1) * granule))
-            backing.commit(reservations[-1], 2 * part * granule, granule)
+            if done == len(places):
+                places += _places(backing)
+            backing.commit(*places[done], granule)
             done += 1
             if done == _SAMPLE:
                 now = count_mappings() or 0
@@ -233,14 +234,29 @@ def _count_mappings(kind: str, method: str, most: int) -> Answer:
                     return Answer(works=True, reached=now, cause=ADDS_NONE)
     except VmtoolError as error:
         refusal, cause = str(error), error.cause
+    if not done:
+        return Answer(None, 0, refusal, cause=cause)
     # Counting takes memory of its own, for which there is no area left: give some back first.
     returned = min(done - 1, _HEADROOM)
-    for step in range(done - returned, done):
-        backing.release(reservations[step // _PART], 2 * (step % _PART) * granule, granule)
+    for place in places[done - returned : done]:
+        backing.release(*place, granule)
     counted = count_mappings()
     if counted is None:
         return Answer(None, 0, "the memory areas of a process cannot be counted here")
     return Answer(refusal is None, counted + 2 * max(returned, 0), refusal, cause=cause)
+
+
+def _places(backing: VirtualBacking) -> list[tuple[Reservation, int]]:
+    """Reserve addresses for some granules that do not touch, as many as RLIMIT_AS leaves room for.
+
+    This process needs addresses too. Where the limit leaves none, the refusal names it.
+    """
+    granule, count, limits = backing.granularity, _PART, read_limits()
+    limit, used = limits.address_space_limit_bytes, limits.address_space_bytes
+    if limit is not None and used is not None:
+        count = max(min((limit - used - _OWN_ADDRESSES) // (2 * granule), _PART), 0) or _PART
+    reservation = backing.reserve((2 * count + 1) * granule)
+    return [(reservation, 2 * step * granule) for step in range(count)]
 
 
 def _lock(backing: VirtualBacking, kind: str, number: int) -> Answer:

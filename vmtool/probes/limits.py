@@ -246,10 +246,16 @@ def _count(method: str, ask_once: Callable[[str, int], Answer | None]) -> Method
         reached=None if died else answer.reached,
         refused=refused,
         tries=1,
-        error=answer.error,
+        error=_why_not(answer),
         cause=answer.cause,
         most=_MOST_MAPPINGS,
     )
+
+
+def _why_not(answer: Answer) -> str | None:
+    """Return what the platform said, or how the process ended that asked it."""
+    ended = "" if answer.signal_number is None else "the process that tried it ended: "
+    return None if answer.error is None else ended + answer.error
 
 
 def refuse_shared_device(backing: str, kind: str) -> None:
@@ -321,7 +327,7 @@ def _bisect(
         reached=reached,
         refused=refused,
         tries=len(answers),
-        error=None if last is None else last.error,
+        error=None if last is None else _why_not(last),
         cause=None if last is None else last.cause,
         most=most,
         per_gib_ns=None if not took or not reached else took * GIB // reached,

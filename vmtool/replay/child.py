@@ -23,7 +23,13 @@ from vmtool.kv.traces import Trace
 from vmtool.machine import read_facts
 from vmtool.machine.kills import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
 from vmtool.memory import open_backing
-from vmtool.memory.children import prepare_child, signal_name, start_child
+from vmtool.memory.children import (
+    end_child,
+    prepare_child,
+    signal_name,
+    start_child,
+    start_thread,
+)
 from vmtool.replay.real import open_memory
 from vmtool.replay.run import run_replay
 from vmtool.results.replay import ReplayAccident, ReplayResult
@@ -78,7 +84,11 @@ def replay_in_child(
     """
     before, used_s = read_facts(), ended_children_s()
     child = start_child("vmtool.replay.child")
-    lines = _Lines(child)
+    try:
+        lines = _Lines(child)
+    except BaseException:
+        end_child(child)
+        raise
     assert child.stdin is not None  # noqa: S101 - a pipe
     with suppress(OSError):  # it died already
         child.stdin.write(base64.b64encode(pickle.dumps(job)).decode() + "\n")
@@ -136,9 +146,7 @@ class _Lines:
         self.requests = 0
         self.stderr = ""
         self._child = child
-        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._listen)]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [start_thread(self._read), start_thread(self._listen)]
 
     def join(self) -> None:
         """Wait for the end of both streams."""
@@ -193,8 +201,8 @@ def main() -> int:
         sys.stdin.read()
         stopping.set()
 
-    threading.Thread(target=wait, daemon=True).start()
     try:
+        start_thread(wait)
         result = _replay(job, stopping)
     except errors.VmtoolError as error:
         _tell(

@@ -86,7 +86,7 @@ def _always_overcommits(result: LimitsResult) -> bool:
 
 def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
     if limit.outcome == "not found":
-        yield f"{limit.method}: not found: the process that tried it ended: {limit.error}"
+        yield f"{limit.method}: not found: {limit.error}"
         return
     mappings = kind == "mappings"
     if mappings and limit.outcome == "none" and limit.cause and limit.reached is not None:

@@ -12,8 +12,11 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory import methods_of
-from vmtool.memory.children import start_child
+from vmtool.memory.accounting import MemoryLimits
+from vmtool.memory.children import start_child, start_thread
+from vmtool.memory.rlimits import ResourceLimit
 from vmtool.probes.child import ask
+from vmtool.units import MIB
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
@@ -63,3 +66,31 @@ def test_a_start_that_fails_for_another_reason_names_the_interpreter(monkeypatch
     words, found, _ = hint.partition(sys.executable)
     assert found
     assert "limit" not in words
+
+
+@pytest.mark.parametrize(
+    ("limits", "cause"),
+    [
+        (
+            MemoryLimits(address_space_bytes=30 * MIB, address_space_limit_bytes=36 * MIB),
+            "RLIMIT_AS",
+        ),
+        (MemoryLimits(data_bytes=30 * MIB, data_limit_bytes=36 * MIB), "RLIMIT_DATA"),
+        (MemoryLimits(data_bytes=30 * MIB, data_limit_bytes=90 * MIB), "pids.max"),
+        (MemoryLimits(), "pids.max"),
+    ],
+)
+def test_a_thread_whose_stack_does_not_fit_is_not_one_too_many(monkeypatch, limits, cause):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    monkeypatch.setattr("vmtool.memory.children.read_limits", lambda: limits)
+    stack = ResourceLimit(8 * MIB, None)
+    monkeypatch.setattr("vmtool.memory.children.read_resource_limit", lambda _name: stack)
+    with pytest.raises(VmtoolError, match="cannot be started") as caught:
+        start_thread(print)
+    assert cause in caught.value.cause
+    assert ("the 8 MiB of a thread's stack do not fit" in caught.value.cause) == (
+        cause != "pids.max"
+    )

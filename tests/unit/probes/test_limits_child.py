@@ -243,14 +243,14 @@ def test_the_report_of_an_interrupted_search_says_so():
 def test_a_probe_that_died_is_not_a_number(monkeypatch):
     monkeypatch.setattr(
         "vmtool.probes.limits.ask",
-        lambda *_arguments, **_options: Answer(None, 0, "killed by SIGKILL"),
+        lambda *_arguments, **_options: Answer(None, 0, "it got SIGKILL", signal_number=9),
     )
     (found,) = find_limits("mappings", "host", host_methods()[:1], lambda _tries: None).methods
     assert (found.outcome, found.reached) == ("not found", None)
     (found,) = find_limits("reserve", "host", host_methods()[:1], lambda _tries: None).methods
     assert (found.outcome, found.reached) == ("not found", None)
     text = text_of(result("mappings", found, found=False))
-    assert "not found: the process that tried it ended: killed by SIGKILL" in text
+    assert "not found: the process that tried it ended: it got SIGKILL" in text
 
 
 @posix
@@ -264,16 +264,26 @@ def test_where_nothing_is_safe_a_commit_that_faults_in_is_refused(monkeypatch):
 
 @linux
 def test_a_limit_of_addresses_does_not_keep_areas_from_being_counted():
+    """With 4 MiB left there is no place for any; what 24 MiB allow are as many as it has room for."""
     program = """
-import resource
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-from vmtool.probes.child import main
-main(["mappings", "host", "fixed", "20000"])
+import json, resource
+from dataclasses import asdict
+from vmtool.memory.counters import read_limits
+from vmtool.probes.child import answer
+for left in (4 << 20, 24 << 20, 1 << 30):
+    limit = read_limits().address_space_bytes + left
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    print(json.dumps(asdict(answer("mappings", "host", "fixed", 20_000))))
 """
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-    answer = json.loads(ran.stdout)
-    assert answer["works"]
-    assert answer["reached"] > 19_900
+    none, some, all_of_them = (json.loads(line) for line in ran.stdout.splitlines())
+    assert (none["works"], none["reached"]) == (None, 0)
+    assert (some["works"], some["reached"] > 1_000) == (False, True)
+    for refused in (none, some):
+        assert "mmap(NULL, " in refused["error"]
+        assert "RLIMIT_AS is" in refused["cause"]
+    assert all_of_them["works"]
+    assert all_of_them["reached"] > 19_900
 
 
 @linux
