@@ -17,6 +17,7 @@ import pytest
 from fleet_results import check, stress
 from stored_runs import described
 
+from vmtool.fleet.hosts import read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
@@ -299,9 +300,9 @@ def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dask")
     with ExitStack() as stack:
         made = Cluster(folder, stack)
-        # A real ``check`` takes a minute of four workers on two processors.
-        made.check = folder / "check.json"
-        stands_in = f"if sys.argv[1] == 'check': sys.exit(print(open({str(made.check)!r}).read()))"
+        # A real ``check`` takes a minute of four workers on two processors: this runs in its place.
+        made.check = folder / "check.py"
+        stands_in = f"if sys.argv[1] == 'check': sys.exit(exec(open({str(made.check)!r}).read()))"
         environment = shim(folder / "stand-in", real("stand-in", stands_in))
         for number in (2, 3, 4, 5):
             made.worker(number, environment)
@@ -344,9 +345,10 @@ def test_a_command_runs_once_on_every_host(vmtool, cluster):
 
 
 @ON_LOOPBACK
-def test_check_is_gathered_with_the_runs_of_its_stress(vmtool, cluster):
+def test_check_is_gathered_with_the_runs_of_its_stress(vmtool, cluster, tmp_path):
     document = check(100, 101, failed=["contents"]) | {"more": [0] * 500_000}
-    cluster.check.write_text(json.dumps(document))
+    (tmp_path / "check.json").write_text(json.dumps(document))
+    cluster.check.write_text(f"print(open({str(tmp_path / 'check.json')!r}).read())")
     ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "check")
     assert ran.code == 3
     (group,) = ran.document["groups"]
@@ -376,6 +378,41 @@ def test_too_few_descriptors_are_one_clear_error(vmtool_child):
 
 
 @ON_LOOPBACK
+def test_ctrl_c_keeps_what_was_gathered_and_ends_what_runs(vmtool, cluster, tmp_path, monkeypatch):
+    document = json.dumps(check(100, 101))
+    # The first host is done, and the others are not.
+    cluster.check.write_text(
+        f"""
+import os, pathlib, time
+folder = pathlib.Path({str(tmp_path)!r})
+(folder / f"{{os.getpid()}}.pid").touch()
+try:
+    (folder / "first").touch(exist_ok=False)
+except FileExistsError:
+    time.sleep(60)
+print({document!r})
+"""
+    )
+
+    def read_and_interrupt(*arguments):
+        while len(list(tmp_path.glob("*.pid"))) < 4:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        return read_task(*arguments)
+
+    monkeypatch.setattr("vmtool.fleet.hosts.read_task", read_and_interrupt)
+    ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "check")
+    assert ran.code == 130
+    assert "the result covers what was gathered until then" in ran.stderr
+    assert (ran.document["complete"], ran.document["machines"]) == (False, 1)
+    end = time.monotonic() + 60
+    for pid in [int(path.stem) for path in tmp_path.glob("*.pid")]:
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+@ON_LOOPBACK
 def test_a_comparison_of_replays_on_workers_is_the_serial_one(vmtool, cluster):
     rules = ("kv-replay", "synthetic:requests=30,rate=20", "--model", "qwen3-0.6b")
     rules = (*rules, "--budget", "1GiB", "--compare", "granule=64KiB,2MiB", "--json")
@@ -389,10 +426,11 @@ def test_a_comparison_of_replays_on_workers_is_the_serial_one(vmtool, cluster):
 def test_hosts_without_vmtool_or_with_another_one_are_rows(vmtool, cluster, tmp_path):
     old = 'print(\'{"schema": "vmtool.granularity", "vmtool": "0.0.9", "machine": {}}\')'
     none = "raise ModuleNotFoundError(\"No module named 'vmtool'\")"
+    other = json.dumps(stress(checks=[{}]))
     environments = {
         6: shim(tmp_path / "old", old),
         7: shim(tmp_path / "none", none),
-        8: shim(tmp_path / "odd", "print('hello')"),
+        8: shim(tmp_path / "odd", f"print({other!r})"),
     }
     with cluster.more(environments):
         ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
@@ -400,7 +438,7 @@ def test_hosts_without_vmtool_or_with_another_one_are_rows(vmtool, cluster, tmp_
     assert problems["127.0.0.6"][0] == "version"
     assert "vmtool 0.0.9 there" in problems["127.0.0.6"][1]
     assert problems["127.0.0.7"] == ("failed", "vmtool is not installed for the worker's Python")
-    assert problems["127.0.0.8"][0] == "failed"
+    assert problems["127.0.0.8"] == ("other", "checks[0].name: is missing")
     assert ran.document["machines"] == 4
 
 

@@ -9,6 +9,7 @@ from stored_runs import checkpoint, gaussian, method
 
 from vmtool import documents
 from vmtool.documents import decode, plain
+from vmtool.errors import InputError
 from vmtool.results.stress import Checkpoint, MethodResult
 from vmtool.stress.messages import encode
 
@@ -29,6 +30,36 @@ def test_what_is_encoded_is_decoded_again():
 )
 def test_what_no_document_may_hold_is_written_as_text(text, read):
     assert documents.parse("x", documents.encode({"label": text})) == {"label": read}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [1, {"a": "} \\": {"}], "b\\\\": 1.5e3}',
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 2}}',
+        '{"\\u0061": 1, "a": 2}',
+        '{"a": "\\u0022:", "b": 1, "b": 2}',
+        '{"a": "\\u001b"}',
+        '{"a": "\\ud800"}',
+        '{"a": "\x7f"}',
+        '{"a": "é"}',
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        "[1]",
+        "{",
+        "",
+        "{}{}",
+    ],
+)
+def test_reading_quickly_is_reading(text):
+    def read(how):
+        try:
+            return how("x", text.encode())
+        except InputError as error:
+            return str(error)
+
+    assert read(documents.parse_quickly) == read(documents.parse)
 
 
 def test_encoding_many_times_takes_no_more_memory_than_a_few_times():

@@ -16,7 +16,7 @@ from vmtool.stats import median_slope
 from vmtool.units import GIB, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 #: Commands whose documents are about a machine.
 KINDS: Final = (
@@ -54,6 +54,7 @@ _COUNTED: Final = ("areas", "threads", "descriptors")
 _VOLATILE: Final = frozenset(
     {
         *("available_bytes", "swap_free_bytes", "free_bytes", "free", "used_bytes", "used"),
+        "available",
         *("oom_kills", "arc_bytes", "some_percent", "full_percent", "charge_bytes", "mappings"),
         *("reclaimable_bytes", "cache_bytes", "limit_hits", "high_hits", "address_space_bytes"),
         *("data_bytes", "descriptors_used", "tasks_used", "path", "load_average", "idle_share"),
@@ -140,7 +141,7 @@ def _types() -> dict[str, tuple[int, type]]:
     }
 
 
-def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def checked(document: dict[str, Any]) -> dict[str, Any]:
     """Return *document*, a JSON object, with the present keys.
 
     Raises:
@@ -161,7 +162,7 @@ def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
             f"version: {head.version} of {kind}; vmtool {__version__} reads {known}"
         )
     if old:
-        document = from_version_1(dict(document))
+        document = from_version_1(document)
     decode(type_, document)
     try:
         decode(_OldFacts if old else MachineFacts, document.get("machine"))
@@ -172,22 +173,20 @@ def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return document
 
 
-def _impossible(value: Any) -> str | None:
+def _impossible(value: dict[str, Any]) -> str | None:
     """Return where a time, size, rate or count in *value* is one that cannot be."""
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list) and value and isinstance(value[0], (dict, list)):
-        items = enumerate(value)
-    for key, item in items:
-        if isinstance(item, (dict, list)):
+    for key, item in value.items():
+        kind = type(item)
+        if kind is dict:
             if (field := _impossible(item)) is not None:
-                at = f"[{key}]" if isinstance(value, list) else str(key)
-                return f"{at}{field}" if field.startswith("[") else f"{at}.{field}"
+                return f"{key}.{field}"
+        elif kind is list:
+            for at, each in enumerate(item if item and type(item[0]) is dict else ()):
+                if (field := _impossible(each)) is not None:
+                    return f"{key}[{at}].{field}"
         elif (
-            isinstance(item, (int, float))
+            (kind is int or kind is float)
             and not 0 <= item < _TOO_LARGE
-            and isinstance(key, str)
             and key.endswith(_AMOUNTS)
             and "headroom" not in key  # what a limit leaves is negative where it is exceeded
         ):

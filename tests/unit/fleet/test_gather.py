@@ -11,8 +11,11 @@ from fleet_results import SYSTEM, stress
 from vmtool.errors import UsageError
 from vmtool.fleet import gather
 from vmtool.fleet.gather import list_files, read_files
-from vmtool.fleet.measures import MachineReading, read_document
+from vmtool.fleet.hosts import read_task
+from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.measures import MachineReading, checked, read_document
 from vmtool.results.fleet import Problem
+from vmtool.tasks import TaskResult
 
 MACHINE = {
     "system": {"cpu_model": "A", "cpus": 4, "kernel": "6.1"},
@@ -300,3 +303,86 @@ def test_files_of_one_name_in_several_folders_are_several_machines(tmp_path):
         (folder / "stress.json").write_text(json.dumps(stress()), encoding="utf-8")
     hosts = [reading.host for reading in read_files(list_files([str(tmp_path)]))]
     assert hosts == [(tmp_path / node / "stress").as_posix() for node in ("a", "b")]
+
+
+# ---- what hosts say ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "stdout", "stderr", "kind", "problem"),
+    [
+        (0, "hello", "", "failed", "exit code 0: it wrote nothing"),
+        (2, "", "Usage\nvmtool: error: x", "failed", "exit code 2: vmtool: error: x"),
+        (1, "", "No module named vmtool", "failed", "vmtool is not installed for the worker's"),
+        (0, json.dumps(stress(vmtool="0.0.9")), "", "version", "vmtool 0.0.9 there"),
+        (0, json.dumps(stress(wall_ns="1")), "", "other", "wall_ns: expected integer, got string"),
+        (0, json.dumps(stress(schema="vmtool.x")), "", "other", "is not a result of vmtool"),
+        (0, "[]", "", "failed", "exit code 0"),
+        (None, "", "its worker died", "lost", "its worker died"),
+        (None, "", "did not end within 5 s", "timeout", "did not end within 5 s"),
+        (None, "", "no worker of it has the resources a=1", "failed", "no worker of it has"),
+    ],
+)
+def test_a_host_without_a_result_is_a_row(code, stdout, stderr, kind, problem):
+    found = read_task("node1", TaskResult(code, stdout, stderr))
+    assert (found.source, found.kind) == ("node1", kind)
+    assert problem in found.problem
+
+
+def test_a_host_is_named_by_its_address():
+    assert read_task("node1", TaskResult(3, json.dumps(stress(host="web")), "")).host == "node1"
+
+
+# ---- facts ------------------------------------------------------------------------------------
+
+#: What explains a difference, as stored: the place in a result, and a value that others have not.
+EXPLAINING = {
+    "machine.system.kernel": "6.9.1-rt",
+    "machine.huge_pages.thp_mode": "never",
+    "machine.commit.mode": 2,
+    "conditions.sysctls.vm.min_free_kbytes": "9",
+    "conditions.microcode": "0x2",
+    "conditions.cpu_governor": "powersave",
+    "conditions.mitigations.spectre_v2": "Vulnerable",
+    "conditions.nvidia_driver": "570.1",
+    "conditions.distribution": "Other Linux",
+    "machine.memory.nodes.1.total_bytes": 9 << 30,
+    "machine.cgroup.levels.0.limit_bytes": 5 << 30,
+    "machine.environment.container": "docker",
+    "settings.huge": True,
+}
+
+
+@pytest.mark.parametrize("place", EXPLAINING)
+def test_a_fact_that_only_the_slow_machine_has_explains_it(place):
+    fleet = Fleet()
+    for number in range(12):
+        own = 100_000 * (1.6 if number == 5 else 1 + 0.01 * (number % 4))
+        document = stress(round(own), round(own * 1.02), host=f"node{number}")
+        document["machine"]["memory"]["nodes"] = [
+            {"number": at, "total_bytes": 4 << 30, "free_bytes": number} for at in range(2)
+        ]
+        levels = [{"path": f"/{number}", "version": 2, "limit_bytes": 4 << 30}]
+        document["machine"]["cgroup"]["levels"] = levels
+        document["conditions"] |= {
+            "sysctls": {"vm.min_free_kbytes": "1"},
+            "mitigations": {"spectre_v2": "IBRS"},
+            "microcode": "0x1",
+            "cpu_governor": "performance",
+            "uptime_s": number,
+            "nvidia_driver": "550.1",
+            "distribution": "Linux",
+        }
+        document["machine"]["environment"] = {"container": None}
+        if number == 5:
+            at = document
+            *keys, last = place.replace("vm.min", "vm_min").split(".")
+            for key in keys:
+                at = at[int(key)] if isinstance(at, list) else at[key]
+            at[last.replace("vm_min", "vm.min")] = EXPLAINING[place]
+        fleet.add(read_document(checked(document), "x", "x"))
+    (group,) = judge(fleet).groups
+    assert {outlier.host for outlier in group.outliers} == {"node5"}
+    (reason,) = group.outliers[0].reasons
+    assert reason.fact == place.removeprefix("machine.").removeprefix("conditions.")
+    assert reason.separation == 1
