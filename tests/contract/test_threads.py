@@ -12,6 +12,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.backing import BusyError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Tier
+from vmtool.units import MIB
 
 THREADS = 4
 
@@ -26,8 +27,10 @@ def often():
 
 
 def rounds(platform):
-    """How often each thread tries: the stand-in device is slow."""
-    return 400 if platform.backing.tier is Tier.HOST else 60
+    """How often each thread tries: the stand-in device is slow, and clears what it commits."""
+    if platform.backing.tier is Tier.HOST:
+        return 400
+    return 60 if platform.backing.granularity < MIB else 15
 
 
 def run_threads(work):
