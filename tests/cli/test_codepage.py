@@ -1,8 +1,13 @@
 """Results on streams that cannot show every character."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from vmtool.cli.output import result_encoding
+from vmtool.errors import ExitCode
 
 
 @pytest.fixture
@@ -42,34 +47,24 @@ def test_an_encoding_that_does_not_exist_is_ignored(ask):
     assert ask("klingon", "µ") == "µ".encode()
 
 
+COMMANDS = (
+    ("grow", "--to", "4MiB", "--against", "nothing"),
+    ("granularity", "--backing", "host"),
+    ("reserve", "1GiB"),
+    ("kv-estimate", "llama-3.1-8b", "--budget", "16GiB"),
+)
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp437", "cp1252", "cp850:strict"])
-def test_no_command_crashes_on_a_code_page(vmtool_in, encoding):
-    for arguments in (
-        ("grow", "--to", "4MiB", "--against", "nothing"),
-        ("granularity", "--backing", "host"),
-        ("reserve", "1GiB"),
-        ("kv-estimate", "llama-3.1-8b", "--budget", "16GiB"),
-    ):
-        code, output = vmtool_in(encoding, *arguments)
-        assert code == 0
-        output.decode(encoding.partition(":")[0])
-
-
-@pytest.fixture
-def vmtool_in(monkeypatch):
-    """Return a function that runs vmtool in a new process with an encoding for its streams."""
-    import os
-    import subprocess
-    import sys
-
-    def call(encoding, *arguments):
-        child = subprocess.run(
-            [sys.executable, "-m", "vmtool", *arguments],
-            check=False,
-            capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": encoding},
-            timeout=60,
-        )
-        return child.returncode, child.stdout
-
-    return call
+def test_no_command_crashes_on_a_code_page(encoding):
+    program = f"from vmtool.cli.app import run; print([run(list(a)) for a in {COMMANDS}])"
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        timeout=60,
+    )
+    shown = child.stdout.decode(encoding.partition(":")[0])
+    assert child.returncode == 0, child.stderr
+    assert shown.splitlines()[-1] == str([ExitCode.DONE] * len(COMMANDS))
