@@ -1,5 +1,6 @@
 """Run the command line as a user does: in this process where that is enough, else in a new one."""
 
+import gc
 import json
 import os
 import shlex
@@ -103,6 +104,30 @@ def vmtool_child():
         return Ran(child.returncode, child.stdout, child.stderr)
 
     return call
+
+
+@pytest.fixture
+def run_on_standin(vmtool, fakecuda, tmp_path_factory, monkeypatch):
+    """``run_on_standin(["granularity", "--json"], devices=2)``: a command in this process.
+
+    It finds a driver that was just loaded, and so do its workers, which are processes. What ends a
+    process, or is left to its end, needs one: ``run_with_fakecuda``.
+    """
+    from fakecuda import control
+
+    def run(arguments, **settings):
+        folder = tmp_path_factory.mktemp("reports")
+        with monkeypatch.context() as workers:
+            for name, value in control.environment(folder, **settings).items():
+                workers.setenv(name, value)
+            fakecuda.reset(**settings)
+            ran = vmtool(*arguments)
+        gc.collect()  # what the command left to its end goes now
+        reports = [fakecuda.report(), *control.read_reports(folder)]
+        return control.Finished(ran.code, ran.stdout, ran.stderr, reports)
+
+    yield run
+    fakecuda.reset()  # what a failing release left; each test judges its own reports
 
 
 @dataclass(frozen=True)

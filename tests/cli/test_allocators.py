@@ -23,9 +23,9 @@ MIB = 1 << 20
 SMALL = ["--most", "4MiB", "--budget", "32MiB", "--rounds", "1"]
 
 
-def test_the_document_is_complete_and_nothing_is_left(run_with_fakecuda):
+def test_the_document_is_complete_and_nothing_is_left(run_on_standin):
     arguments = ["allocators", "--backing", "cuda:all", *SMALL, "--beside-work", "--json"]
-    ran = run_with_fakecuda(arguments, devices=2)
+    ran = run_on_standin(arguments, devices=2)
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     described(document)
@@ -37,9 +37,9 @@ def test_the_document_is_complete_and_nothing_is_left(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_a_context_lost_beside_work_is_exit_1(run_with_fakecuda):
+def test_a_context_lost_beside_work_is_exit_1(run_on_standin):
     arguments = ["allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1"]
-    ran = run_with_fakecuda([*arguments, "--beside-work"], fail="cuMemsetD32Async:5=719")
+    ran = run_on_standin([*arguments, "--beside-work"], fail="cuMemsetD32Async:5=719")
     assert ran.returncode == 1
     assert "mapping while other work ran on cuda:0 ended the context" in ran.stderr
 
@@ -56,9 +56,9 @@ def test_wrong_contents_beside_work_are_exit_3(vmtool, fakecuda, monkeypatch, in
     assert "did not keep what was written" in ran.stderr
 
 
-def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_with_fakecuda):
+def test_the_host_has_none_and_a_large_budget_is_refused(vmtool, run_on_standin):
     assert vmtool("allocators", "--backing", "host").code == 2
-    ran = run_with_fakecuda(["allocators", "--budget", "1GiB"])
+    ran = run_on_standin(["allocators", "--budget", "1GiB"])
     assert ran.returncode == 5
     assert "--budget" in ran.stderr
 

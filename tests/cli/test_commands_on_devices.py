@@ -14,8 +14,8 @@ from vmtool.results.check import CheckOutcome
 from vmtool.units import GIB, MIB
 
 
-def test_granularity_has_a_column_for_each_device(run_with_fakecuda):
-    ran = run_with_fakecuda(["granularity", "--json"], devices=2)
+def test_granularity_has_a_column_for_each_device(run_on_standin):
+    ran = run_on_standin(["granularity", "--json"], devices=2)
     assert ran.returncode == 0, ran.stderr
     _, *devices = json.loads(ran.stdout)["backings"]
     assert [device["name"] for device in devices] == ["cuda:0", "cuda:1"]
@@ -29,8 +29,8 @@ def test_granularity_has_a_column_for_each_device(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_a_device_proves_its_granule(run_with_fakecuda):
-    ran = run_with_fakecuda(["granularity", "--backing", "cuda:0", "--prove", "--json"])
+def test_a_device_proves_its_granule(run_on_standin):
+    ran = run_on_standin(["granularity", "--backing", "cuda:0", "--prove", "--json"])
     assert ran.returncode == 0, ran.stderr
     (device,) = json.loads(ran.stdout)["backings"]
     assert {check["outcome"] for check in device["checks"]} == {"passed"}
@@ -44,8 +44,8 @@ def test_a_device_proves_its_granule(run_with_fakecuda):
     assert not any(ran.reports[0]["live"].values())
 
 
-def test_the_text_names_the_device(run_with_fakecuda):
-    ran = run_with_fakecuda(["granularity"])
+def test_the_text_names_the_device(run_on_standin):
+    ran = run_on_standin(["granularity"])
     assert "cuda:0: vmtool stand-in GPU 0 (no hardware)" in ran.stdout
     rows = [line.split() for line in ran.stdout.splitlines()]
     assert ["compute", "capability", "9.0"] in rows
@@ -53,14 +53,14 @@ def test_the_text_names_the_device(run_with_fakecuda):
     assert ["memory", "1", "GiB,", "1", "GiB", "free"] in rows
 
 
-def test_without_devices_the_column_says_why(run_with_fakecuda):
-    ran = run_with_fakecuda(["granularity"], devices=0)
+def test_without_devices_the_column_says_why(run_on_standin):
+    ran = run_on_standin(["granularity"], devices=0)
     assert ran.returncode == 0
     assert "cuda: not available: CUDA is not usable here" in ran.stdout
 
 
-def test_reserving_on_a_device_takes_none_of_its_memory(run_with_fakecuda):
-    ran = run_with_fakecuda(["reserve", "64GiB", "--backing", "cuda", "--json"])
+def test_reserving_on_a_device_takes_none_of_its_memory(run_on_standin):
+    ran = run_on_standin(["reserve", "64GiB", "--backing", "cuda", "--json"])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     (check,) = document["checks"]
@@ -70,8 +70,8 @@ def test_reserving_on_a_device_takes_none_of_its_memory(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_growing_on_a_device_checks_what_the_cpu_can_see(run_with_fakecuda):
-    ran = run_with_fakecuda(["grow", "--to", "64MiB", "--backing", "cuda:0", "--json"])
+def test_growing_on_a_device_checks_what_the_cpu_can_see(run_on_standin):
+    ran = run_on_standin(["grow", "--to", "64MiB", "--backing", "cuda:0", "--json"])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     compared = {check["name"]: check["values"]["compared"] for check in document["checks"]}
@@ -85,9 +85,9 @@ def test_growing_on_a_device_checks_what_the_cpu_can_see(run_with_fakecuda):
 
 @pytest.mark.parametrize("method", ["cold", "pooled"])
 @pytest.mark.parametrize(("size", "compared"), [("32MiB", 1), ("256MiB", 1), ("16MiB", 0)])
-def test_growing_on_a_device_checks_that_all_is_released(run_with_fakecuda, method, size, compared):
+def test_growing_on_a_device_checks_that_all_is_released(run_on_standin, method, size, compared):
     arguments = ["--backing", "cuda:0", "--method", method, "--json"]
-    ran = run_with_fakecuda(["grow", "--to", size, *arguments])
+    ran = run_on_standin(["grow", "--to", size, *arguments])
     assert ran.returncode == 0, ran.stderr
     released = json.loads(ran.stdout)["checks"][-1]
     outcome = "passed" if compared else "not done"
@@ -202,30 +202,30 @@ def test_a_reservation_is_not_blamed_for_what_another_process_takes_meanwhile(fa
     backing.close()
 
 
-def test_more_than_the_device_has_free_is_refused(run_with_fakecuda):
-    ran = run_with_fakecuda(["grow", "--to", "1GiB", "--backing", "cuda:0"], memory="1GiB")
+def test_more_than_the_device_has_free_is_refused(run_on_standin):
+    ran = run_on_standin(["grow", "--to", "1GiB", "--backing", "cuda:0"], memory="1GiB")
     assert ran.returncode == 5
     assert "on the device" in ran.stderr
     assert "or less" in ran.stderr
     ran.assert_clean()
 
 
-def test_doctor_lists_devices(run_with_fakecuda):
-    ran = run_with_fakecuda(["doctor", "--json"], devices=2)
+def test_doctor_lists_devices(run_on_standin):
+    ran = run_on_standin(["doctor", "--json"], devices=2)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)["device_findings"]
     assert [check["kind"] for check in found] == ["device", "device"]
     assert {check["rating"] for check in found} == {"ok"}
 
 
-def test_a_device_without_virtual_memory_management_is_a_problem(run_with_fakecuda):
-    ran = run_with_fakecuda(["doctor", "--strict"], vmm=0)
+def test_a_device_without_virtual_memory_management_is_a_problem(run_on_standin):
+    ran = run_on_standin(["doctor", "--strict"], vmm=0)
     assert ran.returncode == 3
     assert "no virtual memory management" in ran.stdout
 
 
-def test_a_device_that_cannot_be_used_is_described_all_the_same(run_with_fakecuda):
-    ran = run_with_fakecuda(["granularity", "--backing", "cuda:0"], vmm=0)
+def test_a_device_that_cannot_be_used_is_described_all_the_same(run_on_standin):
+    ran = run_on_standin(["granularity", "--backing", "cuda:0"], vmm=0)
     assert ran.returncode == 4
     rows = [line.split() for line in ran.stdout.splitlines()]
     assert ["virtual", "memory", "management", "no"] in rows
@@ -234,15 +234,15 @@ def test_a_device_that_cannot_be_used_is_described_all_the_same(run_with_fakecud
     assert "cuda:0: not available" in ran.stdout
 
 
-def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run_with_fakecuda):
+def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run_on_standin):
     fault = "cuDevicePrimaryCtxRetain:1=2"
-    ran = run_with_fakecuda(["granularity", "--json"], devices=2, fail=fault)
+    ran = run_on_standin(["granularity", "--json"], devices=2, fail=fault)
     assert ran.returncode == 0, ran.stderr
     _, first, second = json.loads(ran.stdout)["backings"]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in first["absent"]
     assert first["device"]["total_bytes"] == GIB
     assert second["absent"] is None
-    ran = run_with_fakecuda(["doctor", "--json"], devices=2, fail=fault)
+    ran = run_on_standin(["doctor", "--json"], devices=2, fail=fault)
     checks = json.loads(ran.stdout)["device_findings"]
     words = [check["message"] for check in checks if check["kind"] in {"cuda", "device"}]
     assert "cuDevicePrimaryCtxRetain" in words[0]
@@ -260,8 +260,8 @@ def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run
         "kv-estimate llama-3.1-8b --budget cuda:0 --weights none",
     ],
 )
-def test_what_is_said_of_a_device_is_as_the_schema_says(run_with_fakecuda, command):
-    ran = run_with_fakecuda([*command.split(), "--json"])
+def test_what_is_said_of_a_device_is_as_the_schema_says(run_on_standin, command):
+    ran = run_on_standin([*command.split(), "--json"])
     assert ran.returncode == 0, ran.stderr
     described(json.loads(ran.stdout))
 
@@ -313,8 +313,8 @@ def allocations(ran):
     }
 
 
-def test_granularity_shows_every_kind_of_allocation(run_with_fakecuda):
-    ran = run_with_fakecuda(
+def test_granularity_shows_every_kind_of_allocation(run_on_standin):
+    ran = run_on_standin(
         ["granularity", "--backing", "cuda:0", "--json"],
         granularity="64KiB",
         granularity_rec="2MiB",
@@ -339,8 +339,8 @@ def test_granularity_shows_every_kind_of_allocation(run_with_fakecuda):
     ran.assert_clean()
 
 
-def test_what_a_device_does_not_support_is_not_requested(run_with_fakecuda):
-    ran = run_with_fakecuda(["granularity", "--backing", "cuda:0", "--json"], posix_fd=0)
+def test_what_a_device_does_not_support_is_not_requested(run_on_standin):
+    ran = run_on_standin(["granularity", "--backing", "cuda:0", "--json"], posix_fd=0)
     assert allocations(ran)["device", "posix-fd", None] == (False, None, None)
     assert allocations(ran)["device", "none", "rdma"] == (False, None, None)
     ran.assert_clean()
@@ -372,18 +372,18 @@ def test_a_device_that_is_no_number_is_wrong_usage(vmtool, monkeypatch, value):
     assert "opening" not in ran.stderr
 
 
-def test_doctor_rates_one_device_with_its_free_memory(run_with_fakecuda):
-    ran = run_with_fakecuda(["doctor", "--backing", "cuda:1", "--json"], devices=2)
+def test_doctor_rates_one_device_with_its_free_memory(run_on_standin):
+    ran = run_on_standin(["doctor", "--backing", "cuda:1", "--json"], devices=2)
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     assert [each["kind"] for each in document["device_findings"]] == ["device"]
     assert document["machine_findings"] == []
-    ran = run_with_fakecuda(["doctor", "--backing", "cuda:all", "--json"], devices=2)
+    ran = run_on_standin(["doctor", "--backing", "cuda:all", "--json"], devices=2)
     document = json.loads(ran.stdout)
     assert [each["kind"] for each in document["device_findings"]] == ["device", "device"]
     assert document["machine_findings"] == []
     ran.assert_clean()
-    missing = run_with_fakecuda(["doctor", "--backing", "cuda:2"], devices=2)
+    missing = run_on_standin(["doctor", "--backing", "cuda:2"], devices=2)
     assert missing.returncode == 4
 
 
@@ -396,9 +396,9 @@ def test_doctor_leaves_devices_out_for_the_host(vmtool):
 
 @pytest.mark.parametrize("method", ["cold", "pooled"])
 @pytest.mark.parametrize("chunk", ["2MiB", "6MiB", "8MiB", "20MiB"])
-def test_growing_by_chunks_of_a_handle(run_with_fakecuda, method, chunk):
+def test_growing_by_chunks_of_a_handle(run_on_standin, method, chunk):
     arguments = ["--method", method, "--chunk", chunk, "--backing", "cuda:0", "--json"]
-    ran = run_with_fakecuda(["grow", "--to", "32MiB", *arguments], poison=0xA5)
+    ran = run_on_standin(["grow", "--to", "32MiB", *arguments], poison=0xA5)
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     assert document["method"] == method
@@ -407,13 +407,13 @@ def test_growing_by_chunks_of_a_handle(run_with_fakecuda, method, chunk):
 
 
 @pytest.mark.parametrize("chunk", ["3MiB", "64KiB"])
-def test_a_chunk_that_no_handle_can_have_is_wrong_usage(run_with_fakecuda, chunk):
-    ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda", "--chunk", chunk])
+def test_a_chunk_that_no_handle_can_have_is_wrong_usage(run_on_standin, chunk):
+    ran = run_on_standin(["reserve", "1GiB", "--backing", "cuda", "--chunk", chunk])
     assert ran.returncode == 2
     assert "use a multiple of 2097152" in ran.stderr
     legal = ran.stderr.rpartition("such as ")[2].strip()
     assert legal == {"3MiB": "4194304", "64KiB": "2097152"}[chunk]
-    ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda", "--chunk", legal])
+    ran = run_on_standin(["reserve", "1GiB", "--backing", "cuda", "--chunk", legal])
     assert ran.returncode == 0
 
 
@@ -445,8 +445,8 @@ def test_a_granularity_that_is_no_power_of_two_is_an_error_and_no_default(fakecu
             open_device("cuda")
 
 
-def test_a_granularity_query_that_fails_is_an_error_and_no_default(run_with_fakecuda):
-    ran = run_with_fakecuda(
+def test_a_granularity_query_that_fails_is_an_error_and_no_default(run_on_standin):
+    ran = run_on_standin(
         ["reserve", "1GiB", "--backing", "cuda"], fail="cuMemGetAllocationGranularity:1+=999"
     )
     assert ran.returncode == 1

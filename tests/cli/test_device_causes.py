@@ -34,16 +34,16 @@ def with_nvml(fakecuda_lib, tmp_path_factory):
 # -- what is free ----------------------------------------------------------------------------------
 
 
-def test_a_device_without_virtual_memory_management_still_has_a_budget(run_with_fakecuda):
-    ran = run_with_fakecuda(["kv-estimate", "gpt2", "--budget", "cuda:0"], attributes="102=0")
+def test_a_device_without_virtual_memory_management_still_has_a_budget(run_on_standin):
+    ran = run_on_standin(["kv-estimate", "gpt2", "--budget", "cuda:0"], attributes="102=0")
     assert ran.returncode == 0, ran.stderr
     ran.assert_clean()
 
 
-def test_an_integrated_device_is_bounded_by_the_host(run_with_fakecuda):
+def test_an_integrated_device_is_bounded_by_the_host(run_on_standin):
     arguments = ["grow", "--to", "600TiB", "--step", "600TiB", "--backing", "cuda"]
     settings = {"memory": "800TiB", "va_limit": "128TiB"}
-    ran = run_with_fakecuda(arguments, integrated=1, **settings)
+    ran = run_on_standin(arguments, integrated=1, **settings)
     assert ran.returncode == 5, ran.stderr
     ran.assert_clean()
 
@@ -83,10 +83,10 @@ def test_each_worker_needs_a_context(fakecuda):
     assert read_device_memory(device(0)).context_bytes == 512 * MIB  # an estimate, and no more
 
 
-def test_workers_whose_contexts_do_not_fit_are_refused(run_with_fakecuda):
+def test_workers_whose_contexts_do_not_fit_are_refused(run_on_standin):
     settings = {"memory": "1GiB", "context_memory": "300MiB"}
     arguments = ["stress", "--backing", "cuda", "--cycles", "4", "--runs", "1", "--workers", "4"]
-    ran = run_with_fakecuda(arguments, **settings)
+    ran = run_on_standin(arguments, **settings)
     assert ran.returncode == 5, ran.stderr
     assert "cuDevicePrimaryCtxRetain" not in ran.stderr  # none of them dies of it
     ran.assert_clean()
@@ -105,8 +105,8 @@ def test_doctor_asks_nvml_and_names_who_else_is_there(with_nvml):
 
 
 @pytest.mark.parametrize("code", [46, 802, 803, 804, 999])
-def test_doctor_calls_a_driver_that_does_not_start_a_problem(run_with_fakecuda, code):
-    ran = run_with_fakecuda(["doctor", "--strict", "--json"], fail=f"cuInit:1+={code}")
+def test_doctor_calls_a_driver_that_does_not_start_a_problem(run_on_standin, code):
+    ran = run_on_standin(["doctor", "--strict", "--json"], fail=f"cuInit:1+={code}")
     assert ran.returncode == 3, ran.stderr
     checks = json.loads(ran.stdout)["device_findings"]
     (found,) = [check for check in checks if check["kind"] == "cuda"]
@@ -114,8 +114,8 @@ def test_doctor_calls_a_driver_that_does_not_start_a_problem(run_with_fakecuda, 
     assert f"({code})" in found["message"]
 
 
-def test_doctor_is_content_without_a_device(run_with_fakecuda):
-    ran = run_with_fakecuda(["doctor", "--json"], devices=0)
+def test_doctor_is_content_without_a_device(run_on_standin):
+    ran = run_on_standin(["doctor", "--json"], devices=0)
     checks = json.loads(ran.stdout)["device_findings"]
     (found,) = [check for check in checks if check["kind"] == "no-cuda"]
     assert found["rating"] == "note"
@@ -124,9 +124,9 @@ def test_doctor_is_content_without_a_device(run_with_fakecuda):
 # -- causes ----------------------------------------------------------------------------------------
 
 
-def test_memory_refused_below_what_is_free_names_the_limits(run_with_fakecuda, monkeypatch):
+def test_memory_refused_below_what_is_free_names_the_limits(run_on_standin, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=16M")
-    ran = run_with_fakecuda(
+    ran = run_on_standin(
         ["grow", "--to", "64MiB", "--backing", "cuda"], fail="cuMemCreate:10+=2", attributes="133=1"
     )
     assert ran.returncode == 1
@@ -137,9 +137,9 @@ def test_memory_refused_below_what_is_free_names_the_limits(run_with_fakecuda, m
     ran.assert_clean()
 
 
-def test_mappings_are_not_blamed_where_there_are_few(run_with_fakecuda):
+def test_mappings_are_not_blamed_where_there_are_few(run_on_standin):
     arguments = ["grow", "--to", "48MiB", "--step", "48MiB", "--backing", "cuda"]
-    ran = run_with_fakecuda(arguments, memory="64MiB", fail="cuMemSetAccess:1=2")
+    ran = run_on_standin(arguments, memory="64MiB", fail="cuMemSetAccess:1=2")
     assert "48 MiB was requested and 16 MiB is free" in " ".join(ran.stderr.split())
     assert "mappings" not in ran.stderr
     ran.assert_clean()
@@ -165,8 +165,8 @@ def test_a_limit_of_addresses_is_named_where_a_reservation_fails(fakecuda):
     assert "half" not in caught.value.hint
 
 
-def test_an_exclusive_device_is_the_reason_for_a_refused_context(run_with_fakecuda):
-    ran = run_with_fakecuda(
+def test_an_exclusive_device_is_the_reason_for_a_refused_context(run_on_standin):
+    ran = run_on_standin(
         ["reserve", "64MiB", "--backing", "cuda"],
         fail="cuDevicePrimaryCtxRetain:1+=46",
         attributes="20=3",
@@ -175,8 +175,8 @@ def test_an_exclusive_device_is_the_reason_for_a_refused_context(run_with_fakecu
     assert "exclusive-process" in ran.stderr
 
 
-def test_a_missing_function_is_not_available_and_not_a_wrong_count(run_with_fakecuda):
-    ran = run_with_fakecuda(["grow", "--to", "8MiB", "--backing", "cuda"], missing="cuMemRelease")
+def test_a_missing_function_is_not_available_and_not_a_wrong_count(run_on_standin):
+    ran = run_on_standin(["grow", "--to", "8MiB", "--backing", "cuda"], missing="cuMemRelease")
     assert ran.returncode == 4
     assert "cuMemRelease is not offered" in ran.stderr
 
@@ -193,8 +193,8 @@ def test_a_device_without_the_call_that_knows_slices_has_no_uuid(run_with_fakecu
         assert (found["uuid"] is not None) == known
 
 
-def test_the_facts_of_a_device_are_in_the_result(run_with_fakecuda):
-    ran = run_with_fakecuda(
+def test_the_facts_of_a_device_are_in_the_result(run_on_standin):
+    ran = run_on_standin(
         ["granularity", "--backing", "cuda:0", "--json"], attributes="20=3,32=1,133=1,100=1"
     )
     device = json.loads(ran.stdout)["backings"][0]["device"]
@@ -260,8 +260,8 @@ def test_the_text_has_the_facts_of_the_device(with_nvml):
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_growth_is_not_blamed_for_what_others_take(run_with_fakecuda, with_nvml, counted):
-    run = with_nvml if counted else run_with_fakecuda
+def test_growth_is_not_blamed_for_what_others_take(run_on_standin, with_nvml, counted):
+    run = with_nvml if counted else run_on_standin
     arguments = ["grow", "--to", "64MiB", "--backing", "cuda", "--against", "nothing", "--json"]
     ran = run(arguments, others="200MiB", others_after=10, context_memory="1MiB")
     assert ran.returncode == 0, ran.stderr
@@ -306,9 +306,9 @@ def test_no_context_is_made_on_a_device_that_others_use(with_nvml):
 # -- trying instead of believing -------------------------------------------------------------------
 
 
-def test_handles_are_created_and_shared_to_prove_it(run_with_fakecuda):
+def test_handles_are_created_and_shared_to_prove_it(run_on_standin):
     arguments = ["granularity", "--backing", "cuda:0", "--prove"]
-    ran = run_with_fakecuda(arguments, fabric=1)
+    ran = run_on_standin(arguments, fabric=1)
     assert ran.returncode == 0, ran.stderr
     words = " ".join(ran.stdout.split())
     assert "fabric: attribute yes, creation refused (CUDA_ERROR_NOT_PERMITTED)" in words
@@ -318,8 +318,8 @@ def test_handles_are_created_and_shared_to_prove_it(run_with_fakecuda):
 
 
 @pytest.mark.parametrize("backing", ["all", "cuda:all"])
-def test_every_pair_of_devices_is_in_the_matrix(run_with_fakecuda, backing):
-    ran = run_with_fakecuda(["granularity", "--backing", backing, "--prove"], devices=2)
+def test_every_pair_of_devices_is_in_the_matrix(run_on_standin, backing):
+    ran = run_on_standin(["granularity", "--backing", backing, "--prove"], devices=2)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("yes, contents seen") == 2
     assert ("host" in ran.stdout.splitlines()[0]) == (backing == "all")
@@ -328,9 +328,9 @@ def test_every_pair_of_devices_is_in_the_matrix(run_with_fakecuda, backing):
     assert not any(ran.reports[0]["live"].values())
 
 
-def test_only_out_of_memory_ends_the_search_for_the_largest_reservation(run_with_fakecuda):
+def test_only_out_of_memory_ends_the_search_for_the_largest_reservation(run_on_standin):
     arguments = ["granularity", "--backing", "cuda"]
-    ran = run_with_fakecuda(arguments, fail="cuMemAddressReserve:9=999")
+    ran = run_on_standin(arguments, fail="cuMemAddressReserve:9=999")
     assert ran.returncode == 1
     assert "cuMemAddressReserve" in ran.stderr
 
@@ -338,16 +338,16 @@ def test_only_out_of_memory_ends_the_search_for_the_largest_reservation(run_with
 # -- growing ---------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_cannot_release_a_handle_says_so_and_goes_on(run_with_fakecuda):
+def test_a_pool_that_cannot_release_a_handle_says_so_and_goes_on(run_on_standin):
     arguments = ["grow", "--to", "16MiB", "--backing", "cuda", "--method", "pooled"]
-    ran = run_with_fakecuda([*arguments, "--against", "nothing"], fail="cuMemRelease:1=999")
+    ran = run_on_standin([*arguments, "--against", "nothing"], fail="cuMemRelease:1=999")
     assert ran.returncode == 1
     assert "cuMemRelease" in ran.stderr
     assert ran.reports[0]["live"]["handles"] == 1
 
 
-def test_growing_is_compared_with_allocating_and_copying_on_the_device(run_with_fakecuda):
-    ran = run_with_fakecuda(["grow", "--to", "16MiB", "--backing", "cuda", "--json"])
+def test_growing_is_compared_with_allocating_and_copying_on_the_device(run_on_standin):
+    ran = run_on_standin(["grow", "--to", "16MiB", "--backing", "cuda", "--json"])
     assert ran.returncode == 0, ran.stderr
     copying = json.loads(ran.stdout)["copying"]
     assert copying["steps"] == copying["planned_steps"] > 0
@@ -359,11 +359,11 @@ def test_growing_is_compared_with_allocating_and_copying_on_the_device(run_with_
 # -- replay ----------------------------------------------------------------------------------------
 
 
-def test_a_replay_with_the_pooled_method_uses_a_pool(run_with_fakecuda):
+def test_a_replay_with_the_pooled_method_uses_a_pool(run_on_standin):
     arguments = ["kv-replay", "synthetic:requests=8,rate=0.05", "--model", "gpt2", "--json"]
     budget = ["--backing", "cuda", "--budget", "512MiB"]
     for method in ("pooled", "cold"):
-        ran = run_with_fakecuda([*arguments, *budget, "--method", method])
+        ran = run_on_standin([*arguments, *budget, "--method", method])
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["real"]["method"] == method
         created = ran.reports[0]["calls"]["cuMemCreate"]["calls"]
@@ -372,10 +372,10 @@ def test_a_replay_with_the_pooled_method_uses_a_pool(run_with_fakecuda):
         ran.assert_clean()
 
 
-def test_a_comparison_that_fails_leaves_the_growth_and_says_why(run_with_fakecuda):
+def test_a_comparison_that_fails_leaves_the_growth_and_says_why(run_on_standin):
     for call in ("cuMemAlloc:2", "cuMemcpyDtoD:1", "cuMemFree:1+"):
         arguments = ["grow", "--to", "8MiB", "--step", "4MiB", "--backing", "cuda", "--json"]
-        ran = run_with_fakecuda(arguments, fail=f"{call}=999")
+        ran = run_on_standin(arguments, fail=f"{call}=999")
         assert ran.returncode == 0, ran.stderr
         assert call.partition(":")[0] in json.loads(ran.stdout)["copying"]["stopped"]
 
@@ -389,25 +389,25 @@ def checks_of(ran):
     return {each["name"]: each for each in json.loads(ran.stdout)["checks"]}
 
 
-def test_a_device_lost_while_unmapping_beside_work_is_no_success(run_with_fakecuda):
-    ran = run_with_fakecuda([*STRESS, "--cycles", "20"], fail="cuStreamQuery:1=700")
+def test_a_device_lost_while_unmapping_beside_work_is_no_success(run_on_standin):
+    ran = run_on_standin([*STRESS, "--cycles", "20"], fail="cuStreamQuery:1=700")
     assert ran.returncode == 1
     assert "unmapping while other work ran ended the context: cuStreamQuery(" in ran.stderr
     assert json.loads(ran.stdout)["unmapping"] is None
 
 
 @pytest.mark.parametrize("call", ["cuStreamCreate", "cuMemGetInfo"])
-def test_a_call_that_fails_is_not_swallowed(run_with_fakecuda, call):
+def test_a_call_that_fails_is_not_swallowed(run_on_standin, call):
     nth = 1 if call == "cuStreamCreate" else 4
-    ran = run_with_fakecuda([*STRESS, "--cycles", "20"], fail=f"{call}:{nth}+=304")
+    ran = run_on_standin([*STRESS, "--cycles", "20"], fail=f"{call}:{nth}+=304")
     assert ran.returncode == 1
     assert call in ran.stderr
 
 
 @pytest.mark.parametrize("code", [214, 220])
-def test_the_first_failing_call_of_a_lost_device_is_the_headline(run_with_fakecuda, code):
+def test_the_first_failing_call_of_a_lost_device_is_the_headline(run_on_standin, code):
     faults = f"cuMemCreate:8+={code},cuCtxSynchronize:30+={code},cuMemUnmap:30+={code}"
-    ran = run_with_fakecuda([*STRESS, "--cycles", "60"], fail=faults)
+    ran = run_on_standin([*STRESS, "--cycles", "60"], fail=faults)
     assert ran.returncode == 1
     assert "vmtool: error: cuMemCreate" in ran.stderr
     assert "cuCtxSynchronize" not in ran.stderr
@@ -415,26 +415,26 @@ def test_the_first_failing_call_of_a_lost_device_is_the_headline(run_with_fakecu
 
 
 @pytest.mark.parametrize("code", [46, 101, 999])
-def test_a_device_that_answers_the_same_to_everything_is_lost(run_with_fakecuda, code):
+def test_a_device_that_answers_the_same_to_everything_is_lost(run_on_standin, code):
     faults = ",".join(f"{call}:1+={code}" for call in ("cuCtxSynchronize", "cuMemUnmap"))
-    ran = run_with_fakecuda([*STRESS, "--cycles", "60"], fail=f"cuMemCreate:8+={code},{faults}")
+    ran = run_on_standin([*STRESS, "--cycles", "60"], fail=f"cuMemCreate:8+={code},{faults}")
     assert ran.returncode == 1
     assert "vmtool: error: cuMemCreate" in ran.stderr
     assert f"({code})" in ran.stderr
     assert checks_of(ran)["released"]["outcome"] != "failed"
 
 
-def test_a_lost_device_that_a_counter_meets_first_is_no_difference(run_with_fakecuda):
+def test_a_lost_device_that_a_counter_meets_first_is_no_difference(run_on_standin):
     arguments = [*STRESS, "--method", "all", "--cycles", "60", "--threads", "2", "--seed", "3"]
-    ran = run_with_fakecuda(arguments, fail="cuMemGetAccess:1=719")
+    ran = run_on_standin(arguments, fail="cuMemGetAccess:1=719")
     assert ran.returncode == 1, ran.stderr
     assert "cuMemGetAccess" in ran.stderr
     assert not any(each["outcome"] == "failed" for each in checks_of(ran).values())
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_a_run_is_not_blamed_for_what_others_take(run_with_fakecuda, with_nvml, counted):
-    run = with_nvml if counted else run_with_fakecuda
+def test_a_run_is_not_blamed_for_what_others_take(run_on_standin, with_nvml, counted):
+    run = with_nvml if counted else run_on_standin
     settings = {"others": "200MiB", "others_after": 60, "context_memory": "1MiB"}
     ran = run([*STRESS, "--cycles", "200", "--verify", "off"], **settings)
     assert ran.returncode == 0, ran.stderr
@@ -448,27 +448,27 @@ def test_a_run_is_not_blamed_for_what_others_take(run_with_fakecuda, with_nvml, 
     assert checks["leak.device_memory"]["outcome"] != "failed"
 
 
-def test_a_release_that_is_only_pretended_is_still_found_out(run_with_fakecuda):
+def test_a_release_that_is_only_pretended_is_still_found_out(run_on_standin):
     arguments = [*STRESS, "--cycles", "300", "--inject", "cuMemRelease:1+=SKIP"]
-    ran = run_with_fakecuda([*arguments, "--verify", "off"], memory="4GiB")
+    ran = run_on_standin([*arguments, "--verify", "off"], memory="4GiB")
     assert ran.returncode == 3, ran.stderr
     assert checks_of(ran)["counters.device_memory"]["outcome"] == "failed"
 
 
-def test_a_hang_while_a_pool_is_filled_is_named(run_with_fakecuda):
+def test_a_hang_while_a_pool_is_filled_is_named(run_on_standin):
     arguments = [*STRESS, "--method", "pooled", "--cycles", "3", "--hang-timeout", "1s"]
-    ran = run_with_fakecuda(arguments, latency="cuMemCreate:20000000000")  # one takes 20 s
+    ran = run_on_standin(arguments, latency="cuMemCreate:20000000000")  # one takes 20 s
     assert ran.returncode == 1
     assert "ended in fill" in ran.stderr
 
 
-def test_a_pool_that_is_not_cleared_is_said(run_with_fakecuda):
+def test_a_pool_that_is_not_cleared_is_said(run_on_standin):
     arguments = ["stress", "--backing", "cuda", "--cycles", "20", "--runs", "1"]
-    ran = run_with_fakecuda([*arguments, "--method", "pooled", "--no-clear"], poison=0xA5)
+    ran = run_on_standin([*arguments, "--method", "pooled", "--no-clear"], poison=0xA5)
     assert ran.returncode == 0, ran.stderr
     assert "memory of the pool was not cleared" in ran.stdout
     assert all("cuMemsetD8" not in report["calls"] for report in ran.reports)
-    assert run_with_fakecuda([*arguments, "--method", "cold", "--no-clear"]).returncode == 2
+    assert run_on_standin([*arguments, "--method", "cold", "--no-clear"]).returncode == 2
 
 
 def test_a_matrix_of_a_device_sweeps_its_chunks():
@@ -478,10 +478,10 @@ def test_a_matrix_of_a_device_sweeps_its_chunks():
     assert usual_granules(4096, on_device=False) == GRANULES
 
 
-def test_a_matrix_on_a_lost_device_names_the_call(run_with_fakecuda):
+def test_a_matrix_on_a_lost_device_names_the_call(run_on_standin):
     arguments = ["matrix", "--backing", "cuda", "--method", "cold", "--granule", "2MiB"]
     faults = "cuMemCreate:3+=214,cuCtxSynchronize:1+=214,cuMemUnmap:1+=214"
-    ran = run_with_fakecuda([*arguments, "--duration", "1s", "--json"], fail=faults)
+    ran = run_on_standin([*arguments, "--duration", "1s", "--json"], fail=faults)
     assert ran.returncode == 1
     assert "cuMemCreate" in ran.stderr
     assert any("cuMemCreate" in cell["error"] for cell in json.loads(ran.stdout)["cells"])
@@ -490,9 +490,9 @@ def test_a_matrix_on_a_lost_device_names_the_call(run_with_fakecuda):
 # -- limits ----------------------------------------------------------------------------------------
 
 
-def test_limits_takes_no_device_that_others_may_use(run_with_fakecuda, with_nvml):
+def test_limits_takes_no_device_that_others_may_use(run_on_standin, with_nvml):
     for kind in ("commit", "mappings"):
-        ran = run_with_fakecuda(["limits", kind, "--backing", "cuda"])
+        ran = run_on_standin(["limits", kind, "--backing", "cuda"])
         assert ran.returncode == 5
         assert "is unknown" in ran.stderr
         assert "--force" in ran.stderr
@@ -501,9 +501,9 @@ def test_limits_takes_no_device_that_others_may_use(run_with_fakecuda, with_nvml
         assert "/opt/other/engine (4242)" in ran.stderr
 
 
-def test_a_device_is_filled_granule_by_granule(with_nvml, run_with_fakecuda):
+def test_a_device_is_filled_granule_by_granule(with_nvml, run_on_standin):
     settings = {"memory": "64MiB", "context_memory": "8MiB"}
-    for run, force in ((with_nvml, []), (run_with_fakecuda, ["--force"])):
+    for run, force in ((with_nvml, []), (run_on_standin, ["--force"])):
         arguments = ["limits", "commit", "--backing", "cuda", "--method", "cold", "--json"]
         ran = run([*arguments, *force], **settings)
         assert ran.returncode == 0, ran.stderr
@@ -521,8 +521,8 @@ def test_mappings_are_counted_with_one_handle(with_nvml):
     assert "mappings of one handle" in ran.stdout
 
 
-def test_a_driver_that_pins_nothing_names_the_call(run_with_fakecuda):
-    ran = run_with_fakecuda(["limits", "lock", "--backing", "cuda"], pin_limit=0)
+def test_a_driver_that_pins_nothing_names_the_call(run_on_standin):
+    ran = run_on_standin(["limits", "lock", "--backing", "cuda"], pin_limit=0)
     assert ran.returncode == 0, ran.stderr
     lines = [line.strip() for line in ran.stdout.splitlines()]
     assert "memory of the host pinned by one cuMemHostRegister; a new process for each try" in lines

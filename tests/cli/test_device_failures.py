@@ -73,17 +73,17 @@ def test_every_call_fails_in_turn(run_here, fakecuda, command):
             fakecuda.assert_clean()
 
 
-def test_a_device_out_of_memory_says_what_is_free(run_with_fakecuda):
+def test_a_device_out_of_memory_says_what_is_free(run_on_standin):
     arguments = ["grow", "--to", "8MiB", "--backing", "cuda:0"]
-    ran = run_with_fakecuda(arguments, fail="cuMemCreate:2=2")
+    ran = run_on_standin(arguments, fail="cuMemCreate:2=2")
     assert ran.returncode == 1
     assert "CUDA_ERROR_OUT_OF_MEMORY" in ran.stderr
     assert "is free on the device" in ran.stderr
     ran.assert_clean()
 
 
-def test_a_lost_device_is_reported_once_and_called_no_more(run_with_fakecuda):
-    ran = run_with_fakecuda(["grow", "--to", "8MiB", "--backing", "cuda"], fail="cuMemMap:2=719")
+def test_a_lost_device_is_reported_once_and_called_no_more(run_on_standin):
+    ran = run_on_standin(["grow", "--to", "8MiB", "--backing", "cuda"], fail="cuMemMap:2=719")
     assert ran.returncode == 1
     assert "CUDA_ERROR_LAUNCH_FAILED" in ran.stderr
     assert ran.reports[0]["calls"]["cuMemMap"]["calls"] == 2

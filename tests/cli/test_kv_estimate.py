@@ -349,8 +349,8 @@ def test_a_device_that_is_not_there_is_told_with_code_4(estimate):
     assert (ran.code, ran.stdout) == (4, "")
 
 
-def test_the_budget_of_a_device_is_what_it_has_free(run_with_fakecuda):
-    ran = run_with_fakecuda(["kv-estimate", "gpt2", "--budget", "cuda:0", "--json"], memory="3GiB")
+def test_the_budget_of_a_device_is_what_it_has_free(run_on_standin):
+    ran = run_on_standin(["kv-estimate", "gpt2", "--budget", "cuda:0", "--json"], memory="3GiB")
     ran.assert_clean()
     budget = json.loads(ran.stdout)["budget"]
     assert budget["origin"] == "free on cuda:0, vmtool stand-in GPU 0 (no hardware)"

@@ -69,10 +69,10 @@ DEVICE_RUN = (
 
 
 def test_a_run_on_a_device_names_it_and_its_driver_and_can_be_compared(
-    run_with_fakecuda, vmtool, tmp_path
+    run_on_standin, vmtool, tmp_path
 ):
     path = tmp_path / "run.json"
-    ran = run_with_fakecuda([*DEVICE_RUN, "-o", str(path)])
+    ran = run_on_standin([*DEVICE_RUN, "-o", str(path)])
     assert ran.returncode == 0, ran.stderr
     document = json.loads(path.read_text(encoding="utf-8"))
     described(document)

@@ -132,5 +132,9 @@ def run_python(
         timeout=100,
         check=False,
     )
-    found = [json.loads(path.read_text()) for path in sorted(reports.glob("*.json"))]
-    return Finished(done.returncode, done.stdout, done.stderr, found)
+    return Finished(done.returncode, done.stdout, done.stderr, read_reports(reports))
+
+
+def read_reports(folder: Path) -> list[dict]:
+    """The reports that processes left in *folder*."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
