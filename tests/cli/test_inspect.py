@@ -125,10 +125,10 @@ def test_a_stopped_process_is_said_to_be_stopped(vmtool, process):
 def test_a_watch_has_trends_and_judges_conditions(vmtool, process):
     pid = process(
         "import threading, time\nkept = []\ndef leak():\n    while True:\n"
-        "        kept.append(b'x' * (1 << 18)); time.sleep(0.05)\n"
+        "        kept.append(b'x' * (1 << 18)); time.sleep(0.01)\n"
         "threading.Thread(target=leak, daemon=True).start()"
     )
-    watch = ("inspect", str(pid), "--duration", "3s", "--interval", "200ms", "-q")
+    watch = ("inspect", str(pid), "--duration", "1s", "--interval", "50ms", "-q")
 
     ran = vmtool(*watch, "--assert", "resident.slope<1KiB/h", "--json")
 
@@ -150,7 +150,7 @@ def test_csv_metrics_and_page_are_written(vmtool, process, tmp_path):
     names = {kind: str(tmp_path / f"out.{kind}") for kind in ("csv", "metrics", "html")}
     options = [text for kind, name in names.items() for text in (f"--{kind}", name)]
 
-    ran = vmtool("inspect", str(process()), "--duration", "1s", "--interval", "300ms", *options)
+    ran = vmtool("inspect", str(process()), "--duration", "300ms", "--interval", "100ms", *options)
 
     assert ran.code == 0
     rows = (tmp_path / "out.csv").read_text().splitlines()
@@ -215,14 +215,26 @@ def test_a_command_that_is_killed_ends_with_128_and_the_signal():
     assert ran.stdout == ""
 
 
+def _content(path):
+    """Return what is in a file; nothing before its first line, as it is tried and removed first."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
 def test_ctrl_c_ends_the_command_first(tmp_path):
+    sampled = tmp_path / "metrics"
+    command = ("inspect", "--metrics", str(sampled), "--", "sleep", "60")
     child = subprocess.Popen(
-        [sys.executable, "-m", "vmtool", "inspect", "--", "sleep", "60"],
+        [sys.executable, "-m", "vmtool", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    time.sleep(2)
+    while not _content(sampled):
+        assert child.poll() is None
+        time.sleep(0.02)
     os.killpg(child.pid, signal.SIGINT)
     _, errors = child.communicate(timeout=30)
 
@@ -293,8 +305,7 @@ def test_a_signal_ends_a_watch_with_its_document_and_fresh_metrics(process, tmp_
     )
     read = set()
     for _ in range(600):
-        if metrics.exists():
-            text = metrics.read_text()
+        if text := _content(metrics):
             assert text.endswith("# EOF\n")  # never a half
             read.add(metrics.stat().st_ino)
         if len(read) > 1:

@@ -53,7 +53,7 @@ def test_counters_of_another_process_of_this_user_need_no_rights(child):
 
 def test_the_commit_limit_is_known_and_a_job_is_named_where_its_limits_are_hidden(child):
     target = open_process(child("hold()").pid)
-    limits = {limit.name: limit for limit in target.limits(target.counters(0), None, None)}
+    limits = {limit.name: limit for limit in target.limits(target.counters(0), None)}
 
     assert limits["system commit limit"].soft > limits["system commit limit"].used > 0
     assert "ProcessMemoryLimit" not in limits

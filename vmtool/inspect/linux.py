@@ -462,6 +462,24 @@ def _group_use(level: CgroupLevel) -> CgroupUse:
     )
 
 
+def hidepid(proc: str = "/proc") -> str | None:
+    """Return the mount option ``hidepid`` of *proc*, if it hides processes of other users.
+
+    Since Linux 5.8 it may be a word: proc(5).
+    """
+    found = None
+    for line in (KernelFiles().read("/proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[4:5] != [proc]:
+            continue
+        found = None  # a later mount is above the ones before
+        for option in after.split()[-1].split(","):
+            name, _, value = option.partition("=")
+            if name == "hidepid" and value not in {"0", "off"}:
+                found = value
+    return found
+
+
 def _why_ended(proc: str, state: str, numbers: Sequence[int]) -> str:
     """Return why nothing can be read of a process that is still listed.
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
-from vmtool.errors import CallError, UsageError
+from vmtool.errors import CallError, UsageError, printable
 from vmtool.inspect.areas import ProcessGoneError
 from vmtool.results.inspect import ChildProcess, ProcessIdentity
 
@@ -77,7 +77,7 @@ def open_process(pid: int) -> ProcessView:
     """Return the process with the number *pid*.
 
     Raises:
-        CallError: If there is none.
+        CallError: If there is none, or it is hidden.
     """
     try:
         if sys.platform == "linux":
@@ -93,22 +93,49 @@ def open_process(pid: int) -> ProcessView:
             return PortableProcess(pid)
     except ProcessGoneError as error:
         if str(error):
-            raise _cannot_read(
-                pid, str(error), "give the number of a running process: `ps -e` lists them"
-            ) from error
+            hint = "give the number of a running process: `ps -e` lists them"
+            raise _cannot_read(pid, str(error), hint) from error
+        hint = "`ps -e` lists the processes; in a container, give the number that it has there"
         raise CallError(
             "open",
             f"process {pid}",
             code=errno.ESRCH,
             symbol="ESRCH",
             detail="no such process",
-            hint="`ps -e` lists the processes; in a container, give the number that it has there",
+            hint=_hint_hidden() or hint,
+        ) from error
+    except PermissionError as error:
+        raise CallError(
+            "open",
+            f"process {pid}",
+            code=error.errno or errno.EPERM,
+            symbol=errno.errorcode.get(error.errno or errno.EPERM, ""),
+            detail=error.strerror or "",
+            hint=_hint_hidden() or "run vmtool as root",
         ) from error
     raise _cannot_read(
         pid,
         "it is a kernel thread, which has no memory of its own",
         "/proc/meminfo shows what the kernel uses",
     )
+
+
+def _hint_hidden() -> str | None:
+    """Return what to do where the system hides the processes of other users."""
+    if sys.platform != "linux":
+        return None
+    else:
+        from vmtool.inspect.linux import hidepid
+
+        value = hidepid()
+        # The group does not help where only what may be traced is shown (4).
+        group = (
+            "" if value in {"4", "ptraceable"} else ", or in the group that its option gid= names"
+        )
+        return value and (
+            f"/proc is mounted with hidepid={value}, which hides the processes of other users: run "
+            f"vmtool as root{group}"
+        )
 
 
 def _cannot_read(pid: int, detail: str, hint: str) -> CallError:
@@ -143,7 +170,7 @@ def find_by_name(name: str) -> int:
         raise UsageError(f"--name {name}: no process has that name", hint="`ps -e` lists them")
     if len(found) > 1:
         lines = [
-            f"{process.pid}  {' '.join(process.info['cmdline'] or [process.info['name']])[:60]}"
+            f"{process.pid}  {printable(' '.join(process.info['cmdline'] or [process.info['name']]))[:60]}"
             for process in found[:_SHOWN]
         ]
         more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""

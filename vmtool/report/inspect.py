@@ -451,8 +451,8 @@ def describe_unavailable(items: Sequence[Unavailable]) -> list[str]:
     if refused:
         texts.append(
             f"{', '.join(item.what for item in refused)}: not available: {refused[0].detail}; run vmtool "
-            "as the owner of the process or as root, with CAP_SYS_PTRACE in a container; "
-            "kernel.yama.ptrace_scope=3 and hidepid forbid it too"
+            "as the owner of the process, or as root (in a container with --cap-add SYS_PTRACE); "
+            "setuid programs and those of another user namespace need CAP_SYS_PTRACE there"
         )
     for item in items:
         if item.reason == "kernel":

@@ -1,5 +1,6 @@
 """What is found in real processes, each made by its test."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -325,6 +326,46 @@ def test_the_process_of_another_user_gives_what_may_be_read(child, target):
     os.waitpid(pid, 0)
 
     assert "reservations" in words
+
+
+@pytest.mark.parametrize("value", [1, 2])
+def test_a_process_that_proc_hides_is_told_from_one_that_is_not_there(child, value):
+    if os.geteuid() != 0 or not has_capability(21):
+        pytest.skip("needs root with CAP_SYS_ADMIN to mount /proc")
+    made = child("ready()\ninput()")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = "opened"
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            options = ctypes.c_char_p(f"hidepid={value}".encode())
+            if (
+                libc.unshare(0x20000)  # CLONE_NEWNS
+                or libc.mount(
+                    b"none", b"/", None, ctypes.c_ulong(0x44000), None
+                )  # MS_REC|MS_PRIVATE
+                or libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(0), options)
+            ):
+                status = f"skip: {os.strerror(ctypes.get_errno())}"
+            else:
+                os.setgid(65534)
+                os.setuid(65534)
+                open_process(made.pid)
+        except CallError as error:
+            status = f"{error}\n{error.hint}"
+        finally:
+            os.write(writer, status.encode())
+            os._exit(0)
+    os.close(writer)
+    words = os.read(reader, 2000).decode()
+    os.close(reader)
+    os.waitpid(pid, 0)
+    if words.startswith("skip"):
+        pytest.skip(words)
+
+    assert {1: "EPERM", 2: "no such process"}[value] in words
+    assert "/proc is mounted with hidepid=" in words
 
 
 def test_a_process_in_another_pid_namespace_is_read_by_its_outer_number(target):
