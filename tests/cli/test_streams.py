@@ -1,5 +1,6 @@
 """Streams that are closed, full, or read by someone who has enough: the exit code still counts."""
 
+import errno
 import json
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from vmtool.cli import reader_is_gone
 
 PROGRAM = [sys.executable, "-m", "vmtool"]
 CSV = "kv-estimate gpt2 --budget 1GiB --sweep context=1..8 --csv -"
@@ -176,6 +179,12 @@ def unread(command):
 @pytest.mark.parametrize("command", [*COMMANDS, "--help", "--version", "grow --help"])
 def test_a_reader_that_has_enough_is_no_error(command):
     assert unread(command) == (0, b"")
+
+
+@pytest.mark.parametrize("code", [errno.EPIPE, errno.EINVAL, errno.ENOSPC])
+def test_windows_says_einval_where_others_say_epipe(code):
+    assert reader_is_gone(OSError(code, "x"), "win32") == (code != errno.ENOSPC)
+    assert reader_is_gone(OSError(code, "x"), "linux") == (code == errno.EPIPE)
 
 
 def test_files_and_verdict_come_though_the_reader_has_enough(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -32,10 +33,9 @@ def print_and_exit(ctx: click.Context, text: str) -> None:
     try:
         click.echo(text, color=ctx.color)
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise VmtoolError(f"cannot write stdout: {error.strerror or error}") from error
+        if not reader_is_gone(error):
+            raise VmtoolError(f"cannot write stdout: {error.strerror or error}") from error
     ctx.exit()
 
 
@@ -43,6 +43,14 @@ def print_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
     """Print the help of the command that is being parsed, as the callback of ``--help``."""
     if value and not ctx.resilient_parsing:
         print_and_exit(ctx, ctx.get_help())
+
+
+def reader_is_gone(error: OSError, system: str = sys.platform) -> bool:
+    """Return whether *error* says that the program which reads the output has closed the pipe."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    # Windows' C library: https://bugs.python.org/issue35754
+    return system == "win32" and error.errno == errno.EINVAL
 
 
 def drop_unwritten() -> None:

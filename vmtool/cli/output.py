@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten
+from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten, reader_is_gone
 from vmtool.errors import UsageError, VmtoolError, printable
 
 if TYPE_CHECKING:
@@ -138,14 +138,6 @@ codecs.register_error(_ERRORS, _nearest)
 
 #: As wide as a code block is on the sites where people report bugs.
 _MARKDOWN_WIDTH: Final = 100
-
-
-def reader_is_gone(error: OSError) -> bool:
-    """Return whether *error* says that the program which reads the output has closed the pipe."""
-    if isinstance(error, BrokenPipeError):
-        return True
-    # Windows' C library: https://bugs.python.org/issue35754
-    return sys.platform == "win32" and error.errno == errno.EINVAL
 
 
 @dataclass(frozen=True, slots=True)
