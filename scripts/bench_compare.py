@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SET = 5
 _POWER_PAIRS = 200  # sets of ten and more cost a second for a hundred
 CHANGE = 1.2
-PLAN = ("--capacity", "60MiB", "--budget", "30MiB", "--cycles", "400", "--seed", "1")
+PLAN = ("--capacity", "60MiB", "--budget", "30MiB", "--cycles", "400", "--seed", "1", "--runs", "1")
 GRANULES = {"A": "256KiB", "B": "320KiB"}
 PROVEN = (Direction.SLOWER, Direction.FASTER)
 #: What runs beside the measured one: it writes 64 MiB over and over.

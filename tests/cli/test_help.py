@@ -61,6 +61,10 @@ def test_an_empty_argument_is_wrong_usage(vmtool, line):
     assert (ran.code, ran.stdout) == (2, "")
 
 
+def test_a_nul_character_that_only_a_caller_in_python_can_pass_is_wrong_usage(vmtool):
+    assert vmtool("doctor", "-o", "x\0y").code == 2
+
+
 def test_the_public_names_are_loaded_when_they_are_used():
     program = (
         "import sys, vmtool\n"

@@ -12,7 +12,7 @@ import click
 
 from vmtool import __version__
 from vmtool.cli import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
-from vmtool.errors import ExitCode, VmtoolError, is_no_memory, why_no_memory
+from vmtool.errors import ExitCode, UsageError, VmtoolError, is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,6 +90,8 @@ class _LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
+        if any("\0" in argument for argument in args):  # no shell can pass one
+            raise UsageError("an argument contains a NUL character")
         if args and args[0] in _TAKE_A_COMMAND and "--" in args:
             # click drops the "--", so that the two sides could not be distinguished later.
             at = args.index("--")

@@ -92,7 +92,9 @@ estimate_options: Final = option_group(
     ),
     option_group(
         click.option(
-            "--context", type=COUNT, help="Tokens of a sequence; the model's own by default."
+            "--context",
+            type=COUNT,
+            help="Tokens of a sequence, such as 128k, which is 131,072; the model's own by default.",
         ),
         click.option(
             "--sequences", type=COUNT, default=1, help="How many sequences there are at once."
