@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from vmtool.results.check import Check
     from vmtool.results.reserve import ReserveResult
 
-#: From this many columns on, the totals of the process fit beside their change.
-_WIDE: Final = 80
 _LABELS: Final = {
     "counters.address_space": "address space",
     "counters.charge": "charge",
@@ -48,15 +46,12 @@ def to_text(result: ReserveResult, console: Console) -> None:
     if result.requested_bytes != result.capacity_bytes:
         console.print(f"{result.requested_bytes:,} bytes rounded up to whole granules")
     console.print()
-    wide = console.width >= _WIDE
-    table = plain_table(
-        "", *(("before", "after") if wide else ()), "change", "in the range", ("", "left")
-    )
+    table = plain_table("", "before", "after", "change", "in the range", ("", "left"))
     for check in result.checks:
-        totals = (_amount(check, "before"), _amount(check, "after")) if wide else ()
         table.add_row(
             counter_label(check),
-            *totals,
+            _amount(check, "before"),
+            _amount(check, "after"),
             _amount(check, "change", signed=True),
             _amount(check, "in_range"),
             _outcome(check),
