@@ -17,6 +17,7 @@ import pytest
 from fleet_results import check, stress
 from stored_runs import described
 
+from vmtool import __version__
 from vmtool.fleet.hosts import read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading
@@ -86,6 +87,35 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
     assert vmtool("fleet", str(tmp_path / "node08.json"), "--baseline", str(saved)).code == 0
     wrong = vmtool("fleet", str(tmp_path), "--baseline", str(tmp_path / "node01.json"))
     assert (wrong.code, wrong.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 99}, "version: is 99; this vmtool reads 1"),
+        ({"schema": "vmtool.fleet"}, "is not a baseline"),
+        ({"groups": [{}]}, "groups[0].alike: is missing"),
+        ({"usual": 0}, "groups[0].measures[0]: usual must be above 0"),
+        ({"scale": -1}, "groups[0].measures[0]: scale and runs_scale must be at least 0"),
+        ({"runs_scale": -1}, "scale and runs_scale"),
+        ({"machines": 1}, "groups[0].measures[0]: machines must be at least 2"),
+        ({"machines": "20"}, "groups[0].measures[0].machines: expected integer, got string"),
+    ],
+)
+def test_a_baseline_that_cannot_be_is_refused(vmtool, tmp_path, change, words):
+    measure = {"measure": COMMIT, "usual": 5.0, "scale": 0.1, "logarithmic": True}
+    measure |= {"runs_scale": 0.1, "machines": 20}
+    head = {"schema": "vmtool.fleet.baseline", "version": 1}
+    change, measure = (
+        ({}, measure | change) if change.keys() <= measure.keys() else (change, measure)
+    )
+    group = {"alike": {}, "measures": [measure], "facts": {}}
+    saved = tmp_path / "saved"
+    saved.write_text(json.dumps(head | {"groups": [group]} | change))
+    (tmp_path / "a.json").write_text(json.dumps(stress(100, 101)))
+    ran = vmtool("fleet", str(tmp_path / "a.json"), "--baseline", str(saved))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert words in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -258,7 +288,8 @@ class Cluster:
         self.workers[host] = self.start(
             *("dask_worker", self.address, "--host", host, "--nthreads", "1"),
             *("--death-timeout", "60", "--local-directory", str(folder), *self.options),
-            *(options or ("--no-nanny",)),
+            *(() if "--nanny" in options else ("--no-nanny",)),
+            *options,
             environment=environment,
         )
 
@@ -269,11 +300,11 @@ class Cluster:
             client.wait_for_workers(count, timeout=90)
 
     @contextmanager
-    def more(self, environments, *options):
-        """Add workers of these hosts for the block."""
+    def more(self, environments, nannies=()):
+        """Add workers of these hosts for the block; *nannies* are started again."""
         before = len(self.workers)
         for number, environment in environments.items():
-            self.worker(number, environment, *options)
+            self.worker(number, environment, *(("--nanny",) if number in nannies else ()))
         self.wait(before + len(environments))
         try:
             yield
@@ -304,7 +335,8 @@ def cluster(tmp_path_factory):
         made.check = folder / "check.py"
         stands_in = f"if sys.argv[1] == 'check': sys.exit(exec(open({str(made.check)!r}).read()))"
         environment = shim(folder / "stand-in", real("stand-in", stands_in))
-        for number in (2, 3, 4, 5):
+        made.worker(2, environment, "--resources", "vmtool=1")
+        for number in (3, 4, 5):
             made.worker(number, environment)
         made.wait(4)
         yield made
@@ -422,83 +454,91 @@ def test_a_comparison_of_replays_on_workers_is_the_serial_one(vmtool, cluster):
     assert spread == serial
 
 
-@ON_LOOPBACK
-def test_hosts_without_vmtool_or_with_another_one_are_rows(vmtool, cluster, tmp_path):
-    old = 'print(\'{"schema": "vmtool.granularity", "vmtool": "0.0.9", "machine": {}}\')'
-    none = "raise ModuleNotFoundError(\"No module named 'vmtool'\")"
-    other = json.dumps(stress(checks=[{}]))
-    environments = {
-        6: shim(tmp_path / "old", old),
-        7: shim(tmp_path / "none", none),
-        8: shim(tmp_path / "odd", f"print({other!r})"),
-    }
-    with cluster.more(environments):
-        ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
-    problems = {p["source"]: (p["kind"], p["problem"]) for p in ran.document["problems"]}
-    assert problems["127.0.0.6"][0] == "version"
-    assert "vmtool 0.0.9 there" in problems["127.0.0.6"][1]
-    assert problems["127.0.0.7"] == ("failed", "vmtool is not installed for the worker's Python")
-    assert problems["127.0.0.8"] == ("other", "checks[0].name: is missing")
-    assert ran.document["machines"] == 4
-
-
-@ON_LOOPBACK
-def test_a_worker_that_is_killed_is_a_row_and_the_rest_goes_on(vmtool, cluster, tmp_path):
-    ready = tmp_path / "started"
-    wait = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(20)"
-    with cluster.more({6: shim(tmp_path / "slow", wait)}):
-
-        def kill():
-            while not ready.exists():
-                time.sleep(0.05)
-            cluster.workers["127.0.0.6"].send_signal(signal.SIGKILL)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "granularity")
-        killer.join()
-    (problem,) = ran.document["problems"]
-    assert (problem["source"], problem["kind"]) == ("127.0.0.6", "lost")
-    assert ran.document["machines"] == 4
-
-
-@ON_LOOPBACK
-def test_a_host_whose_worker_is_started_again_is_tried_again(vmtool, cluster, tmp_path):
-    """The killed worker cannot end vmtool, which must not stay."""
-    first = tmp_path / "first"
-    body = f"""
-import os, pathlib, time
-import sys
-first = pathlib.Path({str(first)!r})
+#: Waits to be killed with its worker, when it runs first; PART is its file.
+WAITING = """
+import os, pathlib, sys, time
+first = pathlib.Path(PART)
 if not first.exists():
-    first.with_suffix(".part").write_text(f"{{os.getpid()}} {{os.getppid()}}")
+    first.with_suffix(".part").write_text(f"{os.getpid()} {os.getppid()}")
     first.with_suffix(".part").rename(first)
     time.sleep(60)
 """
-    environments = {6: shim(tmp_path / "again", real("again", body))}
-    killed = []
 
-    def kill():
-        while not first.exists():
-            time.sleep(0.05)
-        own, supervisor = map(int, first.read_text().split())
-        worker = int(Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(worker, signal.SIGKILL)
-        killed.append(own)
 
-    # The others do not have the resource, and are not asked to.
-    with cluster.more(environments, "--nanny", "--resources", "vmtool=1"):
-        killer = threading.Thread(target=kill)
-        killer.start()
-        command = ("--resources", "vmtool=1", "--json", "--", "granularity")
-        ran = vmtool("fleet", "--dask", cluster.address, *command)
-        killer.join()
-    assert ran.document["groups"][0]["hosts"] == ["127.0.0.6"]
-    assert {(p["source"][-1], p["problem"]) for p in ran.document["problems"]} == {
-        (number, "no worker of it has the resources vmtool=1") for number in "2345"
+@pytest.fixture(scope="module")
+def troubled(cluster, tmp_path_factory):
+    """What a command gives that runs on hosts of every kind, and the processes that were left."""
+    folder = tmp_path_factory.mktemp("troubled")
+    old = 'print(\'{"schema": "vmtool.granularity", "vmtool": "0.0.9", "machine": {}}\')'
+    none = "raise ModuleNotFoundError(\"No module named 'vmtool'\")"
+    odd = json.dumps(stress(checks=[{}]))
+    killed, again = folder / "killed.pid", folder / "again.pid"
+    waiting = real("again", WAITING.replace("PART", repr(str(again))))
+    environments = {
+        6: shim(folder / "old", old),
+        7: shim(folder / "none", none),
+        8: shim(folder / "odd", f"print({odd!r})"),
+        9: shim(folder / "killed", WAITING.replace("PART", repr(str(killed)))),
+        10: shim(folder / "again", waiting),
     }
-    with pytest.raises(ProcessLookupError):
-        os.kill(killed[0], 0)
+    command = [sys.executable, "-m", "vmtool", "fleet", "--dask", cluster.address, "--json"]
+    left = []
+    with cluster.more(environments, nannies=(10,)):
+        fleet = subprocess.Popen([*command, "--", "granularity"], stdout=subprocess.PIPE)
+        for path in (killed, again):
+            while not path.exists():
+                assert fleet.poll() is None
+                time.sleep(0.05)
+            own, supervisor = map(int, path.read_text().split())
+            parent = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1]
+            os.kill(int(parent), signal.SIGKILL)
+            left.append(own)
+        document = json.loads(fleet.communicate(timeout=90)[0])
+    return document, left
+
+
+@ON_LOOPBACK
+@pytest.mark.parametrize(
+    ("host", "kind", "problem"),
+    [
+        ("127.0.0.6", "version", f"vmtool 0.0.9 there, {__version__} here"),
+        ("127.0.0.7", "failed", "vmtool is not installed for the worker's Python"),
+        ("127.0.0.8", "other", "checks[0].name: is missing"),
+        ("127.0.0.9", "lost", "its worker tcp://127.0.0.9"),
+    ],
+)
+def test_a_host_that_gives_no_result_is_a_row_and_the_rest_goes_on(troubled, host, kind, problem):
+    document, _ = troubled
+    assert document["machines"] == 5
+    problems = {each["source"]: each for each in document["problems"]}
+    assert len(problems) == 4
+    assert problems[host]["kind"] == kind
+    assert problems[host]["problem"].startswith(problem)
+
+
+@ON_LOOPBACK
+def test_a_host_whose_worker_is_started_again_is_tried_again(troubled):
+    document, _ = troubled
+    assert "127.0.0.10" in document["groups"][0]["hosts"]
+
+
+@ON_LOOPBACK
+def test_vmtool_ends_with_its_worker(troubled):
+    _, left = troubled
+    assert len(left) == 2
+    for pid in left:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@ON_LOOPBACK
+def test_a_command_waits_for_resources_and_a_host_without_them_is_a_row(vmtool, cluster):
+    command = ("fleet", "--dask", cluster.address, "--resources", "vmtool=1", "--json")
+    document = vmtool(*command, "--", "granularity").document
+    assert document["groups"][0]["hosts"] == ["127.0.0.2"]
+    assert {(each["source"], each["problem"]) for each in document["problems"]} == {
+        (f"127.0.0.{number}", "no worker of it has the resources vmtool=1") for number in (3, 4, 5)
+    }
 
 
 @ON_LOOPBACK

@@ -291,18 +291,32 @@ def read_baseline(path: str) -> FleetBaseline:
     Raises:
         InputError: If it is not one.
     """
-    from vmtool.documents import DocumentError, decode, parse
+    from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
     from vmtool.errors import InputError
     from vmtool.inputs import read_bytes
+    from vmtool.results import document_named
     from vmtool.results.fleet import FleetBaseline
 
-    document = parse(path, read_bytes(path, 64 << 20, text=True))
-    if document.get("schema") != "vmtool.fleet.baseline":
+    document = parse(path, read_bytes(path, MAX_BYTES, text=True))
+    kind = document_named("fleet.baseline")
+    if document.get("schema") != kind.name:
         raise InputError(path, "is not a baseline", hint="write one with vmtool fleet --save")
+    if (version := document.get("version")) != kind.version:
+        raise InputError(
+            path,
+            f"is {str(version)[:20]}; this vmtool reads {kind.version}",
+            field="version",
+            hint="write it anew with vmtool fleet --save",
+        )
     try:
-        return decode(FleetBaseline, document)
+        baseline = decode(FleetBaseline, document)
     except DocumentError as error:
         raise InputError(path, error.problem, field=error.field) from None
+    for i, group in enumerate(baseline.groups):
+        for j, measure in enumerate(group.measures):
+            if (problem := measure.problem()) is not None:
+                raise InputError(path, problem, field=f"groups[{i}].measures[{j}]")
+    return baseline
 
 
 def write_baseline(baseline: FleetBaseline) -> str:

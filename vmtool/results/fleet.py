@@ -176,6 +176,14 @@ class BaselineMeasure:
     runs_scale: float | None
     machines: int
 
+    def problem(self) -> str | None:
+        """Return what is wrong with it, if no machines can have given it."""
+        if self.logarithmic and self.usual <= 0:
+            return "usual must be above 0 where logarithmic is true"
+        if self.scale < 0 or (self.runs_scale or 0) < 0:
+            return "scale and runs_scale must be at least 0"
+        return "machines must be at least 2" if self.machines < 2 else None
+
 
 @dataclass(frozen=True, slots=True)
 class BaselineGroup:
