@@ -151,6 +151,8 @@ def test_the_shell_examples_of_the_readme_work_in_their_order(tmp_path):
         for line in block.splitlines():
             if line.startswith("vmtool "):
                 command = line.partition("  #")[0].strip()
+                if command.startswith("vmtool stress "):
+                    command += " --duration 500ms"  # of 3 s
                 done, _ = run(command, tmp_path)
                 gate = "--fail-on" in command or "--assert" in command
                 expected = {ExitCode.DONE, ExitCode.CHECK_FAILED} if gate else {ExitCode.DONE}

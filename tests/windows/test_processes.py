@@ -78,6 +78,8 @@ sys.exit(run(sys.argv[1:]))
 """
 )
 
+# One run: a worker takes a second to start under Wine.
+SMALL = ("--capacity", "1MiB", "--granule", "64KiB", "--runs", "1", "--json")
 LONG_RUN = ("stress", "--capacity", "1MiB", "--granule", "64KiB", "--duration", "1m", "--json")
 
 
@@ -148,7 +150,7 @@ def test_the_first_signal_is_noted_and_the_second_interrupts(number):
 def test_a_worker_that_uses_memory_which_is_not_there_is_named_by_its_exception():
     """A commit that is reported and did not happen is the fault that only a crash shows."""
     code, out, err = run(
-        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
+        *("stress", *SMALL, "--cycles", "4"),
         *("--method", "private", "--inject", "VirtualAlloc2:3=SKIP"),
     )
     assert code == 1, err
@@ -161,7 +163,7 @@ def test_a_worker_that_uses_memory_which_is_not_there_is_named_by_its_exception(
 
 def test_an_injected_signal_is_reported_as_injected():
     code, out, err = run(
-        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
+        *("stress", *SMALL, "--cycles", "4"),
         *("--method", "private", "--inject", "VirtualFree:9=SIGSEGV"),
     )
     assert code == 1, err
@@ -223,7 +225,7 @@ def test_a_child_that_may_die_shows_no_error_box():
 
 def test_a_refused_commit_in_a_worker_is_a_result():
     code, out, err = run(
-        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "4", "--json"),
+        *("stress", *SMALL, "--cycles", "4"),
         *("--method", "view", "--inject", "CreateFileMappingW:5"),
     )
     assert code == 1
@@ -237,7 +239,7 @@ def test_a_refused_commit_in_a_worker_is_a_result():
 @pytest.mark.parametrize("pattern", ["tail", "random"])
 def test_every_counter_agrees_for_every_method(method, pattern):
     code, out, err = run(
-        *("stress", "--capacity", "2MiB", "--granule", "64KiB", "--cycles", "40", "--json"),
+        *("stress", *SMALL, "--capacity", "2MiB", "--cycles", "40"),
         *("--method", method, "--pattern", pattern, "--verify", "full", "--seed", "7"),
     )
     assert code == 0, err
@@ -249,8 +251,8 @@ def test_every_counter_agrees_for_every_method(method, pattern):
 
 def test_workers_and_threads_run_beside_each_other():
     code, out, err = run(
-        *("stress", "--capacity", "1MiB", "--granule", "64KiB", "--cycles", "10", "--json"),
-        *("--method", "private", "--workers", "2", "--threads", "2", "--runs", "1"),
+        *("stress", *SMALL, "--cycles", "10"),
+        *("--method", "private", "--workers", "2", "--threads", "2"),
     )
     assert code == 0, err
     assert len(json.loads(out)["base_addresses"]) == 4

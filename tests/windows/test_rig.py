@@ -14,11 +14,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Wine is slow, and most tests are of arithmetic and text, which are the same on every platform: what
-# calls the operating system is run there.
+# Wine is slow, and most tests are of arithmetic, text and recorded files, which are the same on every
+# platform: what calls the operating system is run there.
 PATHS = (
-    *("windows", "contract", "unit/memory", "unit/machine", "unit/probes", "unit/inspect"),
-    *("unit/stress/parent/test_child.py", "unit/stress/worker"),
+    *("windows", "contract", "unit/memory", "unit/probes"),
+    *("unit/machine/test_doctor_windows.py", "unit/machine/test_run_conditions.py"),
+    *("unit/stress/parent/test_child.py", "unit/stress/worker/test_contents.py"),
+    *("unit/stress/worker/test_expected.py", "unit/stress/worker/test_journal.py"),
+    "unit/stress/worker/test_session.py",
     *("unit/test_documents.py", "unit/test_errors.py", "unit/test_interrupt.py"),
     *("cli/test_codepage.py", "cli/test_doctor.py", "cli/test_granularity.py", "cli/test_grow.py"),
     *("cli/test_killed_worker.py", "cli/test_reserve.py", "cli/test_stderr.py"),

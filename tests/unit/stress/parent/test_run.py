@@ -62,7 +62,7 @@ def test_a_signal_names_the_operation_in_flight(stress, name):
 
 @posix
 def test_a_hang_is_ended_and_named(stress):
-    result = stress(inject=("mmap:5=HANG",), methods=("fixed",), hang_ns=3 * SECOND)
+    result = stress(inject=("mmap:5=HANG",), methods=("fixed",), hang_ns=SECOND)
     assert result.outcome is Outcome.HUNG
     (accident,) = result.accidents
     assert (accident.kind, accident.operation, accident.granule) == ("hang", "commit", 3)
@@ -98,7 +98,7 @@ def test_the_first_call_may_hang_no_longer_than_any_other(stress):
 
 @posix
 def test_a_hang_while_closing_is_named_as_such(stress):
-    result = stress(inject=("munmap:1=HANG",), methods=("protect",), hang_ns=3 * SECOND)
+    result = stress(inject=("munmap:1=HANG",), methods=("protect",), hang_ns=SECOND)
     assert result.outcome is Outcome.HUNG
     assert result.accidents[0].operation == "unreserve"
 
@@ -354,7 +354,7 @@ def test_a_stopped_worker_is_called_stopped(make):
             os.kill(stopped[0], signal.SIGSTOP)
 
     plan = make(duration_ns=600 * SECOND)
-    result = run_stress(plan, read_facts(), hang_ns=2 * SECOND, progress=stop_one)
+    result = run_stress(plan, read_facts(), hang_ns=SECOND, progress=stop_one)
     (accident,) = result.accidents
     assert accident.kind == "hang"
     assert "is stopped (state T)" in accident.cause
