@@ -1,6 +1,7 @@
 """What every test shares: golden files, and the summary of what this machine could not run."""
 
 import difflib
+import gc
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +21,12 @@ _MARKERS = ("gpu", "wine", "browser", "cc")
 def pytest_collection_modifyitems(items):
     """Put the one long test first, so that the others fill the time beside it."""
     items.sort(key=lambda item: item.get_closest_marker("wine") is None)
+
+
+def pytest_collection_finish():
+    """Let the collector of garbage leave alone what is there already: many tests ask it for all."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser):
