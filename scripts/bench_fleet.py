@@ -165,7 +165,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 when a promise does not hold")
     options = parser.parse_args()
     good = True
-    print(f"{'machines':>8} {'fleets':>7} {'slow':>6} {'recall':>8} {'false':>7} {'time':>9}")
+    print(
+        f"{'machines':>8} {'fleets':>7} {'slow':>6} {'recall':>8} {'false':>7} {'time':>9} {'peak':>8}"
+    )
     for machines, fleets in ((10, 400), (20, 200), (50, 100), (100, 60), (1000, 6), (10_000, 1)):
         recall, false, seconds, slow = measure(machines, fleets, machines)
         promised = machines >= 50
@@ -173,6 +175,7 @@ def main() -> int:
         good &= kept
         print(
             f"{machines:>8,} {fleets:>7} {slow:>6} {recall:>8.1%} {false:>7.2%} {seconds * 1000:>6,.0f} ms"
+            f" {peak_bytes() >> 20:>4} MiB"
             f"{'' if kept else '  NOT KEPT'}"
         )
     good &= files(options.results)

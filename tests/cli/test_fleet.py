@@ -264,7 +264,7 @@ class Cluster:
         self.options = options
         self.address = f"{scheme}://127.0.0.1:{free_port()}"
         self.stack = stack
-        self.workers = {}
+        self.workers = []
         port = self.address.rpartition(":")[2]
         self.start("dask_scheduler", "--host", f"{scheme}://127.0.0.1", "--port", port, *options)
 
@@ -285,13 +285,14 @@ class Cluster:
         host = f"127.0.0.{number}"
         folder = self.folder / f"worker{number}"
         folder.mkdir(exist_ok=True)
-        self.workers[host] = self.start(
+        process = self.start(
             *("dask_worker", self.address, "--host", host, "--nthreads", "1"),
             *("--death-timeout", "60", "--local-directory", str(folder), *self.options),
             *(() if "--nanny" in options else ("--no-nanny",)),
             *options,
             environment=environment,
         )
+        self.workers.append(process)
 
     def wait(self, count):
         from distributed import Client
@@ -309,10 +310,10 @@ class Cluster:
         try:
             yield
         finally:
-            for number in environments:
-                process = self.workers.pop(f"127.0.0.{number}")
+            for process in self.workers[before:]:
                 process.terminate()  # so that a nanny ends its worker
                 process.wait()
+            del self.workers[before:]
             self.forget(before)
 
     def forget(self, count):
@@ -336,9 +337,9 @@ def cluster(tmp_path_factory):
         stands_in = f"if sys.argv[1] == 'check': sys.exit(exec(open({str(made.check)!r}).read()))"
         environment = shim(folder / "stand-in", real("stand-in", stands_in))
         made.worker(2, environment, "--resources", "vmtool=1")
-        for number in (3, 4, 5):
+        for number in (3, 4, 5, 5):  # two of one host
             made.worker(number, environment)
-        made.wait(4)
+        made.wait(5)
         yield made
 
 

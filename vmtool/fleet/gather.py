@@ -19,7 +19,9 @@ from vmtool.results.fleet import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_ENDINGS: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz")
+_ENDINGS: Final = tuple(
+    f".{kind}{more}" for more in ("", ".gz") for kind in ("json", "jsonl", "ndjson")
+)
 _CHUNK: Final = 1 << 20
 #: Where one document ends and another begins: within one, a comma or an end follows an object, and
 #: none begins at the beginning of a line, as long as it is indented or in one line.

@@ -99,10 +99,9 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Machin
         source: Where it came from.
     """
     kind = str(document["schema"])
-    conditions = document.get("conditions")
-    named = isinstance(conditions, Mapping) and isinstance(conditions.get("host"), str)
-    if named:
-        host = str(document["conditions"]["host"])
+    conditions = document.get("conditions") or {}
+    named = bool(conditions.get("host"))
+    host = conditions["host"] if named else host
     name = kind.removeprefix("vmtool.")
     runs = _runs(document, name)
     for part in _parts(document):

@@ -12,9 +12,9 @@ class Problem:
 
     Attributes:
         source: The file, the line of it, or the host.
-        kind: unreadable, other (not a result with a machine), version, lost (its worker died),
-            timeout, failed (its command failed), or checks (its result has failed checks, and is
-            judged all the same).
+        kind: unreadable, other (not a result with a machine), version (of the document, or of
+            vmtool there), lost (its worker died), timeout, failed (its command failed), or checks
+            (its result has failed checks, and is judged all the same).
         problem: What is wrong.
     """
 
