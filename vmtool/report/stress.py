@@ -364,6 +364,8 @@ def _checks(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
         yield Text(f"  {detail}; {remedy}")
     rest = set(checks) - {check for _, members in groups for check in members}
     for name in sorted(rest):
+        if checks[name].failed:
+            continue  # below
         yield Text(f"{name}: {shown_word(checks[name])} ({describe(checks[name])})")
     if explain:
         for check in result.checks:

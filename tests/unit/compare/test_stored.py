@@ -25,6 +25,7 @@ from vmtool.report.compare_page import to_html
 from vmtool.report.stress import to_text as stress_to_text
 from vmtool.report.stress_export import to_csv
 from vmtool.report.stress_page import to_html as stress_page
+from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.stress import Outcome
 
 DOCUMENT = as_document(eventful())
@@ -252,6 +253,13 @@ def test_any_damage_to_the_bytes_is_refused_or_harmless(tmp_path, position, garb
     file = store(tmp_path / "torn", content[:position] + garbage + content[position + 1 :])
     with suppress(InputError):
         compare(set_of(file, [read_run(file)]), OTHER)
+
+
+def test_a_check_that_failed_is_told_once():
+    check = Check("require.leaks", CheckOutcome.FAILED, {"missing": "leak.resident"})
+    result = run(method(commit=[9] * 9), checks=(check,))
+    shown = "\n".join(printed(lambda console: stress_to_text(result, console), 240))
+    assert shown.count("leak.resident") == 1
 
 
 def test_a_label_or_a_machine_of_two_lines_stays_on_its_line():
