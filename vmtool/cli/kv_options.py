@@ -248,19 +248,27 @@ class EstimateRequest:
         Raises:
             UsageError: If a value is not understood.
         """
-        changes: dict[str, Any] = {}
+        options = self.options
         for axis, text in labels.items():
-            if axis == "granule":
-                changes["granules"] = (read_granule(text), *self.options.granules)
-            elif axis == "dtype":
-                changes |= {"dtype": text, "dtype_k": None, "dtype_v": None}
-            elif axis in ("tp", "pp", "context", "sequences"):
-                changes[axis] = read_count(axis, text)
-            else:  # model, policy, budget
-                changes[axis] = text
-        if "model" in changes:
-            changes["hub"] = None
-        options = replace(self.options, **changes)
+            match axis:
+                case "granule":
+                    options = replace(options, granules=(read_granule(text), *options.granules))
+                case "dtype":
+                    options = replace(options, dtype=text, dtype_k=None, dtype_v=None)
+                case "tp":
+                    options = replace(options, tp=read_count(axis, text))
+                case "pp":
+                    options = replace(options, pp=read_count(axis, text))
+                case "context":
+                    options = replace(options, context=read_count(axis, text))
+                case "sequences":
+                    options = replace(options, sequences=read_count(axis, text))
+                case "policy":
+                    options = replace(options, policy=text)
+                case "budget":
+                    options = replace(options, budget=text)
+                case _:
+                    options = replace(options, model=text, hub=None)
         result = replace(self, options=options)
         if "model" in labels:
             result = replace(result, model=_with_draft(load_model(options), options, self.draft))
