@@ -18,22 +18,13 @@ import os
 import select
 import struct
 import sys
-from ctypes import c_char_p, c_int32, c_uint8, c_void_p
+from ctypes import c_int32, c_void_p
 from pathlib import Path
+
+from _llama import AUTOMATIC, F32, MAP_AND_LOCK, GgufFile, Library
 
 _VOCABULARY = 4096
 _HEADS = 8
-_F32, _ALIGN = 0, 32
-# struct llama_context_params begins with n_ctx; struct llama_model_params has load_mode at this
-# offset: -1 leaves it to llama.cpp, which maps the file, and 3 is mmap and mlock.
-_LOAD_MODE = 24
-_AUTOMATIC, _MAP_AND_LOCK = -1, 3
-
-
-class _Parameters(ctypes.Structure):
-    """Parameters of any kind. Both are passed on the stack, where what is too much does no harm."""
-
-    _fields_ = (("bytes", c_uint8 * 1024),)
 
 
 class _Batch(ctypes.Structure):
@@ -41,14 +32,7 @@ class _Batch(ctypes.Structure):
 
 
 def write_model(path: Path, layers: int, width: int, context: int) -> None:
-    """Write a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    def key(name: str, kind: int, value: bytes) -> bytes:
-        return text(name) + struct.pack("<I", kind) + value
-
+    """Write a model of the architecture of Llama."""
     numbers = {
         "block_count": layers,
         "embedding_length": width,
@@ -58,34 +42,31 @@ def write_model(path: Path, layers: int, width: int, context: int) -> None:
         "attention.head_count": _HEADS,
         "attention.head_count_kv": _HEADS,
     }
-    keys = [
-        key("general.architecture", 8, text("llama")),
-        key("tokenizer.ggml.model", 8, text("none")),
-        key("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5)),
-        *(key(f"llama.{name}", 4, struct.pack("<I", value)) for name, value in numbers.items()),
-    ]
+    keys = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "none",
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        **{f"llama.{name}": value for name, value in numbers.items()},
+    }
     square, up, down = (width, width), (width, 2 * width), (2 * width, width)
     block = {"attn_norm": (width,), "attn_q": square, "attn_k": square, "attn_v": square}
     block |= {"attn_output": square, "ffn_norm": (width,), "ffn_gate": up, "ffn_down": down}
     tensors = {"token_embd": (width, _VOCABULARY), "output_norm": (width,)}
     for index in range(layers):
         tensors |= {f"blk.{index}.{name}": of for name, of in {**block, "ffn_up": up}.items()}
-    header, at, contents = b"", 0, []
-    for name, shape in tensors.items():
+    shapes = {f"{name}.weight": shape for name, shape in tensors.items()}
+
+    def contents(name: str) -> bytes:
+        shape = shapes[name]
         values = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header += text(f"{name}.weight") + struct.pack("<I", len(shape))
-        header += struct.pack(f"<{len(shape)}QIQ", *shape, _F32, at)
         row = (
             [1.0] * width
             if "norm" in name
             else [(i * 7919 % 201 - 100) / 5000 for i in range(width)]
         )
-        contents.append(struct.pack(f"<{width}f", *row) * (values // width))
-        at += -(-4 * values // _ALIGN) * _ALIGN
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys) + header
-    with path.open("wb") as file:
-        for part in (head, *contents):
-            file.write(part + b"\0" * (-len(part) % _ALIGN))
+        return struct.pack(f"<{width}f", *row) * (values // width)
+
+    GgufFile(keys, shapes, F32).write(path, contents)
 
 
 def main() -> int:
@@ -101,42 +82,25 @@ def main() -> int:
     if not arguments.model.exists():
         write_model(arguments.model, arguments.layers, arguments.width, arguments.context)
 
-    folder = arguments.folder
-    llama = ctypes.CDLL(str(next(folder.glob("libllama.*so"))))
-    ggml = ctypes.CDLL(str(next(folder.glob("libggml.*so"))))
-    quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, c_char_p, c_void_p)(
-        lambda level, words, _: level >= 3 and sys.stderr.write(words.decode("utf-8", "replace"))
+    engine = Library(
+        arguments.folder,
+        lambda level, words: level >= 3 and sys.stderr.write(words.decode("utf-8", "replace")),
     )
-    llama.llama_log_set(quiet, None)
-    ggml.ggml_backend_load_all_from_path(str(folder).encode())
-    llama.llama_backend_init()
-    for name in ("llama_model_default_params", "llama_context_default_params"):
-        getattr(llama, name).restype = _Parameters
-    for name in ("llama_model_load_from_file", "llama_init_from_model", "llama_get_memory"):
-        getattr(llama, name).restype = c_void_p
-    llama.llama_model_load_from_file.argtypes = [c_char_p, _Parameters]
-    llama.llama_init_from_model.argtypes = [c_void_p, _Parameters]
+    llama = engine.calls
+    llama.llama_get_memory.restype = c_void_p
     llama.llama_batch_get_one.restype = _Batch
     llama.llama_decode.argtypes = [c_void_p, _Batch]
     llama.llama_set_n_threads.argtypes = [c_void_p, c_int32, c_int32]
     llama.llama_get_memory.argtypes = [c_void_p]
     llama.llama_memory_clear.argtypes = [c_void_p, ctypes.c_bool]
-
-    loading = llama.llama_model_default_params()
-    if arguments.mlock:
-        if struct.unpack_from("<i", loading.bytes, _LOAD_MODE)[0] != _AUTOMATIC:
-            sys.exit("this llama.cpp keeps its load mode elsewhere")
-        struct.pack_into("<i", loading.bytes, _LOAD_MODE, _MAP_AND_LOCK)
-    model = llama.llama_model_load_from_file(str(arguments.model).encode(), loading)
-    settings = llama.llama_context_default_params()
-    struct.pack_into("<I", settings.bytes, 0, arguments.context)
+    model = engine.load(arguments.model, MAP_AND_LOCK if arguments.mlock else AUTOMATIC)
 
     def new_context() -> int:
-        made = llama.llama_init_from_model(model, settings) if model else None
+        made = engine.context(model, n_ctx=arguments.context) if model else None
         if not made:
             sys.exit("llama.cpp could not make a context")
         llama.llama_set_n_threads(made, 1, 1)
-        return int(made)
+        return made
 
     context = new_context()
     token = (c_int32 * 1)()

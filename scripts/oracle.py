@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""What transformers itself caches, beside what vmtool counts for the same config.
+"""What engines themselves cache, beside what vmtool counts for the same model.
 
     oracle.py record FILE [TYPE...]    run each model type of transformers without weights
     oracle.py check FILE               compare the rows of FILE with vmtool; exit 3 if any differs
     oracle.py vllm [MODEL...]          compare what vLLM's planner makes of the built-in models
+    oracle.py llamacpp FOLDER FILE [NAME...]
+                                       record in FILE what llama.cpp logs for the metadata of each row,
+                                       and compare; FOLDER has its libraries (see _llama.py)
 
 ``record`` needs torch and transformers, which vmtool does not: use an environment of its own. Models
 are built on torch's ``meta`` device from the default config of their type, so that a model of any
 size takes no memory, and run for a few tokens; the sizes are those of the cache that comes back.
 ``tests/unit/kv/sources/transformers.jsonl`` was recorded with transformers 5.24. ``vllm`` needs an
 environment with the vLLM wheel and no GPU; models with states are left out, as the planner takes theirs from
-the model itself.
+the model itself. ``tests/unit/kv/engines/llamacpp.jsonl`` was recorded with llama.cpp v0.5.0; files are loaded
+without memory for their weights.
 """
 
 from __future__ import annotations
@@ -19,20 +23,25 @@ import argparse
 import contextlib
 import importlib
 import json
+import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-from vmtool.errors import VmtoolError
+from _llama import Loader
+
+from vmtool.errors import UsageError, VmtoolError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line, mtp_buffers
 from vmtool.kv.engines.vllm import VllmSettings, vllm_pool
 from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
-from vmtool.kv.sources import builtin
+from vmtool.kv.sources import builtin, gguf
 from vmtool.kv.sources.hf.config import resolve
 
 TOKENS = 7
@@ -195,6 +204,104 @@ def vllm_config(length: int) -> Any:
     return config
 
 
+# ---- llama.cpp ----------------------------------------------------------------------------------
+
+_Q8_0, _Q4_0 = 8, 2
+_TYPES = {1: "fp16", _Q8_0: "q8_0", _Q4_0: "q4_0"}
+#: With what each file is loaded: names of struct llama_context_params and their values.
+SETTINGS: dict[str, dict[str, int]] = {
+    "c4096": {"n_ctx": 4096},
+    "c10000-np4": {"n_ctx": 10_000, "n_seq_max": 4},
+    "c8192-np4-unified": {"n_ctx": 8192, "n_seq_max": 4, "unified": True},
+    "c32768-np2-q8-q4-ub1024": {
+        "n_ctx": 32_768,
+        "n_seq_max": 2,
+        "n_ubatch": 1024,
+        "type_k": _Q8_0,
+        "type_v": _Q4_0,
+    },
+    "c65536-q8": {"n_ctx": 65_536, "type_k": _Q8_0, "type_v": _Q8_0},
+    "c8192-np2-swa-full": {"n_ctx": 8192, "n_seq_max": 2, "swa_full": True},
+    "c4096-fa-off": {"n_ctx": 4096, "flash_attn_type": 0},
+    "c4096-np2-rs3": {"n_ctx": 4096, "n_seq_max": 2, "n_rs_seq": 3},
+    "c8192-np2-mtp": {"n_ctx": 8192, "n_seq_max": 2, "ctx_type": 1},
+}
+
+
+def expected_lines(row: dict[str, Any], name: str) -> list[str] | None:
+    """Return what vmtool says that llama.cpp logs for *row*; ``None`` if it says that there is no cache."""
+    values = SETTINGS[name]
+    sequences, unified = values.get("n_seq_max", 1), bool(values.get("unified"))
+    settings = LlamaCppSettings(
+        values["n_ctx"] // (1 if unified else sequences),
+        sequences,
+        values.get("n_ubatch", 512),
+        unified=unified,
+        swa_full=bool(values.get("swa_full")),
+        flash_attention=values.get("flash_attn_type") != 0,
+        rollback=values.get("n_rs_seq", 0),
+    )
+    key, value = (_TYPES[values.get(f"type_{which}", 1)] for which in "kv")
+    geometry = gguf.build(dict(row["metadata"]), "model.gguf", {})
+    formats = choose_formats("fp16", key=key, value=value)
+    try:
+        if "ctx_type" in values:
+            found = mtp_buffers(geometry.with_draft(), formats, settings)
+        else:
+            found = llamacpp_buffers(geometry, formats, settings)
+    except UsageError:
+        return None
+    return [log_line(buffer, settings) for buffer in found]
+
+
+def log_rows(folder: Path, path: Path, wanted: set[str]) -> int:
+    """Load a file with the metadata of each row of *path*, keep there what is logged, and compare."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    counts: Counter[str] = Counter()
+    for row in rows:
+        if wanted and row["name"] not in wanted:
+            continue
+        row["logged"] = logged(folder, row["metadata"])
+        for name, theirs in row["logged"].items():
+            ours = expected_lines(row, name)
+            agrees = ours == theirs if isinstance(theirs, list) else ours is None
+            counts["agree" if agrees else "differ"] += 1
+            if not agrees:
+                print(f"{row['name']} {name}:\n  vmtool    {ours}\n  llama.cpp {theirs}")
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    return 3 if counts["differ"] else 0
+
+
+def logged(folder: Path, metadata: dict[str, Any]) -> dict[str, list[str] | str]:
+    """Return the lines that llama.cpp logs with each of `SETTINGS`, or why it makes no cache.
+
+    It is called in a process of its own, as an assertion of it would end this one.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        found: dict[str, list[str] | str] = {}
+        with tempfile.TemporaryDirectory() as where, open(writer, "w", encoding="utf-8") as stream:
+            loader = Loader(folder)
+            model = loader.load(metadata, Path(where, "model.gguf"))
+            for name, values in SETTINGS.items():
+                if "ctx_type" in values and not any("nextn" in key for key in metadata):
+                    continue
+                lines, reason = loader.caches(model, **{"swa_full": False, **values})
+                found[name] = lines or reason
+            json.dump(found, stream)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    result: dict[str, list[str] | str] = json.loads(text or "{}")
+    return result
+
+
 # ---- transformers -----------------------------------------------------------------------------
 
 
@@ -307,12 +414,17 @@ def trimmed(config: Any) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("record", "check", "vllm"))
+    parser.add_argument("action", choices=("record", "check", "vllm", "llamacpp"))
     parser.add_argument("file", nargs="?")
     parser.add_argument("types", nargs="*")
     arguments = parser.parse_args()
     if arguments.action == "vllm":
         return plan([*filter(None, [arguments.file]), *arguments.types])
+    if arguments.action == "llamacpp":
+        if not arguments.types:
+            parser.error("FOLDER or FILE is missing")
+        path, *names = arguments.types
+        return log_rows(Path(arguments.file), Path(path), set(names))
     if arguments.file is None:
         parser.error("FILE is missing")
     if arguments.action == "check":

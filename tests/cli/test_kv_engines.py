@@ -15,6 +15,12 @@ def test_as_vllm_prints_both_meanings(estimate):
     assert "before about 0.21" in ran.stdout
 
 
+def test_a_pool_of_so_many_blocks_says_how_large_it_is(estimate):
+    ran = estimate("qwen3-30b-a3b --as vllm --blocks 3000")
+    # 48 layers of 16 tokens of 2048 B.
+    assert f"{3000 * 48 * 16 * 2048:,} B" in " ".join(ran.stdout.split())
+
+
 def test_as_vllm_uses_the_format_that_it_makes_of_fp8(estimate):
     # A latent of 656 B and index keys of 132 B in 61 layers: 111,689 blocks of 16 in 80 GiB.
     line = "deepseek-v3.2 --budget 80GiB --as vllm --dtype"

@@ -34,6 +34,12 @@ def test_the_first_line_says_how_many_tokens_fit(estimate):
     assert "0 B + 131,072 B x tokens" in rest[0]
 
 
+def test_draft_tokens_without_a_known_draft_are_never_silent(estimate):
+    ran = estimate("llama-3.1-8b --draft-tokens 2")
+    assert "llama-3.1-8b states no MTP layers" in " ".join(ran.stderr.split())
+    assert estimate("deepseek-v4-flash --draft-tokens 2").stderr == ""
+
+
 def test_the_document_has_exact_integers(estimate):
     ran = estimate("qwen3.5-27b --budget 20GiB --context 32k --json")
     body = ran.document

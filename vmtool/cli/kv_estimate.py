@@ -279,6 +279,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     _say_what_takes_time(given, output)
     request = read_request(given)
     _refuse_assumed(request, output)
+    _say_without_draft(request, output)
     if given.compare:
         _compare(request, output)
     elif given.sweep:
@@ -313,6 +314,16 @@ def _refuse_assumed(request: EstimateRequest, output: Output) -> None:
     if request.options.strict:
         raise RefusedError(what, hint="leave out --strict to assume it")
     output.notice(what)
+
+
+def _say_without_draft(request: EstimateRequest, output: Output) -> None:
+    """Say that draft tokens have no cache of their own if it is unknown what predicts them."""
+    model = request.model
+    if request.options.draft_tokens and not model.draft:
+        output.notice(
+            f"{model.name} states no MTP layers, so --draft-tokens adds no cache of a draft;"
+            " --draft-model names a model that has one"
+        )
 
 
 def _say_beyond_context(question: Question, output: Output) -> None:

@@ -216,9 +216,9 @@ class EstimateRequest:
         as_llamacpp = options.engine_name == "llama.cpp"
         cache_dtype = None if as_llamacpp else model.cache_dtype
         origin = why_format(model, key or value, cache_dtype)
-        if as_llamacpp and key is None:
-            key, origin = "fp16", FormatOrigin.GIVEN if value else FormatOrigin.ENGINE
-            value = value or key
+        if as_llamacpp:
+            origin = FormatOrigin.GIVEN if key or value else FormatOrigin.ENGINE
+            key, value = key or "fp16", value or "fp16"
         formats = choose_formats(model.dtype, key=key, value=value, cache_dtype=cache_dtype)
         if options.state_dtype is not None:
             formats = replace(formats, recurrent=find_format(options.state_dtype))
@@ -308,9 +308,6 @@ def _with_draft(
         return model.with_draft(draft)
     if not options.draft_tokens:
         return model
-    count = model.provenance.get("mtp_layers")
-    if count is not None and count.value and not model.mtp_layers:
-        raise UsageError(f"the MTP layers of {model.architecture} are not modelled")
     return model.with_draft()
 
 

@@ -222,7 +222,7 @@ def choose_formats(
     Args:
         model_dtype: The type that the model states, or ``None``.
         key: The name of the format of K, or ``None``.
-        value: The name of the format of V, or ``None`` for that of K.
+        value: The same of V.
         cache_dtype: The format of a quantised checkpoint, or ``None``.
 
     Raises:
@@ -230,10 +230,9 @@ def choose_formats(
     """
     own = FORMATS["fp16" if model_dtype == "fp16" else "bf16"]
     chosen = Formats(own, own, own)
-    key = key or cache_dtype
+    key, value = key or cache_dtype, value or cache_dtype
     if key is not None:
-        found = find_format(key)
-        chosen = replace(chosen, key=found, value=found)
+        chosen = replace(chosen, key=find_format(key))
     if value is not None:
         chosen = replace(chosen, value=find_format(value))
     return chosen

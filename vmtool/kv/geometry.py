@@ -269,7 +269,8 @@ class ModelGeometry:
         file_format: ``gguf`` or ``onnx`` where the file is one that some engines read in another way.
         assumed: Whether the architecture is not known, and is taken for standard attention because
             all of its fields are standard.
-        mtp_layers: Layers that only predict further tokens, which engines use for draft tokens.
+        mtp_layers: Layers that only predict further tokens, which engines use for draft tokens;
+            ``None`` if the model has some whose caches are not modelled.
         draft: The model that predicts draft tokens, ``MTP`` for layers of its own, or empty.
     """
 
@@ -285,7 +286,7 @@ class ModelGeometry:
     cache_dtype: str | None = None
     file_format: str = ""
     assumed: bool = False
-    mtp_layers: tuple[Layer, ...] = ()
+    mtp_layers: tuple[Layer, ...] | None = ()
     draft: str = ""
 
     @property
@@ -311,8 +312,16 @@ class ModelGeometry:
 
         Args:
             model: The model that predicts them; ``None`` is the MTP layers of this one, if it has any.
+
+        Raises:
+            UsageError: If what its MTP layers keep is not modelled.
         """
         added = self.mtp_layers if model is None else model.layers
+        if added is None:
+            raise UsageError(
+                f"the MTP layers of {self.architecture} are not modelled",
+                hint="leave out --draft-tokens, or name a draft model with --draft-model",
+            )
         first = len(self.layers)
         layers = tuple(
             replace(

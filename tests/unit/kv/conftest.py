@@ -30,7 +30,7 @@ def cost_of():
     """Return a function that makes the cost of a geometry in a format, bf16 if none is named."""
 
     def make(geometry, dtype=None, value=None, *, in_flight=0):
-        formats = choose_formats(geometry.dtype, key=dtype, value=value)
+        formats = choose_formats(geometry.dtype, key=dtype, value=value or dtype)
         return SequenceCost.of(geometry, formats, in_flight=in_flight)
 
     return make

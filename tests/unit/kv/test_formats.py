@@ -56,7 +56,7 @@ def test_fp8_ds_mla_is_656_bytes_and_for_latents_only():
 
 
 def test_sparse_attention_index_keys_take_132_bytes_in_every_cache():
-    formats = choose_formats("bf16", key="q4_0", value=None)
+    formats = choose_formats("bf16", key="q4_0", value="q4_0")
     assert formats.of(INDEX).bytes_per_row(INDEX) == 128 + 4
 
 
@@ -107,8 +107,6 @@ def test_k_and_v_can_differ_and_latents_follow_k():
     formats = choose_formats("fp16", key="q8_0", value="q4_0")
     value = Tensor("v", TensorRole.VALUE, 8, 128)
     assert [formats.of(tensor).name for tensor in (KEY, value, LATENT)] == ["q8_0", "q4_0", "q8_0"]
-    assert choose_formats("fp16", key="q8_0", value=None).value.name == "q8_0"
-    assert choose_formats("bf16", key=None, value="fp8").key.name == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +127,12 @@ def test_a_given_format_overrides_that_of_the_checkpoint():
 
 def test_states_keep_their_own_type_or_the_models():
     part = StatePart(2, 10)
-    formats = choose_formats("bf16", key="fp8", value=None)
+    formats = choose_formats("bf16", key="fp8", value="fp8")
     assert formats.state_bytes(StateTensor("ssm", (part,), "fp32")) == 80
     assert formats.state_bytes(StateTensor("conv", (part,))) == 40
+
+
+def test_a_format_of_k_leaves_v_as_it_is():
+    assert choose_formats("fp16", key="q8_0", value=None).value.name == "fp16"
+    assert choose_formats("bf16", key=None, value="q8_0").key.name == "bf16"
+    assert choose_formats("bf16", key="bf16", value=None, cache_dtype="fp8").value.name == "fp8"

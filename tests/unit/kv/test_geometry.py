@@ -206,6 +206,19 @@ def test_mtp_layers_count_only_with_draft_tokens():
     assert sources.load("llama-3.1-8b").with_draft().draft == ""
 
 
+def test_the_mtp_layer_of_deepseek_v4_is_that_of_the_ratio_after_the_layers():
+    drafted = sources.load("deepseek-v4-flash").with_draft()
+    layer = drafted.layers[43]
+    assert (len(drafted.layers), layer.kind, layer.window) == (44, LayerKind.WINDOW, 128)
+
+
+def test_mtp_layers_that_nothing_describes_are_refused():
+    config = {**config_of("deepseek-v4-flash"), "num_nextn_predict_layers": 3}
+    model = resolve(config, "config.json", "model")
+    with pytest.raises(UsageError, match="the MTP layers of deepseek_v4 are not modelled"):
+        model.with_draft()
+
+
 def test_a_draft_models_layers_follow_those_of_the_model():
     model = sources.load("llama-3.1-8b").with_draft(sources.load("gemma-3n-e2b"))
     assert [layer.index for layer in model.layers] == list(range(62))

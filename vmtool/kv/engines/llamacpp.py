@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.formats import FORMATS
+from vmtool.kv.formats import FORMATS, choose_formats
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 
@@ -80,6 +80,57 @@ _WINDOW_LAYERS: Final = {"exaone4": 64}
 #: K and V of MiniCPM3 are made of the latent before they are kept, V at its own width, hidden size /
 #: heads of the published model.
 _VALUE_WIDTH: Final = {"minicpm3": 64}
+#: Models whose states it can take back to an earlier one.
+_ROLLBACK: Final = frozenset(
+    [
+        "kimi-k3",
+        "lfm2",
+        "lfm2_moe",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+    ]
+)
+#: Models for which it switches flash attention off.
+_NO_FLASH_ATTENTION: Final = frozenset(["grok"])
+#: Models whose MTP layers it runs, in a context of their own.
+_MTP: Final = frozenset(
+    [
+        "bailing_hybrid",
+        "bailingmoe3",
+        "cohere2_moe",
+        "cohere2moe",
+        "deepseek2",
+        "deepseek32",
+        "deepseek_v3",
+        "deepseek_v32",
+        "glm-dsa",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm4moe",
+        "glm_moe_dsa",
+        "hy_v3",
+        "kimi_k2",
+        "mimo2",
+        "mimo_v2_flash",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+        "qwen3next",
+        "step35",
+        "step3p5",
+    ]
+)
+#: The type of the cache of a draft, whatever that of the model is (``-ctkd`` and ``-ctvd``).
+_DRAFT_TYPE: Final = "fp16"
 #: Convolution states are R in its log, all others S.
 _CONVOLUTION: Final = ("conv", "shift")
 
@@ -97,7 +148,7 @@ class LlamaCppSettings:
         flash_attention: Whether flash attention is on. Without it V is transposed, and each layer's
             is as wide as the widest layer's.
         rollback: Snapshots of recurrent states that are kept for each sequence besides the current
-            one, for draft tokens that may be taken back.
+            one, for draft tokens that may be taken back, of models that can do so.
     """
 
     context: int
@@ -138,6 +189,7 @@ class LlamaCppBuffer:
         second_type: The format of the second.
         nbytes: Bytes of the whole buffer.
         streams: Parts of it, one for each sequence unless they share one.
+        snapshots: Of states, those that are kept of each besides the current one.
     """
 
     what: str
@@ -149,6 +201,7 @@ class LlamaCppBuffer:
     second_type: str
     nbytes: int
     streams: int
+    snapshots: int = 0
 
 
 def llamacpp_buffers(
@@ -169,6 +222,19 @@ def llamacpp_buffers(
                 f"--as llama.cpp: it has no KV type {chosen.name}",
                 hint=f"use one of {', '.join(_TYPE_NAMES)}",
             )
+    if formats.key != formats.value and any(
+        t.role is TensorRole.LATENT for layer in geometry.layers for t in layer.tensors
+    ):
+        raise UsageError(
+            f"--as llama.cpp: a latent is K and V at once, so K cannot be {formats.key.name} and V"
+            f" {formats.value.name}",
+            hint="give one --dtype for both",
+        )
+    if formats.value.group != 1 and geometry.architecture in _NO_FLASH_ATTENTION:
+        raise UsageError(
+            f"--as llama.cpp: V as {formats.value.name} needs flash attention, which it does not use for"
+            f" {geometry.architecture}"
+        )
     if any(t.extent.span is Span.FIXED for layer in geometry.layers for t in layer.tensors):
         raise UsageError(f"--as llama.cpp: layers with {LayerKind.CROSS.value} are not modelled")
     layers = _layers(geometry)
@@ -196,8 +262,43 @@ def llamacpp_buffers(
     if geometry.architecture in _HYBRID or any(
         layer.states and not _is_compressed(layer) for layer in layers
     ):
+        if geometry.architecture not in _ROLLBACK:
+            settings = replace(settings, rollback=0)
         buffers.append(_recurrent(layers, settings))
     return buffers
+
+
+def mtp_buffers(
+    geometry: ModelGeometry, formats: Formats, settings: LlamaCppSettings
+) -> list[LlamaCppBuffer]:
+    """Return the caches that llama.cpp makes for the MTP layers of *geometry*.
+
+    They have a context of their own, with neither states nor index keys. A model with windows has
+    both caches there too, even if no layer is in one of them.
+
+    Raises:
+        UsageError: If it does not run the MTP layers of this architecture.
+    """
+    if geometry.architecture not in _MTP:
+        raise UsageError(
+            f"--as llama.cpp: it does not run the MTP layers of {geometry.architecture}",
+            hint="leave out --draft-tokens, or name a draft model with --draft-model",
+        )
+    layers = geometry.layers
+    if not settings.flash_attention:
+        layers = _with_widest_values(layers, formats)
+    caches: dict[Extent, list[tuple[Layer, Tensor]]] = {Extent(): []}
+    for layer in layers:
+        for tensor in layer.tensors:
+            kept = caches.setdefault(tensor.extent, [])
+            if layer.draft and tensor.role is not TensorRole.INDEX:
+                kept.append((layer, tensor))
+    return [
+        _attention(
+            "cache" if extent.grows else "window cache", extent, kept, formats, settings, idle=0
+        )
+        for extent, kept in caches.items()
+    ]
 
 
 def log_line(buffer: LlamaCppBuffer, settings: LlamaCppSettings) -> str:
@@ -208,7 +309,7 @@ def log_line(buffer: LlamaCppBuffer, settings: LlamaCppSettings) -> str:
     )
     if buffer.what == "recurrent":
         return (
-            f"llama_memory_recurrent: {size}, {settings.sequences:2d} seqs {settings.rollback:2d}"
+            f"llama_memory_recurrent: {size}, {settings.sequences:2d} seqs {buffer.snapshots:2d}"
             f" rs_seq), R ({buffer.first_type}): {first:7.2f} MiB,"
             f" S ({buffer.second_type}): {second:7.2f} MiB, P ({buffer.first_type}): {0:7.2f} MiB"
         )
@@ -338,6 +439,7 @@ def _recurrent(layers: tuple[Layer, ...], settings: LlamaCppSettings) -> LlamaCp
         "f32",
         sizes[True] + sizes[False],
         settings.sequences,
+        settings.rollback,
     )
 
 
@@ -381,9 +483,9 @@ def as_llamacpp(
     rollback: int = 0,
     draft: ModelGeometry | None = None,
 ) -> LlamaCppResult:
-    """Return the caches that llama.cpp makes for *question*, and those for the model *draft*.
+    """Return the caches that llama.cpp makes for *question*, and those of what predicts draft tokens.
 
-    What its own MTP layers keep is not modelled.
+    That is the model *draft* or, if it is ``None``, the model's MTP layers if *question* has them.
 
     Raises:
         UsageError: If it could not serve the model so.
@@ -400,8 +502,11 @@ def as_llamacpp(
     geometry = question.geometry
     own = tuple(layer for layer in geometry.layers if not layer.draft)
     buffers = llamacpp_buffers(replace(geometry, layers=own), question.formats, settings)
+    kept = choose_formats(None, key=_DRAFT_TYPE, value=_DRAFT_TYPE)
     if draft is not None:
-        buffers += llamacpp_buffers(draft, question.formats, replace(settings, rollback=0))
+        buffers += llamacpp_buffers(draft, kept, replace(settings, rollback=0))
+    elif len(own) < len(geometry.layers):
+        buffers += mtp_buffers(geometry, kept, settings)
     return LlamaCppResult(
         model=question.geometry.title,
         context_tokens=settings.context,

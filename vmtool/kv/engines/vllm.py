@@ -75,6 +75,7 @@ class VllmPool:
         num_blocks: Blocks in the pool.
         block_tokens: Tokens of the smallest block of any group, after alignment.
         page_bytes: Bytes of one block of one layer; 0 where layers differ.
+        pool_bytes: Bytes of all blocks.
         groups: Groups of layers with block tables of their own.
         group_layers: Layers in each group.
         padding_layers: Layers that exist only to fill up groups.
@@ -92,6 +93,7 @@ class VllmPool:
     num_blocks: int
     block_tokens: int
     page_bytes: int
+    pool_bytes: int
     groups: int
     group_layers: int
     padding_layers: int
@@ -176,7 +178,8 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPo
         page = sum(spec.page_bytes for spec in specs)
         sizes = {spec.page_bytes for spec in specs}
         return _pool(
-            budget // page if settings.num_blocks is None else settings.num_blocks,
+            budget,
+            page,
             [specs[0]],
             settings,
             page_bytes=sizes.pop() if len(sizes) == 1 else 0,
@@ -189,7 +192,8 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPo
     groups = [spec for spec, count in layers.items() for _ in range(-(-count // size))]
     page = specs[0].page_bytes
     return _pool(
-        budget // page // size if settings.num_blocks is None else settings.num_blocks,
+        budget,
+        page * size,
         groups,
         settings,
         page_bytes=page,
@@ -296,7 +300,8 @@ def _group_size(counts: list[int]) -> int:
 
 
 def _pool(
-    num_blocks: int,
+    budget: int,
+    block_bytes: int,
     groups: list[_Spec],
     settings: VllmSettings,
     *,
@@ -305,6 +310,7 @@ def _pool(
     aligned: tuple[int | None, int],
     padding_layers: int = 0,
 ) -> VllmPool:
+    num_blocks = budget // block_bytes if settings.num_blocks is None else settings.num_blocks
     per_request = sum(spec.blocks_for(settings) for spec in groups)
     concurrency = Fraction(num_blocks, per_request)
     attending = [spec.block for spec in groups if spec.extent is not None]
@@ -316,6 +322,7 @@ def _pool(
         num_blocks=num_blocks,
         block_tokens=block,
         page_bytes=page_bytes,
+        pool_bytes=num_blocks * block_bytes,
         groups=len(groups),
         group_layers=group_layers,
         padding_layers=padding_layers,
@@ -344,7 +351,7 @@ class VllmResult:
         engine_version: The version whose lines come first in the report.
         requested_format: The requested element format.
         format_k: The format in which K or a latent is kept.
-        budget_bytes: The memory for the KV cache on each rank.
+        budget_bytes: The memory for the KV cache on each rank; with ``--blocks`` what they take.
         max_model_len_tokens: Tokens of the longest request.
         in_flight_tokens: Tokens in flight.
         num_blocks: Blocks in the pool.
@@ -418,7 +425,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
         engine_version=version,
         requested_format=question.formats.key.name,
         format_k=formats.key.name,
-        budget_bytes=budget,
+        budget_bytes=budget if settings.num_blocks is None else pool.pool_bytes,
         max_model_len_tokens=settings.max_model_len,
         in_flight_tokens=settings.in_flight,
         num_blocks=pool.num_blocks,

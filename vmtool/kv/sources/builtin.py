@@ -135,9 +135,9 @@ deepseek-r1 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_hea
 deepseek-v3.2 deepseek_v32 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     num_nextn_predict_layers=1 index_head_dim=128 index_n_heads=64 index_topk=2048
 deepseek-v4-flash deepseek_v4 43 64 1 4096 1048576 bf16 head_dim=512 qk_rope_head_dim=64
-    sliding_window=128 index_head_dim=128
+    sliding_window=128 index_head_dim=128 num_nextn_predict_layers=1
 deepseek-v4-pro deepseek_v4 61 128 1 7168 1048576 bf16 head_dim=512 qk_rope_head_dim=64
-    sliding_window=128 index_head_dim=128
+    sliding_window=128 index_head_dim=128 num_nextn_predict_layers=1
 # Moonshot AI
 kimi-k2 kimi_k2 61 64 64 7168 131072 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 kimi-k2.5 kimi_k2 61 64 64 7168 262144 bf16 kv_lora_rank=512 qk_rope_head_dim=64
@@ -193,8 +193,8 @@ rwkv-5-3b rwkv5 num_hidden_layers=32 hidden_size=2560 attention_hidden_size=2560
 
 #: Fields that are lists or objects.
 _LISTS: Final[dict[str, dict[str, Any]]] = {
-    "deepseek-v4-flash": {"compress_ratios": [0, 0, *[4, 128] * 20, 4]},
-    "deepseek-v4-pro": {"compress_ratios": [128, *[128, 4] * 30]},
+    "deepseek-v4-flash": {"compress_ratios": [0, 0, *[4, 128] * 20, 4, 0]},
+    "deepseek-v4-pro": {"compress_ratios": [128, *[128, 4] * 30, 0]},
     "kimi-linear-48b-a3b": {
         "linear_attn_config": {
             "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],

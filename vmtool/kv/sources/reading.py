@@ -55,6 +55,8 @@ def name_of(path: str) -> str:
     if path == "-":
         return "standard input"
     full = Path(path).absolute()
+    if full.parent.name == "fd":  # a shell's <(command), such as /dev/fd/63
+        return printable(path)
     return printable((full.parent.name if full.name in _IN_FOLDER else "") or full.name)
 
 

@@ -16,7 +16,7 @@ from vmtool.units import GIB
 
 def pool(name, budget, page=1, key="bf16", value=None, **ranks):
     geometry = sources.load(name).shard(**ranks)
-    formats = choose_formats(geometry.dtype, key=key, value=value)
+    formats = choose_formats(geometry.dtype, key=key, value=value or key)
     return sglang_pool(SequenceCost.of(geometry, formats), formats, budget, SglangSettings(page))
 
 
@@ -101,7 +101,7 @@ def test_states_take_nine_parts_of_nineteen_and_one_slot_is_besides():
 
 def test_as_many_states_as_are_asked_for():
     geometry = sources.load("qwen3.5-27b")
-    formats = choose_formats(geometry.dtype, key="bf16", value=None)
+    formats = choose_formats(geometry.dtype, key="bf16", value="bf16")
     cost = SequenceCost.of(geometry, formats)
     found = sglang_pool(cost, formats, 19 * GIB, SglangSettings(state_slots=3))
     assert found.state_slots == 3

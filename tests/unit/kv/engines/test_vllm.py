@@ -22,7 +22,7 @@ from vmtool.units import GIB
 
 def cost(name, dtype=None, **ranks):
     geometry = sources.load(name).shard(**ranks)
-    return SequenceCost.of(geometry, choose_formats(geometry.dtype, key=dtype, value=None))
+    return SequenceCost.of(geometry, choose_formats(geometry.dtype, key=dtype, value=dtype))
 
 
 def gib(text):
@@ -225,7 +225,7 @@ def test_index_keys_are_layers_of_another_size_in_the_same_group():
     ],
 )
 def test_fp8_latents_of_sparse_attention_are_stored_with_scales(name, asked, stored):
-    formats = choose_formats("bf16", key=asked, value=None)
+    formats = choose_formats("bf16", key=asked, value=asked)
     assert stored_formats(sources.load(name), formats).key.name == stored
 
 
@@ -283,7 +283,9 @@ ROWS = [
 def test_the_planner_of_0_33_gives_the_same(row):
     options, expected = row["options"], row["expected"]
     geometry = resolve(row["config"], "config.json", row["name"])
-    formats = choose_formats(geometry.dtype, key=options.get("--dtype"), value=None)
+    formats = choose_formats(
+        geometry.dtype, key=options.get("--dtype"), value=options.get("--dtype")
+    )
     geometry = geometry.shard(tp=int(options.get("--tp", 1)), dcp=int(options.get("--dcp", 1)))
     settings = VllmSettings(
         row["max_model_len"],

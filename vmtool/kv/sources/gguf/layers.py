@@ -215,10 +215,21 @@ class Builder:
                 layers.append(self._attending(i, kv_heads[i], windowed[i], indexed=indexed[i]))
         return tuple(layers)
 
-    def mtp_layers(self, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        """Return the layers that only predict further tokens, like the others that keep all."""
+    def mtp_layers(self, layers: tuple[Layer, ...]) -> tuple[Layer, ...] | None:
+        """Return the layers that only predict further tokens; ``None`` if it is unknown what they keep.
+
+        They are like the others that keep every token, or, where the list of windows goes on with
+        them, those that have one.
+        """
         whole = whole_layer(layers)
-        return () if whole is None else (whole,) * self._extra
+        windowed = next((layer for layer in layers if layer.kind is LayerKind.WINDOW), None)
+        pattern = self._fields.peek(f"{self._start}attention.sliding_window_pattern")
+        listed = pattern[self._count :] if isinstance(pattern, list) else []
+        if len(listed) != self._extra:
+            listed = [False] * self._extra
+        made = [windowed if has_window else whole for has_window in listed]
+        found = tuple(layer for layer in made if layer is not None)
+        return found if len(found) == self._extra else None
 
     def _recurrent(self, kv_heads: list[int]) -> list[bool]:
         """Return which layers do not attend: as the file lists them, by an interval, or by heads."""

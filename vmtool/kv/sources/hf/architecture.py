@@ -64,6 +64,9 @@ class Family:
         defaults: What its config class assumes for absent keys.
         finish: A last change to the layers, such as sharing KV.
         build: Puts the layers together instead of `layers_of`.
+        mtp: Returns so many layers that only predict further tokens, instead of `mtp_layers_of`'s rule;
+            ``None`` if the file does not say what they keep.
+        mtp_by_default: How many such layers a file has that does not say it.
         types_key: The key of the list of layer kinds.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         harmless: Keys that look like attention but change nothing here.
@@ -78,6 +81,8 @@ class Family:
     defaults: Mapping[str, int] = field(default_factory=dict)
     finish: Callable[[Fields, tuple[Layer, ...]], tuple[Layer, ...]] | None = None
     build: Callable[[Fields], tuple[Layer, ...]] | None = None
+    mtp: Callable[[Fields, int], tuple[Layer, ...] | None] | None = None
+    mtp_by_default: int = 0
     types_key: str = "layer_types"
     mha_by_default: bool = False
     harmless: frozenset[str] = frozenset()
@@ -182,22 +187,31 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
     return family.finish(fields, made) if family.finish else made
 
 
-def mtp_layers_of(fields: Fields, family: Family, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+def mtp_layers_of(
+    fields: Fields, family: Family, layers: tuple[Layer, ...]
+) -> tuple[Layer, ...] | None:
     """Return the layers that only predict further tokens, which a file counts apart.
 
     Each keeps what the layers that keep every token do, unless the list of kinds goes on with its own
     (``deepseek_mtp.py``, ``glm4_moe_mtp.py``, ``qwen3_next_mtp.py`` and ``step3p5_mtp.py`` of vLLM).
+    ``None`` means that nothing says what they keep.
     """
     count = fields.optional("mtp_layers", low=0, high=MAX_LAYERS)
+    if count is None and family.mtp_by_default:
+        count = family.mtp_by_default
+        fields.derived("mtp_layers", count, "as vLLM takes it where no field says it")
     if not count:
         return ()
+    if family.mtp is not None:
+        return family.mtp(fields, count)
     listed = (fields.items(family.types_key) or [])[len(layers) :]
     if len(listed) == count:
         by_kind = {layer.kind: layer for layer in layers}
         made = [by_kind.get(family.meaning.get(str(name), LayerKind.NONE)) for name in listed]
     else:
         made = [whole_layer(layers)] * count
-    return tuple(replace(layer, index=i) for i, layer in enumerate(filter(None, made)))
+    found = tuple(replace(layer, index=i) for i, layer in enumerate(made) if layer is not None)
+    return found if len(found) == count else None
 
 
 def _changed_fields(fields: Fields, kinds: list[LayerKind]) -> list[Fields]:

@@ -70,6 +70,7 @@ _QWEN_DELTA = Family(
         "linear_dim_v": 128,
         "conv_kernel": 4,
     },
+    mtp_by_default=1,
 )
 
 _MAMBA_HARMLESS = frozenset(
@@ -210,6 +211,7 @@ HYBRID: dict[str, Family] = {
     ),
     "deepseek_v4": Family(
         build=layers.deepseek_v4,
+        mtp=layers.deepseek_v4_mtp,
         harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
         | {"o_lora_rank", "q_lora_rank"},
     ),

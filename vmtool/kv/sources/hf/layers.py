@@ -346,16 +346,29 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     in fp32 (vLLM's compressor state: rows of key and gate, two groups of two halves at ratio 4).
     """
     count = fields.integer("layers", high=MAX_LAYERS)
-    ratios = fields.integers("compress_ratios")
-    if ratios is None:
-        ratios = _ratios_of_types(fields)
-    # Entries past the layers belong to the extra layers that predict further tokens.
+    ratios = _ratios(fields)
     if len(ratios) < count:
         fields.fail("compress_ratios", f"has {len(ratios)} entries for {count} layers")
     fields.stated("layer_kinds", f"{count} ratios", "compress_ratios")
     if fields.integer("kv_heads") != 1:
         fields.fail("num_key_value_heads", "must be 1: K and V are one row for all heads")
     return deepseek_v4_layers(fields, ratios[:count], fields.integer("qk_rope_head_dim"))
+
+
+def deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
+    """Return the *count* layers that only predict further tokens: their ratios follow the others'.
+
+    Source: ``deepseek_v4/nvidia/mtp.py`` of vLLM 0.33, whose layers go on counting.
+    """
+    ratios = _ratios(fields)[fields.integer("layers", high=MAX_LAYERS) :]
+    if len(ratios) < count:
+        return None
+    return deepseek_v4_layers(fields, ratios[:count], fields.integer("qk_rope_head_dim"))
+
+
+def _ratios(fields: Fields) -> list[int]:
+    found = fields.integers("compress_ratios")
+    return _ratios_of_types(fields) if found is None else found
 
 
 def deepseek_v4_layers(fields: Fields, ratios: list[int], rope: int) -> tuple[Layer, ...]:
