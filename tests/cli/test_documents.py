@@ -39,3 +39,8 @@ def test_a_document_is_described_to_the_last_key(vmtool, arguments):
     assert ran.code in {0, 3}, ran.stderr
     assert ran.document["command"] == ["vmtool", *arguments, "--json"]
     described(ran.document)
+
+
+def test_text_in_a_file_that_is_called_json_is_remarked(vmtool, tmp_path):
+    assert "x.json gets text" in vmtool("doctor", "-o", str(tmp_path / "x.json")).stderr
+    assert "gets text" not in vmtool("doctor", "--json", "-o", str(tmp_path / "x.json")).stderr

@@ -171,6 +171,8 @@ class Output:
             # Made before the file is opened: what fails here leaves an earlier result alone.
             self.write(_document(result))
             return
+        if self.path.lower().endswith(".json"):
+            self.notice(f"{self.path} gets text; --json makes it a document")
         from vmtool.report.table import result_console
 
         if click.get_current_context().meta.get(MARKDOWN):

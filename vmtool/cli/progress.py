@@ -60,13 +60,14 @@ def stress_progress(
     lanes = settings.threads * settings.workers * len(settings.methods)
 
     def text(progress: Progress) -> str:
-        words = f"{format_duration(progress.elapsed_ns)}"
-        if settings.duration_ns is not None:
-            words += f" of {format_duration(settings.duration_ns)}"
-        words += f", {progress.cycles:,}"
+        cycles, elapsed = f"{progress.cycles:,}", format_duration(progress.elapsed_ns)
         if settings.cycles is not None:
-            words += f" of {settings.cycles * lanes:,}"
-        return f"{words} cycles"
+            cycles += f" of {settings.cycles * lanes:,}"
+        if settings.runs > 1:  # starting their processes takes time as well
+            return f"run {progress.run} of {settings.runs}, {cycles} cycles, {elapsed}"
+        if settings.duration_ns is not None:
+            elapsed += f" of {format_duration(settings.duration_ns)}"
+        return f"{elapsed}, {cycles} cycles"
 
     with progress_line(quiet=quiet) as show:
         yield lambda progress: show(lambda: text(progress))

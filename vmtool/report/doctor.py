@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.machine.facts import describe_bound
 from vmtool.machine.findings import Rating
+from vmtool.machine.preflight import describe_safe
 from vmtool.report.machine import system_name
 from vmtool.units import count_of, format_size
 
@@ -38,7 +38,7 @@ def to_text(result: DoctorResult, console: Console) -> None:
     )
     facts = result.machine
     if result.machine_findings:
-        bound = describe_bound(result.limiting_bound, facts)
+        bound, _ = describe_safe(facts)
         console.print(f"{format_size(result.safe_bytes)} is safe to commit: {bound}")
     for title, findings in (
         (f"this machine: {system_name(facts)}", result.machine_findings),

@@ -223,10 +223,12 @@ class Progress:
     Attributes:
         cycles: Cycles done by all workers and threads, warm-up included.
         elapsed_ns: Since the workers were started.
+        run: The number of the run, from 1.
     """
 
     cycles: int
     elapsed_ns: int
+    run: int
 
 
 def run_stress(
@@ -256,16 +258,16 @@ def run_stress(
     began = perf_counter_ns()
     watch = RunConditionsWatch(name_host=name_host)
     done = 0
+    runs: list[_Run] = []
 
     def show(cycles: int) -> None:
-        progress(Progress(done + cycles, perf_counter_ns() - began))
+        progress(Progress(done + cycles, perf_counter_ns() - began, len(runs) + 1))
 
     single: list[Ending] = []
     interrupted = False
     if settings.workers * settings.threads > 1:
         plan = WorkerPlan(_shorter(alone(settings)), 0, checks=False)
         single, interrupted = run_workers([plan], hang_ns=hang_ns, stopping=stopping, progress=show)
-    runs: list[_Run] = []
     while not interrupted and len(runs) < settings.runs:
         run = len(runs)
         share = run_settings(settings, run)
