@@ -130,7 +130,11 @@ def filled(parts: list[str], reading: MachineReading) -> str:
     texts = list(parts)
     for at in range(1, len(parts), 2):
         run, space, measure = parts[at].partition(" ")
-        texts[at] = json.dumps(reading.runs[int(run)][measure] if space else known[run])
+        if not space:
+            texts[at] = json.dumps(known[run])
+            continue
+        value = reading.runs[int(run)][measure]
+        texts[at] = json.dumps(round(value) if measure.endswith("_ns") else value)
     return "".join(texts)
 
 

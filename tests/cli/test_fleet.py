@@ -596,7 +596,10 @@ def test_a_host_that_takes_too_long_is_a_row(vmtool, cluster):
 
 
 def test_no_scheduler_is_one_clear_error(vmtool):
-    ran = vmtool("fleet", "--dask", f"tcp://127.0.0.1:{free_port()}", "--", "doctor")
+    import dask
+
+    with dask.config.set({"distributed.comm.timeouts.connect": "300ms"}):
+        ran = vmtool("fleet", "--dask", f"tcp://127.0.0.1:{free_port()}", "--", "doctor")
     assert (ran.code, ran.stdout) == (4, "")
     assert "no Dask scheduler at tcp://127.0.0.1:" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -8,6 +8,7 @@ from collections.abc import Callable  # noqa: TC003 - dask reads annotations
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool import __version__
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from vmtool.fleet.measures import MachineReading
 
-_CONNECT_S: Final = 10
+#: How long to wait for a scheduler, unless Dask's configuration says less; its default is 30 s.
+_CONNECT_S: Final = 10.0
 _POLL_S: Final = 0.2
 #: How long a worker may be gone before its task counts as lost; it may only reconnect.
 _GONE_S: Final = 5.0
@@ -130,6 +132,7 @@ def connected(address: str) -> Iterator[Cluster]:
     _check_descriptors(workers)
     try:
         distributed: Any = import_module("distributed")  # an extra
+        dask: Any = import_module("dask")
     except ImportError as error:
         raise UnavailableError(
             "--dask needs the package distributed", hint="pip install 'vmtool[fleet]'"
@@ -146,7 +149,9 @@ def connected(address: str) -> Iterator[Cluster]:
                     dashboard_address="127.0.0.1:0",  # None is port 8787 of all interfaces
                     silence_logs=50,
                 )
-            client = distributed.Client(started or address, timeout=_CONNECT_S)
+            known = dask.config.get("distributed.comm.timeouts.connect")
+            timeout_s = min(dask.utils.parse_timedelta(known), _CONNECT_S)
+            client = distributed.Client(started or address, timeout=timeout_s)
     except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
         reason = str(error).strip().splitlines()
         if workers:
@@ -307,10 +312,13 @@ class Cluster:
             host.future, host.since_s, host.problem = None, time.monotonic(), ended.stderr
             if len(host.tried) > retries:
                 return ended
-        workers = self._workers()
-        here = {worker: facts for worker, facts in workers.items() if worker not in host.tried}
-        here = {w: facts for w, facts in here.items() if self._host_of(w, facts) == host.name}
-        for worker, facts in here.items():
+        # One that was tried may be there again, started anew with the same port.
+        here = [
+            (worker in host.tried, worker, facts)
+            for worker, facts in self._workers().items()
+            if self._host_of(worker, facts) == host.name
+        ]
+        for _, worker, facts in sorted(here, key=itemgetter(0, 1)):
             offered = facts.get("resources") or {}
             if all(offered.get(name, 0) >= amount for name, amount in resources.items()):
                 host.future = self._client.submit(
