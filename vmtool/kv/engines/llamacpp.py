@@ -83,6 +83,8 @@ _VALUE_WIDTH: Final = {"minicpm3": 64}
 #: Models whose states it can take back to an earlier one.
 _ROLLBACK: Final = frozenset(
     [
+        "bailing_hybrid",
+        "bailingmoe3",
         "kimi-k3",
         "lfm2",
         "lfm2_moe",

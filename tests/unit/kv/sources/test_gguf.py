@@ -264,6 +264,7 @@ def test_flags_win_over_the_file():
     ("architecture", "extra", "field"),
     [
         ("newarch", {"attention.something_new": 3}, "general.architecture"),
+        ("llada", {}, "general.architecture"),
         ("llama", {"attention.sliding_window": 4096}, "llama.attention.sliding_window"),
         ("llama", {"ssm.state_size": 128}, "llama.ssm.state_size"),
         ("llama", {"attention.something_new": 3}, "llama.attention.something_new"),

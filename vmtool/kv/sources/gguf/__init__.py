@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources.fields import FLAGS, MAX_TOKENS, Fields
-from vmtool.kv.sources.gguf.layers import ARCHITECTURES, HARMLESS, SUSPECT, Architecture, Builder
+from vmtool.kv.sources.gguf.layers import (
+    ARCHITECTURES,
+    HARMLESS,
+    SUSPECT,
+    WITHOUT_CACHE,
+    Architecture,
+    Builder,
+)
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.reading import name_of
 
@@ -32,6 +39,10 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     if architecture is None:
         hint = "in a model split into several files, give the first"
         fields.fail("general.architecture", "is missing", hint=hint)
+    if architecture in WITHOUT_CACHE:
+        fields.fail(
+            "general.architecture", f"is {architecture}, for which llama.cpp makes no cache"
+        )
     known = ARCHITECTURES.get(architecture)
     fields.architecture = architecture
     fields.origin = f"src/models/{architecture}.cpp of llama.cpp v0.5.0"

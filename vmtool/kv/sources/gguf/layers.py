@@ -33,6 +33,7 @@ class State(enum.Enum):
     MAMBA2 = "mamba2"
     DELTA = "delta"
     KIMI = "kimi"
+    LIGHTNING = "lightning"
     SHORT_CONV = "short conv"
     RWKV = "rwkv"
 
@@ -78,18 +79,25 @@ _FULL = (
     " pangu-embedded qwen refact grovemoe maincoder plamo plm chameleon cogvlm hrm_text paddleocr t5"
 )
 # Their files say layer by layer which have the window.
-_LISTED = "gemma4 mimo2 cohere2moe exaone-moe granite_swa mellum step35"
+_LISTED = "gemma4 mimo2 cohere2moe exaone-moe granite_swa maple mellum spark2_5 step35"
+_CACHELESS = (
+    "dream llada llada-moe rnd1 bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2"
+    " jina-bert-v3 eurobert gemma-embedding t5encoder wavtokenizer-dec"
+)
+#: Architectures for which llama.cpp makes no cache: text diffusion, and encoders.
+WITHOUT_CACHE = frozenset(_CACHELESS.split())
 
 #: The architectures that llama.cpp has, by the names in its llama-arch.cpp; what each reads is in
 #: ``load_arch_hparams`` of the file of its name in src/models.
 ARCHITECTURES: dict[str, Architecture] = {
     **dict.fromkeys(_FULL.split(), Architecture()),
     **dict.fromkeys(_LISTED.split(), Architecture(listed=True)),
-    **dict.fromkeys(("phi3", "phimoe"), Architecture(window_off=True)),
+    **dict.fromkeys(("nanbeige", "phi3", "phimoe", "talkie"), Architecture(window_off=True)),
     "gemma2": Architecture(period=2, window=4096),
     "gemma3": Architecture(period=6),
     "gemma3n": Architecture(period=5, own_layers=20),
     "cohere2": Architecture(period=4),
+    "plamo3": Architecture(period=8),
     "exaone4": Architecture(period=4, window_layers=64),
     "olmo2": Architecture(period=4),
     "afmoe": Architecture(period=4),
@@ -110,7 +118,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     **dict.fromkeys(
         ("qwen3next", "qwen35", "qwen35moe"), Architecture(state=State.DELTA, interval=4)
     ),
-    **dict.fromkeys(("kimi-linear", "kimi-k3"), Architecture(state=State.KIMI)),
+    **dict.fromkeys(("bailingmoe3", "kimi-linear", "kimi-k3"), Architecture(state=State.KIMI)),
+    "minimax-01": Architecture(state=State.LIGHTNING, interval=8),
     **dict.fromkeys(("lfm2", "lfm2moe"), Architecture(state=State.SHORT_CONV)),
     **dict.fromkeys(("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"), Architecture(state=State.RWKV)),
 }
@@ -166,6 +175,7 @@ _STATE_KINDS = {
     State.MAMBA2: LayerKind.MAMBA2,
     State.DELTA: LayerKind.GATED_DELTA,
     State.KIMI: LayerKind.KIMI_DELTA,
+    State.LIGHTNING: LayerKind.LINEAR,
     State.SHORT_CONV: LayerKind.SHORT_CONV,
     State.RWKV: LayerKind.RWKV,
 }
@@ -447,6 +457,7 @@ _STATE_BUILDERS: Final = {
     State.MAMBA2: state.mamba2,
     State.DELTA: state.gated_delta,
     State.KIMI: state.kimi_delta,
+    State.LIGHTNING: state.lightning,
     State.SHORT_CONV: state.short_conv,
     State.RWKV: state.rwkv,
 }
