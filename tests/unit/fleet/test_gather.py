@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import random
+import runpy
 from pathlib import Path
 
 import pytest
@@ -303,6 +305,17 @@ def test_files_of_one_name_in_several_folders_are_several_machines(tmp_path):
         (folder / "stress.json").write_text(json.dumps(stress()), encoding="utf-8")
     hosts = [reading.host for reading in read_files(list_files([str(tmp_path)]))]
     assert hosts == [(tmp_path / node / "stress").as_posix() for node in ("a", "b")]
+
+
+def test_the_files_of_the_bench_are_results():
+    path = Path(__file__).parents[3] / "scripts" / "bench_fleet.py"
+    bench = runpy.run_path(str(path))
+    parts = bench["template"](stress(100, 101, 102, 103, 104))
+    (reading,) = bench["readings"](random.Random(1), 1, set())
+    found = read_document(checked(json.loads(bench["filled"](parts, reading))), "x", "x")
+    assert found.host == "node0"
+    medians = [run.get("stress.host.64KiB.fixed.commit.median_ns") for run in found.runs]
+    assert medians[:5] == [round(run["stress.fixed.commit.median_ns"]) for run in reading.runs]
 
 
 # ---- what hosts say ---------------------------------------------------------------------------
