@@ -24,8 +24,7 @@ PATHS = (
     "unit/stress/worker/test_session.py",
     *("unit/test_documents.py", "unit/test_errors.py", "unit/test_interrupt.py"),
     *("cli/test_codepage.py", "cli/test_doctor.py", "cli/test_granularity.py", "cli/test_grow.py"),
-    *("cli/test_killed_worker.py", "cli/test_reserve.py", "cli/test_stderr.py"),
-    "cli/test_streams.py",
+    *("cli/test_reserve.py", "cli/test_stderr.py"),
 )
 
 pytestmark = [
