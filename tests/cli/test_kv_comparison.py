@@ -144,3 +144,10 @@ def test_csv_on_stdout_takes_the_place_of_the_table(estimate):
 def test_sweep_steps_and_ends_where_it_is_told(estimate):
     body = estimate("llama-3-8b --budget 16GiB --sweep context=1k..4000:1k --json").document
     assert [row["context_tokens"] for row in body["rows"]] == [1024, 2048, 3072, 4000]
+
+
+def test_a_comparison_of_what_cannot_be_ends_as_the_first_would(estimate):
+    line = "llama-3.1-70b --weights auto --budget"
+    alone = estimate(f"{line} 10GiB")
+    ran = estimate("llama-3.1-70b --weights auto --compare budget=10GiB,20GiB --budget 1GiB")
+    assert (ran.code, ran.stdout, ran.stderr) == (5, "", alone.stderr)

@@ -127,3 +127,10 @@ def test_a_device_from_which_no_weights_are_subtracted_is_noticed(estimate, line
     ran = estimate(line)
     assert ran.code == 0
     assert ("no weights are subtracted" in ran.stderr) is noticed
+
+
+def test_only_vllm_has_other_versions_than_the_modelled_one(estimate):
+    line = "llama-3.1-8b --budget 10GiB --as"
+    assert estimate(f"{line} trtllm@1.2").stdout == estimate(f"{line} trtllm").stdout
+    ran = estimate(f"{line} trtllm@1.3")
+    assert (ran.code, "trtllm is modelled as of 1.2 only" in ran.stderr) == (2, True)

@@ -381,7 +381,11 @@ def _engine(request: EstimateRequest, output: Output) -> None:
 
 
 def _compare(request: EstimateRequest, output: Output) -> None:
-    """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``."""
+    """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``.
+
+    Raises:
+        UsageError: If no combination is possible; so in `RefusedError`.
+    """
     from dataclasses import replace
 
     from vmtool.cli.kv_rows import MOST_ROWS, best_of, row_of
@@ -391,7 +395,10 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     options = request.options
     named = options.model
     values = read_axes(options.compare, _AXES, MOST_ROWS, first={"model": [named] if named else []})
-    rows = [row_of(request.changed(labels), labels) for labels in combinations(values)]
+    refusals: list[UsageError | RefusedError] = []
+    rows = [row_of(request.changed(labels), labels, refusals) for labels in combinations(values)]
+    if len(refusals) == len(rows):
+        raise refusals[0]
     best = best_of(rows)
     rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
     result = ComparisonResult(options.sequences, options.engine_name, tuple(rows))

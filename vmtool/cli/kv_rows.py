@@ -93,8 +93,16 @@ def engine_result(
     )
 
 
-def row_of(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
-    """Return one row; what a combination cannot do is a result, an unknown name is not."""
+def row_of(
+    request: EstimateRequest, labels: dict[str, str], refusals: list[UsageError | RefusedError]
+) -> ComparisonRow:
+    """Return one row; what a combination cannot do is a result, an unknown name is not.
+
+    Args:
+        request: That combination.
+        labels: Its values by axis.
+        refusals: Gets what it cannot do.
+    """
     from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.trtllm import TrtllmResult
@@ -142,6 +150,7 @@ def row_of(request: EstimateRequest, labels: dict[str, str]) -> ComparisonRow:
             return row
         made = engine_result(request, question)
     except (UsageError, RefusedError) as error:
+        refusals.append(error)
         return replace(row, answer=None, need=None, problem=str(error))
     if isinstance(made, LlamaCppResult):
         return replace(row, engine_bytes=made.total_bytes)

@@ -30,8 +30,8 @@ def find_engine(text: str) -> tuple[str, str]:
         raise UsageError(
             f"unknown engine {name[:40]!r}", hint=f"{meant}use one of {', '.join(ENGINES)}"
         )
-    if at and name != "vllm":
-        raise UsageError(f"--as {text[:40]}: only versions of vllm are distinguished")
+    if at and name != "vllm" and version != ENGINES[name]:
+        raise UsageError(f"--as {text[:40]!r}: {name} is modelled as of {ENGINES[name]} only")
     if at and not all(part.isdecimal() for part in version.split(".")):
         raise UsageError(f"--as {text[:40]!r}: write a version such as vllm@0.33")
     return name, version or ENGINES[name]
