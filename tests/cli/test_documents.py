@@ -3,8 +3,6 @@
 import pytest
 from stored_runs import described
 
-from vmtool.memory import host_methods
-
 MODEL = ("kv-estimate", "llama-3.1-8b", "--budget", "16GiB")
 COMMANDS = {
     "granularity": ("granularity",),
@@ -28,9 +26,7 @@ COMMANDS = {
     "sweep": (*MODEL, "--sweep", "context=1k..8k"),
     "vllm": (*MODEL, "--as", "vllm"),
     "llama.cpp": (*MODEL, "--as", "llama.cpp"),
-    "limits": ("limits", "reserve", "--method", host_methods()[0]),
-    "guards": ("guards",),
-}
+}  # limits, guards and all of stress are in test_stress.py, as a run of them takes seconds
 
 
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)

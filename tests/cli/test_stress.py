@@ -372,6 +372,7 @@ def test_the_limit_of_mappings_is_the_limit_of_the_kernel(vmtool):
 
 def test_the_limit_of_reservations_is_found_in_bounded_tries(vmtool):
     ran = vmtool("limits", "reserve", "--method", host_methods()[0], "--json")
+    described(ran.document)
     (found,) = ran.document["kinds"][0]["methods"]
     assert found["tries"] <= 28
     assert found["reached"] > 1 << 30
