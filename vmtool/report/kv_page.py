@@ -70,9 +70,9 @@ def to_html(result: PageResult, command: Sequence[str]) -> str:
         verdict, body = headline(result), list(_estimate(result))
         good = None if result.need.fits is None or result.sequences == 1 else result.need.fits
     elif isinstance(result, ComparisonResult):
-        verdict, body, good = compare_title(result), list(_comparison(result)), None
+        verdict, body, good = _best(result), list(_comparison(result)), None
     elif isinstance(result, SweepResult):
-        verdict, body, good = sweep_title(result), list(_sweep(result)), None
+        verdict, body, good = _range(result), list(_sweep(result)), None
     else:
         (verdict, *more), lines = engine_paragraphs(result)
         body = [
@@ -103,6 +103,29 @@ is what is taken in whole granules; what no token uses of it is wasted.
 
 The longest sequence is what fits alone; the sequences are as many of the given length as fit at once.
 """
+
+
+def _best(result: ComparisonResult) -> str:
+    best = next((row for row in result.rows if row.best), None)
+    return f"{'' if best is None else f'{_name(best)} is best; '}{compare_title(result)}"
+
+
+def _range(result: SweepResult) -> str:
+    ends = (result.rows[0], result.rows[-1])
+    fits = [
+        f"{capacity_text(row.answer.max_sequences)} sequences of {row.context_tokens:,} tokens"
+        for row in ends
+        if row.answer is not None and row.answer.max_sequences is not None
+    ]
+    return f"{sweep_title(result)}{' holds ' if fits else ''}{' to '.join(fits)}"
+
+
+def _name(row: ComparisonRow) -> str:
+    """Return what tells *row* from the others, such as ``tp 4``."""
+    labels = {**row.labels}
+    if "context" in labels:
+        labels["context"] = f"{row.context_tokens:,}"
+    return ", ".join(f"{axis} {value}" for axis, value in labels.items())
 
 
 def _estimate(result: EstimateResult) -> Iterator[Markup]:
@@ -166,7 +189,7 @@ def _comparison(result: ComparisonResult) -> Iterator[Markup]:
     yield table([*axes, *columns, ""], rows)
     for row in result.rows:
         if row.problem:
-            yield tag("p", f"not possible: {', '.join(row.labels.values())}: {row.problem}")
+            yield tag("p", f"not possible: {_name(row)}: {row.problem}")
     yield _chart_of(possible)
 
 
@@ -194,7 +217,7 @@ def _chart_of(rows: Sequence[ComparisonRow]) -> Markup:
     for row in rows:
         if row.answer is None:
             continue
-        name = ", ".join(row.labels.values())
+        name = _name(row)
         many = row.answer.max_sequences
         if counted and many is not None:
             bars.append(_Bar(name, capacity_text(many), many.fits or 0))

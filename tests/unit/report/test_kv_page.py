@@ -12,8 +12,10 @@ from vmtool.cli.app import run
     [
         ("qwen3-8b", "147,456 B a token"),
         ("qwen3-8b --budget 40GiB --sequences 4 --context 8k", "4 sequences of 8,192 tokens fit"),
-        ("qwen3-8b --compare tp=1,3 --budget 40GiB", "not possible: 3"),
+        ("qwen3-8b --compare tp=1,3 --budget 40GiB", "not possible: tp 3"),
+        ("qwen3-8b --compare tp=1,2 --budget 40GiB", "tp 2 is best; "),
         ("qwen3-8b --sweep context=8k..16k", "Committed for one sequence"),
+        ("gpt2 --sweep context=1..8 --budget 1GiB", "sequences of 8 tokens"),
         ("qwen3-8b --as vllm --budget 40GiB", "GPU KV cache size: 291,264 tokens"),
         ("qwen3-8b --as sglang --budget 40GiB", "max_total_num_tokens=291271"),
         ("qwen3-8b --as llama.cpp", "llama_kv_cache: size = 5760.00 MiB"),
