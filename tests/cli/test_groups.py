@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from seccomp import refusing
 
-from vmtool.machine.facts import CgroupFacts, CgroupLevel
+from vmtool.machine.facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.units import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
@@ -277,10 +277,33 @@ def test_a_probe_that_the_group_kills_is_no_number(vmtool_child, make_group):
     assert "no limit was found" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("matrix",),
+        ("kv-replay", "synthetic:requests=3", "--model", "gemma-3-1b", "--backing", "host"),
+        ("stress", "--cycles", "30"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_plan_with_too_many_tasks_is_refused_with_their_limit(vmtool, monkeypatch, arguments):
+    """And not with what limits memory, which has nothing to do with it."""
+    from vmtool.machine import read_facts
+
+    group = CgroupFacts(tasks=GroupLimit("/cg/app", 4, 1))
+    limited = replace(read_facts(), cgroup=group)
+    monkeypatch.setattr("vmtool.machine.read_facts", lambda: limited)
+    ran = vmtool(*arguments)
+    assert ran.code == 5
+    assert "starts 4 processes and threads; pids.max of control group /cg/app is 4" in ran.stderr
+    assert "hint: raise /cg/app/pids.max" in ran.stderr
+    assert "RAM" not in ran.stderr
+
+
 def test_a_replay_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkeypatch, tmp_path):
     from vmtool.machine import read_facts
 
-    level = CgroupLevel("/cg/app", 2, limit_bytes=100 * MIB, used_bytes=80 * MIB)
+    level = CgroupLevel("/cg/app", 2, limit_bytes=100 * MIB, used_bytes=40 * MIB)
     tight = replace(read_facts(), cgroup=CgroupFacts((level,)))
     monkeypatch.setattr("vmtool.machine.read_facts", lambda: tight)
     trace = tmp_path / "trace.jsonl"
@@ -290,8 +313,8 @@ def test_a_replay_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkey
     ran = vmtool(*arguments, "--backing", "host")
     assert ran.code == 5, ran.stderr
     assert ran.document["requests"]["too_large"] == 2
-    assert "no request fits into the 10 MiB that are safe to commit" in ran.stderr
-    assert "the control group /cg/app leaves 20 MiB of 100 MiB" in ran.stderr
+    assert "no request fits into the 14 MiB that are safe to commit" in ran.stderr
+    assert "the control group /cg/app leaves 60 MiB of 100 MiB" in ran.stderr
     # Of a budget that was given it is the answer.
     assert vmtool(*arguments, "--backing", "host", "--budget", "10MiB").code == 0
 

@@ -371,8 +371,9 @@ def _replay(
     plan, settings = rules.plan, rules.settings
     if backing is None:
         return run_replay(trace, plan, settings, find_budget=options.find_budget, stop=stop)
-    with open_safely(backing, plan, touch=options.touch) as memory:
-        if backing.name != "host" or is_stream(options.trace):
+    in_child = backing.name == "host" and not is_stream(options.trace)
+    with open_safely(backing, plan, touch=options.touch, in_child=in_child) as memory:
+        if not in_child:
             return run_replay(
                 trace, plan, settings, memory=memory, find_budget=options.find_budget, stop=stop
             )

@@ -249,13 +249,19 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
     )
 
 
-def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemory:
+#: Of a replay in another process: that, what listens to it, and what it waits for its parent with.
+_TASKS: Final = 4
+_PIPES: Final = 3
+
+
+def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: bool) -> RealMemory:
     """Return real memory for *plan*, if that is safe on this machine.
 
     Args:
         backing: Where from.
         plan: The rules.
         touch: Whether each page is written to after its commit.
+        in_child: Whether another process replays.
 
     Raises:
         RefusedError: If the plan is not safe here.
@@ -266,7 +272,13 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
 
     from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
-    from vmtool.machine.preflight import Demand, SizeOption, check, refuse_unsafe
+    from vmtool.machine.preflight import (
+        WORKER_BYTES,
+        Demand,
+        SizeOption,
+        check,
+        refuse_unsafe,
+    )
     from vmtool.replay.real import open_memory
     from vmtool.replay.run import host_demand
 
@@ -283,6 +295,8 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool) -> RealMemo
             device_free_bytes=free,
             commit_option=SizeOption("--budget"),
         )
+    if in_child:
+        demand = replace(demand, worker_bytes=WORKER_BYTES, tasks=_TASKS, descriptors=_PIPES)
     refuse_unsafe(check(demand, read_facts()))
     return open_memory(
         backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=touch
@@ -313,9 +327,11 @@ def _safe(backing: VirtualBacking) -> int:
     from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import (
+        describe_safe,
         page_table_bytes,
         refuse_without_memory,
         safe_device_part,
+        safe_for_workers,
     )
     from vmtool.units import MIB
 
@@ -325,5 +341,11 @@ def _safe(backing: VirtualBacking) -> int:
     facts = read_facts()
     refuse_without_memory(facts)
     # The preflight counts the page tables too, and memory may become less until it looks.
-    safe = facts.safe_bytes - page_table_bytes(facts.safe_bytes, facts.page_bytes)
-    return safe * 9 // 10 // MIB * MIB
+    safe = safe_for_workers(facts, 1)
+    safe = (safe - page_table_bytes(safe, facts.page_bytes)) * 9 // 10 // MIB * MIB
+    if not safe:
+        words, remedy = describe_safe(facts)
+        raise RefusedError(
+            "nothing is safe to commit beside the process that replays", cause=words, hint=remedy
+        )
+    return safe

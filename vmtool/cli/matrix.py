@@ -112,6 +112,7 @@ def command(
             text += f", {format_duration(left_ns)} left"
         return text
 
+    refusals: list[RefusedError] = []
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
         result = run_matrix(
             settings,
@@ -122,6 +123,7 @@ def command(
             hang_ns=hang_ns,
             stopping=lambda: interruption.requested,
             progress=lambda done, total: show(lambda: line(done, total)),
+            refused=refusals.append,
         )
     output.emit(result, lambda console: to_text(result, console))
     output.save(html, lambda: to_html(result, command=command_line()))
@@ -129,10 +131,9 @@ def command(
         output.notice("interrupted; everything is released, the matrix is partial")
         return ExitCode.INTERRUPTED
     if result.cells and all(cell.refused for cell in result.cells):
+        first = refusals[0]
         raise RefusedError(
-            f"nothing could be measured: {result.cells[0].refused}",
-            cause=room.bound,
-            hint=room.how_to_raise,
+            f"nothing could be measured: {first}", cause=first.cause, hint=first.hint
         )
     hint = "run its pattern, method and granule with vmtool stress for the details"
     if any(cell.failed for cell in result.cells):

@@ -76,6 +76,7 @@ def run_matrix(
     hang_ns: int,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
+    refused: Callable[[RefusedError], None] = lambda _error: None,
 ) -> MatrixResult:
     """Run *settings* with every pattern and granule; its duration is that of the whole matrix.
 
@@ -91,6 +92,7 @@ def run_matrix(
         hang_ns: A worker that does not move for this long is killed.
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
+        refused: Called with why a cell is not run.
     """
     opened = _open(settings, settings.methods[0])
     granularity, device = opened.granularity, opened.device_name
@@ -122,6 +124,7 @@ def run_matrix(
             settled = settle(one, _open(one, base_method(methods[0])), room)
             refuse_unsafe(check(demand(settled, room.device_free_bytes), facts))
         except RefusedError as error:
+            refused(error)
             cells += [_refused(pattern, granule, method, str(error)) for method in methods]
             continue
         last = run_stress(settled, facts, hang_ns=hang_ns, stopping=stopping)
