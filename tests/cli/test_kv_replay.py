@@ -110,8 +110,12 @@ REAL = ("synthetic:requests=9,rate=9,prompt=200,output=20,spread=0", "--model", 
 
 def test_documents_are_described_to_the_last_key(vmtool):
     described(vmtool("kv-replay", *SMALL, "--json").document)
-    real = vmtool("kv-replay", *REAL, "--budget", "256MiB", "--backing", "host", "--json").document
+    rules = ("--budget", "256MiB", "--backing", "host", "--no-host")
+    real = vmtool("kv-replay", *REAL, *rules, "--json").document
     described(real)
+    conditions = real["real"]["conditions"]
+    assert conditions["started"].endswith("Z")
+    assert conditions["host"] is None
     compare = ("--compare", "policy=per-tensor,straddle-loses", "granule=4KiB,64KiB")
     described(vmtool("kv-replay", *SMALL, *compare, "--json").document)
 

@@ -105,13 +105,23 @@ def test_help_loads_nothing_that_only_a_command_needs():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere psutil reads RAM")
-def test_the_doctor_of_the_host_loads_neither_psutil_nor_what_calls_the_system():
-    program = """
+@pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        (["doctor", "--backing", "host"], {"vmtool.memory.backing"}),
+        (
+            ["kv-estimate", "llama-3.1-8b", "--budget", "16GiB"],
+            {"msgspec", "json", "vmtool.machine", "vmtool.memory", "vmtool.kv.engines"},
+        ),
+    ],
+)
+def test_a_command_that_prints_loads_neither_psutil_nor_what_it_does_not_use(arguments, others):
+    program = f"""
 import sys
 from vmtool.cli.app import run
-code = run(["doctor", "--backing", "host", "-o", "/dev/null"])
-loaded = {"psutil", "subprocess", "vmtool.memory.backing", "cuda"} & set(sys.modules)
-sys.exit(f"{code} {loaded}" if code or loaded else 0)
+code = run({arguments} + ["-o", "/dev/null"])
+loaded = ({others} | {{"psutil", "subprocess", "cuda"}}) & set(sys.modules)
+sys.exit(f"{{code}} {{loaded}}" if code or loaded else 0)
 """
     child = subprocess.run(
         [sys.executable, "-c", program],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -27,6 +28,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line
+from vmtool.cli.stress_options import host_option
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -231,8 +233,9 @@ replay_options: Final = option_group(
     short_help="What a request trace does to KV memory, real or simulated.",
 )
 @replay_options
+@host_option
 @output_options
-def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
+def command(*, name_host: bool, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     """Replay a trace of requests as sequences that grow token by token, and account for every byte.
 
     \b
@@ -257,7 +260,7 @@ def command(*, as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     files = options.pop("html"), options.pop("csv")
     where = options.pop("jobs"), options.pop("dask")
     chosen = ReplayOptions(names[0], **options)
-    return _Run(chosen, axes, where, files, Output(as_json, path, quiet)).run()
+    return _Run(chosen, axes, where, files, name_host, Output(as_json, path, quiet)).run()
 
 
 class _Run:
@@ -269,12 +272,14 @@ class _Run:
         axes: Sequence[str],
         where: tuple[int, str | None],
         files: tuple[str | None, str | None],
+        name_host: bool,
         output: Output,
     ) -> None:
         self._options = options
         self._axes = axes
         self._where = where
         self._html, self._csv = files
+        self._name_host = name_host
         self._output = output
 
     def run(self) -> int:
@@ -312,7 +317,15 @@ class _Run:
                 return interruption.requested
 
             def once(chosen: ReplayOptions) -> ReplayResult:
-                return _replay(trace, chosen, rules_of(chosen), backing, stop)
+                if backing is None:  # no date: the same trace and rules give the same document
+                    return _replay(trace, chosen, rules_of(chosen), None, stop)
+                from vmtool.machine.run_conditions import RunConditionsWatch
+
+                watch = RunConditionsWatch(name_host=self._name_host)
+                result = _replay(trace, chosen, rules_of(chosen), backing, stop)
+                if result.real is None:
+                    return result
+                return replace(result, real=replace(result.real, conditions=watch.finish()))
 
             if not cells:
                 result = once(options)

@@ -20,7 +20,7 @@ from vmtool.report.chart import (
     plot_lines,
     timeline_chart,
 )
-from vmtool.report.machine import device_words, machine_words
+from vmtool.report.machine import conditions_line, device_words, page_place
 from vmtool.report.page import Markup, figure, flat, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import table as page_table
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.machine.facts import MachineFacts
     from vmtool.results.replay import (
         PrefixCache,
         RealRun,
@@ -268,6 +267,8 @@ def _real_parts(real: RealRun) -> Iterator[RenderableType]:
     yield paragraph(real_text(real))
     if real.machine.device is not None:
         yield paragraph(device_words(real.machine.device))
+    if real.conditions is not None:
+        yield paragraph(conditions_line(real.conditions, None, plain(real.machine)))
     headings = ("", "samples", "median", "p90", "p99", "p99.9", "max", "total")
     rows = [
         (timing.operation, *_timing(timing.summary, timing.total_ns)) for timing in real.timings
@@ -348,7 +349,7 @@ def to_html(result: ReplayResult, command: Sequence[str]) -> str:
         ),
         section("Rules", fact_table(_rules(result.settings))),
         command=command,
-        machine=None if result.real is None else result.real.machine,
+        real=result.real,
         about=result.settings.model,
     )
 
@@ -367,7 +368,7 @@ def replay_page(
     verdict: str,
     *body: str,
     command: Sequence[str],
-    machine: MachineFacts | None,
+    real: RealRun | None,
     about: str,
 ) -> str:
     """Return the page of one replay or of several.
@@ -377,11 +378,13 @@ def replay_page(
         verdict: The answer in one sentence.
         body: Sections.
         command: The command line that made it.
-        machine: Where memory was really committed; ``None`` where it was simulated.
+        real: What real memory did; ``None`` where it was simulated.
         about: What tells the page from others, such as the model.
     """
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    where = "simulated; no memory was used" if machine is None else machine_words(plain(machine))
+    place = [made, "simulated; no memory was used"]
+    if real is not None:
+        place = page_place(real.conditions, plain(real.machine))
     interrupted = "" if result.complete else "interrupted (everything was released): "
     return report(
         result,
@@ -391,7 +394,7 @@ def replay_page(
         command=command,
         good=None if result.complete else False,
         title=[about, made],
-        place=[made, where],
+        place=place,
         reading=_READING.split("\n\n"),
     )
 

@@ -187,6 +187,6 @@ def to_html(result: ReplayComparison, command: Sequence[str]) -> str:
         ),
         section("Live and committed over simulated time", chart_key(), grid(charts)),
         command=command,
-        machine=None,
+        real=None,
         about=f"{len(rows)} combinations of {', '.join(axes)}" if axes else "",
     )

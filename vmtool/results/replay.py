@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads th
 from dataclasses import dataclass
 
 from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.stats import HistogramData, Summary  # noqa: TC001 - decoding reads the types
 
 
@@ -320,6 +321,7 @@ class RealRun:
         ledger_peak_bytes: The most that the governor leased.
         machine: Facts about this machine.
         held: Who held how much when most was leased.
+        conditions: When and where it was measured, and what else the machine did.
     """
 
     backing: str
@@ -335,6 +337,7 @@ class RealRun:
     ledger_peak_bytes: int
     machine: MachineFacts
     held: tuple[HeldBytes, ...] = ()
+    conditions: RunConditions | None = None
 
 
 @dataclass(frozen=True, slots=True)
