@@ -138,3 +138,19 @@ sys.meta_path.insert(0, Finder())
     (found,) = ran.document["device_findings"]
     assert found["kind"] == "no-cuda"
     assert "a library of the system that they need is missing" in found["message"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_file_that_may_not_be_so_long_names_the_limit(vmtool, tmp_path):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        ran = vmtool("reserve", "1MiB", "--json", "-o", str(tmp_path / "result.json"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ran.code == 1
+    assert "result.json: File too large" in ran.stderr
+    assert "cause: RLIMIT_FSIZE is 1 KiB" in ran.stderr
+    assert "hint: ulimit -f unlimited" in ran.stderr or "ulimit -Sf" in ran.stderr

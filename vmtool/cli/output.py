@@ -280,4 +280,13 @@ def _write(path: str, write: Callable[[IO[str]], object]) -> None:
         if error.errno == errno.ENXIO:
             return
         option = "use -o FILE" if path == "-" else "give a file"
-        tell(f"  hint: {option} on another disk, and run again")
+        hint = f"{option} on another disk, and run again"
+        if error.errno == errno.EFBIG:
+            from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+            from vmtool.units import format_size
+
+            limit = read_resource_limit("RLIMIT_FSIZE")
+            if limit is not None and limit.soft is not None:
+                tell(f"  cause: RLIMIT_FSIZE is {format_size(limit.soft)}")
+                hint = how_to_raise("RLIMIT_FSIZE", limit=limit)
+        tell(f"  hint: {hint}")

@@ -145,7 +145,7 @@ def _cpu_limit(limit: int, cpu_s: float) -> Diagnosis:
     return Diagnosis(
         "cpu-limit",
         f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",
-        f"{how_to_raise('RLIMIT_CPU')}, or a shorter --duration",
+        f"{how_to_raise('RLIMIT_CPU')}, or make the run shorter",
     )
 
 

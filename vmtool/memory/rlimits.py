@@ -54,6 +54,7 @@ _NAMES: Final = {
     "RLIMIT_NOFILE": _Names("-n", 1, "nofile", "LimitNOFILE", "nofile"),
     "RLIMIT_NPROC": _Names("-u", 1, "nproc", "LimitNPROC", "nproc"),
     "RLIMIT_CPU": _Names("-t", 1, "cpu", "LimitCPU", "cpu"),
+    "RLIMIT_FSIZE": _Names("-f", 1024, "fsize", "LimitFSIZE", "fsize"),
 }
 _SYS_RESOURCE: Final = 24  # CAP_SYS_RESOURCE of include/uapi/linux/capability.h
 #: No process can have more open files than ``fs.nr_open``, so that unlimited is refused.

@@ -70,7 +70,7 @@ class JournalFolder:
                 return
         raise VmtoolError(
             f"cannot create the workers' journals: {refusal}",
-            hint="set TMPDIR to a writable folder with free space",
+            hint="set TMPDIR to a writable folder with free space; `ulimit -f` must allow a page",
         ) from refusal
 
     def _make(self, place: str | None, threads: Sequence[int]) -> None:
