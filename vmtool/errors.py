@@ -206,3 +206,8 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def printable_lines(text: str) -> str:
+    """Return *text* with its lines, and escapes for all else that :func:`printable` escapes."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.errors import is_no_memory, printable, why_no_memory
+from vmtool.errors import is_no_memory, printable, printable_lines, why_no_memory
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,7 @@ def test_a_limit_is_raised_where_that_works(monkeypatch, soft, hard, hint):
     files = {"/proc/self/limits": f"Max address space         {soft:<20} {hard:<20} bytes"}
     monkeypatch.setattr("vmtool.errors._read", lambda path: files.get(path, ""))
     assert why_no_memory() == ("RLIMIT_AS is 20 KiB", hint)
+
+
+def test_lines_stay_and_what_a_terminal_would_obey_is_spelled_out():
+    assert printable_lines("a\x1b[2J\n\nb\u202e\x07\n") == "a\\x1b[2J\n\nb\\u202e\\x07\n"

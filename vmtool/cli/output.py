@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten, reader_is_gone
-from vmtool.errors import UsageError, VmtoolError, printable
+from vmtool.errors import UsageError, VmtoolError, printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -177,7 +177,7 @@ class Output:
 
         if click.get_current_context().meta.get(MARKDOWN):
             if to_markdown is not None:
-                self.write("\n".join(map(printable, to_markdown().split("\n"))))
+                self.write(printable_lines(to_markdown()))
                 return
             text = StringIO()
             to_text(result_console(text, width=_MARKDOWN_WIDTH))

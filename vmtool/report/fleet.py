@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import printable_lines
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import figure, grid, join, report, section, tag
 from vmtool.report.table import paragraph, show, table
@@ -303,7 +304,7 @@ def to_csv(result: FleetResult) -> str:
                 p_value = "" if outlier is None else outlier.p_value
                 row = [number, host, spread.measure, value, spread.usual, ratio, p_value]
                 writer.writerow([*row, int(outlier is not None)])
-    return file.getvalue()
+    return printable_lines(file.getvalue())
 
 
 # ---- page -------------------------------------------------------------------------------------

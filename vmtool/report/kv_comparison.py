@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import printable_lines
 from vmtool.report.kv_estimate import capacity_text, count_of, formats_text, waste_text
 from vmtool.report.table import comparison, paragraph, show, table
 from vmtool.units import format_size
@@ -239,4 +240,4 @@ def to_csv(rows: Sequence[ComparisonRow]) -> str:
             for capacity in (row.answer.max_tokens, row.answer.max_sequences):
                 line.append(None if capacity is None else capacity.fits)
         writer.writerow([*line, *(getattr(row, name) for name in engine), row.problem])
-    return file.getvalue()
+    return printable_lines(file.getvalue())

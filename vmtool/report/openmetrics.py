@@ -5,7 +5,7 @@ Format: https://prometheus.io/docs/specs/om/open_metrics_spec/
 
 from __future__ import annotations
 
-from vmtool.errors import printable
+from vmtool.errors import printable_lines
 
 
 class Metrics:
@@ -29,5 +29,4 @@ class Metrics:
 
 def _escaped(text: str) -> str:
     # A line break has an escape in the format; other control characters are spelled out.
-    text = "\n".join(map(printable, text.split("\n")))
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return printable_lines(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

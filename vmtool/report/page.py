@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool import __version__
 from vmtool.documents import encode
-from vmtool.errors import printable
+from vmtool.errors import printable_lines
 from vmtool.results import document_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def join(*children: str) -> Markup:
 
 def _escaped(text: str) -> str:
     """Return *text* without markup and without control characters, but with its lines."""
-    return escape("\n".join(map(printable, text.split("\n"))))
+    return escape(printable_lines(text))
 
 
 def _text(value: object) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
+from vmtool.errors import printable_lines
 from vmtool.report.chart import (
     BUDGET,
     LIVE,
@@ -322,7 +323,7 @@ def to_csv(result: ReplayResult) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([field.name for field in fields(Point)])
     writer.writerows(astuple(point) for point in result.timeline)
-    return file.getvalue()
+    return printable_lines(file.getvalue())
 
 
 # ---- page -----------------------------------------------------------------------------------

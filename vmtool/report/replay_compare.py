@@ -6,6 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from vmtool.errors import printable_lines
 from vmtool.report.page import figure, grid, join, section, tag
 from vmtool.report.page import table as page_table
 from vmtool.report.replay import chart_key, percent, replay_page, timeline
@@ -118,7 +119,7 @@ def to_csv(result: ReplayComparison) -> str:
     for index, row in enumerate(rows):
         values = [value for _, value in _figures(row.result)]
         writer.writerow([*row.labels.values(), *values, int(index in best), row.impossible])
-    return file.getvalue()
+    return printable_lines(file.getvalue())
 
 
 def _figures(result: ReplayResult | None) -> list[tuple[str, object]]:

@@ -7,6 +7,7 @@ import io
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import printable_lines
 from vmtool.report.openmetrics import Metrics
 from vmtool.results.check import CheckOutcome
 from vmtool.stats import bucket_start
@@ -40,7 +41,7 @@ def to_csv(result: StressResult) -> str:
             writer.writerows(_method_rows(run.index, method))
     for point in result.checkpoints:
         writer.writerows(_checkpoint_rows(point))
-    return file.getvalue()
+    return printable_lines(file.getvalue())
 
 
 def _method_rows(run: object, method: MethodResult) -> Iterator[_Row]:

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.errors import printable
+from vmtool.errors import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class _Console(Console):
             if control or text.isprintable() or text == "\n":
                 yield segment
             else:
-                yield Segment("\n".join(map(printable, text.split("\n"))), style)
+                yield Segment(printable_lines(text), style)
 
 
 def result_console(file: IO[str], *, width: int | None = None) -> Console:
