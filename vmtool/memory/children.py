@@ -24,7 +24,7 @@ from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import MIB, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 # https://learn.microsoft.com/en-us/windows/win32/api/errhandlingapi/nf-errhandlingapi-seterrormode
 # and docs/platform-facts.md#windows-error-box
@@ -51,11 +51,18 @@ else:
 _WINDOWS_LIMITS: Final = {1450, 1455}  # ERROR_NO_SYSTEM_RESOURCES, ERROR_COMMITMENT_LIMIT
 
 
-def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
+def start_child(
+    module: str, *arguments: str, descriptors: Sequence[int] = ()
+) -> subprocess.Popen[str]:
     """Start *module* of vmtool with pipes for all that it reads and writes.
 
     The child blocks the stop signals: a terminal, and timeout(1), signal a whole process group, but
     this process decides when its children stop.
+
+    Args:
+        module: Its name.
+        arguments: Its arguments.
+        descriptors: Of this process; the child has them too, by the same numbers (not on Windows).
 
     Raises:
         VmtoolError: If the platform allows no more processes, files or memory, or the interpreter
@@ -72,6 +79,7 @@ def start_child(module: str, *arguments: str) -> subprocess.Popen[str]:
                 errors="backslashreplace",  # a library may write in another code page
                 env=_environment(),
                 creationflags=_FLAGS,
+                pass_fds=descriptors,
             )
     except OSError as error:
         cause, hint = _why_no_process(error)

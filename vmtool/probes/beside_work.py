@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Final
@@ -21,6 +20,7 @@ from typing import Final
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.memory import open_device
+from vmtool.memory.children import end_child, prepare_child, start_child
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING, DeviceLostError
 from vmtool.results.allocators import BesideWork, StepLatency
@@ -38,22 +38,17 @@ def run_beside_work(ordinal: int, work_bytes: int, *, steps: int = STEPS) -> Bes
         work_bytes: The range that the work fills, a multiple of the device's granularity; a chunk
             more is committed beside it.
         steps: How many fills, alone and beside the cycles.
+
+    Raises:
+        VmtoolError: If the process cannot be started or, stuck in the driver, not be ended.
     """
-    command = [sys.executable, "-m", "vmtool.probes.beside_work"]
-    child = subprocess.Popen(
-        [*command, str(ordinal), str(work_bytes), str(steps)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = start_child("vmtool.probes.beside_work", str(ordinal), str(work_bytes), str(steps))
     try:
         out, _ = child.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        child.kill()
-        with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
-            child.communicate(timeout=10)
         return BesideWork(error=f"not finished after {_TIMEOUT_S} s")
+    finally:
+        end_child(child)
     if child.returncode:
         return BesideWork(error=f"the process ended with {child.returncode}")
     return decode(BesideWork, json.loads(out))
@@ -163,6 +158,7 @@ def _latency(samples: list[int]) -> StepLatency:
 def main(arguments: list[str]) -> int:
     """Measure, and print the result."""
     ordinal, work_bytes, steps = map(int, arguments)
+    prepare_child()
     try:
         result = measure(ordinal, work_bytes, steps)
     except VmtoolError as error:

@@ -8,21 +8,24 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine.device_facts import access_costs
 from vmtool.memory import open_device
+from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.device_info import devices
 from vmtool.memory.cuda.driver import CudaError
 from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
+
+if TYPE_CHECKING:
+    import subprocess
 
 _PATTERN: Final = bytes(range(256)) * 16
 _ANSWER: Final = _PATTERN[::-1]
@@ -105,16 +108,13 @@ class _Importer:
         with ours, ExitStack() as stack:
             ours.settimeout(_TIMEOUT_S)
             with theirs:
-                child = subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", "vmtool.probes.sharing", str(theirs.fileno())),
-                        *(str(self._context.info.ordinal), str(self._nbytes)),
-                    ],
-                    pass_fds=[theirs.fileno()],
-                    stderr=subprocess.PIPE,
-                    text=True,
+                descriptor = theirs.fileno()
+                ordinal = self._context.info.ordinal
+                child = start_child(
+                    *("vmtool.probes.sharing", str(descriptor), str(ordinal), str(self._nbytes)),
+                    descriptors=[descriptor],
                 )
-            stack.callback(_end, child)
+            stack.callback(end_child, child)
             return self._use(ours, child, stack)
 
     def _use(
@@ -133,7 +133,7 @@ class _Importer:
         channel.sendall(b"look")
         answer = channel.recv(16)
         child.kill()
-        child.wait(_TIMEOUT_S)
+        wait_killed(child)
         alive = self._is_still(address, _ANSWER)
         return SharingTrial(
             seen=seen,
@@ -199,14 +199,6 @@ def _write(context: DeviceContext, address: int, data: bytes) -> None:
     with context.current():
         context.call("cuMemcpyHtoD", address, data, len(data))
         context.call("cuStreamSynchronize", 0)
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
-        child.wait(10)
-    if child.stderr is not None:
-        child.stderr.close()
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
@@ -292,6 +284,7 @@ def _try_peer(owner: CudaBacking, peer: CudaBacking) -> PeerTrial:
 def main(arguments: list[str]) -> int:
     """Be the process that exports."""
     descriptor, ordinal, nbytes = map(int, arguments)
+    prepare_child()
     with socket.socket(fileno=descriptor) as channel:
         try:
             _export(channel, ordinal, nbytes)
