@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.machine.facts import FREE_RAM, safe_part
 from vmtool.machine.findings import Finding
 from vmtool.machine.preflight import (
+    WORKER_BYTES,
     descriptors_left,
     group_limit_file,
     lift_address_space_limit,
@@ -31,8 +32,8 @@ def examine(facts: MachineFacts) -> tuple[Finding, ...]:
 # Memory that the whole machine, or a control group, can give
 #: With less available than this, ordinary use fails.
 _MIN_AVAILABLE: Final = 512 * MIB
-#: With less than this safe to commit, hardly a command runs.
-_MIN_SAFE: Final = 16 * MIB
+#: With less than this safe to commit the preflight refuses a worker and one granule of 2 MiB.
+_MIN_SAFE: Final = WORKER_BYTES + 2 * MIB
 #: A share of time, in percent, from which on waiting for memory is worth saying.
 _WAITING: Final = 1.0
 

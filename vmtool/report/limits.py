@@ -74,6 +74,8 @@ def answer(result: LimitsResult) -> str:
                 parts[-1] += " (of addresses: vm.overcommit_memory is 1)"
         elif all(m.outcome == "none" for m in of_kind.methods):
             parts.append(f"{short}: no limit found")
+        elif any(m.outcome == "found" for m in of_kind.methods):
+            parts.append(f"{short}: nothing works")
         else:
             parts.append(f"{short}: not found")
     return "limits: " + "; ".join(parts)

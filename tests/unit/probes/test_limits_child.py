@@ -204,6 +204,11 @@ def test_the_report_of_locking_has_its_cost():
     assert "cause: RLIMIT_MEMLOCK is 8 MiB" in text
 
 
+def test_where_even_the_least_is_refused_the_answer_is_not_unknown():
+    refused = MethodLimit("fixed", "found", None, 4096, 1, "mlock failed: EPERM", most=4096)
+    assert text_of(result("lock", refused)).startswith("limits: lock: nothing works")
+
+
 def result(kind, *methods, **fields):
     whole = {"complete": True, "found": True, **fields}
     return LimitsResult("host", (KindLimits(kind, methods),), **whole)
