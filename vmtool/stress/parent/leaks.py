@@ -124,21 +124,25 @@ def leak_checks(
     counted = {
         name for point in checkpoints for name, value in point.process.items() if value is not None
     }
+    sloped = {slope.counter for slope in slopes}
     checks = []
-    for name in dict.fromkeys((*COUNTERS, *(s.counter for s in slopes))):
+    for name in LEAK_FLOORS:
+        if name not in COUNTERS and name not in counted | sloped:
+            continue  # there is no device
+        check = f"leak.{'device_memory' if name == DEVICE_IN_USE else name}"
         found = [slope for slope in slopes if slope.counter == name]
         if not found:
             reason = "too few checkpoints" if name in counted else "not available"
-            checks.append(Check.not_done(f"leak.{name}", reason))
+            checks.append(Check.not_done(check, reason))
             continue
         slope = max(found, key=lambda slope: (slope.leaks, slope.per_cycle))
         if name == DEVICE_IN_USE and slope.leaks:  # it may be anybody's
             shared: dict[str, Value] = {"reason": "device-shared", "grown": slope.grown}
-            checks.append(Check("leak.device_memory", CheckOutcome.NOT_DONE, shared))
+            checks.append(Check(check, CheckOutcome.NOT_DONE, shared))
             continue
         checks.append(
             Check(
-                f"leak.{'device_memory' if name == DEVICE_IN_USE else name}",
+                check,
                 CheckOutcome.of(not slope.leaks),
                 {
                     "per_cycle": slope.per_cycle,

@@ -1,5 +1,6 @@
 """Checkpoints stay bounded and keep the first difference; a leak is told from a warm-up."""
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -51,6 +52,14 @@ def test_growth_that_may_be_anybody_s_is_no_leak():
     (check,) = leak_checks([s for s in slopes if s.counter == "device_in_use"], [])[len(COUNTERS) :]
     assert (check.name, check.outcome) == ("leak.device_memory", CheckOutcome.NOT_DONE)
     assert check.values["reason"] == "device-shared"
+
+
+@pytest.mark.parametrize("counter", ["device_memory", "device_in_use"])
+def test_a_device_with_too_few_checkpoints_was_not_judged(counter):
+    one = replace(checkpoint(1), process=dict.fromkeys((*COUNTERS, counter), 0))
+    (*_, check) = leak_checks((), [one])
+    assert (check.name, check.outcome) == ("leak.device_memory", CheckOutcome.NOT_DONE)
+    assert check.values["reason"] == "too few checkpoints"
 
 
 def test_growth_below_the_floor_is_not_a_leak():
