@@ -448,6 +448,17 @@ def test_a_run_is_not_blamed_for_what_others_take(run_on_standin, with_nvml, cou
     assert checks["leak.device_memory"]["outcome"] != "failed"
 
 
+def test_memory_that_another_process_took_is_the_headline_and_no_failed_release(run_with_fakecuda):
+    settings = {"memory": "256MiB", "others": "250MiB", "others_after": 30}
+    ran = run_with_fakecuda([*STRESS, "--cycles", "200", "--verify", "off"], **settings)
+    assert ran.returncode == 1
+    assert "vmtool: error: cuMemCreate(" in ran.stderr
+    (failure,) = json.loads(ran.stdout)["failures"]
+    assert failure["cause"] == "2 MiB was requested and 0 B is free on the device"
+    assert checks_of(ran)["released"]["outcome"] == "passed"
+    ran.assert_clean()
+
+
 def test_a_release_that_is_only_pretended_is_still_found_out(run_on_standin):
     arguments = [*STRESS, "--cycles", "300", "--inject", "cuMemRelease:1+=SKIP"]
     ran = run_on_standin([*arguments, "--verify", "off"], memory="4GiB")
