@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Answer the open questions of docs/platform-facts.md on a real device: one line for each.
 
+    first_gpu_run.py --download FOLDER
     first_gpu_run.py [--device N] [--packages FOLDER] [--here] [--stand-in] [--quick] [QUESTION ...]
 
-Each question is a process of its own, as some of them end the context. ``--packages`` installs from a
-folder of wheels, without a network (fill it elsewhere with ``pip download``); ``--here`` uses the Python
-that runs this. ``--stand-in`` runs everything on the stand-in driver of the tests, whose answers say
+Each question is a process of its own, as some of them end the context. ``--download`` only fills a folder
+with all packages that are needed, on a machine with a network, the same system and the same Python;
+``--packages`` installs from it, without a network; ``--here`` uses the Python that runs this. ``--stand-in`` runs everything on the stand-in driver of the tests, whose answers say
 nothing about hardware; ``--quick`` does less of what takes long. The whole takes
 at most ten minutes: what is left then is not answered.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+GROUPS: Final = ("test", "gpu")
 #: Of one question, and of all: a device on loan costs.
 TIMEOUT_S: Final = 240
 LIMIT_S: Final = 600
@@ -350,6 +352,7 @@ def arguments_of(given: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--download", type=Path, help="fill this folder with packages, and end")
     parser.add_argument("--packages", type=Path, help="install from this folder, without a network")
     parser.add_argument("--here", action="store_true", help="use the Python that runs this")
     parser.add_argument("--stand-in", action="store_true", help="use the driver of the tests")
@@ -357,6 +360,21 @@ def arguments_of(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ask", help=argparse.SUPPRESS)
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(QUESTIONS))
     return parser.parse_args(given)
+
+
+def download(folder: Path) -> int:
+    """Fill *folder* with vmtool's packages, those of GROUPS, and what builds vmtool; pip's exit code."""
+    import tomllib
+
+    import _environment
+
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        build = tomllib.load(file)["build-system"]["requires"]
+    # hatchling asks for editables only once it installs a checkout.
+    wanted = [str(ROOT), *build, "editables", *_environment.requirements(*GROUPS)]
+    return subprocess.call(
+        [sys.executable, "-m", "pip", "download", "--dest", str(folder), *wanted]
+    )
 
 
 def environment(*, stand_in: bool) -> dict[str, str]:
@@ -403,6 +421,8 @@ def main(given: list[str] | None = None) -> int:
     if arguments.ask:
         print(QUESTIONS[arguments.ask](Rig(arguments.device, quick=arguments.quick)))
         return 0
+    if arguments.download is not None:
+        return download(arguments.download)
     wanted = arguments.questions or list(QUESTIONS)
     if unknown := [name for name in wanted if name not in QUESTIONS]:
         print(
@@ -415,7 +435,7 @@ def main(given: list[str] | None = None) -> int:
             os.environ["PIP_FIND_LINKS"] = str(arguments.packages.absolute())
         import _environment
 
-        python = _environment.ensure("test")
+        python = _environment.ensure(*GROUPS)
         again = [str(python), __file__, "--here", *(sys.argv[1:] if given is None else given)]
         return subprocess.call(again)
     env = environment(stand_in=arguments.stand_in)

@@ -69,10 +69,28 @@ def test_the_page_has_a_row_for_each_question_and_no_other(load, pytestconfig):
 def test_packages_come_from_a_folder_and_from_nowhere_else(load, monkeypatch, tmp_path):
     module = load("scripts", "first_gpu_run")
     started = []
-    monkeypatch.setattr(load("scripts", "_environment"), "ensure", lambda *_groups: sys.executable)
+    groups = []
+    environment = load("scripts", "_environment")
+    monkeypatch.setattr(environment, "ensure", lambda *of: groups.extend(of) or sys.executable)
     monkeypatch.setattr(module.subprocess, "call", lambda line: started.append(line) or 0)
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         monkeypatch.setenv(name, "")
     assert module.main(["--packages", str(tmp_path), "facts"]) == 0
     assert (os.environ["PIP_NO_INDEX"], os.environ["PIP_FIND_LINKS"]) == ("1", str(tmp_path))
     assert started[0][2:] == ["--here", "--packages", str(tmp_path), "facts"]
+    assert groups == ["test", "gpu"]  # NVML answers some questions
+
+
+def test_the_folder_is_filled_with_what_an_installation_without_a_network_needs(
+    load, monkeypatch, tmp_path
+):
+    module, environment = load("scripts", "first_gpu_run"), load("scripts", "_environment")
+    started = []
+    monkeypatch.setattr(module.subprocess, "call", lambda line: started.append(line) or 0)
+    assert module.main(["--download", str(tmp_path)]) == 0
+    ((_, *line),) = started
+    assert line[:5] == ["-m", "pip", "download", "--dest", str(tmp_path)]
+    needed = {str(module.ROOT), "editables", *environment.requirements("test", "gpu")}
+    assert needed < set(line)
+    assert any(each.startswith("hatchling") for each in line)
+    assert any(each.startswith("nvidia-ml-py") for each in line)
