@@ -270,15 +270,16 @@ def shown_rate(counter: str, per_second: object) -> str:
 
 
 def _children(values: Mapping[str, object]) -> tuple[str, str]:
-    count = _int(values["count"])
-    own = "its child has" if count == 1 else f"its {count} descendants have"
-    return (
-        f"{own} {shown_size(values['resident'])} resident, which the figures leave out",
-        (
-            f"`vmtool inspect {values['largest']}` looks at the largest, "
-            f"{printable(str(values['name']))}; --children lists them"
-        ),
-    )
+    count, resident = _int(values["count"]), shown_size(values["resident"])
+    largest = f"{printable(str(values['name']))} ({values['largest']})"
+    if count == 1:
+        words = f"its child {largest} has {resident} resident, which the figures leave out"
+    else:
+        words = (
+            f"its {count} descendants have {resident} resident, which the figures leave out; the "
+            f"largest is {largest}"
+        )
+    return words, "inspect that process; --children lists all"
 
 
 def _stopped(values: Mapping[str, object]) -> tuple[str, str]:

@@ -322,6 +322,16 @@ def test_metrics_name_the_process_and_end_as_openmetrics_wants():
             "600 MiB of the 900 MiB charged to /g is file cache",
         ),
         (
+            "children",
+            {"count": 1, "resident": GIB, "largest": 9, "name": "node"},
+            "its child node (9) has 1 GiB resident, which the figures leave out",
+        ),
+        (
+            "children",
+            {"count": 3, "resident": GIB, "largest": 9, "name": "node"},
+            "its 3 descendants have 1 GiB resident, which the figures leave out; the largest is node (9)",
+        ),
+        (
             "huge-pages",
             {"huge": 0, "possible": GIB, "thp_mode": "madvise", "asked": 0, "disabled": 0},
             "0 B of 1 GiB of its memory is in transparent huge pages (mode madvise)",
