@@ -49,10 +49,11 @@ LEAST = 1_000_000
 
 @dataclass(frozen=True)
 class Case:
-    """One policy on one granule."""
+    """One policy on one granule, and what a refusal does."""
 
     policy: str
     granule: int
+    on_refusal: OnRefusal = OnRefusal.PREEMPT
 
 
 CASES = [
@@ -66,6 +67,8 @@ CASES = [
     Case("paged", 64 * KIB),
     Case("straddle-loses", 2 * MIB),
     Case("token-major", 64 * KIB),  # two granules for each token: no step is free
+    Case("straddle-loses", 2 * MIB, OnRefusal.WAIT),
+    Case("token-major", 64 * KIB, OnRefusal.WAIT),  # and all of them wait after each end
 ]
 
 
@@ -96,7 +99,7 @@ def simulated(
     model = load(MODEL)
     cost = SequenceCost.of(model, choose_formats(model.dtype, key=None, value=None))
     policy = make_policy(case.policy, cost, case.granule, block=16, stride_tokens=CONTEXT)
-    plan = Plan(policy, budget, CONTEXT, on_refusal=OnRefusal.PREEMPT, prefix_cache=prefix_cache)
+    plan = Plan(policy, budget, CONTEXT, on_refusal=case.on_refusal, prefix_cache=prefix_cache)
     start = time.process_time_ns()
     account = Account(budget, 0, None)
     simulation = Simulation(plan, make_store(plan, account), account)
@@ -140,6 +143,7 @@ def main() -> int:
         fast = own <= 1e9 / LEAST
         good &= fast
         name = f"{case.policy} {format_size(case.granule)}"
+        name += " wait" if case.on_refusal is OnRefusal.WAIT else ""
         verdict = "ok" if fast else "TOO SLOW"
         print(
             f"{name:<24} {steps:>11,} {format_duration(own):>9} {1e9 / own:>13,.0f} "
