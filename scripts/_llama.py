@@ -211,6 +211,8 @@ class Loader:
 
         What the library does after its caches were made, such as end the process, is no matter.
         """
+        if sys.platform == "win32":
+            raise OSError("llama.cpp's library is loaded on Linux only")
         reader, writer = os.pipe()
         child = os.fork()
         if not child:

@@ -279,6 +279,8 @@ def logged(folder: Path, metadata: dict[str, Any]) -> dict[str, list[str] | str]
 
     It is called in a process of its own, as an assertion of it would end this one.
     """
+    if sys.platform == "win32":
+        raise OSError("llama.cpp's library is loaded on Linux only")
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
