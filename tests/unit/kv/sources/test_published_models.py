@@ -103,3 +103,101 @@ def own_tensors(layer):
 
 def bytes_per_token(tensors):
     return [2 * t.elements_per_token for t in tensors]
+
+
+#: What a published file has besides usual fields, and elements that the layers keep of a token.
+PUBLISHED_FIELDS = {
+    "MiniMax-M2.7": ({"model_type": "minimax_m2", "attn_type_list": [1, 1]}, 2 * 2 * 2 * 64),
+    "MiniMax-M3": (
+        {
+            "model_type": "minimax_m3",
+            "sparse_attention_config": {
+                "use_sparse_attention": True,
+                "sparse_attention_freq": [0, 1],
+                "sparse_index_dim": 32,
+                "sparse_disable_index_value": [0, 1],
+            },
+        },
+        2 * 2 * 2 * 64 + 32,
+    ),
+    "Nemotron-3-Super-120B-A12B": (
+        {
+            "model_type": "nemotron_h",
+            "hybrid_override_pattern": "*E",
+            "moe_latent_size": 1024,
+            "mtp_hybrid_override_pattern": "*E",
+        },
+        2 * 2 * 64,
+    ),
+    "Kimi-K3": (
+        {
+            "model_type": "kimi_k3",
+            "text_config": {
+                "model_type": "kimi_linear",
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "kv_lora_rank": 512,
+                "qk_rope_head_dim": 64,
+                "latent_moe_use_norm": True,
+                "linear_attn_config": {
+                    "full_attn_layers": [2],
+                    "kda_layers": [1],
+                    "head_dim": 128,
+                    "num_heads": 4,
+                    "short_conv_kernel_size": 4,
+                },
+            },
+        },
+        576,
+    ),
+    "GLM-5.2": (
+        {
+            "model_type": "glm_moe_dsa",
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "index_head_dim": 128,
+            "index_share_for_mtp_iteration": True,
+            "index_topk_freq": 4,
+            "indexer_types": ["full", "shared"],
+        },
+        2 * 576 + 128,
+    ),
+    "GLM-5.2-NVFP4": (
+        {
+            "model_type": "glm_moe_dsa",
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "index_head_dim": 128,
+            "layer_types": ["deepseek_sparse_attention"] * 2,
+        },
+        2 * (576 + 128),
+    ),
+    "SmolLM2-135M": (
+        {"model_type": "llama", "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}},
+        2 * 2 * 2 * 64,
+    ),
+    "Phi-3.5-vision": ({"model_type": "phi3_v", "sliding_window": None}, 2 * 2 * 2 * 64),
+    "Qwen-1_8B": (
+        {"model_type": "qwen", "num_key_value_heads": None, "kv_channels": 64, "seq_length": 8192},
+        2 * 2 * 4 * 64,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_FIELDS)
+def test_fields_of_a_published_file_that_change_nothing_are_not_refused(name):
+    special, elements = PUBLISHED_FIELDS[name]
+    usual = {
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 8192,
+        "torch_dtype": "bfloat16",
+    }
+    if name not in ("Kimi-K3", "Qwen-1_8B"):
+        usual["head_dim"] = 64
+    if "text_config" in special:
+        usual = {}
+    made = resolve({**usual, **special}, "config.json", name)
+    assert sum(t.elements_per_token for layer in made.layers for t in layer.tensors) == elements

@@ -93,6 +93,7 @@ class Family:
 _SUFFIX: Final = re.compile(r"_(?:text_model|text_module|text|module|decoder)$")
 #: Types whose module has another name.
 _MODULES: Final = {
+    "deepseek_ref": "deepseek_v4",
     "hrm_text": "hrm_text",
     "kosmos_2_5_text_model": "kosmos2_5",
     "kosmos_2_text_model": "kosmos2",
@@ -123,6 +124,7 @@ _IN_VLLM: Final = {
         "param2moe": "param2moe",
         "phi4mm": "phi4mm",
         "plamo3": "plamo3",
+        "qwen": "qwen",
         "rnj1": "rnj1",
         "sarvam": "sarvam_mla sarvam_moe",
         "solar": "solar",
@@ -138,6 +140,9 @@ _WITH_WEIGHTS: Final = {
     "aquila": "modeling_aquila.py",
     "baichuan": "modeling_baichuan.py",
     "internlm": "modeling_internlm.py",
+    "kimi_k3": "modeling_kimi_linear.py",
+    "minimax_m3": "modeling_minimax_m3.py",
+    "phi3_v": "modeling_phi3_v.py",
     "minimax_m1": "modeling_minimax_m1.py",
     "minimax_text_01": "modeling_minimax_text_01.py",
     "openelm": "modeling_openelm.py",

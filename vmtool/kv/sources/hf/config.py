@@ -104,6 +104,7 @@ INNER_KEYS: Final = (
 )
 #: Decoders that are another one than their config says, by the model around them.
 _INNER_TYPES: Final = {
+    "kimi_k3": "kimi_k3",
     "minimax_m3": "minimax_m3_vl_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
 }

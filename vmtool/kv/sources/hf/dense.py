@@ -162,17 +162,24 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
     ),
     "dory": Family(build=layers.dory),
-    "minimax_m3_vl_text": Family(
-        build=layers.minimax_m3,
-        names={"index_dim": ("index_head_dim",)},
-        harmless=frozenset(
-            {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
+    **dict.fromkeys(
+        ("minimax_m3", "minimax_m3_vl_text"),
+        Family(
+            build=layers.minimax_m3,
+            names={"index_dim": ("index_head_dim",)},
+            harmless=frozenset(
+                {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
+            ),
         ),
     ),
     **dict.fromkeys(_WINDOW_MODELS.split(), _WINDOWED),
-    "phi3": Family(
-        plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, mha_by_default=True
+    **dict.fromkeys(
+        ("phi3", "phi3_v"),
+        Family(
+            plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, mha_by_default=True
+        ),
     ),
+    "qwen": Family(names={"head_dim": ("kv_channels",)}, mha_by_default=True),
     "ministral": Family(
         plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, defaults={"window": 4096}
     ),

@@ -19,12 +19,14 @@ _MLA = Family(
 _SPARSE_MLA = Family(
     plan=layer_kinds.all_of(LayerKind.MLA),
     attention=attention.indexed_latent,
-    meaning={"full_attention": LayerKind.MLA, "indexed_attention": LayerKind.MLA},
+    meaning=dict.fromkeys(
+        ("full_attention", "indexed_attention", "deepseek_sparse_attention"), LayerKind.MLA
+    ),
     defaults={"index_head_dim": 128},
     finish=layers.shared_indexes,
     harmless=_MLA_HARMLESS
     | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
-    | {"index_skip_topk_offset"},
+    | {"index_skip_topk_offset", "index_share_for_mtp_iteration"},
 )
 _KIMI_DELTA_NAMES = {
     "linear_heads": ("linear_num_heads",),
@@ -209,11 +211,15 @@ HYBRID: dict[str, Family] = {
         meaning={"hybrid": LayerKind.PARALLEL},
         states={LayerKind.PARALLEL: state.zaya},
     ),
-    "deepseek_v4": Family(
-        build=layers.deepseek_v4,
-        mtp=layers.deepseek_v4_mtp,
-        harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
-        | {"o_lora_rank", "q_lora_rank"},
+    # SGLang's copies of its files have the second name.
+    **dict.fromkeys(
+        ("deepseek_v4", "deepseek_ref"),
+        Family(
+            build=layers.deepseek_v4,
+            mtp=layers.deepseek_v4_mtp,
+            harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
+            | {"o_lora_rank", "q_lora_rank"},
+        ),
     ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
     "alice_ai": Family(
@@ -239,17 +245,20 @@ HYBRID: dict[str, Family] = {
             | {"linear_dt_max", "linear_dt_min"}
         ),
     ),
-    "kimi_linear": Family(
-        plan=layer_kinds.kimi_linear,
-        attention=attention.latent,
-        meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
-        states={LayerKind.KIMI_DELTA: state.kimi_delta},
-        names={
-            "linear_heads": ("linear_num_heads",),
-            "linear_dim": ("linear_head_dim",),
-            "conv_kernel": ("linear_conv_kernel_dim",),
-        },
-        harmless=_MLA_HARMLESS,
+    **dict.fromkeys(
+        ("kimi_linear", "kimi_k3"),
+        Family(
+            plan=layer_kinds.kimi_linear,
+            attention=attention.latent,
+            meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
+            states={LayerKind.KIMI_DELTA: state.kimi_delta},
+            names={
+                "linear_heads": ("linear_num_heads",),
+                "linear_dim": ("linear_head_dim",),
+                "conv_kernel": ("linear_conv_kernel_dim",),
+            },
+            harmless=_MLA_HARMLESS,
+        ),
     ),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), _LIGHTNING),
     "jamba": Family(

@@ -42,12 +42,12 @@ _HARMLESS: Final = frozenset(
         "use_qkv_bias",
     }
 )
-#: Values that say "as usual" for fields that would otherwise be refused.
-_NEUTRAL: Final = {"full_attn_mod": 1, "index_topk_freq": 1}
+#: Values that say "as usual" for fields that would otherwise be refused, also one for each layer.
+_NEUTRAL: Final = {"attn_type_list": 1, "full_attn_mod": 1, "index_topk_freq": 1}
 #: Objects that say nothing about the decoder's cache, whatever the names in them.
 _OTHER_OBJECTS: Final = frozenset(
     {"auto_map", "id2label", "label2id", "pruned_heads", "quantization", "quantization_config"}
-    | {"rope_parameters", "rope_scaling", "task_specific_params"}
+    | {"rope_parameters", "rope_scaling", "task_specific_params", "transformers.js_config"}
 )
 #: Keys of a wrapper that are about what it adds to its decoder.
 _OTHER_PARTS: Final = re.compile(
@@ -56,6 +56,8 @@ _OTHER_PARTS: Final = re.compile(
     r"|latent_query)_"
     r"|_(?:vision|image|audio|speech)(?:_|$)"
 )
+#: Keys about mixtures of experts, which cache nothing.
+_EXPERTS: Final = re.compile(r"(?:^|_)(?:moe|experts?|router)(?:_|$)")
 _DEEPEST: Final = 4
 
 
@@ -124,7 +126,12 @@ def refuse_of_wrapper(outer: Fields, inner: Fields, harmless: frozenset[str]) ->
 
 def _is_other(key: str) -> bool:
     """Return whether *key* has no effect on the decoder's cache."""
-    return key in _HARMLESS or key in _OTHER_OBJECTS or _OTHER_PARTS.search(key) is not None
+    return (
+        key in _HARMLESS
+        or key in _OTHER_OBJECTS
+        or _OTHER_PARTS.search(key) is not None
+        or _EXPERTS.search(key) is not None
+    )
 
 
 def _is_part(key: str, value: Any) -> bool:
@@ -134,7 +141,11 @@ def _is_part(key: str, value: Any) -> bool:
 
 def _suspects(key: str, value: Any, harmless: frozenset[str], depth: int = 0) -> Iterator[str]:
     """Yield the paths in *key* that are suspect and set."""
-    if value in (None, False, 0, "", [], {}, _NEUTRAL.get(key)):
+    if value in (None, False, 0, "", [], {}):
+        return
+    if key in _NEUTRAL and all(
+        item == _NEUTRAL[key] for item in (value if isinstance(value, list) else [value])
+    ):
         return
     if _SUSPECT.search(key):
         yield key
