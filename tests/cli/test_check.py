@@ -1,5 +1,8 @@
 """``vmtool check``: the first look at a machine."""
 
+import json
+from functools import partial
+
 import pytest
 from printed import printed
 from stored_runs import described
@@ -84,6 +87,22 @@ def test_markdown_and_json_contradict_each_other(vmtool):
 
     assert ran.code == 2
     assert "exclude each other" in ran.stderr
+
+
+def test_a_device_whose_granules_are_all_alike_is_measured_once(run_on_standin, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("the run of stress has measured it")
+
+    monkeypatch.setattr("vmtool.check.run_matrix", never)
+    monkeypatch.setattr("vmtool.check.run_check", partial(run_check, stress_ns=10**8))
+    ran = run_on_standin(["check", "--backing", "cuda:0", "--json", "-q"])
+    document = json.loads(ran.stdout)
+
+    assert document["complete"]
+    (device,) = document["memory"]
+    (granule,) = device["granules"]
+    assert granule["granule_bytes"] == 2 * MIB
+    assert device["best_granule"] == granule
 
 
 def test_a_device_that_takes_no_context_fails_alone(fakecuda):
