@@ -3,7 +3,7 @@
     python scripts/bench_compare.py [--runs 40] [--pairs 2000] [--simulate-only] [--keep FOLDER]
 
 First from figures of known distributions, then from real runs: pools of the same plan alone and
-beside a busy neighbour, and of a plan whose granule is a quarter larger. The runs of both plans
+beside a busy neighbour, and of a plan whose granule is a fifth larger. The runs of both plans
 alternate, and sets of five are drawn from the pools at random, so that the drift of the machine
 is in neither side more than in the other. Beside them: sets of as many runs as `compare` asks for,
 and the pool's runs in their order, five against the next five and so on, which drift may part.
@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 SET = 5
 _POWER_PAIRS = 200  # sets of ten and more cost a second for a hundred
 CHANGE = 1.2
-PLAN = ("--capacity", "60MiB", "--budget", "30MiB", "--cycles", "400", "--seed", "1", "--runs", "1")
-GRANULES = {"A": "256KiB", "B": "320KiB"}
+#: One run a result, so that a set has as many runs as results; the capacity suits both granules.
+PLAN = (
+    *("--capacity", "60MiB", "--budget", "30MiB", "--cycles", "400"),
+    *("--seed", "1", "--runs", "1"),
+)
+GRANULES = {"A": "320KiB", "B": "384KiB"}
 PROVEN = (Direction.SLOWER, Direction.FASTER)
 #: What runs beside the measured one: it writes 64 MiB over and over.
 NEIGHBOUR = "b = bytearray(64 << 20)\nwhile True:\n    b[:] = bytes(len(b))\n"
