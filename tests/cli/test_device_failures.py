@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 COMMANDS = {
@@ -36,41 +34,28 @@ UNNOTICED = {
 }
 
 
-@pytest.fixture
-def run_here(vmtool, fakecuda):
-    """Return a function that runs a command in this process, on a driver that was just loaded."""
-
-    def run(arguments, **settings):
-        fakecuda.reset(**settings)
-        ran = vmtool(*arguments)
-        gc.collect()  # what the command left to its end goes now
-        return ran
-
-    yield run
-    fakecuda.reset()  # what a failing release left
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_call_fails_in_turn(run_here, fakecuda, command):
-    assert run_here(COMMANDS[command]).code == 0
-    fakecuda.assert_clean()
-    calls = sorted(fakecuda.report()["calls"])
+def test_every_call_fails_in_turn(run_on_standin, command):
+    ran = run_on_standin(COMMANDS[command])
+    assert ran.returncode == 0
+    ran.assert_clean()
+    calls = sorted(ran.reports[0]["calls"])
     assert "cuDeviceGetCount" in calls
     for call in calls:
         if call.startswith("cuGet"):
             continue  # the bindings' own look-up, and the words for an error
-        ran = run_here(COMMANDS[command], fail=f"{call}:1=999")
+        ran = run_on_standin(COMMANDS[command], fail=f"{call}:1=999")
         if call in ABSENT:
-            assert ran.code == 4, (call, ran.stderr)
+            assert ran.returncode == 4, (call, ran.stderr)
         elif call in TOLERATED or (command, call) in UNNOTICED:
-            assert ran.code in {0, 1}, (call, ran.stderr)
+            assert ran.returncode in {0, 1}, (call, ran.stderr)
         else:
-            assert ran.code in {1, 3}, (call, ran.code, ran.stderr)
-        if ran.code == 1:
+            assert ran.returncode in {1, 3}, (call, ran.returncode, ran.stderr)
+        if ran.returncode == 1:
             assert f"{call}(" in ran.stderr
             assert "CUDA_ERROR_UNKNOWN" in ran.stderr
         if call not in {"cuMemRelease", "cuDevicePrimaryCtxRelease"}:  # these lose something
-            fakecuda.assert_clean()
+            ran.assert_clean()
 
 
 def test_a_device_out_of_memory_says_what_is_free(run_on_standin):
