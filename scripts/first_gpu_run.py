@@ -296,10 +296,12 @@ def peer_without_context(rig: Rig) -> str:
 
 @question
 def allocators(rig: Rig) -> str:
+    from vmtool.machine.preflight import safe_device_part
     from vmtool.probes.allocators import AllocatorOptions, measure_allocators
 
     most = 4 * MIB if rig.quick else 1024 * MIB
-    options = AllocatorOptions(most, 4 * most, 2 if rig.quick else 9)
+    budget = min(4 * most, safe_device_part(rig.free()))
+    options = AllocatorOptions(most, budget, 2 if rig.quick else 9)
     found = measure_allocators(rig.device, options)
     calls = next(iter(found.chunks)).calls_ns
     return (

@@ -52,6 +52,15 @@ def test_a_question_that_ends_the_process_costs_one_line(run, monkeypatch):
     assert second.startswith("peers: PeerTrial")
 
 
+def test_the_allocators_are_measured_in_what_is_free(load, fakecuda):
+    fakecuda.reset(memory="32MiB")
+    module = load("scripts", "first_gpu_run")
+    rig = module.Rig(0, quick=False)
+    assert "faster from" in module.QUESTIONS["allocators"](rig)
+    rig.call("cuCtxPopCurrent")
+    rig.context.close()
+
+
 def test_an_unknown_question_is_wrong_usage(run):
     done = run("speed-of-light")
     assert done.returncode == 2
