@@ -21,15 +21,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.formats import choose_formats
+from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.packing import make_policy
 from vmtool.kv.sources import load
 from vmtool.kv.traces import Trace
-from vmtool.replay.account import Account
+from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 
 MODEL = "llama-3.1-8b"

@@ -37,9 +37,9 @@ from _llama import Loader
 from vmtool.errors import UsageError, VmtoolError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line, mtp_buffers
 from vmtool.kv.engines.vllm import VllmSettings, vllm_pool
-from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
 from vmtool.kv.sources import builtin, gguf
 from vmtool.kv.sources.hf.config import resolve

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from vmtool.kv.packing.blocks import Paged, StraddleLoses
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results import DOCUMENTS, document_of
-from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.results.stress import (
     Accident,
     Advice,

@@ -10,9 +10,9 @@ from stored_runs import described
 from vmtool.check import run_check
 from vmtool.cli.stress_options import measure_room
 from vmtool.machine import read_facts
-from vmtool.report.checks import method_option_words
-from vmtool.report.machine_check import to_html, to_markdown, to_text
-from vmtool.results.check import CheckOutcome
+from vmtool.report.check import to_html, to_markdown, to_text
+from vmtool.report.outcomes import method_option_words
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import MIB
 
 

@@ -10,7 +10,7 @@ from stored_runs import described
 from vmtool.machine import read_facts
 from vmtool.machine.doctor_devices import check_device
 from vmtool.memory.cuda.device_info import DeviceInfo
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import GIB, MIB
 
 
@@ -113,8 +113,8 @@ def test_memory_that_a_device_does_not_get_back_is_found(fakecuda_lib, tmp_path,
     program = (
         "from vmtool.machine import read_facts\n"
         "from vmtool.memory import open_device\n"
-        "from vmtool.memory.faults import FaultyCalls\n"
-        "from vmtool.memory.inject import parse_fault\n"
+        "from vmtool.memory.injected_faults import FaultyCalls\n"
+        "from vmtool.memory.inject_option import parse_fault\n"
         "from vmtool.probes.grow import GrowPlan, run_growth\n"
         f"faults = FaultyCalls([parse_fault({fault!r})])\n"
         f"backing = open_device('cuda', faults=faults)\n"
@@ -456,9 +456,9 @@ def test_a_granularity_query_that_fails_is_an_error_and_no_default(run_on_standi
 
 def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
     from vmtool.memory import open_device
-    from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
-    from vmtool.memory.inject import parse_fault
+    from vmtool.memory.inject_option import parse_fault
+    from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB", poison=0xA5)

@@ -178,7 +178,7 @@ def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group)
     from vmtool.machine import cgroup, read_facts
     from vmtool.machine.facts import CgroupFacts
     from vmtool.machine.files import KernelFiles
-    from vmtool.machine.kills import diagnose_kill
+    from vmtool.machine.killed_children import diagnose_kill
 
     group = control_group
 

@@ -86,12 +86,14 @@ def test_no_number_of_a_comparison_is_cut_at_any_width(compared_lines, width):
 @pytest.fixture
 def compared_lines(estimate, monkeypatch):
     """Return a function that gives a comparison as lines of a terminal's width."""
-    from vmtool.report import kv_comparison
+    from vmtool.report import kv_estimate_compare
 
     def call(line, width):
-        real, seen = kv_comparison.compare_text, []
+        real, seen = kv_estimate_compare.compare_text, []
         with monkeypatch.context() as patch:
-            patch.setattr(kv_comparison, "compare_text", lambda result, _: seen.append(result))
+            patch.setattr(
+                kv_estimate_compare, "compare_text", lambda result, _: seen.append(result)
+            )
             assert estimate(line).code == 0
         return printed(partial(real, *seen), width)
 

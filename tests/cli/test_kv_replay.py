@@ -24,7 +24,7 @@ from vmtool.memory.windows.wine import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report import replay as report
 from vmtool.report import replay_compare as compare_report
-from vmtool.results.replay import ComparedReplay, ReplayComparison
+from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
 from vmtool.units import format_size
 
 SMALL = ("synthetic:requests=40,rate=20", "--model", "qwen3-0.6b", "--budget", "1GiB")
@@ -472,7 +472,7 @@ def test_the_death_of_the_process_with_the_memory_leaves_a_result():
 
 def test_a_breach_of_the_books_is_3(vmtool_child):
     before = """
-from vmtool.replay.account import Account
+from vmtool.replay.byte_totals import Account
 real = Account.release
 def less(self, arena, nbytes, calls, spans):
     real(self, arena, nbytes - 4096, calls, spans)

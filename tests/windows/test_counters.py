@@ -22,8 +22,8 @@ from vmtool.memory.counters import (
     read_range,
     read_split,
 )
-from vmtool.memory.faults import FaultyCalls
-from vmtool.memory.inject import parse_fault
+from vmtool.memory.inject_option import parse_fault
+from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.windows.counters import read_system_memory
 from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
 from vmtool.memory.windows.wine import wine_version

@@ -45,7 +45,7 @@ def command(
     from vmtool.machine.doctor_devices import examine_devices
     from vmtool.machine.findings import Rating
     from vmtool.memory import ALL_DEVICES, device_ordinal, open_backing
-    from vmtool.report.machine_check import answer, to_html, to_markdown, to_text
+    from vmtool.report.check import answer, to_html, to_markdown, to_text
 
     output = Output(as_json, path, quiet)
     facts = read_facts()

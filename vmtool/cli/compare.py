@@ -86,8 +86,8 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
+    from vmtool.compare.permutation import RUNS_NEEDED
     from vmtool.compare.runs import APART_NS, compare
-    from vmtool.compare.shift import RUNS_NEEDED
     from vmtool.compare.stored import read_set
     from vmtool.errors import ExitCode, InputError, UsageError
     from vmtool.report.compare import left_out_text, to_text, warnings_of

@@ -38,10 +38,10 @@ def command(
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.probes.child import WRITES
     from vmtool.probes.guards.children import prove_guards
-    from vmtool.report.checks import describe, hint
     from vmtool.report.guards import to_text
-    from vmtool.results.check import all_passed
+    from vmtool.report.outcomes import describe, hint
     from vmtool.results.guards import GuardsResult
+    from vmtool.results.outcomes import all_passed
     from vmtool.stress.plan import method_names
 
     output = Output(as_json, path, quiet)

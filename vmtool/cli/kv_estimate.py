@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.axes import combinations, read_axes
+from vmtool.cli.compare_axes import combinations, read_axes
 from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,
@@ -23,8 +23,8 @@ from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from vmtool.cli.kv_options import EstimateOptions, EstimateRequest
-    from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.estimate import Question
+    from vmtool.kv.estimate_compare_result import ComparisonRow
     from vmtool.report.kv_page import PageResult
 
 _MODEL: Final = (
@@ -336,7 +336,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
 
 
 def _answer(request: EstimateRequest, output: Output) -> None:
-    from vmtool.cli.kv_rows import refuse_large_weights
+    from vmtool.cli.kv_estimate_compare import refuse_large_weights
     from vmtool.kv.estimate import answer_question
     from vmtool.kv.packing import POLICIES
     from vmtool.report.kv_estimate import to_text
@@ -366,7 +366,7 @@ def _save_page(path: str | None, result: PageResult, output: Output) -> None:
 
 
 def _engine(request: EstimateRequest, output: Output) -> None:
-    from vmtool.cli.kv_rows import engine_result, refuse_large_weights
+    from vmtool.cli.kv_estimate_compare import engine_result, refuse_large_weights
     from vmtool.report.kv_engines import to_text
 
     question = request.question()
@@ -388,9 +388,9 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     """
     from dataclasses import replace
 
-    from vmtool.cli.kv_rows import MOST_ROWS, best_of, row_of
-    from vmtool.kv.comparison_result import ComparisonResult
-    from vmtool.report.kv_comparison import compare_text
+    from vmtool.cli.kv_estimate_compare import MOST_ROWS, best_of, row_of
+    from vmtool.kv.estimate_compare_result import ComparisonResult
+    from vmtool.report.kv_estimate_compare import compare_text
 
     options = request.options
     named = options.model
@@ -411,10 +411,10 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
     from dataclasses import replace
 
-    from vmtool.cli.kv_rows import read_sweep, refuse_large_weights
-    from vmtool.kv.comparison_result import ComparisonRow, SweepResult
+    from vmtool.cli.kv_estimate_compare import read_sweep, refuse_large_weights
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.report.kv_comparison import sweep_text
+    from vmtool.kv.estimate_compare_result import ComparisonRow, SweepResult
+    from vmtool.report.kv_estimate_compare import sweep_text
 
     lengths = read_sweep(request.options.sweep or "")
     # A layout with a stride has room for the longest sequence of the sweep.
@@ -449,14 +449,14 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
 
 def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:
     """Write the requested CSV, and return whether it took the place of the result."""
-    from vmtool.report.kv_comparison import to_csv
+    from vmtool.report.kv_estimate_compare import to_csv
 
     output.save(path, lambda: to_csv(rows))
     return path == "-"
 
 
 def _list(output: Output) -> None:
-    from vmtool.kv.comparison_result import ModelList
+    from vmtool.kv.estimate_compare_result import ModelList
     from vmtool.kv.sources import builtin_names
     from vmtool.report.table import show
 

@@ -206,9 +206,9 @@ class EstimateRequest:
         Raises:
             UsageError: If the model cannot be divided so, or a format is unknown.
         """
+        from vmtool.kv.element_formats import choose_formats, find_format
         from vmtool.kv.estimate import Question, why_format
         from vmtool.kv.estimate_result import FormatOrigin
-        from vmtool.kv.formats import choose_formats, find_format
 
         options, model = self.options, self.model
         key, value = options.dtype_k or options.dtype, options.dtype_v or options.dtype

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.rules import Rules
-    from vmtool.results.replay import ReplayComparison, ReplayResult
+    from vmtool.results.kv_replay import ReplayComparison, ReplayResult
 
 _TRACE: Final = (
     click.argument("trace", nargs=-1),
@@ -248,7 +248,7 @@ def command(*, name_host: bool, as_json: bool, path: str, quiet: bool, **options
     admission, then each decode step adds a token. Time is simulated; with --backing the memory is
     real.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.axes import split_axes
+    from vmtool.cli.compare_axes import split_axes
     from vmtool.cli.kv_replay_compare import AXES
 
     names, axes = split_axes(options.pop("trace"), options.pop("compare"), AXES)
@@ -343,7 +343,7 @@ class _Run:
 
     def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
         from vmtool.cli.kv_replay_plan import refuse_if_none_fits
-        from vmtool.report.replay import to_csv, to_html, to_text
+        from vmtool.report.kv_replay import to_csv, to_html, to_text
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))
@@ -359,7 +359,7 @@ class _Run:
         return ExitCode.INTERRUPTED
 
     def _answer_comparison(self, result: ReplayComparison) -> int:
-        from vmtool.report.replay_compare import to_csv, to_html, to_text
+        from vmtool.report.kv_replay_compare import to_csv, to_html, to_text
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))
@@ -411,7 +411,7 @@ def _replay(
 
 def _progress(trace: Trace) -> Callable[[], str]:
     """Return a function that says how far the reading of *trace* is, and how long it will take."""
-    from vmtool.tasks import time_left
+    from vmtool.executors import time_left
     from vmtool.units import format_duration
 
     started_s = time.monotonic()

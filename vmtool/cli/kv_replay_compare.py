@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.cli.axes import combinations, read_axes
+from vmtool.cli.compare_axes import combinations, read_axes
 from vmtool.cli.kv_options import read_granule
 from vmtool.errors import InputError, RefusedError, UsageError
 from vmtool.units import parse_count
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.cli.kv_replay_plan import ReplayOptions
+    from vmtool.executors import Executor
     from vmtool.replay.rules import Rules
-    from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
-    from vmtool.tasks import Executor
+    from vmtool.results.kv_replay import ComparedReplay, ReplayComparison, ReplayResult
 
     #: Labels and options of one combination.
     Cell = tuple[dict[str, str], ReplayOptions]
@@ -32,7 +32,7 @@ def _policy(text: str) -> str:
 
 
 def _dtype(text: str) -> str:
-    from vmtool.kv.formats import choose_formats
+    from vmtool.kv.element_formats import choose_formats
 
     choose_formats(None, key=text, value=text)
     return text
@@ -95,7 +95,7 @@ def compare_cells(
         UsageError: If no combination is possible.
         RefusedError: If no combination is safe on this machine.
     """
-    from vmtool.results.replay import ComparedReplay
+    from vmtool.results.kv_replay import ComparedReplay
 
     def rows() -> Iterator[ComparedReplay | None]:
         for labels, options in cells:
@@ -130,7 +130,7 @@ def compare_elsewhere(
         stop: Asked now and then; once it is true, what is not done is left out.
     """
     from vmtool.replay.remote import replay_remotely
-    from vmtool.results.replay import ComparedReplay
+    from vmtool.results.kv_replay import ComparedReplay
 
     rows: list[ComparedReplay | None] = []
     refusals: list[UsageError | RefusedError] = []
@@ -153,7 +153,7 @@ def compare_elsewhere(
 @contextmanager
 def _executor(jobs: int, address: str | None) -> Iterator[Executor]:
     if address is None:
-        from vmtool.tasks import LocalExecutor
+        from vmtool.executors import LocalExecutor
 
         yield LocalExecutor(jobs)
         return
@@ -167,7 +167,7 @@ def _compared(
     found: Iterable[ComparedReplay | None], refusals: Sequence[UsageError | RefusedError]
 ) -> ReplayComparison:
     """Return the comparison of the rows before the first that is missing."""
-    from vmtool.results.replay import ReplayComparison
+    from vmtool.results.kv_replay import ReplayComparison
 
     rows: list[ComparedReplay] = []
     complete = True

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.traces import Trace
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.replay.real import RealMemory
+    from vmtool.replay.real_memory import RealMemory
     from vmtool.replay.rules import Plan, Rules
-    from vmtool.results.replay import ReplayResult
+    from vmtool.results.kv_replay import ReplayResult
 
 #: The granule of a simulation: that of CUDA.
 _SIMULATED_GRANULE: Final = 2 << 20
@@ -106,11 +106,11 @@ class ReplayOptions:
             UsageError: If the options contradict each other or are out of range.
         """
         from vmtool.kv.cost import SequenceCost
+        from vmtool.kv.element_formats import choose_formats
         from vmtool.kv.estimate import DEFAULT_CONTEXT
-        from vmtool.kv.formats import choose_formats
         from vmtool.kv.packing import make_policy
         from vmtool.replay.rules import Plan, Rules, prefill_ns, step_ns
-        from vmtool.results.replay import OnRefusal, ReplaySettings
+        from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 
         self._check()
         shard = model.shard(tp=self.tp, pp=self.pp, dcp=self.dcp)
@@ -279,7 +279,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
         check,
         refuse_unsafe,
     )
-    from vmtool.replay.real import open_memory
+    from vmtool.replay.real_memory import open_memory
     from vmtool.replay.run import host_demand
 
     free = device_free(backing)

@@ -171,7 +171,7 @@ def _model_names() -> Iterable[str]:
 
 
 def _format_names() -> Iterable[str]:
-    from vmtool.kv.formats import FORMATS
+    from vmtool.kv.element_formats import FORMATS
 
     return FORMATS
 
@@ -448,7 +448,7 @@ def load_cost(model: str) -> SequenceCost:
         UsageError: If *model* is not known or cannot be read.
     """
     from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.formats import choose_formats
+    from vmtool.kv.element_formats import choose_formats
     from vmtool.kv.sources import load
 
     geometry = load(model)

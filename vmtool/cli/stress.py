@@ -23,7 +23,7 @@ from vmtool.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from vmtool.cli.stress_options import StressControl
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.check import Check
+    from vmtool.results.outcomes import Check
     from vmtool.results.stress import StressResult, StressSettings
     from vmtool.stress.plan import Room
 
@@ -152,7 +152,7 @@ def _run(
 
 
 def _refuse_few_runs(settings: StressSettings, control: StressControl) -> None:
-    from vmtool.compare.shift import RUNS_NEEDED
+    from vmtool.compare.permutation import RUNS_NEEDED
 
     if control.assertions and settings.runs < RUNS_NEEDED:
         raise UsageError(
@@ -185,7 +185,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 
 
 def _show_warnings(output: Output, result: StressResult) -> None:
-    from vmtool.report.checks import advice_text
+    from vmtool.report.outcomes import advice_text
 
     shown: dict[str, list[str]] = {}
     for advice in result.warnings:
@@ -202,7 +202,7 @@ def _show_warnings(output: Output, result: StressResult) -> None:
 
 def _required(name: str, result: StressResult) -> Check:
     """Return whether the checks that ``--require`` calls *name* were done."""
-    from vmtool.results.check import Check, CheckOutcome
+    from vmtool.results.outcomes import Check, CheckOutcome
 
     prefixes = {"leaks": "leak.", "counters": "counters.", "contents": "contents"}
     found = [check for check in result.checks if check.name.startswith(prefixes[name])]
@@ -235,7 +235,7 @@ def _preflight(
 
 def _exit_code(output: Output, result: StressResult) -> int:
     """Return the exit code; what failed is in the result, and the first of it on stderr."""
-    from vmtool.report.checks import describe
+    from vmtool.report.outcomes import describe
     from vmtool.results.stress import Outcome
 
     if result.outcome is Outcome.INTERRUPTED:

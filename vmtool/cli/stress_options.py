@@ -334,8 +334,8 @@ def with_devices(settings: StressSettings) -> StressSettings:
 def open_backings(settings: StressSettings) -> list[VirtualBacking]:
     """Open what the workers will open, so that what cannot work is said before they start."""
     from vmtool.memory import open_backing, open_device
-    from vmtool.memory.faults import FaultyCalls
-    from vmtool.memory.inject import parse_fault
+    from vmtool.memory.inject_option import parse_fault
+    from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.results.stress import base_method
     from vmtool.stress.plan import device_peers
 

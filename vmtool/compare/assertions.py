@@ -10,10 +10,10 @@ from fractions import Fraction
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.conditions import holds, split_condition
-from vmtool.compare.shift import RUNS_NEEDED, location, shift
+from vmtool.compare.condition_syntax import holds, split_condition
+from vmtool.compare.permutation import RUNS_NEEDED, location, shift
 from vmtool.errors import UsageError
-from vmtool.results.check import NOT_PROVEN, Check, CheckOutcome
+from vmtool.results.outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.stress import PHASES
 from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
@@ -21,7 +21,7 @@ from vmtool.units import format_duration, format_size, parse_duration, parse_siz
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.results.check import Value
+    from vmtool.results.outcomes import Value
     from vmtool.results.stress import MethodResult, StressResult
 
 #: Of every interval, at least.

@@ -2,7 +2,7 @@
 
 One figure of each run, such as its median commit, is one observation: neighbouring cycles share the
 state of their process, so more of them say nothing about the next process. The test is that of
-:mod:`vmtool.compare.shift`. Each figure is tested by itself at the stated confidence; of twenty
+:mod:`vmtool.compare.permutation`. Each figure is tested by itself at the stated confidence; of twenty
 figures that did not change one is expected to be called changed at 95 %, unless its change is
 smaller than the threshold.
 """
@@ -25,8 +25,7 @@ from vmtool.compare.differences import (
     machine_differences,
     settings_differences,
 )
-from vmtool.compare.shift import RUNS_NEEDED, runs_needed, shift, variation
-from vmtool.results.check import all_passed
+from vmtool.compare.permutation import RUNS_NEEDED, runs_needed, shift, variation
 from vmtool.results.compare import (
     Change,
     ComparedFile,
@@ -37,13 +36,14 @@ from vmtool.results.compare import (
     Rate,
     UnlikeFile,
 )
+from vmtool.results.outcomes import all_passed
 from vmtool.results.stress import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vmtool.compare.assertions import Condition, Metric
-    from vmtool.compare.shift import Shift
+    from vmtool.compare.permutation import Shift
     from vmtool.compare.stored import RunSet, StoredRun
     from vmtool.results.stress import MethodResult
 

@@ -11,7 +11,7 @@ from vmtool.errors import InputError
 from vmtool.inputs import kind_of, read_bytes
 from vmtool.results import document_named
 from vmtool.results.compare import LeftOut
-from vmtool.results.old import from_version_1
+from vmtool.results.earlier_versions import from_version_1
 from vmtool.results.stress import Outcome, StressResult
 
 if TYPE_CHECKING:

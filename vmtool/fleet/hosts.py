@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool import __version__
 from vmtool.documents import parse_quickly
 from vmtool.errors import InputError, UnavailableError, UsageError
+from vmtool.executors import TaskResult
 from vmtool.fleet.measures import checked, read_document
 from vmtool.results.fleet import Problem
-from vmtool.tasks import TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

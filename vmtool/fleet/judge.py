@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.fleet.robust import biweight, discoveries, two_sided_p
+from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
 from vmtool.results.fleet import (
     BaselineGroup,
     BaselineMeasure,

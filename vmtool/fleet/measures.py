@@ -11,7 +11,7 @@ from vmtool import __version__
 from vmtool.documents import DocumentError, decode
 from vmtool.machine.facts import MachineFacts, SystemFacts
 from vmtool.results import DOCUMENTS
-from vmtool.results.old import from_version_1
+from vmtool.results.earlier_versions import from_version_1
 from vmtool.stats import median_slope
 from vmtool.units import GIB, format_size
 

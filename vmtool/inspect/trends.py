@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.conditions import holds, split_condition
+from vmtool.compare.condition_syntax import holds, split_condition
 from vmtool.errors import UsageError
-from vmtool.results.check import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.inspect import Sample, Trend
+from vmtool.results.outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.stats import median_slope, slope
 from vmtool.units import MIB, parse_count, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from vmtool.results.check import Value
     from vmtool.results.inspect import LimitUse
+    from vmtool.results.outcomes import Value
 
 #: The counters that can grow without end, by the name that reports and conditions use.
 COUNTERS: Final = {

@@ -15,7 +15,7 @@ from vmtool.kv.geometry import Span
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vmtool.kv.formats import Formats
+    from vmtool.kv.element_formats import Formats
     from vmtool.kv.geometry import Extent, LayerKind, ModelGeometry, TensorRole
 
 

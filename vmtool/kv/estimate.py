@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats, stored_formats
 from vmtool.kv.estimate_result import (
     Budget,
     EstimateResult,
@@ -22,7 +23,6 @@ from vmtool.kv.estimate_result import (
     SequenceBytes,
     TensorResult,
 )
-from vmtool.kv.formats import choose_formats, stored_formats
 from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
 from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vmtool.kv.cost import LayerCost
-    from vmtool.kv.formats import Formats
+    from vmtool.kv.element_formats import Formats
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.packing.ranges import Policy
 

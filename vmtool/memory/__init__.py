@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.calls import CallTimes
     from vmtool.memory.cuda.device_info import DeviceInfo
-    from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
+    from vmtool.memory.injected_faults import FaultyCalls
 
 #: Every device of this machine, where a command can use several.
 ALL_DEVICES: Final = "cuda:all"

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.documents import decode
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine import read_facts
-from vmtool.machine.kills import diagnose_kill
+from vmtool.machine.killed_children import diagnose_kill
 from vmtool.memory import device_ordinal, open_backing, open_device
 from vmtool.memory.addresses import window
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child

@@ -16,8 +16,8 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.patterns import Stamps, stamps_for
-from vmtool.results.check import Check, CheckOutcome
 from vmtool.results.grow import CopyResult, GrowFailure, GrowResult, GrowSteps
+from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.stats import summarize_samples
 from vmtool.units import align_up
 

@@ -11,7 +11,7 @@ from vmtool.machine.device_memory import DeviceMemoryUse
 from vmtool.memory.counters import read_process, read_range
 from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
-from vmtool.results.check import Check, CheckOutcome, all_passed
+from vmtool.results.outcomes import Check, CheckOutcome, all_passed
 from vmtool.results.reserve import ReserveResult
 from vmtool.units import align_up
 

@@ -21,7 +21,7 @@ from vmtool import errors
 from vmtool.documents import decode, plain
 from vmtool.kv.traces import Trace
 from vmtool.machine import read_facts
-from vmtool.machine.kills import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
+from vmtool.machine.killed_children import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
 from vmtool.memory import open_backing
 from vmtool.memory.children import (
     end_child,
@@ -30,9 +30,9 @@ from vmtool.memory.children import (
     start_child,
     start_thread,
 )
-from vmtool.replay.real import open_memory
+from vmtool.replay.real_memory import open_memory
 from vmtool.replay.run import run_replay
-from vmtool.results.replay import ReplayAccident, ReplayResult
+from vmtool.results.kv_replay import ReplayAccident, ReplayResult
 
 if TYPE_CHECKING:
     import subprocess

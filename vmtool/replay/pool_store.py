@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.kv.packing.growth import BlockClass, BlockPool, Run
-    from vmtool.replay.account import Account, Piece
+    from vmtool.replay.byte_totals import Account, Piece
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from vmtool.kv.packing.growth import Run, Shape
-    from vmtool.replay.account import Account, Piece, Place
+    from vmtool.replay.byte_totals import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from vmtool.documents import DocumentError, decode, parse
 from vmtool.errors import VmtoolError
-from vmtool.results.replay import ReplayResult
+from vmtool.results.kv_replay import ReplayResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from vmtool.results.replay import ReplaySettings
-    from vmtool.tasks import Executor, TaskResult
+    from vmtool.executors import Executor, TaskResult
+    from vmtool.results.kv_replay import ReplaySettings
 
 
 def replay_remotely(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.traces.request import PREFIX_TOKENS
-from vmtool.results.replay import OnRefusal, ReplaySettings
+from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 
 if TYPE_CHECKING:
     from vmtool.kv.packing.ranges import Policy

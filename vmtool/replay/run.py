@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.kv.packing.growth import block_classes, shapes_of
 from vmtool.machine.preflight import Demand, SizeOption
-from vmtool.replay.account import Account
+from vmtool.replay.byte_totals import Account
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.simulation import Simulation
-from vmtool.results.replay import (
+from vmtool.results.kv_replay import (
     BadLine,
     Level,
     Operations,
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.blocks import Paged, StraddleLoses
     from vmtool.kv.traces import Trace
-    from vmtool.replay.real import RealMemory
+    from vmtool.replay.real_memory import RealMemory
     from vmtool.replay.rules import Plan
     from vmtool.replay.timeline import Recorder
-    from vmtool.results.replay import ReplaySettings
+    from vmtool.results.kv_replay import ReplaySettings
 
 #: More than any trace commits.
 _NO_LIMIT: Final = 1 << 100

@@ -16,14 +16,14 @@ from vmtool.errors import CheckFailedError
 from vmtool.kv.packing.growth import UsedBytes
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.timeline import Recorder, Sampler
-from vmtool.replay.unrefused import END, STEP, shortcuts_of
-from vmtool.results.replay import OnRefusal
+from vmtool.replay.without_refusals import END, STEP, shortcuts_of
+from vmtool.results.kv_replay import OnRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.account import Account
+    from vmtool.replay.byte_totals import Account
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
 

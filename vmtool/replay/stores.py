@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from vmtool.replay.prefixes import Prefixes
 
 if TYPE_CHECKING:
-    from vmtool.replay.account import Account
+    from vmtool.replay.byte_totals import Account
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.replay.live_bytes import LiveBytes
-from vmtool.results.replay import Point
+from vmtool.results.kv_replay import Point
 from vmtool.stats import Histogram, HistogramData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.kv.packing.growth import UsedBytes
-    from vmtool.replay.account import Account
+    from vmtool.replay.byte_totals import Account
     from vmtool.replay.sequence import RunningSequence
 
 #: The timeline has at most so many points, and at least half as many once it had so many.
@@ -61,7 +61,7 @@ class BatchedHistogram:
 
 @dataclass(slots=True)
 class Counts:
-    """How requests ended, and what was in their way; see :class:`vmtool.results.replay.Requests`."""
+    """How requests ended, and what was in their way; see :class:`vmtool.results.kv_replay.Requests`."""
 
     arrived: int = 0
     finished: int = 0

@@ -16,7 +16,7 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.results.replay import Point
+    from vmtool.results.kv_replay import Point
     from vmtool.results.stress import MethodResult
     from vmtool.stats import HistogramData
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.compare.permutation import RUNS_NEEDED
 from vmtool.compare.runs import DETECTED_CHANGE
-from vmtool.compare.shift import RUNS_NEEDED
 from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
-from vmtool.results.check import NOT_PROVEN, CheckOutcome
 from vmtool.results.compare import Direction
+from vmtool.results.outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.check import Check
     from vmtool.results.compare import (
         Change,
         ComparedSet,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         LeftOut,
         Rate,
     )
+    from vmtool.results.outcomes import Check
 
 #: How each outcome of a check looks.
 CHECK_STYLES: Final = {

@@ -15,8 +15,8 @@ from vmtool.report.inspect_findings import (
     shown_size,
 )
 from vmtool.report.table import pairs, paragraph, show, table
-from vmtool.results.check import CheckOutcome
 from vmtool.results.inspect import FindingRating, WatchEnding
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.check import Check
     from vmtool.results.inspect import (
         CgroupUse,
         InspectResult,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         Trend,
         Unavailable,
     )
+    from vmtool.results.outcomes import Check
 
 _STYLES: Final = {
     FindingRating.PROBLEM: "bold red",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool.kv.comparison_result import ComparisonResult, SweepResult
+from vmtool.kv.estimate_compare_result import ComparisonResult, SweepResult
 from vmtool.kv.estimate_result import EstimateResult
 from vmtool.report.chart import WIDTH
-from vmtool.report.kv_comparison import compare_title, measured, sweep_title
 from vmtool.report.kv_engines import engine_paragraphs
 from vmtool.report.kv_estimate import (
     capacity_text,
@@ -20,6 +19,7 @@ from vmtool.report.kv_estimate import (
     percent,
     waste_text,
 )
+from vmtool.report.kv_estimate_compare import compare_title, measured, sweep_title
 from vmtool.report.page import (
     Markup,
     details,
@@ -36,7 +36,7 @@ from vmtool.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.kv.comparison_result import ComparisonRow
+    from vmtool.kv.estimate_compare_result import ComparisonRow
     from vmtool.kv.estimate_result import PolicyResult
     from vmtool.report.kv_engines import EngineResult
 

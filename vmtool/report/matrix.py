@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from vmtool.report.checks import method_option_words, reasons
 from vmtool.report.machine import device_words, moment, page_place
+from vmtool.report.outcomes import method_option_words, reasons
 from vmtool.report.page import details, facts, flat, report, section
 from vmtool.report.page import table as html_table
 from vmtool.report.table import paragraph, table

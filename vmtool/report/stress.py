@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.report.chart import histogram_rows
-from vmtool.report.checks import (
+from vmtool.report.machine import conditions_line, device_words
+from vmtool.report.outcomes import (
     advice_text,
     describe,
     hint,
@@ -16,9 +17,8 @@ from vmtool.report.checks import (
     shown_word,
     summarize,
 )
-from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.table import backing_label, table
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from vmtool.report.table import ReportTable
-    from vmtool.results.check import Check
+    from vmtool.results.outcomes import Check
     from vmtool.results.stress import DeviceResult, MethodResult, StressResult, UnmapResult
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")

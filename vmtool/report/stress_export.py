@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable_lines
 from vmtool.report.openmetrics import Metrics
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.stats import bucket_start
 
 if TYPE_CHECKING:

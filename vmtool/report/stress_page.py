@@ -6,14 +6,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.chart import Series, histogram_chart, timeline_chart
-from vmtool.report.checks import (
+from vmtool.report.machine import moment, page_place
+from vmtool.report.outcomes import (
     advice_text,
     describe,
     hint,
     huge_text,
     leak_amount,
 )
-from vmtool.report.machine import moment, page_place
 from vmtool.report.page import (
     Markup,
     check,
@@ -39,7 +39,7 @@ from vmtool.report.stress import (
     device_sentences,
 )
 from vmtool.report.table import backing_label
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 

@@ -1,66 +1,64 @@
-"""What one check found: a name, an outcome and the numbers; the report writes the sentence."""
+"""What ``vmtool check`` found: the machine's verdict, and each kind of memory on it."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
+from collections.abc import Mapping  # noqa: TC003 - decoding stored results reads the types
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any
 
-#: What a check compared: numbers and short stable words, no sentences.
-Value = int | float | str | bool | None
-
-#: The ``reason`` of a check whose interval holds both answers; its outcome is *not done*.
-NOT_PROVEN: Final = "not proven"
-
-
-class CheckOutcome(enum.Enum):
-    """How a check ended."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    NOT_DONE = "not done"
-
-    @classmethod
-    def of(cls, passed: bool | None) -> CheckOutcome:
-        """Return the outcome for *passed*; ``None`` is a check that was not done."""
-        if passed is None:
-            return cls.NOT_DONE
-        return cls.PASSED if passed else cls.FAILED
+from vmtool.machine.findings import Finding  # noqa: TC001 - likewise
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
+from vmtool.results.matrix import GranuleChoice  # noqa: TC001 - likewise
+from vmtool.results.outcomes import Check  # noqa: TC001 - likewise
+from vmtool.results.stress import Recommendation, StressResult  # noqa: TC001 - likewise
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One check.
+class MemoryCheck:
+    """One kind of memory, measured and checked.
 
     Attributes:
-        name: A stable name, such as ``contents``, ``counters.resident`` or ``leak.charge``.
-        outcome: Passed, failed, or not done.
-        values: What was compared, by name; units are in the names (``_bytes``, ``_ns``). ``reason``
-            is a stable word for why a check was not done.
+        backing: ``host`` or ``cuda:N``.
+        device: The driver's own name of the device; ``None`` for the host.
+        refused: Why nothing was measured; ``None`` where it was.
+        recommendation: The method to use, with the cost of a cycle of each.
+        granules: Each granule with its best method, ascending.
+        best_granule: That of *granules* to use: the cheapest, and within 5 % the smallest.
+        checks: Contents, counters, leaks and guards.
+        stress: The run behind them.
     """
 
-    name: str
-    outcome: CheckOutcome
-    values: Mapping[str, Value] = field(default_factory=dict)
-
-    @classmethod
-    def not_done(cls, name: str, reason: str) -> Check:
-        """Return a check that was not done, for *reason*."""
-        return cls(name, CheckOutcome.NOT_DONE, {"reason": reason})
-
-    @property
-    def word(self) -> str:
-        """How it ended, in the word of every report."""
-        unproven = self.values.get("reason") == NOT_PROVEN and not self.failed
-        return NOT_PROVEN if unproven else self.outcome.value
-
-    @property
-    def failed(self) -> bool:
-        """Whether the check was done and did not pass."""
-        return self.outcome is CheckOutcome.FAILED
+    backing: str
+    device: str | None
+    refused: str | None = None
+    recommendation: Recommendation | None = None
+    granules: tuple[GranuleChoice, ...] = ()
+    best_granule: GranuleChoice | None = None
+    checks: tuple[Check, ...] = ()
+    stress: StressResult | None = None
 
 
-def all_passed(checks: Iterable[Check]) -> bool:
-    """Return whether no check failed; one that was not done did not fail."""
-    return not any(check.failed for check in checks)
+@dataclass(frozen=True, slots=True)
+class MachineCheckResult:
+    """The result of ``vmtool check``.
+
+    Attributes:
+        wall_ns: How long the whole check took.
+        complete: Whether everything was tried; an interrupt leaves the rest out.
+        passed: Whether nothing is wrong: no problem of the machine and no failed check.
+        safe_bytes: What can be committed here without endangering the machine.
+        limiting_bound: The limit that this comes from.
+        findings: What the doctor found, without what is as it should be.
+        memory: Each kind of memory, the host first.
+        machine: Facts about the machine, as ``vmtool doctor`` shows them.
+    """
+
+    wall_ns: int
+    complete: bool
+    passed: bool
+    safe_bytes: int
+    limiting_bound: str
+    findings: tuple[Finding, ...]
+    memory: tuple[MemoryCheck, ...]
+    conditions: RunConditions | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vmtool.machine.facts import DeviceFacts, MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
-from vmtool.results.check import Check  # noqa: TC001
+from vmtool.results.outcomes import Check  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)

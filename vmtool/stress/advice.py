@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.assertions import DEFAULT_CONFIDENCE
-from vmtool.compare.shift import RUNS_NEEDED, shift
+from vmtool.compare.permutation import RUNS_NEEDED, shift
 from vmtool.results.stress import (
     HUGE,
     Advice,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.check import Value
+    from vmtool.results.outcomes import Value
     from vmtool.results.stress import MethodResult, PhaseResult, RunResult, StressResult
 
 _FEW_SAMPLES: Final = 100

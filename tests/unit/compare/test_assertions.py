@@ -16,8 +16,8 @@ from vmtool.compare.assertions import (
     parse_change,
 )
 from vmtool.errors import UsageError
-from vmtool.report.checks import describe, hint, summarize
-from vmtool.results.check import CheckOutcome
+from vmtool.report.outcomes import describe, hint, summarize
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.results.stress import Outcome, RunResult
 
 

@@ -15,8 +15,8 @@ from vmtool.machine import read_facts
 from vmtool.machine.facts import DeviceFacts
 from vmtool.report.compare import side_text
 from vmtool.results import document_of
-from vmtool.results.check import CheckOutcome
 from vmtool.results.compare import Direction
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.results.stress import Outcome
 
 

@@ -11,13 +11,13 @@ import stored_runs
 from fleet_results import SYSTEM, stress
 
 from vmtool.errors import UsageError
+from vmtool.executors import TaskResult
 from vmtool.fleet import gather
 from vmtool.fleet.gather import list_files, read_files
 from vmtool.fleet.hosts import read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading, checked, read_document
 from vmtool.results.fleet import Problem
-from vmtool.tasks import TaskResult
 
 MACHINE = {
     "system": {"cpu_model": "A", "cpus": 4, "kernel": "6.1"},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
-from vmtool.kv.formats import choose_formats
+from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 
 

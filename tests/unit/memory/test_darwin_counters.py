@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from vmtool.memory.counters import Counters
-from vmtool.memory.darwin import (
+from vmtool.memory.macos import (
     parse_footprint,
     parse_virtual_size,
     read_task_counters,

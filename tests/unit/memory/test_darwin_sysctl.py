@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vmtool.memory.darwin import read_integer, read_text
+from vmtool.memory.macos import read_integer, read_text
 
 
 def fake_libc(answer):

@@ -7,8 +7,8 @@ import pytest
 from vmtool.probes.child import Answer
 from vmtool.probes.guards.children import prove_guards
 from vmtool.report.guards import to_text
-from vmtool.results.check import Check, CheckOutcome, all_passed
 from vmtool.results.guards import GuardsResult
+from vmtool.results.outcomes import Check, CheckOutcome, all_passed
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")

@@ -11,7 +11,7 @@ from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.rules import Plan
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 
 
 @dataclass

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.memory import open_backing
-from vmtool.replay.real import open_memory
+from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 
 #: So short that small traces have several named blocks.
 NAME_TOKENS = 8

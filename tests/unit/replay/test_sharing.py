@@ -8,7 +8,7 @@ from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 
 RANGED = ("per-tensor", "kv-merged", "token-major")
 

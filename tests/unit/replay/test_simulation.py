@@ -9,12 +9,12 @@ from replay_reference import Reference
 
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.account import Account
+from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store, run_replay
 from vmtool.replay.simulation import Simulation
 from vmtool.replay.timeline import Recorder
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 from vmtool.stats import summarize_samples
 
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from vmtool.kv.packing import make_policy
 from vmtool.kv.traces import Request
-from vmtool.replay.account import Account
+from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import host_demand, make_store
 from vmtool.replay.simulation import Simulation
 from vmtool.replay.timeline import MOST_POINTS, Recorder
 from vmtool.report.chart import plot_lines
-from vmtool.results.replay import Point
+from vmtool.results.kv_replay import Point
 
 
 def point(at, live=1, committed=2, refused=0):

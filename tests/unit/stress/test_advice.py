@@ -6,7 +6,7 @@ import pytest
 from stored_runs import gaussian, method, run
 
 from vmtool.machine import read_facts
-from vmtool.report.checks import advice_text, huge_text, recommendation_text
+from vmtool.report.outcomes import advice_text, huge_text, recommendation_text
 from vmtool.results.stress import MethodReason, Outcome, RunResult
 from vmtool.stress.advice import recommend, warn
 from vmtool.units import MIB

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.formats import FORMATS, choose_formats
+from vmtool.kv.element_formats import FORMATS, choose_formats
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 
 if TYPE_CHECKING:
+    from vmtool.kv.element_formats import ElementFormat, Formats
     from vmtool.kv.estimate import Question
-    from vmtool.kv.formats import ElementFormat, Formats
     from vmtool.kv.geometry import Layer, ModelGeometry, Tensor
 
 _PADDING: Final = 256

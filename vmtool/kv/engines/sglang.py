@@ -19,8 +19,8 @@ from vmtool.units import GIB
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost, TensorCost
+    from vmtool.kv.element_formats import Formats
     from vmtool.kv.estimate import Question
-    from vmtool.kv.formats import Formats
 
 #: Its names of the formats that it has for K and V alike.
 _TYPE_NAMES: Final = {

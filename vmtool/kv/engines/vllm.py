@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import stored_formats
 from vmtool.kv.engines import kv_bytes, version_numbers
-from vmtool.kv.formats import stored_formats
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:

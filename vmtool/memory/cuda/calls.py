@@ -6,13 +6,13 @@ from array import array
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.memory.faults import apply
+from vmtool.memory.injected_faults import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from vmtool.memory.cuda.driver import Driver
-    from vmtool.memory.faults import FaultyCalls
+    from vmtool.memory.injected_faults import FaultyCalls
 
     #: ``call(name, *arguments)`` as :meth:`vmtool.memory.cuda.driver.Driver.call` has it.
     Caller = Callable[..., Any]

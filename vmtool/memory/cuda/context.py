@@ -13,7 +13,7 @@ from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vmtool.memory.faults import FaultyCalls
+    from vmtool.memory.injected_faults import FaultyCalls
 
 #: Driver models under which free memory is a budget, and no count.
 _BUDGETED: Final = ("wddm", "wsl")

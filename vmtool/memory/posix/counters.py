@@ -60,7 +60,7 @@ def read_process(proc: str = "/proc/self") -> Counters:
         proc: Where Linux shows this process.
     """
     if sys.platform == "darwin":
-        from vmtool.memory.darwin import read_task_counters
+        from vmtool.memory.macos import read_task_counters
 
         return read_task_counters()
     else:
@@ -240,7 +240,7 @@ def read_process_limits() -> ProcessLimits:
     status = _read_kib("/proc/self/status")
     space = status.get("VmSize")
     if sys.platform == "darwin":
-        from vmtool.memory.darwin import read_virtual_size
+        from vmtool.memory.macos import read_virtual_size
 
         space = read_virtual_size()
     return ProcessLimits(

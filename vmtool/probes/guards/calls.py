@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.memory.backing import Reservation, VirtualBacking
-    from vmtool.results.check import Check
+    from vmtool.results.outcomes import Check
 
 
 def prove_granularity(backing: VirtualBacking) -> tuple[Check, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_IN_USE, Checkpoint, CounterSlope
 from vmtool.stats import median_slope, pooled_slope
 from vmtool.units import MIB
@@ -12,7 +12,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vmtool.results.check import Value
+    from vmtool.results.outcomes import Value
 
 #: When there are more checkpoints of one worker, every other one is dropped.
 MOST: Final = 256

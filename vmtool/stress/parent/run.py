@@ -15,7 +15,7 @@ from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import describe_device
 from vmtool.memory.children import KILL_TIMEOUT_S
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.results.stress import (
     PHASES,
     Checkpoint,
@@ -29,8 +29,8 @@ from vmtool.results.stress import (
 )
 from vmtool.stress.advice import recommend, warn
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
-from vmtool.stress.parent.child import Ending, JournalFolder, RunningWorker
 from vmtool.stress.parent.leaks import MOST, leak_checks, worker_slopes
+from vmtool.stress.parent.worker_process import Ending, JournalFolder, RunningWorker
 from vmtool.stress.plan import alone, device_peers, live_limit, run_settings
 from vmtool.stress.worker.recorder import join_calls, join_phases
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.check import Check, Value
+    from vmtool.results.outcomes import Check, Value
     from vmtool.results.stress import HoldResult, UnmapResult
 
 #: How often a check compared something, by the names of its values.

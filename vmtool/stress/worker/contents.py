@@ -18,7 +18,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from vmtool.memory.backing import Reservation
     from vmtool.memory.cuda.copies import DeviceCopies
-    from vmtool.results.check import Value
+    from vmtool.results.outcomes import Value
 
 #: The smallest page of any platform: every stretch of this size carries its own stamp.
 STRIDE: Final = 4096

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import Reservation
     from vmtool.memory.buffer import VirtualBuffer
-    from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
-    from vmtool.results.check import Value
+    from vmtool.memory.injected_faults import FaultyCalls
+    from vmtool.results.outcomes import Value
     from vmtool.results.stress import StressSettings
     from vmtool.stress.worker.target import CheckedBuffer
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vmtool.memory.buffer import VirtualBuffer
-    from vmtool.memory.faults import FaultyCalls
-    from vmtool.results.check import Value
+    from vmtool.memory.injected_faults import FaultyCalls
+    from vmtool.results.outcomes import Value
     from vmtool.results.stress import CounterReading, StressSettings
     from vmtool.stress.worker.expected import CountingRules
     from vmtool.stress.worker.target import CheckedBuffer

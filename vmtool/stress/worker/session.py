@@ -16,15 +16,15 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.children import start_thread
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.driver import DeviceLostError
-from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.inject import parse_fault
+from vmtool.memory.inject_option import parse_fault
+from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.results.stress import PHASES, CallFailure, HoldResult, MethodResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.final import FinalChecks, ThreadBuffer, WorkerProblem, peak_bytes
+from vmtool.stress.worker.final_checks import FinalChecks, ThreadBuffer, WorkerProblem, peak_bytes
 from vmtool.stress.worker.journal import (
     BEAT,
     CHECKPOINT,

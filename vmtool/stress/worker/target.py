@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import Reservation, VirtualBacking
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.span_map import SpanMap
-    from vmtool.results.check import Value
+    from vmtool.results.outcomes import Value
     from vmtool.results.stress import (
         CallResult,
         CounterReading,

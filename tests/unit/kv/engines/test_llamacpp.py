@@ -8,6 +8,7 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.kv import sources
+from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.llamacpp import (
     LlamaCppSettings,
     as_llamacpp,
@@ -17,7 +18,6 @@ from vmtool.kv.engines.llamacpp import (
 )
 from vmtool.kv.estimate import Question
 from vmtool.kv.estimate_result import FormatOrigin
-from vmtool.kv.formats import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.units import MIB
 

@@ -8,8 +8,8 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.sglang import SglangBuffers, SglangSettings, log_lines, sglang_pool
-from vmtool.kv.formats import choose_formats
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
 

@@ -5,8 +5,8 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.trtllm import TrtllmSettings, log_lines, trtllm_pools
-from vmtool.kv.formats import choose_formats
 from vmtool.units import GIB
 
 

@@ -9,12 +9,12 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats, stored_formats
 from vmtool.kv.engines.vllm import (
     VllmSettings,
     log_lines,
     vllm_pool,
 )
-from vmtool.kv.formats import choose_formats, stored_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB

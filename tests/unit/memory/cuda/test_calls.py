@@ -8,8 +8,8 @@ from vmtool.errors import UsageError
 from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import INJECTABLE, TIMED, CallTimes
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError, DeviceLostError
-from vmtool.memory.faults import FaultyCalls
-from vmtool.memory.inject import parse_fault
+from vmtool.memory.inject_option import parse_fault
+from vmtool.memory.injected_faults import FaultyCalls
 
 CHUNK = 64 << 10
 

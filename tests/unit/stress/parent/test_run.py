@@ -15,13 +15,13 @@ import pytest
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
-from vmtool.machine.kills import KILLED_BY_VMTOOL
+from vmtool.machine.killed_children import KILLED_BY_VMTOOL
 from vmtool.memory import host_methods
 from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
-from vmtool.stress.parent.child import RunningWorker
 from vmtool.stress.parent.run import WorkerRefusedError, run_stress, run_workers
+from vmtool.stress.parent.worker_process import RunningWorker
 from vmtool.units import MIB
 
 SECOND = 10**9

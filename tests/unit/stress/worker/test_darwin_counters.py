@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vmtool.memory.counters import Counters, read_process
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import KIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its counters stand in for others")

@@ -7,9 +7,9 @@ from array import array
 
 import pytest
 
-from vmtool.memory.faults import FaultyCalls
 from vmtool.memory.governor import Governor
-from vmtool.memory.inject import parse_fault
+from vmtool.memory.inject_option import parse_fault
+from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.results.stress import StressSettings
 from vmtool.stress.worker.device import DeviceTarget
 

@@ -13,7 +13,7 @@ from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
 from vmtool.kv.sources.hf.layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
-from vmtool.kv.sources.hf.unread import refuse_of_wrapper, refuse_unread
+from vmtool.kv.sources.hf.unread_fields import refuse_of_wrapper, refuse_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

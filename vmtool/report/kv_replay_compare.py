@@ -7,9 +7,9 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import printable_lines
+from vmtool.report.kv_replay import chart_key, percent, replay_page, timeline
 from vmtool.report.page import figure, grid, join, section, tag
 from vmtool.report.page import table as page_table
-from vmtool.report.replay import chart_key, percent, replay_page, timeline
 from vmtool.report.table import comparison, paragraph, show
 from vmtool.units import count_of, format_duration, format_size
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.replay import ComparedReplay, ReplayComparison, ReplayResult
+    from vmtool.results.kv_replay import ComparedReplay, ReplayComparison, ReplayResult
 
 
 def to_text(result: ReplayComparison, console: Console) -> None:

@@ -8,17 +8,17 @@ from rich.text import Text
 
 from vmtool.errors import printable
 from vmtool.machine.findings import Rating
-from vmtool.report.checks import (
+from vmtool.report.machine import device_words, moment, page_place
+from vmtool.report.outcomes import (
     describe,
     huge_text,
     method_option_words,
     recommendation_text,
     summarize,
 )
-from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.table import backing_label, pairs, paragraph
-from vmtool.results.check import CheckOutcome
+from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vmtool.machine.findings import Finding
-    from vmtool.results.machine_check import MachineCheckResult, MemoryCheck
+    from vmtool.results.check import MachineCheckResult, MemoryCheck
 
 _MOST_NOTES: Final = 3
 _MOST_STEPS: Final = 3

@@ -3,7 +3,7 @@
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv.formats import FORMATS, choose_formats, find_format
+from vmtool.kv.element_formats import FORMATS, choose_formats, find_format
 from vmtool.kv.geometry import StatePart, StateTensor, Tensor, TensorRole
 
 KEY = Tensor("k", TensorRole.KEY, 8, 128)

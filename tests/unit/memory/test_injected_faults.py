@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory.faults import Fault, FaultyCalls, call_names
-from vmtool.memory.inject import parse_fault
+from vmtool.memory.inject_option import parse_fault
+from vmtool.memory.injected_faults import Fault, FaultyCalls, call_names
 
 if sys.platform == "win32":
     pytest.skip("the faults of Windows are in tests/windows", allow_module_level=True)

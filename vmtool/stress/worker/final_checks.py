@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vmtool.errors import VmtoolError
 from vmtool.memory.cuda.driver import DeviceLostError
 from vmtool.memory.governor import BudgetError, Tier
-from vmtool.results.check import Check, CheckOutcome
+from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.stress.plan import worker_budget
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.host import HostObserver
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.memory.buffer import VirtualBuffer
-    from vmtool.memory.faults import FaultyCalls
     from vmtool.memory.governor import Governor
-    from vmtool.results.check import Value
+    from vmtool.memory.injected_faults import FaultyCalls
+    from vmtool.results.outcomes import Value
     from vmtool.results.stress import StressSettings
     from vmtool.stress.worker.checkpoint import Checkpoints
     from vmtool.stress.worker.lane import Lane

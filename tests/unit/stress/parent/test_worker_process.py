@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from vmtool.errors import VmtoolError
-from vmtool.stress.parent.child import JournalFolder
+from vmtool.stress.parent.worker_process import JournalFolder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.compare.shift import RUNS_NEEDED, location, runs_needed, shift, variation
+from vmtool.compare.permutation import RUNS_NEEDED, location, runs_needed, shift, variation
 
 VALUES = st.lists(st.integers(1, 10**9), min_size=4, max_size=6)
 

@@ -26,7 +26,7 @@ from vmtool.report.page import Markup, figure, flat, grid, join, report, section
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import table as page_table
 from vmtool.report.table import pairs, paragraph, show, table
-from vmtool.results.replay import Point
+from vmtool.results.kv_replay import Point
 from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.replay import (
+    from vmtool.results.kv_replay import (
         PrefixCache,
         RealRun,
         ReplayComparison,

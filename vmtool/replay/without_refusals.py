@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.account import Account
+    from vmtool.replay.byte_totals import Account
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
     from vmtool.replay.timeline import Recorder, Sampler

@@ -17,7 +17,7 @@ from vmtool.machine.facts import (
     SystemFacts,
 )
 from vmtool.machine.files import KernelFiles
-from vmtool.machine.kills import diagnose_hang, diagnose_kill, read_state
+from vmtool.machine.killed_children import diagnose_hang, diagnose_kill, read_state
 from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, MIB
 
@@ -81,7 +81,8 @@ def test_unknown_counters_accuse_nobody():
 def test_the_cpu_limit_is_blamed_where_the_child_had_used_it_up(monkeypatch, limit, cpu_s, kind):
     soft = None if limit < 0 else limit
     monkeypatch.setattr(
-        "vmtool.machine.kills.read_resource_limit", lambda _name: ResourceLimit(soft, None)
+        "vmtool.machine.killed_children.read_resource_limit",
+        lambda _name: ResourceLimit(soft, None),
     )
     found = diagnose_kill(BEFORE, after(), cpu_s)
     assert found.kind == kind

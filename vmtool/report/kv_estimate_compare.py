@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.comparison_result import ComparisonResult, ComparisonRow, SweepResult
+    from vmtool.kv.estimate_compare_result import ComparisonResult, ComparisonRow, SweepResult
 
 _BAR: Final = 40
 

@@ -1,6 +1,6 @@
 """What ``--inject`` takes: a call, a number and an effect, parsed into a fault.
 
-Apart from :mod:`vmtool.memory.faults`, because this knows the error names of every platform and
+Apart from :mod:`vmtool.memory.injected_faults`, because this knows the error names of every platform and
 driver, and they know faults.
 """
 
@@ -13,7 +13,7 @@ import sys
 from typing import Final
 
 from vmtool.errors import UsageError
-from vmtool.memory.faults import Fault
+from vmtool.memory.injected_faults import Fault
 from vmtool.memory.windows.diagnosis import code_of, symbol_of
 
 _SPEC: Final = re.compile(r"([a-zA-Z]\w*):([1-9][0-9]{0,8})(\+?)(?:=(\w+))?", re.ASCII)

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.cli.kv_options import EstimateRequest
-    from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.sglang import SglangResult
     from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import Question
+    from vmtool.kv.estimate_compare_result import ComparisonRow
 
 #: More rows than this are no table that anyone reads.
 MOST_ROWS: Final = 1000
@@ -103,11 +103,11 @@ def row_of(
         labels: Its values by axis.
         refusals: Gets what it cannot do.
     """
-    from vmtool.kv.comparison_result import ComparisonRow
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import answer_of, need_of
+    from vmtool.kv.estimate_compare_result import ComparisonRow
 
     budget = request.memory
     row = ComparisonRow(
@@ -120,7 +120,7 @@ def row_of(
         context_tokens=request.options.context or request.model.context_tokens or 8192,
         budget_bytes=None if budget is None else budget.total_bytes,
     )
-    from vmtool.kv.formats import find_format
+    from vmtool.kv.element_formats import find_format
     from vmtool.kv.packing import POLICIES, unknown_policy
 
     if request.options.policy not in POLICIES:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.fleet.robust import biweight, discoveries, two_sided_p
+from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from vmtool.kv.traces import Request, Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
-from vmtool.replay.real import open_memory
+from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
-from vmtool.results.replay import OnRefusal
+from vmtool.results.kv_replay import OnRefusal
 
 GRANULE = 64 << 10
 
@@ -146,8 +146,8 @@ def test_an_interruption_leaves_nothing(dense_cost):
 @pytest.mark.skipif(sys.platform == "win32", reason="the fault names a POSIX call")
 def test_a_refusal_by_the_platform_leaves_nothing(dense_cost):
     from vmtool.errors import CallError
-    from vmtool.memory.faults import FaultyCalls
-    from vmtool.memory.inject import parse_fault
+    from vmtool.memory.inject_option import parse_fault
+    from vmtool.memory.injected_faults import FaultyCalls
 
     # The third commit of the default method; view maps each granule by a call of its own.
     call = "MapViewOfFile3:3" if sys.platform == "win32" else "mmap:3"

@@ -13,7 +13,7 @@ from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.replay.timeline import BatchedHistogram
-from vmtool.results.replay import HeldBytes, RealRun, Timing
+from vmtool.results.kv_replay import HeldBytes, RealRun, Timing
 from vmtool.stats import summarize
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.pool import HandlePool
-    from vmtool.replay.account import Holder, Piece, Place
+    from vmtool.replay.byte_totals import Holder, Piece, Place
 
     #: Reservation, offset, source, offset there, bytes.
     Share: TypeAlias = Callable[[Any, int, Any, int, int], None]
@@ -56,7 +56,7 @@ class Stopwatch:
 
 
 class RealMemory:
-    """Carries out a replay's operations; implements :class:`vmtool.replay.account.Memory`.
+    """Carries out a replay's operations; implements :class:`vmtool.replay.byte_totals.Memory`.
 
     Args:
         backing: Where the memory comes from.

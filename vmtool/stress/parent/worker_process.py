@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.files import KernelFiles
-from vmtool.machine.kills import (
+from vmtool.machine.killed_children import (
     KILLED_BY_VMTOOL,
     diagnose_hang,
     diagnose_kill,
@@ -26,8 +26,8 @@ from vmtool.memory.children import start_child, start_thread, wait_killed, why_n
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
-from vmtool.stress.parent.accidents import CANNOT_BE_KILLED, describe_accident
 from vmtool.stress.parent.leaks import MOST, Timeline
+from vmtool.stress.parent.worker_deaths import CANNOT_BE_KILLED, describe_accident
 from vmtool.stress.worker.journal import Journal
 
 if TYPE_CHECKING:
