@@ -39,6 +39,10 @@ _TABLE: Final = """
 llama-2-7b llama 32 32 32 4096 4096 fp16
 llama-2-13b llama 40 40 40 5120 4096 fp16
 llama-2-70b llama 80 64 8 8192 4096 fp16
+codellama-7b llama 32 32 32 4096 16384 bf16
+codellama-13b llama 40 40 40 5120 16384 bf16
+codellama-34b llama 48 64 8 8192 16384 bf16
+tinyllama-1.1b llama 22 32 4 2048 2048 bf16
 llama-3-8b llama 32 32 8 4096 8192 bf16
 llama-3-70b llama 80 64 8 8192 8192 bf16
 llama-3.1-8b llama 32 32 8 4096 131072 bf16
@@ -60,6 +64,9 @@ ministral-3-3b ministral3 26 32 8 3072 262144 bf16 head_dim=128
 mixtral-8x7b mixtral 32 32 8 4096 32768 bf16
 mixtral-8x22b mixtral 56 48 8 6144 65536 bf16
 # Alibaba
+qwen1.5-moe-a2.7b qwen2_moe 24 16 16 2048 32768 bf16
+qwen2-0.5b qwen2 24 14 2 896 32768 bf16
+qwen2-1.5b qwen2 28 12 2 1536 32768 bf16
 qwen2-7b qwen2 28 28 4 3584 32768 bf16
 qwen2.5-0.5b qwen2 24 14 2 896 32768 bf16
 qwen2.5-1.5b qwen2 28 12 2 1536 32768 bf16
@@ -78,6 +85,7 @@ qwen3-30b-a3b qwen3_moe 48 32 4 2048 40960 bf16 head_dim=128
 qwen3-235b-a22b qwen3_moe 94 64 4 4096 40960 bf16 head_dim=128
 qwen3-coder-480b-a35b qwen3_moe 62 96 8 6144 262144 bf16 head_dim=128
 qwen3-vl-8b qwen3_vl_text 36 32 8 4096 262144 bf16 head_dim=128
+qwen3-vl-32b qwen3_vl_text 64 64 8 5120 262144 bf16 head_dim=128
 qwen3-vl-235b-a22b qwen3_vl_moe_text 94 64 4 4096 262144 bf16 head_dim=128
 qwen3-next-80b-a3b qwen3_next 48 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
@@ -86,8 +94,20 @@ qwen3.5-27b qwen3_5_text 64 24 4 5120 262144 bf16 linear_num_value_heads=48 head
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
     mtp_num_hidden_layers=1
+qwen3.5-35b-a3b qwen3_5_moe_text 40 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
+    full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+    mtp_num_hidden_layers=1
+qwen3.5-122b-a10b qwen3_5_moe_text 48 32 2 3072 262144 bf16 linear_num_value_heads=64
+    head_dim=256 full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+    mtp_num_hidden_layers=1
 qwen3.5-397b-a17b qwen3_5_moe_text 60 32 2 4096 262144 bf16 linear_num_value_heads=64
     head_dim=256 full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
+    mtp_num_hidden_layers=1
+qwen3.6-27b qwen3_5_text 64 24 4 5120 262144 bf16 linear_num_value_heads=48 head_dim=256
+    full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
     mtp_num_hidden_layers=1
 qwen3.6-35b-a3b qwen3_5_moe_text 40 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
@@ -95,6 +115,7 @@ qwen3.6-35b-a3b qwen3_5_moe_text 40 16 2 2048 262144 bf16 linear_num_value_heads
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
     mtp_num_hidden_layers=1
 # Google
+gemma-2b gemma 18 8 1 2048 8192 bf16 head_dim=256
 gemma-2-2b gemma2 26 8 4 2304 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-9b gemma2 42 16 8 3584 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-27b gemma2 46 32 16 4608 8192 bf16 sliding_window=4096 head_dim=128
@@ -127,10 +148,13 @@ gpt2 gpt2 n_layer=12 n_head=12 n_embd=768 n_positions=1024
 whisper-large-v3 whisper fp16 decoder_layers=32 decoder_attention_heads=20 d_model=1280
     max_source_positions=1500 max_target_positions=448
 # DeepSeek
+deepseek-moe-16b deepseek 28 16 16 2048 4096 bf16
 deepseek-v2-lite deepseek_v2 27 16 16 2048 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 deepseek-v3 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     num_nextn_predict_layers=1
 deepseek-r1 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    num_nextn_predict_layers=1
+deepseek-v3.1 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     num_nextn_predict_layers=1
 deepseek-v3.2 deepseek_v32 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     num_nextn_predict_layers=1 index_head_dim=128 index_n_heads=64 index_topk=2048
@@ -141,6 +165,9 @@ deepseek-v4-pro deepseek_v4 61 128 1 7168 1048576 bf16 head_dim=512 qk_rope_head
 # Moonshot AI
 kimi-k2 kimi_k2 61 64 64 7168 131072 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 kimi-k2.5 kimi_k2 61 64 64 7168 262144 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+kimi-k2.6 kimi_k2 61 64 64 7168 262144 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+kimi-k2.7-code kimi_k2 61 64 64 7168 262144 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+kimi-k3 kimi_k3 93 96 96 7168 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 kimi-linear-48b-a3b kimi_linear 27 32 32 2304 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 # Zhipu
 glm-4-9b glm4 40 32 2 4096 32768 bf16 head_dim=128
@@ -151,18 +178,41 @@ glm-4.7-flash glm4_moe_lite 47 20 20 2048 202752 bf16 kv_lora_rank=512 qk_rope_h
     num_nextn_predict_layers=1
 glm-5 glm_moe_dsa 78 64 64 6144 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     num_nextn_predict_layers=1 index_head_dim=128
+glm-5.1 glm_moe_dsa 78 64 64 6144 202752 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    num_nextn_predict_layers=1 index_head_dim=128
+glm-5.2 glm_moe_dsa 78 64 64 6144 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+    num_nextn_predict_layers=1 index_head_dim=128 index_topk_freq=4 index_skip_topk_offset=3
 # Others
 minimax-m2.5 minimax_m2 62 48 8 3072 196608 head_dim=128
+minimax-m2.7 minimax_m2 62 48 8 3072 204800 bf16 head_dim=128
+minimax-m3 minimax_m3_vl_text 60 64 4 6144 1048576 bf16 head_dim=128
+mimo-7b mimo 36 32 8 4096 32768 bf16 num_nextn_predict_layers=1
 mimo-v2-flash mimo_v2_flash 48 64 4 4096 262144 bf16 head_dim=192 v_head_dim=128
     sliding_window=128 swa_num_key_value_heads=8 swa_head_dim=192 swa_v_head_dim=128
+phi-1.5 phi 24 32 32 2048 2048 fp16
 phi-2 phi 32 32 32 2560 2048 fp16
 phi-3-mini-4k phi3 32 32 32 3072 4096 bf16 sliding_window=2047
+phi-3.5-mini phi3 32 32 32 3072 131072 bf16 sliding_window=262144
+phi-3.5-vision phi3_v 32 32 32 3072 131072 bf16 sliding_window=131072
 phi-4 phi3 40 40 10 5120 16384 bf16
 phi-4-mini phi3 32 24 8 3072 131072 bf16 sliding_window=262144
 nemotron-3-nano-30b-a3b nemotron_h 52 32 2 2688 262144 bf16
     hybrid_override_pattern=MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME
     mamba_num_heads=64 mamba_head_dim=64 n_groups=8 ssm_state_size=128 conv_kernel=4
     mamba_ssm_cache_dtype=float32 head_dim=128
+nemotron-3.5-lightning-30b-a3b nemotron_h 52 32 2 2688 1048576 bf16
+    hybrid_override_pattern=MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME
+    mamba_num_heads=64 mamba_head_dim=64 n_groups=8 ssm_state_size=128 conv_kernel=4
+    mamba_ssm_cache_dtype=float32 head_dim=128 num_nextn_predict_layers=1
+nemotron-3-super-120b-a12b nemotron_h 88 32 2 4096 262144 bf16
+    hybrid_override_pattern=MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME
+    mamba_num_heads=128 mamba_head_dim=64 n_groups=8 ssm_state_size=128 conv_kernel=4
+    mamba_ssm_cache_dtype=float32 head_dim=128 num_nextn_predict_layers=1
+nemotron-3-ultra-550b-a55b nemotron_h 108 64 2 8192 262144 bf16
+    mamba_num_heads=256 mamba_head_dim=64 n_groups=8 ssm_state_size=128 conv_kernel=4
+    mamba_ssm_cache_dtype=float32 head_dim=128 num_nextn_predict_layers=1
+nemotron-h-56b nemotron_h 118 64 8 8192 8192 bf16
+    mamba_num_heads=256 mamba_head_dim=64 n_groups=8 ssm_state_size=256 conv_kernel=4
 llama-3.3-nemotron-super-49b nemotron-nas 80 64 null 8192 131072 bf16
 jamba-v0.1 jamba 32 32 8 4096 262144 bf16 attn_layer_period=8 attn_layer_offset=4 mamba_d_conv=4
     mamba_d_state=16 mamba_expand=2
@@ -174,7 +224,11 @@ exaone-4-32b exaone4 64 40 8 5120 131072 bf16 sliding_window=4096 sliding_window
     head_dim=128
 olmo-3-7b olmo3 32 32 32 4096 65536 bf16 sliding_window=4096
 seed-oss-36b seed_oss 64 80 8 5120 524288 bf16 head_dim=128
+smollm-135m llama 30 9 3 576 2048 bf16
+smollm-360m llama 32 15 5 960 2048 bf16
 smollm-1.7b llama 24 32 32 2048 2048 bf16
+smollm2-135m llama 30 9 3 576 8192 bf16
+smollm2-360m llama 32 15 5 960 8192 bf16
 smollm3-3b smollm3 36 16 4 2048 65536 bf16
 granite-3.3-8b granite 40 32 8 4096 131072 bf16
 starcoder2-15b starcoder2 40 48 4 6144 16384 bf16 sliding_window=4096
@@ -204,6 +258,15 @@ _LISTS: Final[dict[str, dict[str, Any]]] = {
             "short_conv_kernel_size": 4,
         }
     },
+    "kimi-k3": {
+        "linear_attn_config": {
+            "full_attn_layers": [*range(4, 93, 4), 93],
+            "kda_layers": [i for i in range(1, 93) if i % 4],
+            "head_dim": 128,
+            "num_heads": 96,
+            "short_conv_kernel_size": 4,
+        }
+    },
     "lfm2-1.2b": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
     "llama-3.3-nemotron-super-49b": {
         "block_configs": [
@@ -218,6 +281,26 @@ _LISTS: Final[dict[str, dict[str, Any]]] = {
             + [False] * 18
             + [True] * 9
         ]
+    },
+    "minimax-m3": {
+        "sparse_attention_config": {
+            "use_sparse_attention": True,
+            "sparse_attention_freq": [0] * 3 + [1] * 57,
+            "sparse_disable_index_value": [0] * 3 + [1] * 57,
+            "sparse_index_dim": 128,
+        }
+    },
+    "nemotron-3-ultra-550b-a55b": {
+        "hybrid_override_pattern": (
+            "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EM"
+            "EMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+        )
+    },
+    "nemotron-h-56b": {
+        "hybrid_override_pattern": (
+            "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M"
+            "-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+        )
     },
     "mimo-v2-flash": {"hybrid_layer_pattern": [0, *[1] * 4, 0, *[1, 1, 1, 1, 1, 0] * 7]},
 }
@@ -274,16 +357,21 @@ def _value(text: str) -> Any:
 
 _NAMES: Final = {
     "github.com/ai-dynamo/aiconfigurator: model_configs": """
-        deepseek-v3 deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro gemma-4-26b-a4b glm-4.7
-        glm-4.7-flash glm-5 gpt-oss-20b kimi-k2 kimi-k2.5 llama-3.1-70b llama-3.1-8b llama-3.3-70b
-        llama-3.3-nemotron-super-49b llama-4-maverick llama-4-scout mimo-v2-flash minimax-m2.5
-        mixtral-8x7b nemotron-3-nano-30b-a3b qwen3-0.6b qwen3-30b-a3b qwen3-32b qwen3-8b
-        qwen3-next-80b-a3b qwen3-vl-235b-a22b qwen3-vl-8b qwen3.5-27b qwen3.5-397b-a17b""",
+        deepseek-v3 deepseek-v3.1 deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro gemma-4-26b-a4b
+        glm-4.7 glm-4.7-flash glm-5 glm-5.1 glm-5.2 gpt-oss-20b kimi-k2 kimi-k2.5 kimi-k2.6
+        kimi-k2.7-code kimi-k3 llama-3.1-70b llama-3.1-8b llama-3.3-70b llama-3.3-nemotron-super-49b
+        llama-4-maverick llama-4-scout mimo-7b mimo-v2-flash minimax-m2.5 minimax-m2.7 minimax-m3
+        mixtral-8x7b nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b nemotron-3-ultra-550b-a55b
+        nemotron-3.5-lightning-30b-a3b nemotron-h-56b qwen3-0.6b qwen3-30b-a3b qwen3-32b qwen3-8b
+        qwen3-next-80b-a3b qwen3-vl-235b-a22b qwen3-vl-32b qwen3-vl-8b qwen3.5-122b-a10b qwen3.5-27b
+        qwen3.5-35b-a3b qwen3.5-397b-a17b qwen3.6-27b""",
     "github.com/mlc-ai/mlc-llm: model_preset.py": """
-        deepseek-v2-lite gemma-2-27b gemma-2-2b gemma-3-1b gpt2 llama-2-13b llama-2-70b llama-2-7b
-        llama-3-70b llama-3-8b llama-3.2-1b llama-3.2-3b ministral-3-3b mistral-7b-v0.1
-        mistral-7b-v0.3 phi-2 phi-3-mini-4k phi-4-mini qwen2-7b qwen2.5-0.5b qwen2.5-1.5b
-        qwen2.5-3b qwen3-1.7b qwen3-4b rwkv-5-3b""",
+        codellama-13b codellama-34b codellama-7b deepseek-moe-16b deepseek-v2-lite gemma-2-27b
+        gemma-2-2b gemma-2b gemma-3-1b gpt2 llama-2-13b llama-2-70b llama-2-7b llama-3-70b
+        llama-3-8b llama-3.2-1b llama-3.2-3b ministral-3-3b mistral-7b-v0.1 mistral-7b-v0.3 phi-1.5
+        phi-2 phi-3-mini-4k phi-3.5-mini phi-3.5-vision phi-4-mini qwen1.5-moe-a2.7b qwen2-0.5b
+        qwen2-1.5b qwen2-7b qwen2.5-0.5b qwen2.5-1.5b qwen2.5-3b qwen3-1.7b qwen3-4b rwkv-5-3b
+        smollm-135m smollm-360m smollm2-135m smollm2-360m tinyllama-1.1b""",
     "config.json on huggingface.co, its own or a finetune's": """
         bloom-7b1 command-r7b gemma-2-9b glm-4.5-air jamba-v0.1 opt-6.7b whisper-large-v3""",
     "copies of config.json in public source code": """
@@ -302,7 +390,7 @@ ORIGINS: Final = {name: origin for origin, names in _NAMES.items() for name in n
 
 #: Bytes of the weights of the built-in models as they are published, in GB (10^9 bytes), from their
 #: parameter counts (of the model cards, or of transformers' modules for the published config) and the
-#: element types of their checkpoints; at most three digits. gemma-4-12b: none was found.
+#: element types of their checkpoints; at most three digits. What is missing was not found.
 _PUBLISHED_GB: Final = """
 llama-2-7b 13.5 llama-2-13b 26.0 llama-2-70b 138 llama-3-8b 16.1 llama-3-70b 141 llama-3.1-8b 16.1
 llama-3.1-70b 141 llama-3.1-405b 812 llama-3.2-1b 2.47 llama-3.2-3b 6.43 llama-3.3-70b 141
@@ -323,7 +411,10 @@ deepseek-v4-flash 160 deepseek-v4-pro 865 gemma-3n-e2b 10.9 gemma-3n-e4b 15.7 ge
 gemma-4-e4b 16.0 gemma-4-26b-a4b 51.6 gemma-4-31b 61.4 glm-4.7 717 glm-4.7-flash 62.4 glm-5 1510
 kimi-k2.5 595 kimi-linear-48b-a3b 98.2 mimo-v2-flash 310 minimax-m2.5 230 ministral-3-3b 7.70
 qwen3-vl-8b 17.5 qwen3-vl-235b-a22b 471 qwen3.5-27b 55.6 qwen3.5-397b-a17b 807 qwen3.6-35b-a3b 71.9
-rwkv-5-3b 6.12
+rwkv-5-3b 6.12 minimax-m2.7 230 deepseek-v3.1 689 glm-5.1 1510 glm-5.2 1510 qwen3.5-35b-a3b 71.9
+qwen3.6-27b 55.6 smollm-135m 0.269 smollm-360m 0.724 smollm2-135m 0.269 smollm2-360m 0.724
+qwen2-0.5b 0.988 qwen2-1.5b 3.09 codellama-7b 13.5 codellama-13b 26.0 codellama-34b 67.5
+tinyllama-1.1b 2.20 phi-3.5-mini 7.64 gemma-2b 5.01
 """
 
 

@@ -75,6 +75,11 @@ def test_a_published_model_costs_what_was_worked_out_for_it(row):
         ("phi-4", "phi-4-mini"),
         ("qwen2_7b", "qwen2-7b"),
         ("qwen2.5_3b", "qwen2.5-3b"),
+        ("MiniMax-M2.7", "minimax-m2.7"),
+        ("Qwen3.5-122B-A10B", "qwen3.5-122b-a10b"),
+        ("NVIDIA-Nemotron-3-Super-120B-A12B", "nemotron-3-super-120b-a12b"),
+        ("Kimi-K3", "kimi-k3"),
+        ("GLM-5.2", "glm-5.2"),
     ],
 )
 def test_a_built_in_model_is_what_its_published_file_comes_to(model, builtin):
