@@ -22,8 +22,8 @@ from vmtool.kv.estimate import Budget
 from vmtool.kv.sources import load
 from vmtool.memory.windows.wine import wine_version
 from vmtool.replay.run import run_replay
-from vmtool.report import replay as report
-from vmtool.report import replay_compare as compare_report
+from vmtool.report import kv_replay as report
+from vmtool.report import kv_replay_compare as compare_report
 from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
 from vmtool.units import format_size
 
