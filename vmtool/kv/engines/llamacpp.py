@@ -251,7 +251,11 @@ def llamacpp_buffers(
         caches["cache", Extent()] = []
     for layer in layers:
         for tensor in layer.tensors:
-            caches.setdefault((_cache_of(tensor), tensor.extent), []).append((layer, tensor))
+            kept = caches.setdefault((_cache_of(tensor), tensor.extent), [])
+            kept.append((layer, tensor))
+            if tensor.name == "index_k":  # which has a V beside it, that nothing is written to
+                value = next(filter(_is_value, layer.tensors))
+                kept.append((layer, replace(value, heads=1)))
     order = ("cache", "window cache", "compressed cache", "index cache")
     # Layers without attention are counted all the same where no recurrent memory has them.
     idle = sum(layer.kind is LayerKind.NONE for layer in layers)
@@ -378,7 +382,7 @@ def _is_compressed(layer: Layer) -> bool:
 
 def _cache_of(tensor: Tensor) -> str:
     """Return which cache *tensor* is in."""
-    if tensor.role is TensorRole.INDEX:
+    if tensor.role is TensorRole.INDEX or tensor.name == "index_k":
         return "index cache"
     if tensor.extent.ratio > 1:
         return "compressed cache"

@@ -92,6 +92,7 @@ def _names(architecture: str) -> dict[str, tuple[str, ...]]:
         "mla_dim": "attention.key_length_mla",
         "kv_lora_rank": "attention.kv_lora_rank",
         "index_dim": "attention.indexer.key_length",
+        "dense_layers": "leading_dense_block_count",
         "window": "attention.sliding_window",
         "shared_layers": "attention.shared_kv_layers",
         "interval": "full_attention_interval",

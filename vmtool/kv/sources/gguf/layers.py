@@ -54,6 +54,7 @@ class Architecture:
         interval: Every *interval*-th layer attends, unless the file says; the others have a state.
         parallel: Whether every layer has both attention and a state.
         own_layers: Layers with KV of their own; the rest share.
+        sparse: Whether all layers but the first dense ones also keep an index key in the type of K.
     """
 
     period: int | None = None
@@ -67,6 +68,7 @@ class Architecture:
     interval: int | None = None
     parallel: bool = False
     own_layers: int | None = None
+    sparse: bool = False
 
 
 _FULL = (
@@ -97,6 +99,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma3": Architecture(period=6),
     "gemma3n": Architecture(period=5, own_layers=20),
     "cohere2": Architecture(period=4),
+    "minimax-m3": Architecture(sparse=True),
     "plamo3": Architecture(period=8),
     "exaone4": Architecture(period=4, window_layers=64),
     "olmo2": Architecture(period=4),
@@ -145,7 +148,9 @@ HARMLESS = frozenset(
         "group_norm_groups",
         "head_count",
         "compress_rope_freq_base",
+        "indexer.block_size",
         "indexer.head_count",
+        "indexer.local_blocks",
         "indexer.top_k",
         "output_group_count",
         "output_lora_rank",
@@ -214,6 +219,7 @@ class Builder:
         kv_heads, windowed = self._kv_heads(), self._windowed()
         own = self._own_layers()
         indexed = self._indexed()
+        dense = self._fields.optional("dense_layers", low=0) or 0
         recurrent = self._recurrent(kv_heads)
         layers = []
         for i in range(self._count):
@@ -222,7 +228,8 @@ class Builder:
             elif recurrent[i]:
                 layers.append(self._stateful(i))
             else:
-                layers.append(self._attending(i, kv_heads[i], windowed[i], indexed=indexed[i]))
+                kept = indexed[i] and i >= dense if self._architecture.sparse else indexed[i]
+                layers.append(self._attending(i, kv_heads[i], windowed[i], indexed=kept))
         return tuple(layers)
 
     def mtp_layers(self, layers: tuple[Layer, ...]) -> tuple[Layer, ...] | None:
@@ -369,7 +376,11 @@ class Builder:
         if not windowed:
             kind = LayerKind.PARALLEL if self._architecture.parallel else LayerKind.FULL
             states = self._states() if self._architecture.parallel else ()
-            return Layer(index, kind, pair(kv_heads, dim_k, dim_v), states)
+            tensors = pair(kv_heads, dim_k, dim_v)
+            if self._architecture.sparse and indexed:
+                key = Tensor("index_k", TensorRole.KEY, 1, fields.integer("index_dim"))
+                tensors += (replace(key, replicated=True),)
+            return Layer(index, kind, tensors, states)
         size = fields.optional("window", high=MAX_TOKENS) or self._architecture.window or 0
         span, kind = (
             (Span.CHUNK, LayerKind.CHUNK)
