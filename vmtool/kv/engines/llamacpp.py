@@ -249,12 +249,13 @@ def llamacpp_buffers(
     caches: dict[tuple[str, Extent], list[tuple[Layer, Tensor]]] = {}
     if geometry.architecture in _HYBRID or any(_is_compressed(layer) for layer in layers):
         caches["cache", Extent()] = []
+    plain = {layer.index: layer for layer in geometry.layers}
     for layer in layers:
         for tensor in layer.tensors:
             kept = caches.setdefault((_cache_of(tensor), tensor.extent), [])
             kept.append((layer, tensor))
-            if tensor.name == "index_k":  # which has a V beside it, that nothing is written to
-                value = next(filter(_is_value, layer.tensors))
+            if tensor.name == "index_k":  # its cache has a V too, as wide as a head's
+                value = next(filter(_is_value, plain[layer.index].tensors))
                 kept.append((layer, replace(value, heads=1)))
     order = ("cache", "window cache", "compressed cache", "index cache")
     # Layers without attention are counted all the same where no recurrent memory has them.
