@@ -70,8 +70,8 @@ def test_the_weights_beside_a_config_are_subtracted(vmtool, tmp_path):
     [
         ("h100", 80 * GIB, "all of one"),
         ("90% of h100", 72 * GIB, "90% of"),
-        ("4x16GiB", 16 * GIB, "4 of which hold one copy of the model"),
-        ("2 x 50% of 16GiB", 8 * GIB, "2 of which hold one copy of the model"),
+        ("4x16GiB", 16 * GIB, "as given"),
+        ("2 x 50% of 16GiB", 8 * GIB, "50% of 16GiB"),
     ],
 )
 def test_a_budget_may_name_devices(estimate, text, total, words):

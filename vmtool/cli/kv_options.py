@@ -177,10 +177,7 @@ class EstimateRequest:
         else:
             nbytes, origin = read_weights(options.weights)
         reserve = options.reserve + self._overhead(memory, -(-nbytes // ranks))
-        of = memory.origin
-        if (memory.count or 1) > 1:
-            of += f", {memory.count} of which hold one copy of the model"
-        return Budget(memory.total_bytes, of, -(-nbytes // ranks), reserve, origin)
+        return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
 
     def _overhead(self, memory: ChosenMemory, weights: int) -> int:
         text = self.options.overhead

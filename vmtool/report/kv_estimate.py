@@ -71,7 +71,7 @@ def why(capacity: Capacity) -> str:
         Limit.CONTEXT: "limited by the context, not by the budget",
         Limit.STRIDE: "limited by the stride, not by the budget",
         Limit.FLOOR: f"the first would commit {both(capacity.committed_bytes)}",
-        Limit.NONE: "nothing limits it: the cost does not grow",
+        Limit.NONE: "the cost does not grow",
     }[capacity.limit]
 
 
@@ -229,7 +229,7 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
     average = f"{sequence.at_context_bytes / length:,.{0 if whole else 1}f} B on average"
     packed = (
         f"{format_size(answer.committed_bytes)} committed, {format_size(answer.wasted_bytes)} wasted"
-        f" ({result.policy}, {format_size(result.granule_bytes)} granules)"
+        f" ({result.policy} on {format_size(result.granule_bytes)})"
     )
     rows += [
         (
@@ -272,7 +272,7 @@ _ORIGINS: Final = {
 def _sequence_text(sequence: SequenceBytes) -> str:
     text = f"{both(sequence.fixed_bytes)} + {slope_text(sequence)}"
     if sequence.saturation_tokens:
-        text += f", once its windows are full ({sequence.saturation_tokens:,} tokens)"
+        text += f", from {sequence.saturation_tokens:,} tokens on"
     return text
 
 

@@ -73,6 +73,14 @@ def test_index_keys_lie_with_the_latents_as_a_public_log_has_it():
     assert log_lines(found)["older"][0].endswith("#tokens: 975424, KV size: 43.67 GB")
 
 
+def test_layers_that_share_an_index_have_room_for_their_own():
+    # A public log of GLM-5.2 in fp8: 464,768 tokens and a page of 64 in 23.907 GiB.
+    token = 78 * (576 + 132)
+    found = pool("glm-5.2", 464_768 * token, 64, "fp8", tp=8)
+    assert found.max_total_num_tokens == 464_768
+    assert log_lines(found)["older"][0].endswith("KV size: 23.91 GB")
+
+
 def test_layers_with_a_window_have_four_tokens_for_five_of_the_others():
     # 52 layers with a window and 10 without, of 2 x 16 heads x 128 elements of 16 bits.
     layer = 2 * 16 * 128 * 2
