@@ -170,7 +170,7 @@ def read_weights(text: str | None) -> tuple[int, str]:
 
 def own_weights(name: str | None) -> tuple[int, str]:
     """Return the bytes of the weights of the model that *name* means where they can be known, and how."""
-    from vmtool.kv.sources import builtin_names
+    from vmtool.kv.sources import builtin_names, remote_name
 
     if name is None:
         return 0, ""
@@ -184,4 +184,9 @@ def own_weights(name: str | None) -> tuple[int, str]:
 
         found = bytes_beside(name)
         return (0, "") if found is None else (found, "of the files beside it")
+    if remote_name(name) is not None:
+        from vmtool.kv.weights import bytes_on_hub
+
+        found = bytes_on_hub(name)
+        return (0, "") if found is None else (found, "of its files on the hub")
     return 0, ""

@@ -169,7 +169,8 @@ class EstimateRequest:
         if options.weights is None and options.engine and not memory.is_device:
             nbytes, origin = 0, ""  # what engines log is the memory of their cache
         elif options.weights in (None, "auto"):
-            nbytes, origin = own_weights(None if options.overrides else options.model)
+            named = options.model or options.hub
+            nbytes, origin = own_weights(None if options.overrides else named)
             if origin and options.draft_model is not None:
                 drafts, known = own_weights(options.draft_model)
                 nbytes += drafts

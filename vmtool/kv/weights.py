@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from vmtool.errors import InputError
+from vmtool.errors import InputError, UnavailableError
+from vmtool.kv.sources import hub
 from vmtool.kv.sources.reading import MAX_JSON_BYTES, open_regular, parse_object, read_object
 
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
@@ -30,6 +33,20 @@ def bytes_beside(path: str) -> int | None:
     if not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         return None
     return _folder(str(folder))
+
+
+@functools.cache  # each row of a comparison asks
+def bytes_on_hub(spec: str) -> int | None:
+    """Return the bytes of the weights of *spec*, OWNER/NAME on the hub; ``None`` if it does not tell.
+
+    They are what the index of its safetensors files says, or the size of a single file.
+    """
+    repository = hub.repository_of(spec)
+    if repository is None:
+        return None
+    with suppress(InputError, UnavailableError):
+        return _index(hub.fetched(repository, "model.safetensors.index.json"))
+    return hub.size_of(repository, "model.safetensors")
 
 
 def weights_bytes(path: str) -> int:

@@ -1,4 +1,7 @@
-"""One ``config.json`` from the Hugging Face hub, through the optional huggingface_hub."""
+"""A ``config.json`` from the Hugging Face hub, and how large the weights beside it are.
+
+Both through the optional huggingface_hub.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,32 @@ def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
     repository = repository_of(spec)
     if repository is None:
         raise UsageError(f"{spec[:200]!r} is not of the form owner/name")
+    path = fetched(repository, "config.json")
+    from vmtool.kv.sources.hf.config import resolve  # noqa: PLC0415
+    from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
+
+    data = read_object(path, MAX_CONFIG_BYTES)
+    return resolve(data, f"{repository}/config.json", repository, overrides=overrides)
+
+
+def size_of(repository: str, name: str) -> int | None:
+    """Return the size of the file *name* of *repository*; ``None`` if the hub does not tell."""
+    try:
+        import huggingface_hub as hub  # noqa: PLC0415
+
+        address = hub.hf_hub_url(repository, name)
+        size: int | None = hub.get_hf_file_metadata(address, timeout=_TIMEOUT_SECONDS).size
+    except Exception:  # noqa: BLE001 - the library raises its own, requests' and the OS's errors
+        return None
+    return size
+
+
+def fetched(repository: str, name: str) -> str:
+    """Return the path of the file *name* of *repository*, from its cache where it is there.
+
+    Raises:
+        UnavailableError: If huggingface_hub is not installed, or the file cannot be fetched.
+    """
     try:
         from huggingface_hub import (  # noqa: PLC0415
             hf_hub_download,
@@ -41,22 +70,18 @@ def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
             "fetching from the hub needs huggingface_hub, which is not installed",
             hint="pip install 'vmtool[hub]', or download config.json and give its path",
         ) from exc
-    path = try_to_load_from_cache(repository, "config.json")
-    if not isinstance(path, str):
-        _refuse_offline(repository)
-        try:
-            path = hf_hub_download(repository, "config.json", etag_timeout=_TIMEOUT_SECONDS)
-        except Exception as exc:  # the library raises its own, requests' and the OS's errors
-            reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-            raise UnavailableError(
-                f"config.json of {repository} could not be fetched: {reason}",
-                hint="check the name and your access, or download it and give its path",
-            ) from exc
-    from vmtool.kv.sources.hf.config import resolve  # noqa: PLC0415
-    from vmtool.kv.sources.reading import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
-
-    data = read_object(path, MAX_CONFIG_BYTES)
-    return resolve(data, f"{repository}/config.json", repository, overrides=overrides)
+    path = try_to_load_from_cache(repository, name)
+    if isinstance(path, str):
+        return path
+    _refuse_offline(repository)
+    try:
+        return str(hf_hub_download(repository, name, etag_timeout=_TIMEOUT_SECONDS))
+    except Exception as exc:  # the library raises its own, requests' and the OS's errors
+        reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        raise UnavailableError(
+            f"{name} of {repository} could not be fetched: {reason}",
+            hint="check the name and your access, or download it and give its path",
+        ) from exc
 
 
 def _refuse_offline(repository: str) -> None:

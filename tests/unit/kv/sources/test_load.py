@@ -15,6 +15,7 @@ from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Source, Span, TensorRole
 from vmtool.kv.sources.builtin import ORIGINS
+from vmtool.kv.weights import bytes_on_hub
 
 LLAMA = {
     "model_type": "llama",
@@ -225,6 +226,7 @@ def fake_hub(monkeypatch, write_config):
     module.try_to_load_from_cache = lambda *_: None
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    bytes_on_hub.cache_clear()
     return calls
 
 
@@ -233,6 +235,24 @@ def test_only_the_config_is_fetched_from_the_hub(fake_hub):
     assert fake_hub == [("owner/name", "config.json")]
     assert (geometry.name, len(geometry.layers)) == ("owner/name", 2)
     assert geometry.provenance["layers"].where == "owner/name/config.json"
+
+
+def test_the_weights_on_the_hub_are_what_their_index_says(fake_hub, monkeypatch, tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"metadata": {"total_size": 1234}, "weight_map": {}}')
+    hub = sys.modules["huggingface_hub"]
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_: str(index))
+    assert bytes_on_hub("owner/name") == 1234
+    assert fake_hub == []
+
+
+def test_a_single_file_of_weights_on_the_hub_counts_as_large_as_it_is(fake_hub, monkeypatch):
+    hub = sys.modules["huggingface_hub"]
+    assert bytes_on_hub("owner/missing") is None  # this stand-in does not know the size of a file
+    size = types.SimpleNamespace(size=77)
+    monkeypatch.setattr(hub, "hf_hub_url", lambda *names: "/".join(names), raising=False)
+    monkeypatch.setattr(hub, "get_hf_file_metadata", lambda *_, **__: size, raising=False)
+    assert bytes_on_hub("owner/other") == 77
 
 
 def test_a_failed_download_is_unavailable(fake_hub):
