@@ -146,18 +146,25 @@ def test_the_examples_of_a_page_print_what_it_shows(page, files, request, vmtool
             assert labels(output.splitlines()) - labels(printed) == set(), command
 
 
-def test_the_shell_examples_of_the_readme_work_in_their_order(tmp_path):
-    for block in re.findall(r"```sh\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
-        for line in block.splitlines():
-            # The tests of check run it once for all, as it takes 12 s.
-            if line.startswith("vmtool ") and not line.startswith("vmtool check"):
-                command = line.partition("  #")[0].strip()
-                if command.startswith("vmtool stress "):
-                    command += " --duration 500ms"  # of 3 s
-                done, _ = run(command, tmp_path)
-                gate = "--fail-on" in command or "--assert" in command
-                expected = {ExitCode.DONE, ExitCode.CHECK_FAILED} if gate else {ExitCode.DONE}
-                assert done.returncode in expected, (command, done.stderr)
+def test_the_shell_examples_and_the_table_of_commands_of_the_readme_work_in_their_order(tmp_path):
+    text = README.read_text(encoding="utf-8")
+    lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+    for line in lines + re.findall(r"^\| `(vmtool [^`]*)` \|", text, re.MULTILINE):
+        # The tests of check run it once for all, as it takes 12 s.
+        if not line.startswith("vmtool ") or line.startswith("vmtool check"):
+            continue
+        command = line.partition("  #")[0].strip()
+        if command.startswith("vmtool stress "):
+            command += " --duration 500ms"  # of 3 s
+        if command.startswith("vmtool matrix "):
+            command += " --duration 500ms --method fixed"  # of 20 s
+        done, _ = run(command, tmp_path)
+        expected = {ExitCode.DONE}
+        if "--fail-on" in command:
+            expected.add(ExitCode.CHECK_FAILED)
+        if "--backing cuda" in command:
+            expected.add(ExitCode.UNAVAILABLE)
+        assert done.returncode in expected, (command, done.stderr)
 
 
 def test_the_library_example_runs():
