@@ -61,7 +61,7 @@ def test_a_go_program_under_ulimit_v(vmtool, process):
     ran = vmtool("inspect", str(pid))
 
     assert "of address space is in use (RLIMIT_AS)" in ran.stdout.splitlines()[0]
-    remedy = f"prlimit --pid {pid} --as={2 << 30}: (the hard limit); beyond it raise the hard limit"
+    remedy = f"`prlimit --pid {pid} --as={2 << 30}:` makes it the hard limit; beyond that, raise"
     assert remedy in " ".join(ran.stdout.split())
 
 

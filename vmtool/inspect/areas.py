@@ -18,8 +18,8 @@ class MemoryArea(NamedTuple):
         permissions: Such as ``rw-p``.
         inode: Of the file that is mapped; 0 is anonymous memory.
         name: A path, ``[heap]``, ``[anon:NAME]``, or nothing.
-        resident: Bytes in RAM; -1 where only ``maps`` was read.
-        huge: Of that, in transparent huge pages.
+        resident: Bytes in RAM, reserved huge pages too; -1 where only ``maps`` was read.
+        huge: Of that, in transparent huge pages: of anonymous or shared memory, or of a file.
         swapped: Bytes swapped out.
         eligible: Whether transparent huge pages could back it.
         charged: Whether it counts towards the commit charge; ``None`` is unknown.
@@ -118,8 +118,9 @@ def parse_smaps(text: bytes) -> list[MemoryArea]:
                     fields[1].decode(),
                     int(fields[4]),
                     fields[5].decode("utf-8", "replace") if len(fields) > 5 else "",
-                    _number(text, b"\nRss:", body, stop) << 10,
-                    _number(text, b"\nAnonHugePages:", body, stop) << 10,
+                    # Rss has no reserved huge pages in it.
+                    _sum(text, _RESIDENT, body, stop) << 10,
+                    _sum(text, _HUGE, body, stop) << 10,
                     _number(text, b"\nSwap:", body, stop) << 10,
                     text.find(b"\nTHPeligible:           1", body, stop) >= 0,
                     None if flags < 0 else text.find(b" ac", flags, stop) >= 0,
@@ -127,6 +128,16 @@ def parse_smaps(text: bytes) -> list[MemoryArea]:
             )
         at = stop + 1 if stop >= 0 else end
     return found
+
+
+_RESIDENT: Final = (b"\nRss:", b"\nShared_Hugetlb:", b"\nPrivate_Hugetlb:")
+#: The fields of ``smaps`` with transparent huge pages.
+HUGE_FIELDS: Final = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped")
+_HUGE: Final = tuple(f"\n{name}:".encode() for name in HUGE_FIELDS)
+
+
+def _sum(text: bytes, keys: tuple[bytes, ...], start: int, stop: int) -> int:
+    return sum(_number(text, key, start, stop) for key in keys)
 
 
 def _number(text: bytes, key: bytes, start: int, stop: int) -> int:

@@ -65,7 +65,7 @@ _ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRati
 
 def find(
     counters: Sample,
-    limits: Iterable[LimitUse],
+    limits: Sequence[LimitUse],
     group: CgroupUse | None,
     machine: MachineFacts,
     *,
@@ -75,6 +75,7 @@ def find(
     process: ProcessIdentity | None = None,
     trends: Iterable[Trend] = (),
     children: Sequence[ChildProcess] = (),
+    group_before: CgroupUse | None = None,
 ) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
 
@@ -90,6 +91,7 @@ def find(
         process: Which process it is, for what is to be typed.
         trends: How its counters changed.
         children: Its descendants, the largest first.
+        group_before: Its control group when the watch began.
     """
     pid = None if process is None else process.pid
     asked = process is not None and any("mlock" in word for word in process.command)
@@ -97,8 +99,8 @@ def find(
         *_growth(trends, counters),
         *_limits(limits, pid),
         *_lock(limits, areas, pid, asked=asked or bool(counters.locked_bytes)),
-        *_group(group),
-        *_fork(counters, machine, areas),
+        *_group(group, group_before),
+        *_fork(counters, limits, machine, areas),
         *_huge_pages(machine, areas, disabled=huge_disabled),
         *_memory(counters),
         *_children(counters, children),
@@ -198,15 +200,18 @@ def _lock(
         yield ProcessFinding("lock-file", rating, values)
 
 
-def _group(group: CgroupUse | None) -> Iterator[ProcessFinding]:
+def _group(group: CgroupUse | None, before: CgroupUse | None) -> Iterator[ProcessFinding]:
     if group is None:
         return
     events = group.events or {}
     used, cache = group.current_bytes, group.reclaimable_bytes or 0
     base: dict[str, int | float | str | None] = {"path": group.path, "used": used}
-    if events.get("oom_kill"):
-        kills = events["oom_kill"]
-        yield ProcessFinding("group-oom-kills", FindingRating.PROBLEM, {**base, "count": kills})
+    if kills := events.get("oom_kill"):
+        # The count is since the group was made: those of long ago stop nothing now.
+        known = before is not None and before.path == group.path
+        new = kills - (before.events or {}).get("oom_kill", 0) if before and known else 0
+        rating = FindingRating.PROBLEM if new > 0 else FindingRating.NOTE
+        yield ProcessFinding("group-oom-kills", rating, {**base, "count": kills, "new": new})
     if group.max_bytes is not None and used is not None:
         values = {**base, "soft": group.max_bytes, "cache": cache, "met": events.get("max")}
         if used - cache >= group.max_bytes * _FULL:
@@ -228,35 +233,47 @@ def _group(group: CgroupUse | None) -> Iterator[ProcessFinding]:
 
 
 def _fork(
-    counters: Sample, machine: MachineFacts, areas: Sequence[MemoryArea] | None
+    counters: Sample,
+    limits: Sequence[LimitUse],
+    machine: MachineFacts,
+    areas: Sequence[MemoryArea] | None,
 ) -> Iterator[ProcessFinding]:
-    """Yield whether a fork would be refused: it charges all private writable memory once more.
+    """Yield whether a fork would be refused: it charges each charged area once more.
 
-    In mode 2 the whole charge has to fit below the commit limit. In mode 0 each area is compared
-    with all RAM and swap (mm/util.c, __vm_enough_memory), so that only one area larger than that
-    is refused; kernels before 5.3 compared with what was free. In mode 1 nothing is refused.
+    Private areas that are or were writable are charged, but not those mapped with MAP_NORESERVE in
+    modes 0 and 1 (``ac`` in ``VmFlags``; kernel/fork.c, dup_mmap). In mode 2 all of them have to fit
+    below the commit limit. In mode 0 each is compared with all RAM and swap (mm/util.c,
+    __vm_enough_memory), so that only one area larger than that is refused; kernels before 5.3
+    compared with what was free. In mode 1 nothing is refused.
     """
-    charge, mode = counters.charge_bytes, machine.commit.mode
-    if charge is None or mode is None:
+    commit = next((limit for limit in limits if limit.name == "CommitLimit"), None)
+    if commit is not None:  # listed only while it is enforced, and read anew at each sample
+        if counters.charge_bytes is None or commit.soft is None or commit.used is None:
+            return
+        charge, headroom = counters.charge_bytes, commit.soft - commit.used
+        for area in areas or ():  # the counter is of what is writable
+            charge += (area.end - area.start) * (_is_charged(area) - _is_writable(area))
+        charge = max(charge, 0)
+        values = {"charge": charge, "headroom": headroom, "mode": 2}
+        rating = FindingRating.PROBLEM if charge > headroom else FindingRating.NOTE
+        yield ProcessFinding("fork", rating, values)
         return
-    if mode == 2 and machine.commit.headroom_bytes is not None:
-        headroom = machine.commit.headroom_bytes
-        values = {"charge": charge, "headroom": headroom, "mode": mode}
-        refused = charge > headroom
-        yield ProcessFinding(
-            "fork", FindingRating.PROBLEM if refused else FindingRating.NOTE, values
-        )
-    elif mode == 0 and machine.most_at_once_bytes is not None and areas:
-        largest = max(
-            (area.end - area.start for area in areas if area.permissions[1:4:2] == "wp"), default=0
-        )
-        values = {"charge": largest, "headroom": machine.most_at_once_bytes, "mode": mode}
-        if largest > machine.most_at_once_bytes:
-            yield ProcessFinding("fork", FindingRating.PROBLEM, values)
-        elif charge >= GIB:
-            yield ProcessFinding("fork", FindingRating.NOTE, {**values, "charge": charge})
-    elif mode == 1 and charge >= GIB:
-        yield ProcessFinding("fork", FindingRating.NOTE, {"charge": charge, "mode": mode})
+    mode, most = machine.commit.mode, machine.most_at_once_bytes
+    largest = max((area.end - area.start for area in areas or () if _is_charged(area)), default=0)
+    shared = counters.anonymous_bytes or 0  # with the child, until one of the two writes
+    if mode == 0 and most is not None and largest > most:
+        values = {"charge": largest, "headroom": most, "mode": mode}
+        yield ProcessFinding("fork", FindingRating.PROBLEM, values)
+    elif (mode == 1 or (mode == 0 and areas)) and shared >= GIB:
+        yield ProcessFinding("fork", FindingRating.NOTE, {"resident": shared, "mode": mode})
+
+
+def _is_writable(area: MemoryArea) -> bool:
+    return area.permissions[1:4:2] == "wp"
+
+
+def _is_charged(area: MemoryArea) -> bool:
+    return _is_writable(area) if area.charged is None else area.charged
 
 
 def _huge_pages(

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.areas import (
+    HUGE_FIELDS,
     Detail,
     ProcessGoneError,
     parse_maps,
@@ -239,12 +240,13 @@ class LinuxProcess:
         return Detail(tuple(found), ended - began, ended, complete)
 
     def huge_bytes(self) -> int | None:
-        """Return the anonymous memory in transparent huge pages (``smaps_rollup``)."""
+        """Return the memory in transparent huge pages (``smaps_rollup``)."""
         text = self._try("smaps_rollup", "transparent huge pages")
         if text is None:
             return None
-        value = _parse_status(text).get("AnonHugePages")
-        return None if value is None else int(value.split()[0]) << 10
+        lines = _parse_status(text)
+        values = [int(lines[name].split()[0]) << 10 for name in HUGE_FIELDS if name in lines]
+        return sum(values) if values else None
 
     def rlimits(self) -> dict[str, tuple[int | None, int | None]]:
         """Return soft and hard limits by the name that ``/proc/PID/limits`` uses."""
@@ -284,6 +286,7 @@ class LinuxProcess:
         try:
             file = os.stat("exe", dir_fd=self._directory)
         except OSError:
+            self.stat()  # its link is gone too once it is ending
             return None
         return (file.st_dev, file.st_ino, *addresses)
 

@@ -105,6 +105,8 @@ class PortableProcess:
     def program(self) -> tuple[object, ...] | None:
         try:
             return (self._process.exe(),)
+        except psutil.NoSuchProcess as error:
+            raise ProcessGoneError from error
         except (psutil.Error, OSError):
             return None
 

@@ -37,7 +37,7 @@ class ProcessView(Protocol):
         """Return the memory areas with their residency."""
 
     def huge_bytes(self) -> int | None:
-        """Return the anonymous memory in transparent huge pages."""
+        """Return the memory in transparent huge pages."""
 
     def program(self) -> tuple[object, ...] | None:
         """Return what is another value after each exec; ``None`` where that may not be read."""

@@ -332,12 +332,15 @@ def _added(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> tup
 def possible_huge_bytes(areas: Iterable[MemoryArea], huge_page: int = 2 * MIB) -> tuple[int, int]:
     """Return what transparent huge pages could back of what is resident, and what they may now.
 
-    They could back all anonymous memory in areas of at least a huge page. Whether they may is up to
-    the mode and to ``madvise``, which the kernel counts together (``THPeligible``).
+    They could back all anonymous memory in areas of at least a huge page, and what they back
+    already. Whether they may is up to the mode and to ``madvise``, which the kernel counts together
+    (``THPeligible``).
     """
     could = may = 0
     for area in areas:
         if area.resident > 0 and area.end - area.start >= huge_page:
-            could += area.resident if not area.inode else 0
+            # The first segment of System V shared memory has the inode 0.
+            anonymous = not area.inode and not area.name.startswith("/")
+            could += area.resident if anonymous or area.huge else 0
             may += area.resident if area.eligible else 0
     return max(could, may), may

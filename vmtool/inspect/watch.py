@@ -140,6 +140,7 @@ class Watch:
         self.programs: list[ProgramStart] = []
         self._program: _Program | None = None
         self._group: CgroupUse | None = None
+        self._group_before: CgroupUse | None = None
         self._children: tuple[ChildProcess, ...] = ()
         self._oom_score: int | None = None
         self._state = ""
@@ -166,7 +167,7 @@ class Watch:
             tries += 1
             try:
                 counters = self._with_rest(counters, program, now)
-                if tries < _TRIES and _differ(program.mark, self._target.program()):
+                if tries < _TRIES and program.mark != self._target.program():
                     continue
             except ProcessGoneError:
                 self._keep(program, counters)  # they were read before it ended
@@ -177,8 +178,9 @@ class Watch:
     def _running(self, now: int) -> _Program:
         """Return the program that the process runs now, a new one after an exec."""
         target, program = self._target, self._program
+        # A program that may not be read (setuid) is another one than one that could be.
         mark = target.program()
-        if program is not None and not _differ(program.mark, mark):
+        if program is not None and program.mark == mark:
             return program
         return _Program(mark, target.identity(), target.stack_bytes(), now)
 
@@ -214,6 +216,8 @@ class Watch:
     def _read_detail(self, program: _Program) -> None:
         target = self._target
         self._group = target.group()
+        if self._group_before is None:
+            self._group_before = self._group
         self._note_areas(program, target.areas(), self._clock())
         program.huge = target.huge_bytes()
         if program.areas is not None and len(program.areas.areas) <= MOST_WITH_RESIDENCY:
@@ -319,6 +323,7 @@ class Watch:
                 process=program.identity,
                 trends=found_trends,
                 children=self._children,
+                group_before=self._group_before,
             ),
             trends=found_trends,
             checks=tuple(evaluate(c, samples, since) for c in self._options.conditions),
@@ -332,10 +337,6 @@ class Watch:
             else possible_huge_bytes(full.areas, machine.huge_pages.pmd_bytes or 2 * MIB)[0],
             programs=tuple(self.programs),
         )
-
-
-def _differ(mark: tuple[object, ...] | None, other: tuple[object, ...] | None) -> bool:
-    return mark is not None and other is not None and mark != other
 
 
 def _with_latest_use(limit: LimitUse, latest: Sample) -> LimitUse:

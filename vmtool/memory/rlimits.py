@@ -134,9 +134,7 @@ def how_to_raise(
     hard = None if limit is None else limit.hard
     most = "1048576" if name in _NEVER_UNLIMITED else "unlimited"
     if pid is not None and hard is None:
-        return (
-            f"prlimit --pid {pid} --{names.item}={most}; before a start: ulimit {names.flag} {most}"
-        )
+        return f"`prlimit --pid {pid} --{names.item}={most}`; before a start `ulimit {names.flag} {most}`"
     if pid is not None:
         privileged = False
     if privileged is None:
@@ -153,9 +151,10 @@ def how_to_raise(
         where[:2] = [" ".join(where[:2])]
     in_hard_limit = f"raise the hard limit of {_amount(hard or 0, names.unit)}: {', '.join(where)}"
     if limit is not None and limit.soft is not None and limit.soft < (hard or 0):
-        up_to = f"ulimit -S{names.flag[1:]} {(hard or 0) // names.unit}"
         if pid is not None:  # the colon leaves the hard limit as it is
-            up_to = f"prlimit --pid {pid} --{names.item}={hard}:"
+            up_to = f"`prlimit --pid {pid} --{names.item}={hard}:` makes it the hard limit"
+            return f"{up_to}; beyond that, {in_hard_limit}"
+        up_to = f"ulimit -S{names.flag[1:]} {(hard or 0) // names.unit}"
         return f"{up_to} (the hard limit); beyond it {in_hard_limit}"
     return in_hard_limit
 

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
     from vmtool.results.inspect import (
         CgroupUse,
+        ChildProcess,
         InspectResult,
         LimitUse,
+        ProcessDevice,
         ProgramStart,
         ReservedRange,
         Trend,
@@ -40,10 +42,12 @@ _STYLES: Final = {
     FindingRating.WARNING: "yellow",
     FindingRating.NOTE: "",
 }
-_ENDINGS: Final = {
+#: What a result says of how its watch ended.
+ENDINGS: Final = {
     WatchEnding.INTERRUPTED: "interrupted: the figures cover what was watched until then",
     WatchEnding.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
 }
+OTHER_NAMESPACE: Final = "it runs in another PID namespace, where it has another number"
 _UNITS: Final = {
     "areas": "memory areas",
     "descriptors": "descriptors",
@@ -63,10 +67,12 @@ def to_text(result: InspectResult, console: Console) -> None:
 
 def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     yield paragraph(headline(result), style="bold")
-    if result.ending in _ENDINGS and result.samples:
-        yield Text(_ENDINGS[result.ending], style="yellow")
+    if result.ending in ENDINGS and result.samples:
+        yield Text(ENDINGS[result.ending], style="yellow")
     if len(result.programs) > 1:
         yield paragraph(describe_programs(result.programs), indent="  ")
+    if result.process.own_pid_namespace:
+        yield paragraph(OTHER_NAMESPACE, indent="  ")
     findings = [finding for finding in result.findings if finding.rating is not FindingRating.NOTE]
     notes = [finding for finding in result.findings if finding.rating is FindingRating.NOTE]
     for finding in findings + notes:
@@ -87,24 +93,11 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
         yield from _reservations(result, width)
     if result.devices:
         yield ""
-        yield from _devices(result)
+        for text in describe_devices(result.devices):
+            yield paragraph(text, indent="  ")
     if result.children:
         yield ""
-        yield table(
-            ("child", "name", "resident", "swapped", "threads"),
-            [
-                (
-                    str(child.pid),
-                    child.name,
-                    shown_size(child.resident_bytes),
-                    shown_size(child.swapped_bytes),
-                    shown_count(child.threads),
-                )
-                for child in result.children
-            ],
-            left=2,
-            label=2,
-        )
+        yield table(*child_table(result.children), left=2, label=2)
     if result.checks:
         yield ""
         for check in result.checks:
@@ -206,6 +199,11 @@ def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
         ("transparent huge pages", shown_size(huge) + _share(huge, result)),
         ("swapped", shown_size(last.swapped_bytes)),
         ("page tables", shown_size(last.page_table_bytes)),
+        *(
+            (COUNTERS[name], shown_size(value))
+            for name in ("hugetlb_bytes", "pinned_bytes")
+            if (value := getattr(last, name))
+        ),
         ("locked", _held(last.locked_bytes, limits.get("locked_bytes"))),
         ("memory areas", _held_count(last.areas, limits.get("areas"))),
         ("threads", shown_count(last.threads) + _tasks(result)),
@@ -329,8 +327,7 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
     if rows:
         yield ""
         yield table(headings, rows)
-    hidden = result.reservations_total - len(result.reservations)
-    notes = [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
+    notes = describe_hidden(result)
     if not addresses:
         notes.append(f"addresses: {_WITH_ADDRESSES} columns or --json")
     age = result.areas_age_ns
@@ -338,6 +335,12 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         notes.append(f"read {format_duration(age)} ago")
     if notes:
         yield paragraph("; ".join(notes))
+
+
+def describe_hidden(result: InspectResult) -> list[str]:
+    """Return how many reservations are left out, if any are."""
+    hidden = result.reservations_total - len(result.reservations)
+    return [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
 
 
 def reservation_table(
@@ -390,17 +393,34 @@ def reservation_name(item: ReservedRange) -> str:
     return name or item.kind
 
 
-def _devices(result: InspectResult) -> Iterator[RenderableType]:
-    for device in result.devices:
+def child_table(
+    children: Sequence[ChildProcess],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and cells of the descendants."""
+    rows: list[tuple[str, ...]] = [
+        (
+            str(child.pid),
+            child.name,
+            shown_size(child.resident_bytes),
+            shown_size(child.swapped_bytes),
+            shown_count(child.threads),
+        )
+        for child in children
+    ]
+    return ("child", "name", "resident", "swapped", "threads"), rows
+
+
+def describe_devices(devices: Sequence[ProcessDevice]) -> Iterator[str]:
+    """Yield what is held on each device, and by whom."""
+    for device in devices:
         others = ", ".join(
             f"{printable(other.name or 'process')} ({other.pid}) {shown_size(other.used_bytes)}"
             for other in device.others
         )
-        yield paragraph(
+        yield (
             f"GPU {device.device} {printable(device.name)}: {shown_size(device.own_bytes)} used by this process, "
             f"{shown_size(device.free_bytes)} of {shown_size(device.total_bytes)} free"
-            + (f"; also {others}" if others else ""),
-            indent="  ",
+            + (f"; also {others}" if others else "")
         )
 
 

@@ -63,7 +63,7 @@ def _address_space(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         _limit_words(values, "of address space", "bytes"),
         "reservations count although they hold no memory; limit memory with a control group "
-        "instead: " + _raise_limit(values),
+        "instead, or raise this limit: " + _raise_limit(values),
     )
 
 
@@ -164,9 +164,13 @@ def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
-    count = values["count"]
+    new = values.get("new")
+    count, when = (new, "while it was watched") if new else (values["count"], "since it was made")
     return (
-        f"the OOM killer ended {shown_count(count)} process{'' if count == 1 else 'es'} of {values['path']}",
+        (
+            f"the OOM killer ended {shown_count(count)} process{'' if count == 1 else 'es'} of {values['path']} "
+            f"{when}"
+        ),
         "raise memory.max of that group, or give each process less",
     )
 
@@ -182,14 +186,14 @@ def _group_cache(values: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _fork(values: Mapping[str, object]) -> tuple[str, str]:
-    charge, headroom = values["charge"], values.get("headroom")
+    charge, headroom = values.get("charge"), values.get("headroom")
     refused = isinstance(charge, int) and isinstance(headroom, int) and charge > headroom
     if values["mode"] == 2:
         words = (
             f"fork needs {shown_size(charge)} of commit charge and {shown_size(max(_int(headroom), 0))} is "
             "left (vm.overcommit_memory=2)"
         )
-        remedy = "use vm.overcommit_memory=1, add swap, or start children with posix_spawn or vfork"
+        remedy = "add swap, raise vm.overcommit_ratio, or start children with posix_spawn or vfork"
         return words, remedy if refused else ""
     if refused:
         return (
@@ -197,12 +201,15 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
                 f"fork is refused: one area of {shown_size(charge)} is more than all RAM and swap "
                 f"({shown_size(headroom)}, vm.overcommit_memory=0)"
             ),
-            "`sysctl -w vm.overcommit_memory=1`, or reserve that area without write permission",
+            (
+                "reserve that area with PROT_NONE or MAP_NORESERVE, or start children with posix_spawn or "
+                "vfork"
+            ),
         )
     return (
         (
-            f"fork would copy {shown_size(charge)} of private writable memory on demand; nothing refuses it "
-            f"(vm.overcommit_memory={values['mode']})"
+            f"fork would share {shown_size(values.get('resident'))} of private memory, and copy each page that "
+            f"is written then; nothing refuses it (vm.overcommit_memory={values['mode']})"
         ),
         "",
     )

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Final
 from vmtool.documents import plain
 from vmtool.report.chart import Series, timeline_chart
 from vmtool.report.inspect import (
+    ENDINGS,
+    OTHER_NAMESPACE,
     TREND_HEADINGS,
+    child_table,
     counter_rows,
     describe_check,
+    describe_devices,
+    describe_hidden,
     describe_programs,
     describe_unavailable,
     headline,
@@ -39,7 +44,7 @@ from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.results.inspect import InspectResult, ReservedRange
 
@@ -73,12 +78,14 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         "inspect",
         headline(result),
         tag("p", tag("code", " ".join(process.command)), class_="soft"),
-        tag("p", describe_programs(result.programs)) if len(result.programs) > 1 else "",
+        *(tag("p", text) for text in _remarks(result)),
         section("Findings", _findings(result)),
         section("Conditions", _conditions(result)),
         section("Over time", grid(_charts(result))),
         section("Trends", *_trends(result)),
         section("Reservations", _map(result.reservations), _reservations(result)),
+        section("Devices", *(tag("p", text) for text in describe_devices(result.devices))),
+        section("Children", table(*child_table(result.children)) if result.children else ""),
         section("Counters", facts(counter_rows(result))),
         section("Limits", _limits(result)),
         section(
@@ -90,6 +97,15 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         place=[made, *filter(None, [machine])],
         reading=_READING.split("\n\n"),
     )
+
+
+def _remarks(result: InspectResult) -> Iterator[str]:
+    if result.ending in ENDINGS and result.samples:
+        yield ENDINGS[result.ending]
+    if len(result.programs) > 1:
+        yield describe_programs(result.programs)
+    if result.process.own_pid_namespace:
+        yield OTHER_NAMESPACE
 
 
 def _is_good(result: InspectResult) -> bool | None:
@@ -200,6 +216,7 @@ def _reservations(result: InspectResult) -> Markup:
             ],
         ),
         table(*placed),
+        *(tag("p", text, class_="soft") for text in describe_hidden(result)),
     )
 
 

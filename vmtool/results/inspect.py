@@ -38,7 +38,8 @@ class ProcessIdentity:
         user: Its owner's name.
         started_ns: When it started, in nanoseconds since 1970; a reused number has another.
         own_pid_namespace: Whether it runs in another PID namespace than vmtool.
-        exit_code: Of a command that inspect started: its exit code, or 128 and its signal.
+        exit_code: Of a command that inspect started: its exit code, or 128 and its signal;
+            ``None`` while it runs.
     """
 
     pid: int
@@ -83,7 +84,7 @@ class Sample:
         locked_bytes: Locked by mlock (``VmLck``).
         pinned_bytes: Pinned, for example by a driver (``VmPin``).
         hugetlb_bytes: Reserved huge pages in use (``HugetlbPages``).
-        huge_bytes: Anonymous memory in transparent huge pages; read seldom.
+        huge_bytes: Memory in transparent huge pages; read seldom.
         areas: Memory areas (VMAs); read seldom.
         minor_faults: Page faults without I/O since the process started.
         major_faults: Page faults with I/O since the process started.

@@ -1,6 +1,7 @@
 """Memory areas, as proc_pid_maps(5) and proc_pid_smaps(5) show them."""
 
 from vmtool.inspect.areas import parse_maps, parse_numa_maps, parse_smaps
+from vmtool.inspect.reservations import possible_huge_bytes
 
 _MAPS = b"""\
 00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus-daemon
@@ -65,6 +66,20 @@ def test_smaps_give_residency_huge_pages_swap_and_charge():
     assert committed.charged is True
     assert (reserved.permissions, reserved.resident, reserved.charged) == ("---p", 0, False)
     assert not reserved.eligible
+
+
+def test_reserved_huge_pages_are_resident_and_no_transparent_ones():
+    # Rss leaves them out.
+    text = (
+        b"7f0000000000-7f0000800000 rw-p 00000000 00:0f 9   /anon_hugepage (deleted)\n"
+        b"Rss:                   0 kB\nAnonHugePages:         0 kB\n"
+        b"Shared_Hugetlb:     2048 kB\nPrivate_Hugetlb:    4096 kB\nVmFlags: rd wr mr mw me de ht sd\n"
+    )
+
+    (area,) = parse_smaps(text)
+
+    assert (area.resident, area.huge) == (6 << 20, 0)
+    assert possible_huge_bytes([area]) == (0, 0)
 
 
 def test_a_file_that_ends_in_the_middle_is_no_error():

@@ -1,13 +1,14 @@
 """The control group of another process, and what the findings make of it."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 if sys.platform != "linux":
     pytest.skip("control groups are Linux's", allow_module_level=True)
 
-from vmtool.inspect.areas import MemoryArea
+from vmtool.inspect.areas import MemoryArea, parse_smaps
 from vmtool.inspect.findings import find
 from vmtool.inspect.linux import describe_group
 from vmtool.machine import read_facts
@@ -98,10 +99,20 @@ def test_above_memory_high_the_process_is_slowed_down_and_not_killed():
     assert found["group-high"].values["pressure"] == 61.5
 
 
-def test_processes_of_the_group_that_were_killed_are_a_problem():
-    found = _find(_group(memory__events="high 0\nmax 9\noom 1\noom_kill 1\n"))
+@pytest.mark.parametrize(
+    ("before", "rating"),
+    [(2, FindingRating.PROBLEM), (3, FindingRating.NOTE), (None, FindingRating.NOTE)],
+)
+def test_kills_in_the_group_are_a_problem_only_while_it_is_watched(before, rating):
+    group, earlier = (
+        count and _group(memory__events=f"high 0\nmax 9\noom 1\noom_kill {count}\n")
+        for count in (3, before)
+    )
 
-    assert found["group-oom-kills"].values["count"] == 1
+    kills = _find(group, group_before=earlier)["group-oom-kills"]
+
+    assert (kills.rating, kills.values["count"]) == (rating, 3)
+    assert kills.values["new"] == (1 if before == 2 else 0)
 
 
 def test_threads_that_are_refused_at_pids_max():
@@ -129,27 +140,65 @@ def test_a_group_that_limits_tasks_only_is_shown():
     assert (group.pids, group.pids_max, group.current_bytes) == (16, 16, None)
 
 
-def _facts_in_mode(mode, headroom):
-    from dataclasses import replace
+def _fork(mode, areas=None, limits=()):
+    """Return what is found about a fork of a process with 12 GiB of charge, on 8 GiB of RAM.
 
+    When the watch began, its charge fitted below the commit limit.
+    """
     facts = read_facts()
-    commit = replace(facts.commit, mode=mode, limit_bytes=headroom, charge_bytes=0)
-    return replace(facts, commit=commit)
+    facts = replace(
+        facts,
+        commit=replace(facts.commit, mode=mode, limit_bytes=99 * GIB, charge_bytes=0),
+        memory=replace(facts.memory, total_bytes=8 * GIB, swap_total_bytes=0),
+    )
+    counters = Sample(0, charge_bytes=12 * GIB, resident_bytes=3 * GIB, anonymous_bytes=2 * GIB)
+    (fork,) = [
+        each for each in find(counters, limits, None, facts, areas=areas) if each.name == "fork"
+    ]
+    return fork
+
+
+def _area(gib, permissions="rw-p", charged=True):
+    return MemoryArea(GIB, (1 + gib) * GIB, permissions, 0, "", 0, charged=charged)
 
 
 @pytest.mark.parametrize(
-    ("mode", "headroom", "refused"), [(2, GIB, True), (2, 100 * GIB, False), (1, GIB, False)]
+    ("left", "areas", "charge"),
+    [
+        (1, None, 12),
+        (100, None, 12),
+        (4, [_area(9, charged=False)], 3),  # mapped in another mode, with MAP_NORESERVE
+        (15, [_area(4, "---p")], 16),  # was writable
+    ],
 )
-def test_fork_is_refused_where_its_charge_does_not_fit(mode, headroom, refused):
+def test_in_mode_2_a_fork_has_to_fit_below_the_commit_limit_of_now(left, areas, charge):
     # docker-library/redis#346: "Can't save in background: fork: Cannot allocate memory".
-    counters = Sample(0, charge_bytes=12 * GIB, resident_bytes=GIB)
+    used = 20 * GIB
+    limit = LimitUse("CommitLimit", "charge_bytes", used, used + left * GIB, None, "machine")
 
-    found = find(counters, (), None, _facts_in_mode(mode, headroom))
+    fork = _fork(2, areas, [limit])
 
-    forks = [finding for finding in found if finding.name == "fork"]
-    assert [finding.rating for finding in forks] == [
-        FindingRating.PROBLEM if refused else FindingRating.NOTE
-    ]
+    assert fork.rating is (FindingRating.PROBLEM if charge > left else FindingRating.NOTE)
+    assert fork.values == {"charge": charge * GIB, "headroom": left * GIB, "mode": 2}
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_an_area_that_is_not_charged_refuses_no_fork(mode):
+    # vmtool's own buffer with the method advise: writable, and mapped with MAP_NORESERVE.
+    areas = [_area(1024, charged=False), _area(1024, "---p", charged=False), _area(2)]
+
+    fork = _fork(mode, areas)
+
+    assert fork.rating is FindingRating.NOTE
+    assert fork.values == {"resident": 2 * GIB, "mode": mode}
+
+
+@pytest.mark.parametrize("permissions", ["rw-p", "---p"])
+def test_in_mode_0_one_charged_area_above_all_memory_refuses_a_fork(permissions):
+    fork = _fork(0, [_area(1024, charged=False), _area(9, permissions), _area(2)])
+
+    assert fork.rating is FindingRating.PROBLEM
+    assert fork.values == {"charge": 9 * GIB, "headroom": 8 * GIB, "mode": 0}
 
 
 def test_the_group_of_a_real_process_is_that_of_the_kernel():
@@ -187,6 +236,27 @@ def test_what_grows_like_a_leak_is_the_first_warning(counter, more, found):
     assert growth == ([found] if found else [])
     if found:
         assert findings[0].name == "growth"
+
+
+@pytest.mark.parametrize("kind", [b"Anon", b"ShmemPmd", b"FilePmd"])
+def test_memory_in_huge_pages_of_any_kind_is_not_warned_about(kind):
+    field = kind + (b"HugePages" if kind == b"Anon" else b"Mapped")
+    size = b"1048576 kB"
+    text = b"\n".join(
+        (
+            b"7f0000000000-7f0040000000 rw-s 00000000 00:01 2 /memfd:weights (deleted)",
+            b"Rss: " + size,
+            field + b": " + size,
+            b"THPeligible:           1",
+            b"VmFlags: rd wr sh mr mw me ms sd\n",
+        )
+    )
+    areas = parse_smaps(text)
+
+    found = find(Sample(0, resident_bytes=GIB), (), None, read_facts(), areas=areas)
+
+    assert areas[0].huge == GIB
+    assert "huge-pages" not in {each.name for each in found}
 
 
 @pytest.mark.parametrize(("resident", "named"), [(2 * GIB, True), (GIB // 2, False)])

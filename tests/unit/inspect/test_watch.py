@@ -26,6 +26,7 @@ class _Process:
         self.pid = 77
         self.unavailable = {}
         self.runs = "launcher"
+        self.readable = True
         self.taken = 0
         self._pending = (during, event, samples)
 
@@ -37,6 +38,9 @@ class _Process:
 
     def execs(self):
         self.runs = "engine"
+
+    def execs_unreadable(self):  # a setuid program
+        self.runs, self.readable = "engine", False
 
     def end_during(self, call):
         self._pending = (call, _Process.ends, 0)
@@ -55,6 +59,8 @@ class _Process:
 
     def areas(self):
         self._note("areas")
+        if not self.readable:
+            return None
         size = GIB if self.runs == "launcher" else MIB
         return Detail((MemoryArea(GIB, GIB + size, "rw-p", 0, ""),), 1, 1, complete=False)
 
@@ -63,7 +69,10 @@ class _Process:
 
     def areas_with_residency(self, *, nodes=False):
         self._note("areas_with_residency")
-        areas = tuple(area._replace(resident=4096) for area in self.areas().areas)
+        detail = self.areas()
+        if detail is None:
+            return None
+        areas = tuple(area._replace(resident=4096) for area in detail.areas)
         return Detail(areas, 1, 1, complete=True)
 
     def huge_bytes(self):
@@ -72,7 +81,7 @@ class _Process:
 
     def program(self):
         self._note("program")
-        return (self.runs,)
+        return (self.runs,) if self.readable else None
 
     def group(self):
         self._note("group")
@@ -177,6 +186,22 @@ def test_an_exec_is_followed_and_no_figure_is_of_both_programs(watched, call):
     (resident,) = [trend for trend in result.trends if trend.counter == "resident_bytes"]
     assert resident.low > 0  # across the exec it falls
     assert resident.samples == sum(sample.at_ns >= moment for sample in result.samples)
+
+
+@pytest.mark.parametrize("call", [*_BEFORE, *_READ_EACH])
+def test_nothing_of_a_program_is_left_after_an_exec_into_one_that_may_not_be_read(watched, call):
+    result = watched(_Process(call, _Process.execs_unreadable, samples=30), 33)
+
+    assert [program.name for program in result.programs] == ["launcher", "engine"]
+    assert (result.reservations, result.huge_possible_bytes, result.last.areas) == ((), None, None)
+    assert result.trends == ()  # too few samples of the new one
+
+
+def test_a_program_that_may_not_be_read_from_the_start_is_one_program(watched):
+    process = _Process(None)
+    process.execs_unreadable()
+
+    assert len(watched(process, 9).programs) == 1
 
 
 @pytest.mark.parametrize("call", [*_BEFORE, *_READ_ONCE, *_READ_EACH])

@@ -41,11 +41,11 @@ def test_the_remedy_fits_the_limit(name, limit, privileged, remedy):
     [
         (
             ResourceLimit(GIB, None),
-            "prlimit --pid 42 --as=unlimited; before a start: ulimit -v unlimited",
+            "`prlimit --pid 42 --as=unlimited`; before a start `ulimit -v unlimited`",
         ),
         (
             ResourceLimit(GIB, 2 * GIB),
-            "prlimit --pid 42 --as=2147483648: (the hard limit); beyond it raise the hard limit of 2 GiB: ",
+            "`prlimit --pid 42 --as=2147483648:` makes it the hard limit; beyond that, raise the hard limit of 2 GiB: ",
         ),
         (
             ResourceLimit(GIB, GIB),

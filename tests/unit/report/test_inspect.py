@@ -150,9 +150,7 @@ RESULT = InspectResult(
                 "high": 7 * MIB,
             },
         ),
-        ProcessFinding(
-            "fork", FindingRating.NOTE, {"charge": 12 * GIB, "headroom": 24 * GIB, "mode": 0}
-        ),
+        ProcessFinding("fork", FindingRating.NOTE, {"resident": 8 * GIB, "mode": 0}),
     ),
     trends=(
         Trend("resident_bytes", 6.4 * MIB, 6.0 * MIB, 6.8 * MIB, 31, grows=True),
@@ -209,6 +207,38 @@ def test_the_page_has_all_that_the_text_has_of_a_reservation():
     for words in ("perms", "r--s", "granule", "≤ 64 KiB", "huge", "node 1", "256 MiB"):
         assert words in page
     assert "exec: sh, then llama-server after 1.02 s" in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"devices": (ProcessDevice(0, "H200", GIB, GIB, MIB, (DeviceProcess(9, "x", KIB),)),)},
+            ["GPU 0 H200: 1 MiB used by this process", "also x (9) 1 KiB"],
+        ),
+        ({"children": (ChildProcess(9, "engine", 3 * GIB, 0, 77),)}, ["engine", "3 GiB", "77"]),
+        ({"ending": WatchEnding.INTERRUPTED}, ["interrupted: the figures cover what was watched"]),
+        ({"ending": WatchEnding.PROCESS_ENDED}, ["the process ended: the figures are the last"]),
+        ({}, ["53 smaller ones not shown (see --top)"]),
+        (
+            {"process": replace(RESULT.process, own_pid_namespace=True)},
+            ["it runs in another PID namespace, where it has another number"],
+        ),
+        (
+            {"samples": (replace(RESULT.last, hugetlb_bytes=5 * GIB, pinned_bytes=7 * GIB),)},
+            ["reserved huge pages", "5 GiB", "pinned", "7 GiB"],
+        ),
+    ],
+)
+def test_the_page_says_all_that_the_text_says(changed, words):
+    result = replace(RESULT, **changed)
+
+    text = "\n".join(printed(lambda console: to_text(result, console), 240))
+    page = to_html(result, command=["vmtool"])
+
+    for each in words:
+        assert each in text
+        assert each in page
 
 
 def _headline(findings=(), trends=(), limits=RESULT.limits):
