@@ -251,6 +251,25 @@ def test_holding_more_than_the_group_has_is_not_passed(vmtool_child, make_group)
     assert not ran.document["budget_reached"]
 
 
+def test_a_kill_at_the_limit_of_a_group_above_is_put_down_to_that_one(vmtool_child, make_group):
+    """Version 1 counts a kill only in the victim's own group, which has no limit here."""
+    join = make_group("memory", memory__max=96 * MIB)
+    above = Path(join.split("'")[1]).parent
+    below = above / "below"
+    try:
+        below.mkdir()
+        if not (below / "memory.oom_control").exists():
+            pytest.skip("version 2 counts a kill in the groups above as well")
+        sizes = ("--capacity", "256MiB", "--budget", "256MiB", "--force", "--cycles", "20")
+        inside = f"open({str(below / 'cgroup.procs')!r}, 'w').write('0')\n"
+        ran = vmtool_child("stress", "--hold", "--runs", "1", "--json", *sizes, before=inside)
+    finally:
+        below.rmdir()
+    assert ran.code == 1, ran.stderr
+    (accident,) = ran.document["accidents"]
+    assert f"the limit of 96 MiB of control group {above}" in accident["cause"]
+
+
 def test_a_matrix_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkeypatch):
     from vmtool.machine import read_facts
 

@@ -186,6 +186,7 @@ def read_level(files: Files, version: int, directory: str) -> CgroupLevel | None
         else parse_int(files.read(f"{directory}/memory.failcnt")),
         high_hits=counts.get("high"),
         pressure=parse_pressure(files.read(f"{directory}/memory.pressure")),
+        under_oom=bool(counts.get("oom_kill_disable") and counts.get("under_oom")),
     )
 
 

@@ -199,7 +199,9 @@ class CgroupLevel:
         cache_bytes: File cache in that.
         reclaimable_bytes: The part of the cache that the kernel drops first: neither dirty, nor
             being written back, nor mapped, nor locked.
-        oom_kills: Processes in it that were killed at the limit.
+        oom_kills: Processes in it (version 2: or below it) that the OOM killer ended, for whatever
+            limit; which one it was shows in *limit_hits*.
+        under_oom: Whether tasks in it wait until memory is freed, as its OOM killer is off (version 1).
         limit_hits: How often it was at the limit, and had to reclaim (``memory.events`` ``max``).
         high_hits: How often it was above high, and was throttled (``memory.events`` ``high``).
         pressure: How long its tasks waited for memory; ``None`` where the kernel does not count it.
@@ -216,6 +218,7 @@ class CgroupLevel:
     limit_hits: int | None = None
     high_hits: int | None = None
     pressure: MemoryPressure | None = None
+    under_oom: bool = False
 
     @property
     def throttles(self) -> bool:

@@ -40,22 +40,9 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
     # First, as it is the child's own, while the counters are of all processes.
     if limit is not None and limit - cpu_s <= max(limit * 0.1, _TICKS_S):
         return _cpu_limit(limit, cpu_s)
-    level = _killing_level(before, after)
-    if level is not None:
-        bound = "" if level.limit_bytes is None else f" of {format_size(level.limit_bytes)}"
-        return Diagnosis(
-            "cgroup-limit",
-            f"the OOM killer ended it at the limit{bound} of control group {level.path}",
-            "raise that limit, or use a smaller --budget",
-        )
-    if _growth(before.memory.oom_kills, after.memory.oom_kills):
-        available = after.memory.available_bytes
-        left = "" if available is None else f" ({format_size(available)} available afterwards)"
-        return Diagnosis(
-            "oom-kill",
-            f"the OOM killer ended a process because the machine had no memory left{left}",
-            "use a smaller --budget; `dmesg | grep -i 'killed process'` names the victim",
-        )
+    if _oom_killer_ran(before, after):
+        level = _full_level(before, after)
+        return _no_memory_left(after) if level is None else _cgroup_limit(level)
     # On a busy machine the ticks run far ahead of the time that a child is said to have had.
     if limit is not None and cpu_s > limit / 2:
         return _cpu_limit(limit, cpu_s)
@@ -87,6 +74,16 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
             "stopped",
             "the process is stopped (state T), by SIGSTOP or a debugger",
             "kill -CONT continues a stopped process; look for who stops it",
+        )
+    # A group marks all groups below it as well.
+    waiting = [level for level in after.cgroup.levels if level.under_oom]
+    if waiting:
+        level = waiting[-1]
+        return Diagnosis(
+            "cgroup-oom-disabled",
+            f"control group {level.path} has no memory left{_limit_of(level)}, and its OOM killer "
+            "is off (oom_kill_disable): what needs memory there waits",
+            f"raise that limit, use a smaller --budget, or echo 0 > {level.path}/memory.oom_control",
         )
     for level, later in _pairs(before, after):
         hits = _growth(level.limit_hits, later.limit_hits)
@@ -135,6 +132,10 @@ def read_state(pid: int, files: Files) -> str | None:
     return text.rpartition(")")[2].split()[:1][0] if ")" in text else None
 
 
+def _limit_of(level: CgroupLevel) -> str:
+    return "" if level.limit_bytes is None else f" of {format_size(level.limit_bytes)}"
+
+
 def _waited(level: CgroupLevel) -> str:
     if level.pressure is None or level.pressure.some_percent < 1:
         return ""
@@ -161,14 +162,51 @@ def _pairs(before: MachineFacts, after: MachineFacts) -> list[tuple[CgroupLevel,
     return [(earlier[level.path], level) for level in after.cgroup.levels if level.path in earlier]
 
 
-def _killing_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:
-    """Return the limited group in which a process was killed meanwhile, the tightest first."""
+def _oom_killer_ran(before: MachineFacts, after: MachineFacts) -> bool:
+    """Return whether the OOM killer ended a process meanwhile, whatever made it.
+
+    Where its counter grew says nothing about why: in version 1 it is only the victim's own group,
+    in version 2 every group above it, also when the machine itself ran out of memory
+    (docs/platform-facts.md#linux-cgroup-oom).
+    """
+    return _growth(before.memory.oom_kills, after.memory.oom_kills) > 0 or any(
+        _growth(level.oom_kills, later.oom_kills) for level, later in _pairs(before, after)
+    )
+
+
+def _full_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:
+    """Return the group that was at its limit meanwhile, the tightest first.
+
+    Version 2 counts what happens below a group too, where limits are tighter if they are met.
+    """
     grown = [
         later
         for level, later in _pairs(before, after)
-        if later.limit_bytes is not None and _growth(level.oom_kills, later.oom_kills)
+        if later.limit_bytes is not None and _growth(level.limit_hits, later.limit_hits)
     ]
     return min(grown, key=lambda level: level.limit_bytes or 0, default=None)
+
+
+def _cgroup_limit(level: CgroupLevel) -> Diagnosis:
+    return Diagnosis(
+        "cgroup-limit",
+        f"the OOM killer ended it at the limit of {format_size(level.limit_bytes or 0)} of control "
+        f"group {level.path}",
+        "raise that limit, or use a smaller --budget",
+    )
+
+
+def _no_memory_left(after: MachineFacts) -> Diagnosis:
+    available, total = after.memory.available_bytes, after.memory.total_bytes
+    left = "" if available is None else f" ({format_size(available)} available afterwards)"
+    # A container does not see the groups above its own, such as a pod's.
+    hidden = available is not None and total is not None and available > total // 2
+    where = "the machine, or a control group that is not visible here," if hidden else "the machine"
+    return Diagnosis(
+        "oom-kill",
+        f"the OOM killer ended a process because {where} had no memory left{left}",
+        "use a smaller --budget; `dmesg | grep -i 'killed process'` names the victim",
+    )
 
 
 def _growth(before: int | None, after: int | None) -> int:

@@ -81,6 +81,23 @@ def test_active_cache_is_reclaimable_and_dirty_or_mapped_pages_are_not(recorded)
     assert level.pressure.some_percent == 31.0
 
 
+@pytest.mark.parametrize(("disabled", "waiting"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_group_without_an_oom_killer_is_waited_in(recorded, disabled, waiting):
+    """With the killer on, under_oom is only the moment of a kill."""
+    files = {
+        "/proc/self/cgroup": "2:memory:/app\n",
+        "/proc/self/mountinfo": "1 2 0:1 / /cg rw - cgroup c rw,memory\n",
+        "/cg/app/memory.limit_in_bytes": f"{120 * MIB}\n",
+        "/cg/app/memory.usage_in_bytes": f"{120 * MIB}\n",
+        "/cg/app/memory.oom_control": (
+            f"oom_kill_disable {disabled}\nunder_oom {waiting}\noom_kill 3\n"
+        ),
+    }
+    (level, *_) = read_cgroups(recorded(files)).levels
+    assert level.under_oom == (disabled == waiting == 1)
+    assert level.oom_kills == 3
+
+
 @pytest.mark.parametrize(
     ("mounts", "membership", "pids", "hugetlb", "limit_name"),
     [

@@ -27,18 +27,18 @@ BEFORE = MachineFacts(
     memory=MemoryFacts(4 * GIB, GIB, 0, 0, oom_kills=5),
     cgroup=CgroupFacts(
         (
-            CgroupLevel("/cg/a/b", 2, 256 * MIB, None, 0, 0, oom_kills=0),
-            CgroupLevel("/cg/a", 2, GIB, None, 0, 0, oom_kills=0),
-            CgroupLevel("/cg", 2, None, None, 0, 0, oom_kills=7),
+            CgroupLevel("/cg/a/b", 2, 256 * MIB, None, 0, 0, oom_kills=0, limit_hits=3),
+            CgroupLevel("/cg/a", 2, GIB, None, 0, 0, oom_kills=0, limit_hits=3),
+            CgroupLevel("/cg", 2, None, None, 0, 0, oom_kills=7, limit_hits=3),
         )
     ),
 )
 
 
-def after(*, machine=5, counts=(0, 0, 7)):
+def after(*, machine=5, counts=(0, 0, 7), hits=(3, 3, 3), limits=(256 * MIB, GIB, None)):
     levels = tuple(
-        replace(level, oom_kills=count)
-        for level, count in zip(BEFORE.cgroup.levels, counts, strict=True)
+        replace(level, oom_kills=kills, limit_hits=hit, limit_bytes=limit)
+        for level, kills, hit, limit in zip(BEFORE.cgroup.levels, counts, hits, limits, strict=True)
     )
     return replace(
         BEFORE, memory=replace(BEFORE.memory, oom_kills=machine), cgroup=CgroupFacts(levels)
@@ -49,17 +49,57 @@ def after(*, machine=5, counts=(0, 0, 7)):
     ("later", "kind", "words"),
     [
         (after(), "killed", "kill -9"),
+        (after(hits=(9, 9, 9)), "killed", "kill -9"),
         (after(machine=6), "oom-kill", "1 GiB available"),
-        (after(machine=6, counts=(1, 1, 8)), "cgroup-limit", "256 MiB of control group /cg/a/b"),
-        (after(machine=6, counts=(0, 1, 8)), "cgroup-limit", "1 GiB of control group /cg/a"),
+        # Version 2 counts in the groups above as well.
+        (
+            after(machine=6, counts=(1, 1, 8), hits=(4, 4, 4)),
+            "cgroup-limit",
+            "256 MiB of control group /cg/a/b",
+        ),
+        (
+            after(machine=6, counts=(1, 1, 8), hits=(3, 9, 9)),
+            "cgroup-limit",
+            "1 GiB of control group /cg/a",
+        ),
+        # Version 1 counts kills in the victim's group alone, whosever limit it was.
+        (
+            after(machine=6, counts=(1, 0, 7), hits=(3, 9, 3), limits=(None, GIB, None)),
+            "cgroup-limit",
+            "1 GiB of control group /cg/a",
+        ),
+        (
+            after(machine=6, counts=(1, 0, 7), hits=(3, 9, 3), limits=(4 * GIB, GIB, None)),
+            "cgroup-limit",
+            "1 GiB of control group /cg/a",
+        ),
+        # No group was at its limit: the machine ran out of memory, or a group that is hidden.
+        (after(machine=6, counts=(1, 1, 8)), "oom-kill", "because the machine had no memory left"),
         (after(machine=6, counts=(0, 0, 8)), "oom-kill", "machine"),
     ],
 )
-def test_the_counter_that_grew_names_the_cause(later, kind, words):
+def test_the_limit_that_was_hit_names_the_cause(later, kind, words):
     diagnosis = diagnose_kill(BEFORE, later)
     assert diagnosis.kind == kind
     assert words in diagnosis.cause + diagnosis.remedy
     assert diagnosis.remedy
+
+
+def test_a_machine_with_memory_left_may_have_a_limit_that_is_not_visible():
+    """A pod has a group above its containers', which they do not see."""
+    later = after(machine=6, counts=(1, 0, 7))
+    later = replace(later, memory=replace(later.memory, available_bytes=3 * GIB))
+    assert "a control group that is not visible here" in diagnose_kill(BEFORE, later).cause
+
+
+def test_a_group_without_an_oom_killer_makes_a_child_wait():
+    """The group of which the limit is marks those below it as well."""
+    levels = [replace(each, under_oom=True) for each in BEFORE.cgroup.levels[:2]]
+    waiting = replace(BEFORE, cgroup=CgroupFacts((*levels, BEFORE.cgroup.levels[2])))
+    found = diagnose_hang(BEFORE, waiting, "D")
+    assert found.kind == "cgroup-oom-disabled"
+    assert "control group /cg/a has no memory left of 1 GiB" in found.cause
+    assert "echo 0 > /cg/a/memory.oom_control" in found.remedy
 
 
 def test_unknown_counters_accuse_nobody():
