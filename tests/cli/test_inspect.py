@@ -7,11 +7,18 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 from programs import MANY_AREAS
 
 if sys.platform != "linux":
     pytest.skip("the situations are those of Linux", allow_module_level=True)
+
+from pathlib import Path
+
+from vmtool.cli.inspect import _Child
+from vmtool.cli.interrupt import Interruption
+from vmtool.cli.output import Output, replace_whole
 
 
 @pytest.fixture
@@ -149,6 +156,9 @@ def test_what_was_not_measured_fails_a_condition(vmtool, process):
 def test_csv_metrics_and_page_are_written(vmtool, process, tmp_path):
     names = {kind: str(tmp_path / f"out.{kind}") for kind in ("csv", "metrics", "html")}
     options = [text for kind, name in names.items() for text in (f"--{kind}", name)]
+    other = tmp_path / "other"
+    other.write_text("theirs")
+    (tmp_path / "out.metrics.new").symlink_to(other)
 
     ran = vmtool("inspect", str(process()), "--duration", "300ms", "--interval", "100ms", *options)
 
@@ -159,9 +169,61 @@ def test_csv_metrics_and_page_are_written(vmtool, process, tmp_path):
     metrics = (tmp_path / "out.metrics").read_text()
     assert metrics.endswith("# EOF\n")
     assert "vmtool_process_resident_bytes{" in metrics
+    assert other.read_text() == "theirs"
+    assert (tmp_path / "out.metrics.new").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 5
     page = (tmp_path / "out.html").read_text()
     assert "no problem found" in page
     assert "<svg" in page
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("mode", [None, 0o604])
+def test_a_file_that_is_replaced_can_be_read_by_who_could_before(tmp_path, mode):
+    file, link = tmp_path / "file", tmp_path / "link"
+    link.symlink_to(file)
+    if mode is not None:
+        file.write_text("old")
+        file.chmod(mode)
+
+    for text in ("one", "two"):
+        Output().save(str(link), lambda text=text: text, whole=True)
+
+    assert link.is_symlink()
+    assert file.read_text() == "two"
+    assert file.stat().st_mode & 0o777 == (mode or 0o640)
+    assert sorted(tmp_path.iterdir()) == [file, link]
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("old")
+
+    def full(_self, _target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_whole(str(file), "new")
+
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+    assert not replace_whole("/dev/null", "new")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_folder_that_was_removed_meanwhile_is_to_be_made_again(tmp_path, capsys, whole):
+    with click.Context(click.Command("inspect")):
+        Output().save(str(tmp_path / "gone" / "file"), str, whole=whole)
+
+    assert "hint: its folder is no longer there: make it, and run again" in capsys.readouterr().err
 
 
 def _inspect(*arguments, **options):
@@ -184,6 +246,38 @@ def test_a_command_keeps_its_output_and_its_exit_code(tmp_path):
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["process"]["exit_code"] == 7
     assert document["ending"] == "process ended"
+
+
+def test_what_was_watched_is_written_before_the_command_ends_and_no_signal_loses_it(tmp_path):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("csv", "metrics", "html", "json")}
+    options = [text for kind in ("csv", "metrics", "html") for text in (f"--{kind}", files[kind])]
+    # It ends with 7 once all files are there, and interrupts vmtool before.
+    last = files["json"]
+    code = (
+        f"for i in $(seq 500); do if [ -s {last} ]; then sleep 0.02; kill -TERM $PPID; "
+        f"[ -s {files['csv']} ] && [ -s {files['metrics']} ] && [ -s {files['html']} ]; "
+        "exit $((7 + $?)); fi; sleep 0.02; done"
+    )
+
+    ran = _inspect("--duration", "50ms", *options, "--json", "-o", last, "--", "sh", "-c", code)
+
+    assert ran.returncode == 7
+    document = json.loads(last.read_text())
+    assert (document["ending"], document["process"]["exit_code"]) == ("complete", 7)
+
+
+@pytest.mark.parametrize("ends", [143, 137])
+def test_a_command_that_is_no_longer_watched_is_ended_as_during_the_watch(monkeypatch, ends):
+    monkeypatch.setattr(_Child, "_ASK_NS", 0)
+    if ends == 137:
+        monkeypatch.setattr(_Child, "_KILL_NS", 10**8)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN if ends == 137 else signal.SIG_DFL)
+    try:  # what it ignores, a command ignores as well
+        child = _Child(("sleep", "60"), Interruption(requested=True))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert child.wait() == ends
 
 
 @pytest.mark.parametrize("command", ["true", "exec sleep 0.05"])

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,11 @@ from vmtool.cli.options import (
     html_option,
     output_options,
 )
-from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.output import Output, command_line, replace_whole, tell
 from vmtool.errors import CallError, ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from vmtool.cli.interrupt import Interruption
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.watch import InspectOptions, Watch
     from vmtool.machine.facts import MachineFacts
@@ -152,7 +153,8 @@ def command(
         result = _inspect(target, options, read_facts(), output, asked)
     finally:
         target.close()
-    _write(asked, output, result)
+    _write_report(output, result)
+    _write_files(asked, output, result)
     return _exit_code(asked, result)
 
 
@@ -193,17 +195,15 @@ def _inspect(
         if not options.watch:
             return look(target, options, facts)
         quiet = output.quiet or child is not None
-        with watch_signals() as interruption, progress_line(quiet=quiet, every_ns=0) as show_line:
-            stop = (
-                (lambda: interruption.requested)
-                if child is None
-                else (lambda: child.stop(asked=interruption.requested))
-            )
+        with (
+            watch_signals() if child is None else nullcontext(child.interruption) as interruption,
+            progress_line(quiet=quiet, every_ns=0) as show_line,
+        ):
             return watch(
                 target,
                 options,
                 facts,
-                stopping=stop,
+                stopping=(lambda: interruption.requested) if child is None else child.stop,
                 progress=progress,
                 ended=(lambda: None) if child is None else child.ended,
             )
@@ -219,18 +219,12 @@ def _inspect(
 
 
 def _refresh_metrics(path: str, watched: Watch) -> None:
-    """Replace the file as a whole, so that a collector never reads half of one."""
+    """Replace the file; what is none, such as a pipe, gets the last sample only."""
     from vmtool.report.inspect_export import metrics_of
 
-    real = Path(os.path.realpath(path))
-    if real.exists() and not real.is_file():
-        return  # a pipe or a device gets the last sample only
     # What cannot be written now is tried again at the end, where a failure is reported.
     with suppress(OSError):
-        whole = real.with_name(f"{real.name}.new")
-        text = metrics_of(watched.identity, watched.latest, watched.limits)
-        whole.write_text(text, encoding="utf-8", newline="\n")
-        whole.replace(real)
+        replace_whole(path, metrics_of(watched.identity, watched.latest, watched.limits))
 
 
 def _line(counters: Sample | None) -> str:
@@ -252,13 +246,19 @@ class _Child:
     Ctrl-C on a terminal reaches the command as well, and it decides what to do about it. If it goes
     on for a second after vmtool was interrupted, it gets SIGTERM, and after ten seconds
     it is killed.
+
+    Args:
+        program: The command and its arguments.
+        interruption: Whether vmtool was interrupted.
     """
 
     _ASK_NS = 10**9
     _KILL_NS = 10 * 10**9
+    _POLL_S = 0.05
 
-    def __init__(self, program: tuple[str, ...]) -> None:
+    def __init__(self, program: tuple[str, ...], interruption: Interruption) -> None:
         self.process = subprocess.Popen(program)
+        self.interruption = interruption
         self._since: int | None = None
         self._asked = False
 
@@ -267,9 +267,9 @@ class _Child:
         code = self.process.poll()
         return None if code is None else _shell_code(code)
 
-    def stop(self, *, asked: bool) -> bool:
-        """Return whether it had to be killed, once vmtool was *asked* to stop."""
-        if not asked:
+    def stop(self) -> bool:
+        """Return whether it had to be killed, once vmtool was interrupted."""
+        if not self.interruption.requested:
             return False
         now = time.monotonic_ns()
         self._since = now if self._since is None else self._since
@@ -282,8 +282,11 @@ class _Child:
         return False
 
     def wait(self) -> int:
-        """Return its exit code when it has ended."""
-        return _shell_code(self.process.wait())
+        """Return its exit code when it has ended, which an interruption makes it do."""
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return _shell_code(self.process.wait(self._POLL_S))
+            self.stop()
 
 
 def _shell_code(code: int) -> int:
@@ -294,28 +297,53 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     """Start a command, watch it to its end, and return its exit code."""
     # All that takes time comes before the start, so that the first sample follows it at once: what
     # the watch will import as well, and the name of the user.
-    import vmtool.cli.interrupt
     import vmtool.cli.progress  # noqa: F401
+    from vmtool.cli.interrupt import watch_signals
     from vmtool.inspect.processes import open_process
-    from vmtool.inspect.watch import nothing_read
     from vmtool.machine import read_facts
-    from vmtool.results.inspect import ProcessIdentity
 
     facts = read_facts()
     with closing(open_process(os.getpid())) as own:
         own.identity()
-    program = asked.program[0]
+    with watch_signals() as interruption:
+        child = _start(asked.program, interruption)
+        if isinstance(child, int):
+            return child
+        try:
+            return _watch_program(asked, options, output, child, facts)
+        except BaseException:  # such as a second Ctrl-C: nothing is left behind
+            child.process.kill()
+            child.process.wait()
+            raise
+
+
+def _start(program: tuple[str, ...], interruption: Interruption) -> _Child | int:
+    """Start a command; where that fails, say so and return the exit code."""
     try:
-        child = _Child(asked.program)
+        return _Child(program, interruption)
     except (OSError, ValueError) as error:  # a ValueError is a NUL in an argument
         # As a shell does: 127 for what is not there, 126 for what cannot be run.
-        missing = isinstance(error, FileNotFoundError) or not program
+        name = program[0]
+        missing = isinstance(error, FileNotFoundError) or not name
         reason = "no such program" if missing else getattr(error, "strerror", None) or error
-        if program and Path(program).is_dir():
+        if name and Path(name).is_dir():
             reason = "it is a directory"
-        tell(f"vmtool: error: cannot start {program!r}: {reason}")
+        tell(f"vmtool: error: cannot start {name!r}: {reason}")
         tell("  hint: give a program that is on PATH, or its path, after --")
         return 127 if missing else 126
+
+
+def _watch_program(
+    asked: InspectCommand,
+    options: InspectOptions,
+    output: Output,
+    child: _Child,
+    facts: MachineFacts,
+) -> int:
+    from vmtool.inspect.processes import open_process
+    from vmtool.inspect.watch import nothing_read
+    from vmtool.results.inspect import ProcessIdentity, WatchEnding
+
     try:
         target = open_process(child.process.pid)
         try:
@@ -323,30 +351,40 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
         finally:
             target.close()
     except CallError:
-        name = Path(program).name
-        result = nothing_read(
-            ProcessIdentity(child.process.pid, name, asked.program), options, facts
-        )
-    if options.duration_ns is not None and child.ended() is None:
+        name = Path(asked.program[0]).name
+        who = ProcessIdentity(child.process.pid, name, asked.program)
+        result = nothing_read(who, options, facts)
+    # What was watched is written at once: the command may run for days.
+    continues = result.ending is WatchEnding.COMPLETE and child.ended() is None
+    if continues:
+        _write_files(asked, output, result)
+        if output.path != "-":
+            _write_report(output, result)
         output.notice("no longer watching; the command continues")
     code = child.wait()
     result = replace(result, process=replace(result.process, exit_code=code))
-    _write(asked, output, result, after_command=True)
+    if output.path == "-":
+        _print_on_stderr(result)
+    elif not continues or (output.as_json and Path(output.path).is_file()):
+        _write_report(output, result)  # with the exit code
+    if not continues:
+        _write_files(asked, output, result)
     return ExitCode.CHECK_FAILED if _exit_code(asked, result) == ExitCode.CHECK_FAILED else code
 
 
-def _write(
-    asked: InspectCommand, output: Output, result: InspectResult, *, after_command: bool = False
-) -> None:
+def _write_report(output: Output, result: InspectResult) -> None:
     from vmtool.report.inspect import to_text
+
+    output.emit(result, lambda console: to_text(result, console))
+
+
+def _write_files(asked: InspectCommand, output: Output, result: InspectResult) -> None:
     from vmtool.report.inspect_export import metrics_of, to_csv
 
-    if after_command and output.path == "-":
-        _print_on_stderr(result)
-    else:
-        output.emit(result, lambda console: to_text(result, console))
     output.save(asked.csv, lambda: to_csv(result))
-    output.save(asked.metrics, lambda: metrics_of(result.process, result.last, result.limits))
+    output.save(
+        asked.metrics, lambda: metrics_of(result.process, result.last, result.limits), whole=True
+    )
     output.save(asked.html, lambda: _page(result))
 
 

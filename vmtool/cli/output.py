@@ -201,11 +201,17 @@ class Output:
         """Write *text* in place of a report."""
         _write(self.path, lambda file: file.write(text))
 
-    def save(self, path: str | None, make: Callable[[], str]) -> None:
-        """Write a file beside the result, if requested."""
+    def save(self, path: str | None, make: Callable[[], str], *, whole: bool = False) -> None:
+        """Write a file beside the result, if requested.
+
+        Args:
+            path: The file.
+            make: Returns its content.
+            whole: Whether others may read it at any time, so that it is replaced as a whole.
+        """
         if path is not None:
             text = make()
-            _write(path, lambda file: file.write(text))
+            _write(path, lambda file: file.write(text), whole=text if whole else None)
 
     @property
     def unwritten(self) -> bool:
@@ -258,12 +264,58 @@ def _without_waiting(path: str) -> Iterator[None]:
             os.close(held)
 
 
-def _write(path: str, write: Callable[[IO[str]], object]) -> None:
-    """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1."""
+def replace_whole(path: str, text: str) -> bool:
+    """Replace the content of a file as a whole, so that nobody reads half of it.
+
+    Returns:
+        Whether that is done: not for a pipe or a device, nor in a folder that takes no new file.
+
+    Raises:
+        OSError: If it cannot be written; the file is as it was.
+    """
+    import tempfile
+    from pathlib import Path
+
+    file = Path(os.path.realpath(path))  # a link stays
+    if file.exists() and not file.is_file():
+        return False
+    if file.exists():
+        mode = file.stat().st_mode & 0o777
+    else:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    try:
+        number, name = tempfile.mkstemp(prefix=".vmtool-", dir=file.parent)
+    except PermissionError:
+        return False
+    fresh = Path(name)
+    try:
+        encoding, errors = _UTF_8
+        with open(number, "w", encoding=encoding, errors=errors, newline="\n") as whole:
+            whole.write(text)
+        fresh.chmod(mode)  # others could not read it otherwise
+        fresh.replace(file)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _write(path: str, write: Callable[[IO[str]], object], *, whole: str | None = None) -> None:
+    """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1.
+
+    Args:
+        path: The file, or ``-``.
+        write: Writes to it.
+        whole: What *write* writes, where it should replace the file as a whole.
+    """
     encoding, errors = result_encoding() if path == "-" else _UTF_8
     context = click.get_current_context(silent=True)
     interrupted = context is not None and context.meta.get(INTERRUPTED)
     try:
+        if whole is not None and path != "-" and replace_whole(path, whole):
+            return
         with (
             _without_waiting(path) if interrupted else nullcontext(),
             click.open_file(path, "w", encoding=encoding, errors=errors) as file,
@@ -281,7 +333,9 @@ def _write(path: str, write: Callable[[IO[str]], object]) -> None:
             return
         option = "use -o FILE" if path == "-" else "give a file"
         hint = f"{option} on another disk, and run again"
-        if error.errno == errno.EFBIG:
+        if path != "-" and error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            hint = "its folder is no longer there: make it, and run again"
+        elif error.errno == errno.EFBIG:
             from vmtool.memory.rlimits import how_to_raise, read_resource_limit
             from vmtool.units import format_size
 

@@ -180,7 +180,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
         return to_metrics(result)
 
     output.save(control.html, page)
-    output.save(control.metrics, metrics)
+    output.save(control.metrics, metrics, whole=True)
     output.save(control.csv, table)
 
 
