@@ -268,7 +268,8 @@ def replace_whole(path: str, text: str) -> bool:
     """Replace the content of a file as a whole, so that nobody reads half of it.
 
     Returns:
-        Whether that is done: not for a pipe or a device, nor in a folder that takes no new file.
+        Whether that is done: not for a pipe or a device, nor where a new file may not take its
+        place.
 
     Raises:
         OSError: If it cannot be written; the file is as it was.
@@ -296,8 +297,10 @@ def replace_whole(path: str, text: str) -> bool:
             whole.write(text)
         fresh.chmod(mode)  # others could not read it otherwise
         fresh.replace(file)
-    except BaseException:
+    except BaseException as error:
         fresh.unlink(missing_ok=True)
+        if isinstance(error, PermissionError):  # Windows: somebody reads it now
+            return False
         raise
     return True
 

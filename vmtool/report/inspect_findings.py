@@ -63,7 +63,7 @@ def _address_space(values: Mapping[str, object]) -> tuple[str, str]:
     return (
         _limit_words(values, "of address space", "bytes"),
         "reservations count although they hold no memory; limit memory with a control group "
-        "instead, or raise this limit: " + _raise_limit(values),
+        "instead; to lift this limit: " + _raise_limit(values),
     )
 
 
