@@ -223,7 +223,7 @@ def test_a_folder_that_was_removed_meanwhile_is_to_be_made_again(tmp_path, capsy
     with click.Context(click.Command("inspect")):
         Output().save(str(tmp_path / "gone" / "file"), str, whole=whole)
 
-    assert "hint: its folder is no longer there: make it, and run again" in capsys.readouterr().err
+    assert "hint: its folder no longer exists: create it, and run again" in capsys.readouterr().err
 
 
 def _inspect(*arguments, **options):

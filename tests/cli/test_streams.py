@@ -124,7 +124,7 @@ def test_a_file_in_no_folder_is_reported_before_anything_starts(option, command,
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
         f"vmtool: error: cannot write '{tmp_path}/none/x': No such file or directory\n"
-        "  hint: make its folder first\n"
+        "  hint: create its folder first\n"
     )
 
 

@@ -41,7 +41,7 @@ _WORK_BYTES = 64 << 20
         "--budget",
         type=SIZE,
         metavar="SIZE",
-        help="What may be in use on the device at once; by default half of what is safe.",
+        help="The most to use on the device at once; by default half of what is safe.",
     ),
     click.option(
         "--rounds",
@@ -49,7 +49,7 @@ _WORK_BYTES = 64 << 20
         default="9",
         show_default=True,
         metavar="N",
-        help="How often each is measured, in turn with the others.",
+        help="How many times to measure each, in turn with the others.",
     ),
     heading="What to measure",
 )
@@ -57,7 +57,7 @@ _WORK_BYTES = 64 << 20
     click.option(
         "--beside-work",
         is_flag=True,
-        help="Also map and unmap a range while work runs on another, in a child process.",
+        help="In a child process, also map and unmap one range while work runs on another.",
     ),
     heading="Checks",
 )
@@ -79,11 +79,11 @@ def command(
     vmtool allocators
     vmtool allocators --backing cuda:1 --most 256MiB --beside-work --json
 
-    Measured in turn at sizes from one granule on: cold (handles created and released), pooled (kept,
-    not cleared), malloc (cuMemAlloc) and async (cuMemAllocAsync with a pool that keeps everything);
-    then doubling a buffer in place and by copying on the device, and a sweep of chunk sizes. Several
-    devices are measured one after the other. With --beside-work, wrong contents exit 3 and a lost
-    device exits 1.
+    Measures in turn, at sizes from one granule up: cold (handles created and released), pooled
+    (kept, not cleared), malloc (cuMemAlloc) and async (cuMemAllocAsync with a pool that keeps
+    everything); then the doubling of a buffer, in place and by copying on the device, and a range
+    of chunk sizes. Several devices are measured one after the other. With --beside-work, wrong
+    contents exit 3 and a lost device exits 1.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line

@@ -29,9 +29,9 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "doctor": "Every limit on virtual memory here, and how to raise it.",
         "reserve": "Reserve addresses and show that this takes no memory.",
         "limits": "How far reserve, commit and map go, and what stops them.",
-        "guards": "Show that memory which is not committed faults.",
+        "guards": "Show that a write to memory that is not committed faults.",
     },
-    "How fast and how faithfully does it commit and release?": {
+    "How fast and how correctly does it commit and release?": {
         "grow": "Grow and shrink a buffer in place, compared with copying.",
         "stress": "Commit and release real memory, measured and checked.",
         "matrix": "Which granule and method cost least here.",

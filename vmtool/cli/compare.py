@@ -55,7 +55,7 @@ class _Percent(click.FloatRange):
         default=95,
         show_default=True,
         metavar="PERCENT",
-        help="The least confidence of every interval.",
+        help="The minimum confidence of every interval.",
     ),
     heading="Verdicts",
 )
@@ -80,9 +80,9 @@ def command(
     vmtool compare before/ after/ --fail-on 'cycle.median>+20%'
 
     BEFORE and AFTER are each a result of "vmtool stress --json -o FILE", which holds several runs,
-    or a folder of results. A figure is faster or slower when the interval of its change, from run
-    to run, excludes no change, and the change reaches the threshold. With fewer than four
-    runs a side nothing is proven.
+    or a folder of results. A figure is faster or slower when the change reaches the threshold and
+    its interval, estimated from the variation between runs, does not include zero. With fewer than
+    four runs per side nothing is proven.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
 @output_options
 def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -> None:
-    """Check every limit on this machine that virtual memory can meet.
+    """Check every limit on this machine that virtual memory can run into.
 
     \b
     vmtool doctor

@@ -61,7 +61,7 @@ class FleetOptions:
 )  # fmt: skip
 @click.option(
     "--resources", metavar="NAME=N[,...]",
-    help="Run COMMAND where this much of a resource of Dask's workers is free, as by"
+    help="Run COMMAND only on workers that have this much of a Dask resource free, as started by"
     " `dask worker --resources vmtool=1` (--dask).",
 )  # fmt: skip
 @click.option(
@@ -96,13 +96,13 @@ def command(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Compare results of many machines: which is different, and which setting explains it.
+    """Compare results from many machines: which one differs, and which setting explains it.
 
     \b
     vmtool fleet results/*.json
     vmtool fleet --dask local:4 -- stress --runs 5
 
-    FILE is a result with --json of stress, check, granularity, doctor, limits, grow or inspect: one
+    FILE is a --json result of stress, check, granularity, doctor, limits, grow or inspect: one
     file per machine, JSON lines, gzip, a folder, or - for stdin. Machines that are alike are compared by
     the mean of their runs; at least 8 of them and 2 runs each are needed. The exit code is 3 if a
     machine differs or has failed checks.

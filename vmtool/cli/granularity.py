@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 
 @click.command("granularity", cls=Command)
 @all_backings_option
-@click.option("--prove", is_flag=True, help="Commit g, g/2 and g+1 bytes, and show what happens.")
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Commit g, g/2 and g+1 bytes, where g is the granule, and show what happens.",
+)
 @click.option(
     "--model",
     metavar="MODEL",
-    help="Add tokens per granule of each KV tensor of a model; see vmtool kv-estimate -h.",
+    help="Also show the tokens per granule of each KV tensor of a model; see vmtool kv-estimate -h.",
 )
 @click.option(
     "--bytes-per-token",
     type=SIZE,
     metavar="SIZE",
-    help="Add tokens per granule of a KV tensor of this size per token.",
+    help="Also show the tokens per granule of a KV tensor with this size per token.",
 )
 @output_options
 def command(
@@ -44,7 +48,7 @@ def command(
     vmtool granularity
     vmtool granularity --prove --model llama-3.1-8b
 
-    Nothing is committed, but for two granules with --prove. The search for the largest reservation
+    Nothing is committed, except two granules with --prove. The search for the largest reservation
     makes at most 64 reservations, one at a time. On a device --prove also creates and exports a
     handle of each kind, shares memory with a second process, and tries every pair of devices
     (--backing cuda:all: devices only).

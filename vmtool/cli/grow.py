@@ -59,16 +59,16 @@ class GrowOptions:
         "--step",
         type=SIZE,
         metavar="SIZE",
-        help="The length of a step; the default is a 32nd of the peak, for doubling a 1024th.",
+        help="The length of a step; by default 1/32 of the peak, or 1/1024 for doubling.",
     ),
     click.option(
         "--tokens",
         type=COUNT,
         metavar="N",
-        help="Tokens of --model in a step, instead of --step.",
+        help="Tokens of --model per step, instead of --step.",
     ),
     click.option(
-        "--model", metavar="MODEL", help="The model of --tokens; see vmtool kv-estimate -h."
+        "--model", metavar="MODEL", help="The model for --tokens; see vmtool kv-estimate -h."
     ),
     click.option(
         "--pattern",
@@ -81,7 +81,7 @@ class GrowOptions:
         "--against",
         type=click.Choice(("realloc", "nothing")),
         help="Also grow by copying into ever larger blocks, for at most 2 s. "
-        "The default is realloc up to 1 GiB, else nothing.",
+        "The default is realloc up to 1 GiB, otherwise nothing.",
     ),
     click.option(
         "--budget",
@@ -101,15 +101,16 @@ class GrowOptions:
 @output_options
 @into_dataclass("options", lambda: GrowOptions)
 def command(*, options: GrowOptions, as_json: bool, path: str, quiet: bool) -> int:
-    """Grow a buffer to a size and shrink it again, and check every step of it.
+    """Grow a buffer to a size and shrink it again, and check every step.
 
     \b
     vmtool grow --to 256MiB
     vmtool grow --to 64MiB --model llama-3.1-8b --tokens 16 --pattern sawtooth
 
-    The base must stay, contents must survive, new memory must be zero, and the committed memory must
-    be the length in whole granules, else the exit code is 3. The same growth is then done by copying
-    into larger blocks. More than is safe on this machine is refused with exit code 5.
+    The base must stay the same, contents must survive, new memory must be zero, and the committed
+    memory must be the length rounded up to whole granules; otherwise the exit code is 3. The same
+    growth is then done by copying into larger blocks. A plan that commits more than is safe on
+    this machine is refused with exit code 5.
     """  # noqa: D301 - click's own mark
     return _run(options, Output(as_json, path, quiet))
 

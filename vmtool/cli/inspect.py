@@ -120,7 +120,7 @@ def command(
     vmtool inspect -o report.txt -- python3 -c 'print(2)'
 
     A command after -- is started and watched to its end; its exit code becomes the exit code. A
-    watch prints one report, or one JSON document, when it ends: also after Ctrl-C and SIGTERM. The
+    watch prints one report, or one JSON document, when it ends, also after Ctrl-C or SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
     from vmtool.cli import COMMAND_AFTER

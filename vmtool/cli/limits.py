@@ -25,7 +25,9 @@ _KINDS = ("reserve", "commit", "mappings")
 @backing_option
 @method_option
 @host_option
-@click.option("--force", is_flag=True, help="Take all memory of a device that others may use.")
+@click.option(
+    "--force", is_flag=True, help="Take all memory of a device even if others may use it."
+)
 @output_options
 def command(
     *,
@@ -38,15 +40,15 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Find how much can be reserved, committed, mapped and locked; each try is a new process.
+    """Find how much can be reserved, committed, mapped and locked; each try runs in a new process.
 
     \b
     vmtool limits
     vmtool limits mappings --method fixed
 
-    Memory is not touched, except with advise, which commits by touching: its search ends at half
-    of what is safe. Without a kind, all but lock are searched, which takes up to half a minute.
-    lock keeps memory of the host in RAM, at most 1 GiB: with mlock, or pinned for a device with
+    Memory is not touched, except with advise, which commits by touching, so its search ends at
+    half of what is safe. Without a kind, all except lock are searched, which takes up to half a
+    minute. lock keeps host memory in RAM, at most 1 GiB: with mlock, or pinned for a device with
     --backing cuda (cuMemHostRegister).
 
     On a device, commit and mappings go on until the driver refuses. Unless NVML shows that nobody

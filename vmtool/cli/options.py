@@ -390,8 +390,7 @@ backing_options: Final = option_group(
         "--chunk",
         type=SIZE,
         metavar="SIZE",
-        help="Bytes of one physical handle of a device, a multiple of its granularity; what its "
-        "driver recommends by default.",
+        help="Size of each physical handle of a device, a multiple of its granularity; by default what its driver recommends.",
     ),
 )
 

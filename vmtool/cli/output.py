@@ -60,8 +60,10 @@ def claim(path: str) -> str | None:
         code = getattr(error, "errno", errno.EINVAL)
         message = f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
         if code not in _WRONG_NAMES:
-            raise VmtoolError(message, hint="write elsewhere, or make that possible") from error
-        hint = "make its folder first" if code == errno.ENOENT else "give another file"
+            raise VmtoolError(
+                message, hint="write to another path, or make this one writable"
+            ) from error
+        hint = "create its folder first" if code == errno.ENOENT else "give another file"
         raise UsageError(message, hint=hint) from error
     return os.path.realpath(path)
 
@@ -172,7 +174,7 @@ class Output:
             self.write(_document(result))
             return
         if self.path.lower().endswith(".json"):
-            self.notice(f"{self.path} gets text; --json makes it a document")
+            self.notice(f"{self.path} will contain text; use --json for a JSON document")
         from vmtool.report.table import result_console
 
         if click.get_current_context().meta.get(MARKDOWN):
@@ -337,7 +339,7 @@ def _write(path: str, write: Callable[[IO[str]], object], *, whole: str | None =
         option = "use -o FILE" if path == "-" else "give a file"
         hint = f"{option} on another disk, and run again"
         if path != "-" and error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            hint = "its folder is no longer there: make it, and run again"
+            hint = "its folder no longer exists: create it, and run again"
         elif error.errno == errno.EFBIG:
             from vmtool.memory.rlimits import how_to_raise, read_resource_limit
             from vmtool.units import format_size

@@ -22,7 +22,9 @@ from vmtool.errors import CheckFailedError, ExitCode
 @backing_options
 @click.option("--method", metavar="NAME", help="The commit method; see vmtool stress -h.")
 @huge_option
-@click.option("--hold", is_flag=True, help="Keep the reservation until Enter or a signal.")
+@click.option(
+    "--hold", is_flag=True, help="Keep the reservation until you press Enter or a signal arrives."
+)
 @output_options
 def command(
     size: int,
@@ -43,8 +45,9 @@ def command(
     vmtool reserve 64GiB --hold --json
 
     SIZE is rounded up to whole granules. The change of address space, commit charge, resident
-    memory and memory areas is measured: charge and resident memory must not change, and the memory
-    areas by one, else the exit code is 3. Nothing is committed, so SIZE may be larger than RAM.
+    memory and memory areas is measured: charge and resident memory must not change, and the number
+    of memory areas only by one; otherwise the exit code is 3. Nothing is committed, so SIZE may be
+    larger than RAM.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import with_device
@@ -71,7 +74,7 @@ def command(
     if not result.passed:
         wrong = next(check for check in result.checks if check.failed)
         raise CheckFailedError(
-            f"reserving changed the {counter_label(wrong)} by more than it may",
+            f"reserving changed the {counter_label(wrong)} by more than allowed",
             hint="run it again; if it repeats, report it with --json",
         )
     return ExitCode.DONE

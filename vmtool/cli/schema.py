@@ -14,7 +14,7 @@ def command(name: str | None, path: str) -> None:
     """Print the JSON Schema (draft 2020-12) of a document, or list the documents.
 
     \b
-    vmtool schema                   the documents, one a line
+    vmtool schema                   the documents, one per line
     vmtool schema stress -o stress.schema.json
     """  # noqa: D301 - click's own mark
     import json

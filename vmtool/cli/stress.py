@@ -63,9 +63,9 @@ def command(
     vmtool stress --method all --granule 64KiB --duration 10s
     vmtool stress --pattern random --verify full --soak 1h --json -o soak.json
 
-    The cycles run in processes of their own, so that a crash becomes a result. What the kernel
-    counts is compared with what vmtool expects while they run. The default is five short runs, which
-    take about five seconds on an idle machine, and at most 256 MiB. With --backing cuda:all
+    The cycles run in processes of their own, so that a crash becomes a result. While they run,
+    the kernel's counters are compared with what vmtool expects. The default is five short runs,
+    which take about five seconds on an idle machine, and at most 256 MiB. With --backing cuda:all
     all devices run at once, each with its own workers and its own row in the result.
     """  # noqa: D301 - click's own mark
     from vmtool.compare.assertions import DEFAULT_CONFIDENCE, evaluate, parse_assertion
@@ -197,7 +197,7 @@ def _show_warnings(output: Output, result: StressResult) -> None:
     more = {kind: names[1:] for kind, names in shown.items() if len(names) > 1}
     if more:
         words = "; ".join(f"{kind} with {', '.join(names)}" for kind, names in more.items())
-        output.notice(f"the same of other methods: {words} (--explain shows them)")
+        output.notice(f"the same holds for other methods: {words} (--explain shows them)")
 
 
 def _required(name: str, result: StressResult) -> Check:

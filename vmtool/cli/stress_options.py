@@ -130,8 +130,7 @@ _RETAIN: Final = click.option(
 _CLEAR: Final = click.option(
     "--clear/--no-clear",
     default=True,
-    help="Clear memory of a pool when it is mapped; engines write before they read.  "
-    "[default: clear]",
+    help="Clear pool memory when it is mapped; engines write before they read.  [default: clear]",
 )
 _PREFAULT: Final = click.option("--prefault", is_flag=True, help="Fault every page in at commit.")
 _PATTERN: Final = click.option(
@@ -170,7 +169,10 @@ _SEED: Final = click.option(
     help="Repeat the run with this seed.  [default: random, and printed]",
 )
 _CYCLES: Final = click.option(
-    "--cycles", type=COUNT, metavar="N", help="Commits per method and thread, in all runs together."
+    "--cycles",
+    type=COUNT,
+    metavar="N",
+    help="Commits per method and thread, over all runs together.",
 )
 _RUNS: Final = click.option(
     "--runs",
@@ -202,7 +204,7 @@ _INJECT: Final = click.option(
     multiple=True,
     metavar="CALL:N[=WHAT]",
     help="Make the Nth call fail with an errno, do nothing (SKIP), get a signal or HANG; "
-    "N+ means from there on. Can be given several times.",
+    "N+ means the Nth and all later ones. Can be given several times.",
 )
 _ASSERT: Final = click.option(
     "--assert",
@@ -231,7 +233,7 @@ hang_option: Final = click.option(
     help="Kill a worker that makes no progress for TIME.",
 )
 _FORCE: Final = click.option(
-    "--force", is_flag=True, help="Run although the preflight says it is not safe."
+    "--force", is_flag=True, help="Run even if the preflight says that it is not safe."
 )
 host_option: Final = option_group(
     click.option(

@@ -49,7 +49,7 @@ class AllocatorOptions:
     Attributes:
         most_bytes: The largest allocation; at most half of *budget_bytes*.
         budget_bytes: What may be in use at once.
-        rounds: How often each is measured, in turn with the others.
+        rounds: How many times to measure each, in turn with the others.
     """
 
     most_bytes: int
