@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
+from vmtool.fleet.parts import find_parts
 from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
 from vmtool.results.fleet import (
     BaselineGroup,
@@ -17,6 +19,7 @@ from vmtool.results.fleet import (
     FleetResult,
     Group,
     Outlier,
+    Part,
     Problem,
     Reason,
     Split,
@@ -36,10 +39,6 @@ LEAST_MACHINES: Final = 8
 FALSE_DISCOVERIES: Final = 0.01
 #: A scale below this part is taken as this: measures are not so exact.
 _LEAST_SCALE: Final = 0.002
-#: A split: each part has this share of the machines, and Ashman's D (AJ 108:2348, 1994; above 2 is
-#: a clean separation) is this; the halves of one normal distribution have 2.6.
-_LEAST_PART: Final = 0.2
-_SEPARATION: Final = 4.0
 _MOST_REASONS: Final = 5
 #: A fact separates if it does for this part more of the machines than of the others; of one machine,
 #: any value is shared by all, so that it must be rarer elsewhere.
@@ -124,9 +123,12 @@ class _Usual:
         if self.runs_variance is not None:
             # The scale is that of machines with typical runs; other numbers of runs vary otherwise.
             variance = max(variance, self.runs_variance / runs)
+        return max(math.sqrt(variance), self.floor()) * math.sqrt(1 + 1 / self.machines)
+
+    def floor(self) -> float:
+        """Return the least scale that measures can have."""
         floor = _LEAST_SCALE if self.logarithmic else _LEAST_SCALE * abs(self.location)
-        least = max(floor, 1e-12)
-        return max(math.sqrt(variance), least) * math.sqrt(1 + 1 / self.machines)
+        return max(floor, 1e-12)
 
     def value(self, location: float | None = None) -> float:
         """Return a *location*, by default the usual one, as a value of the measure."""
@@ -170,12 +172,12 @@ def judge(
     tests: list[_Test] = []
     for at, (alike, machines) in enumerate(groups):
         saved = _saved(baseline, alike)
-        found, parted = _usual_of(machines, threshold, saved)
+        found, parted, own = _usual_of(machines, threshold, saved)
         if baseline is not None and saved is None:
-            found, parted = {}, []
+            found, parted, own = {}, [], {}
         usual.append(found)
         splits.append(parted)
-        tests.extend(_tests(at, machines, found, {s.measure for s in parted}, threshold))
+        tests.extend(_tests(at, machines, found, own, threshold))
     significant = discoveries([test.p_value for test in tests], FALSE_DISCOVERIES)
     outliers = [test for at, test in enumerate(tests) if at in significant and test.large]
     made = []
@@ -204,10 +206,14 @@ def judge(
 
 
 def baseline_of(fleet: Fleet, *, by: Sequence[str] = (), threshold: float = 0.1) -> FleetBaseline:
-    """Return what is usual in the groups of *fleet* that have enough machines."""
+    """Return what is usual in the groups of *fleet* that have enough machines.
+
+    A measure that splits a group has nothing usual and is left out.
+    """
     groups = []
     for alike, machines in _grouped(fleet.machines.values(), by):
-        usual, _ = _usual_of(machines, threshold, None)
+        usual, splits, _ = _usual_of(machines, threshold, None)
+        split = {each.measure for each in splits}
         measures = tuple(
             BaselineMeasure(
                 measure,
@@ -218,6 +224,7 @@ def baseline_of(fleet: Fleet, *, by: Sequence[str] = (), threshold: float = 0.1)
                 found.machines,
             )
             for measure, found in usual.items()
+            if measure not in split
         )
         if measures:
             groups.append(BaselineGroup(alike, measures, _usual_facts(machines)))
@@ -269,10 +276,13 @@ def _fact_values(machines: Iterable[Machine]) -> dict[str, Counter[str]]:
 
 def _usual_of(
     machines: Sequence[Machine], threshold: float, saved: BaselineGroup | None
-) -> tuple[dict[str, _Usual], list[Split]]:
-    """Return what is usual for each measure of enough machines, and the measures that split them."""
+) -> tuple[dict[str, _Usual], list[Split], dict[str, dict[str, _Usual]]]:
+    """Return what is usual for each measure of enough machines, and the measures that split them.
+
+    The last is, of a measure that splits them, what is usual in the part of each machine.
+    """
     if saved is not None:
-        return {
+        known = {
             each.measure: _Usual(
                 math.log(each.usual) if each.logarithmic else each.usual,
                 each.scale,
@@ -281,9 +291,11 @@ def _usual_of(
                 each.machines,
             )
             for each in saved.measures
-        }, []
+        }
+        return known, [], {}
     usual: dict[str, _Usual] = {}
     splits: list[Split] = []
+    own: dict[str, dict[str, _Usual]] = {}
     for measure in _measures(machines):
         having = [machine for machine in machines if machine.runs.get(measure)]
         repeated = [machine for machine in having if len(machine.runs[measure]) > 1]
@@ -291,16 +303,51 @@ def _usual_of(
             continue
         logarithmic = all(value > 0 for machine in having for value in machine.runs[measure])
         means = [_mean(machine.runs[measure], logarithmic=logarithmic) for machine in repeated]
-        location, scale = biweight(means)
         variances = [_variance(m.runs[measure], logarithmic=logarithmic) for m in repeated]
         freedom = median([len(machine.runs[measure]) - 1 for machine in repeated])
         # The median of a chi-squared is about its mean times (1 - 2/9k)^3 (Wilson and Hilferty).
         runs_variance = median(variances) / (1 - 2 / (9 * freedom)) ** 3
-        usual[measure] = _Usual(location, scale, runs_variance, logarithmic, len(repeated))
-        split = _split(measure, repeated, means, usual[measure], threshold)
-        if split is not None:
-            splits.append(split)
-    return usual, splits
+        errors = [
+            math.sqrt(variance / len(machine.runs[measure]))
+            for machine, variance in zip(repeated, variances, strict=True)
+        ]
+        all_of_them = _Usual(*biweight(means), runs_variance, logarithmic, len(repeated))
+        parts = find_parts(
+            means,
+            errors,
+            all_of_them.floor(),
+            partial(_large, usual=all_of_them, threshold=threshold),
+        )
+        found = _usual_of_parts(means, parts, all_of_them)
+        if len(parts) == 1:
+            usual[measure] = found[0]
+            continue
+        usual[measure] = all_of_them
+        splits.append(_split(measure, repeated, parts, found))
+        own[measure] = {
+            machine.host: min(found, key=lambda part: abs(part.location - mean))
+            for machine, mean in zip(repeated, means, strict=True)
+        }
+    return usual, splits, own
+
+
+def _usual_of_parts(
+    means: Sequence[float], parts: Sequence[Sequence[int]], of_all: _Usual
+) -> list[_Usual]:
+    """Return what is usual in each part; one of few machines has at least the common scale."""
+    found = [biweight([means[at] for at in part]) for part in parts]
+    counts = [len(part) for part in parts]
+    squares = sum([n * scale**2 for n, (_, scale) in zip(counts, found, strict=True)])
+    common = math.sqrt(squares / sum(counts))
+    return [
+        replace(
+            of_all,
+            location=location,
+            scale=scale if count >= LEAST_MACHINES else max(scale, common),
+            machines=count,
+        )
+        for count, (location, scale) in zip(counts, found, strict=True)
+    ]
 
 
 def _measures(machines: Sequence[Machine]) -> list[str]:
@@ -320,45 +367,22 @@ def _variance(values: Sequence[float], *, logarithmic: bool) -> float:
 def _split(
     measure: str,
     machines: Sequence[Machine],
-    means: Sequence[float],
-    usual: _Usual,
-    threshold: float,
-) -> Split | None:
-    """Return the two parts that the machines fall into by *measure*, if they do."""
-    order = sorted(range(len(means)), key=means.__getitem__)
-    values = [means[at] for at in order]
-    count = len(values)
-    least = max(math.ceil(_LEAST_PART * count), 3)
-    if count < 2 * least:
-        return None
-    best, cut = math.inf, 0
-    total, squares = sum(values), sum([value * value for value in values])
-    low = low_squares = 0.0
-    for at, value in enumerate(values[:-1], 1):
-        low += value
-        low_squares += value * value
-        if least <= at <= count - least:
-            high = total - low
-            within = low_squares - low * low / at
-            within += squares - low_squares - high * high / (count - at)
-            if within < best:
-                best, cut = within, at
-    below, above = values[:cut], values[cut:]
-    difference = fmean(above) - fmean(below)
-    spread = math.sqrt(max(best / (count - 2), 1e-24))
-    part = math.expm1(difference) if usual.logarithmic else difference / (abs(usual.location) or 1)
-    if difference / spread < _SEPARATION or part < threshold:
-        return None
-    low_machines = [machines[at] for at in order[:cut]]
-    high_machines = [machines[at] for at in order[cut:]]
-    fewer, others = sorted((low_machines, high_machines), key=len)
+    parts: Sequence[Sequence[int]],
+    usual: Sequence[_Usual],
+) -> Split:
+    members = [[machines[at] for at in part] for part in parts]
+    largest = max(members, key=len)
+    values, count = _fact_values(largest), len(largest)
     return Split(
         measure,
-        usual.value(median(below)),
-        usual.value(median(above)),
-        tuple(sorted(machine.host for machine in low_machines)),
-        tuple(sorted(machine.host for machine in high_machines)),
-        tuple(reasons(fewer, _fact_values(others), len(others))),
+        tuple(
+            Part(
+                found.value(),
+                tuple(sorted(machine.host for machine in part)),
+                () if part is largest else tuple(reasons(part, values, count)),
+            )
+            for found, part in zip(usual, members, strict=True)
+        ),
     )
 
 
@@ -369,14 +393,13 @@ def _tests(
     group: int,
     machines: Sequence[Machine],
     usual: Mapping[str, _Usual],
-    split: set[str],
+    own: Mapping[str, Mapping[str, _Usual]],
     threshold: float,
 ) -> Iterator[_Test]:
-    """Yield every machine and measure that can be judged; a split one is judged as that."""
-    for measure, found in usual.items():
-        if measure in split:
-            continue
+    """Yield every machine and measure that can be judged, in a split group by the nearest part."""
+    for measure, of_all in usual.items():
         for machine in machines:
+            found = own.get(measure, {}).get(machine.host, of_all)
             runs = machine.runs.get(measure, ())
             if len(runs) < 2 or (found.logarithmic and min(runs) <= 0):
                 continue
@@ -423,7 +446,6 @@ def _group(
 ) -> Group:
     tested = Counter(test.measure for test in tests)
     judged = {test.host for test in tests}
-    judged.update(host for split in splits for host in (*split.low_hosts, *split.high_hosts))
     facts = _fact_values(machines)
     count = len(machines)
     by_host = {machine.host: machine for machine in machines}

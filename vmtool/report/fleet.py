@@ -91,7 +91,7 @@ def answer_text(result: FleetResult) -> str:
         of = count_of(result.machines, "machine")
         parts.append(f"{len(hosts):,} of {of} {verb}: {_named(hosts)}")
     if splits:
-        parts.append(f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} in two")
+        parts.append(f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} in parts")
     if judged and not hosts and not splits:
         parts.append(_alike(judged, baseline=result.baseline))
     if not result.machines:
@@ -136,7 +136,7 @@ def group_name(group: Group) -> str:
 def group_text(group: Group) -> str:
     """Return a line about a group."""
     split = {each.measure for each in group.splits}
-    tested = [spread for spread in group.spreads if spread.tested or spread.measure in split]
+    tested = [spread for spread in group.spreads if spread.tested]
     text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
     if group.unnamed:
         verbs = "is known by its file" if len(group.unnamed) == 1 else "are known by their files"
@@ -144,12 +144,12 @@ def group_text(group: Group) -> str:
     if not group.decided:
         return f"{text}: not decided, {_UNDECIDED[group.undecided]}"
     text += f": {count_of(len(tested), 'measure')}"
-    scales = sorted(spread.scale for spread in tested if spread.logarithmic and spread.tested)
+    scales = sorted(s.scale for s in tested if s.logarithmic and s.measure not in split)
     if scales:
         text += f", {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
     if group.single_runs:
         text += f"; {count_of(len(group.single_runs), 'machine')} with one run: not decided"
-    once = [s for s in group.spreads if s.single and not s.tested and s.measure not in split]
+    once = [s for s in group.spreads if s.single and not s.tested]
     if once:
         text += f"; {count_of(len(once), 'measure')} with one value per machine: not decided"
     return text
@@ -202,24 +202,33 @@ def why_text(reasons: Sequence[Reason], *, several: bool = False) -> str:
 
 
 def _split_lines(group: Group) -> Iterator[str]:
-    """Yield a line for each way in which a group splits in two, with the measures that show it."""
-    parts: dict[frozenset[tuple[str, ...]], list[Split]] = {}
+    """Yield a line for each way in which a group splits, with the measures that show it."""
+    ways: dict[frozenset[tuple[str, ...]], list[Split]] = {}
     for split in group.splits:
-        parts.setdefault(frozenset((split.low_hosts, split.high_hosts)), []).append(split)
-    for splits in parts.values():
-        first = splits[0]
-        fewer, more = sorted((first.low_hosts, first.high_hosts), key=len)
-        text = f"Two parts, {len(fewer):,} machines ({_named(fewer)}) and {len(more):,}: "
+        ways.setdefault(frozenset(part.hosts for part in split.parts), []).append(split)
+    for splits in ways.values():
+        parts = sorted(splits[0].parts, key=lambda part: len(part.hosts))
+        *fewer, most = parts
+        sizes = [f"{len(part.hosts):,} machines ({_named(part.hosts)})" for part in fewer]
+        text = f"{_part_count(len(parts))}, {', '.join(sizes)} and {len(most.hosts):,}: "
         text += "; ".join(_split_text(split) for split in splits[:3])
         if len(splits) > 3:
             text += f"; and {count_of(len(splits) - 3, 'more measure')}"
-        yield f"{text}. {why_text(first.reasons, several=True)}"
+        why = [why_text(part.reasons, several=True) for part in fewer]
+        if len(why) > 1:
+            why = [f"{_named(p.hosts, 1)}: {each}" for p, each in zip(fewer, why, strict=True)]
+        yield f"{text}. {'. '.join(why)}"
+
+
+def _part_count(number: int) -> str:
+    return "Two parts" if number == 2 else f"{number} parts"
 
 
 def _split_text(split: Split) -> str:
-    low, high = (value_text(split.measure, value) for value in (split.low, split.high))
-    ratio = f" ({split.high / split.low:.2f}x)" if split.low > 0 else ""
-    return f"{split.measure} {low} and {high}{ratio}"
+    usual = [part.usual for part in split.parts]
+    *before, last = (value_text(split.measure, value) for value in usual)
+    ratio = f" ({usual[-1] / usual[0]:.2f}x)" if usual[0] > 0 else ""
+    return f"{split.measure} {', '.join(before)} and {last}{ratio}"
 
 
 def value_text(measure: str, value: float) -> str:
@@ -300,9 +309,10 @@ def to_csv(result: FleetResult) -> str:
                 if value is None:
                     continue
                 outlier = found.get((host, spread.measure))
-                ratio = value / spread.usual if spread.logarithmic else ""
+                usual = spread.usual if outlier is None else outlier.usual
+                ratio = value / usual if spread.logarithmic else ""
                 p_value = "" if outlier is None else outlier.p_value
-                row = [number, host, spread.measure, value, spread.usual, ratio, p_value]
+                row = [number, host, spread.measure, value, usual, ratio, p_value]
                 writer.writerow([*row, int(outlier is not None)])
     return printable_lines(file.getvalue())
 

@@ -49,7 +49,7 @@ class Outlier:
         host: The machine.
         measure: The measure.
         value: The geometric mean of its runs (the mean, where values can be negative).
-        usual: What is usual in the group.
+        usual: What is usual in the group, or in its nearest part where the measure splits it.
         ratio: value / usual, or null where that has no meaning.
         p_value: How probable so large a difference is for a machine like the others.
         reasons: Facts that the machine does not share with the others, the best first.
@@ -65,24 +65,31 @@ class Outlier:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Machines of a group that are alike by a measure, and not like the others.
+
+    Attributes:
+        usual: What is usual there.
+        hosts: The machines.
+        reasons: Facts that separate them from the largest part, the best first; none of that itself.
+    """
+
+    usual: float
+    hosts: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
-    """A measure by which a group falls into two parts.
+    """A measure by which a group falls into parts.
 
     Attributes:
         measure: The measure.
-        low: What is usual in the lower part.
-        high: What is usual in the higher part.
-        low_hosts: The machines of the lower part.
-        high_hosts: The machines of the higher part.
-        reasons: Facts that separate the smaller part from the larger, the best first.
+        parts: Two or more, the lowest first; a machine that belongs to none is judged by the nearest.
     """
 
     measure: str
-    low: float
-    high: float
-    low_hosts: tuple[str, ...]
-    high_hosts: tuple[str, ...]
-    reasons: tuple[Reason, ...]
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ class Group:
             and their facts are equal.
         spreads: Every measure.
         outliers: Measures of machines that differ.
-        splits: Measures by which it falls into two.
+        splits: Measures by which it falls into parts.
         facts: Facts that differ within it.
     """
 

@@ -88,10 +88,75 @@ def test_half_of_the_machines_slower_is_a_split_with_its_reason():
     (group,) = judge(fleet).groups
     assert not group.outliers
     split = next(each for each in group.splits if each.measure == COMMIT)
-    assert split.high / split.low == pytest.approx(1.5, rel=0.1)
-    assert split.high_hosts == tuple(f"node{n:03}" for n in range(0, 40, 2))
-    assert split.reasons[0].fact == "governor"
-    assert split.reasons[0].separation == 1
+    low, high = split.parts
+    assert high.usual / low.usual == pytest.approx(1.5, rel=0.1)
+    assert high.hosts == tuple(f"node{n:03}" for n in range(0, 40, 2))
+    (reason,) = low.reasons or high.reasons
+    assert (reason.fact, reason.separation) == ("governor", 1)
+
+
+def uneven(machines, by, seed=1):
+    """Machines of which each is slower by its own factor, with a fact that follows *by*."""
+    draw = random.Random(seed)
+    fleet = Fleet()
+    for number in range(machines):
+        own = by(number) * draw.lognormvariate(0, 0.02)
+        runs = tuple({COMMIT: 4e4 * own * draw.lognormvariate(0, 0.05)} for _ in range(5))
+        facts = {"setting": str(by(number))}
+        host = f"node{number:04}"
+        fleet.add(MachineReading(host, host, "vmtool.stress", "0", facts, runs))
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("machines", "slow", "factor"),
+    [(50, 8, 1.5), (50, 9, 1.2), (60, 10, 1.5), (24, 4, 1.5), (1000, 150, 1.5), (1000, 199, 1.2)],
+)
+def test_fewer_than_a_fifth_are_outliers_and_no_split(machines, slow, factor):
+    (group,) = judge(uneven(machines, lambda n: factor if n < slow else 1)).groups
+    assert not group.splits
+    found = {each.host for each in group.outliers}
+    assert len(found) >= 0.95 * slow
+    assert all(int(host.removeprefix("node")) < slow for host in found)
+    assert group.outliers[0].reasons[0].fact == "setting"
+
+
+@pytest.mark.parametrize(
+    ("machines", "factor", "odd"),
+    [(24, 1.5, 3), (24, 1.2, 1.6), (40, 1.5, 2.5), (100, 1.5, 10), (1000, 1.5, 10), (40, 1.5, 0.3)],
+)
+def test_one_odd_machine_does_not_hide_a_split_nor_a_split_the_machine(machines, factor, odd):
+    fleet = uneven(machines, lambda n: odd if n == 3 else factor if n % 2 else 1)
+    (group,) = judge(fleet).groups
+    (split,) = group.splits
+    sizes = [len(part.hosts) for part in split.parts]
+    assert sizes == pytest.approx([machines / 2] * 2, abs=max(1, machines / 100))
+    assert split.parts[1].usual / split.parts[0].usual == pytest.approx(factor, rel=0.05)
+    assert [each.host for each in group.outliers] == ["node0003"]
+    assert not baseline_of(fleet).groups
+
+
+def test_three_settings_are_three_parts_with_their_reasons():
+    (group,) = judge(uneven(60, lambda n: (1, 1.5, 2.2)[n % 3])).groups
+    (split,) = group.splits
+    assert [len(part.hosts) for part in split.parts] == [20, 20, 20]
+    assert sorted([reason.fact for reason in part.reasons] for part in split.parts) == [
+        [],
+        ["setting"],
+        ["setting"],
+    ]
+    assert not group.outliers
+
+
+@pytest.mark.parametrize("machines", [8, 12, 24, 100])
+def test_machines_of_one_wide_distribution_are_no_parts(machines):
+    draw = random.Random(machines)
+    splits = 0
+    for _ in range(20):
+        width = [draw.lognormvariate(0, 0.1) for _ in range(machines)]
+        (group,) = judge(uneven(machines, width.__getitem__, seed=draw.random())).groups
+        splits += len(group.splits)
+    assert splits <= 1
 
 
 def test_machines_are_compared_with_those_like_them_only():
