@@ -10,6 +10,7 @@ _NUMBERS = {
     "mmap": 9,
     "madvise": 28,
     "wait4": 61,
+    "uname": 63,
     "prlimit64": 302,
     "getrlimit": 97,
     "sched_getaffinity": 204,

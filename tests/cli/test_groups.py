@@ -319,6 +319,37 @@ def test_a_plan_with_too_many_tasks_is_refused_with_their_limit(vmtool, monkeypa
     assert "RAM" not in ran.stderr
 
 
+@pytest.mark.parametrize("arguments", [("limits", "mappings"), ("guards",)], ids=" ".join)
+def test_a_search_whose_tries_cannot_be_started_is_refused_with_their_limit(
+    vmtool, monkeypatch, arguments
+):
+    from vmtool.machine import read_facts
+
+    limited = replace(read_facts(), cgroup=CgroupFacts(tasks=GroupLimit("/cg/app", 1, 1)))
+    monkeypatch.setattr("vmtool.probes.child.read_facts", lambda: limited)
+    ran = vmtool(*arguments)
+    assert ran.code == 5
+    assert "cause: pids.max of control group /cg/app is 1, 1 in use" in ran.stderr
+    assert "hint: raise /cg/app/pids.max" in ran.stderr
+
+
+def test_the_budget_that_a_replay_chooses_passes_its_own_preflight(
+    vmtool, monkeypatch, machine_facts, tmp_path
+):
+    """In a group of 54 to 64 MiB the budget was refused that it had chosen a moment before."""
+    used = iter([18, *[20] * 99])  # it loads what it needs in between
+
+    def read():
+        level = CgroupLevel("/cg/app", 1, limit_bytes=64 * MIB, used_bytes=next(used) * MIB)
+        return replace(machine_facts, cgroup=CgroupFacts((level,)))
+
+    monkeypatch.setattr("vmtool.machine.read_facts", read)
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 10, "output_length": 5}\n', encoding="utf-8")
+    ran = vmtool("kv-replay", str(trace), "--model", "gemma-3-1b", "--backing", "host")
+    assert ran.code == 0, ran.stderr
+
+
 def test_a_replay_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkeypatch, tmp_path):
     from vmtool.machine import read_facts
 
@@ -332,7 +363,7 @@ def test_a_replay_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkey
     ran = vmtool(*arguments, "--backing", "host")
     assert ran.code == 5, ran.stderr
     assert ran.document["requests"]["too_large"] == 2
-    assert "no request fits into the 14 MiB that are safe to commit" in ran.stderr
+    assert "no request fits into the 11 MiB that are safe to commit" in ran.stderr
     assert "the control group /cg/app leaves 60 MiB of 100 MiB" in ran.stderr
     # Of a budget that was given it is the answer.
     assert vmtool(*arguments, "--backing", "host", "--budget", "10MiB").code == 0

@@ -40,7 +40,7 @@ def under(limit, *arguments):
 
 
 @linux
-@pytest.mark.parametrize("limit", ["-v 16000", "-v 20000", "-v 24000", "-d 8000", "-d 10000"])
+@pytest.mark.parametrize("limit", ["-v 16000", "-v 20000", "-v 40000", "-d 8000", "-d 19000"])
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
 def test_too_little_memory_to_load_is_one_error(limit, arguments):
     ran = under(limit, *arguments)
@@ -49,7 +49,12 @@ def test_too_little_memory_to_load_is_one_error(limit, arguments):
     assert "Traceback" not in ran.stderr
     if ran.returncode:
         assert "vmtool: error: " in ran.stderr
-        assert "hint: " in ran.stderr
+        # The one that is set, and no other: where it is hard, ulimit cannot raise it.
+        set_here, other = ("RLIMIT_AS", "RLIMIT_DATA")[:: 1 if limit.startswith("-v") else -1]
+        assert f"{set_here} is " in ran.stderr
+        assert "cause: " in ran.stderr or ran.returncode == 5
+        assert "raise its hard limit" in ran.stderr or "in /etc/security/limits.conf" in ran.stderr
+        assert other not in ran.stderr
 
 
 @linux
@@ -66,6 +71,32 @@ def test_a_filter_that_hides_a_limit_leaves_it_unknown(vmtool_child, calls, code
         assert machine["limits"]["address_space"] is None
     else:
         assert machine["system"]["cpus_usable"] is None
+
+
+@linux
+def test_a_filter_that_refuses_what_loading_calls_is_one_error():
+    """Click's import calls uname; entry() is what reports it, so it is the program that is run."""
+    program = "import sys; sys.argv[1:] = ['doctor']; from vmtool.__main__ import entry; entry()"
+    ran = subprocess.run(
+        [sys.executable, "-c", refusing("uname") + program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 1
+    assert "Traceback" not in ran.stderr
+    assert "vmtool cannot be loaded: a system call failed in " in ran.stderr
+    assert "cause: a security policy" in ran.stderr
+
+
+@linux
+def test_a_filter_that_refuses_threads_is_a_problem(vmtool_child):
+    before = refusing("clone", "clone3")
+    ran = vmtool_child("doctor", "--strict", "--json", "--backing", "host", before=before)
+    assert ran.code == 3, ran.stderr
+    (found,) = [each for each in ran.document["machine_findings"] if each["kind"] == "task-limit"]
+    assert "refuses clone3 or clone" in found["message"]
 
 
 @linux

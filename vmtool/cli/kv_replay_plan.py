@@ -340,10 +340,12 @@ def _safe(backing: VirtualBacking) -> int:
         return safe_device_part(free)
     facts = read_facts()
     refuse_without_memory(facts)
-    # The preflight counts the page tables too, and memory may become less until it looks.
+    # The preflight counts the page tables too, and memory may become less until it looks, at least
+    # by what the replay itself loads (1 to 3 MiB).
     safe = safe_for_workers(facts, 1)
-    safe = (safe - page_table_bytes(safe, facts.page_bytes)) * 9 // 10 // MIB * MIB
-    if not safe:
+    safe -= page_table_bytes(safe, facts.page_bytes)
+    safe = min(safe * 9 // 10, safe - 4 * MIB) // MIB * MIB
+    if safe <= 0:
         words, remedy = describe_safe(facts)
         raise RefusedError(
             "nothing is safe to commit beside the process that replays", cause=words, hint=remedy

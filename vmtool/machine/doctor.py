@@ -11,11 +11,10 @@ from vmtool.machine.preflight import (
     WORKER_BYTES,
     descriptors_left,
     group_limit_file,
-    lift_address_space_limit,
     safe_mappings,
     tasks_left,
 )
-from vmtool.memory.rlimits import how_to_raise
+from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
 from vmtool.units import GIB, KIB, MIB, count_of, format_size
 
 if TYPE_CHECKING:
@@ -32,8 +31,11 @@ def examine(facts: MachineFacts) -> tuple[Finding, ...]:
 # Memory that the whole machine, or a control group, can give
 #: With less available than this, ordinary use fails.
 _MIN_AVAILABLE: Final = 512 * MIB
-#: With less than this safe to commit the preflight refuses a worker and one granule of 2 MiB.
-_MIN_SAFE: Final = WORKER_BYTES + 2 * MIB
+#: With less than this safe to commit `stress` is refused: a worker, and half of the rest, its
+#: budget, is not one granule of 2 MiB.
+_MIN_SAFE: Final = WORKER_BYTES + 4 * MIB
+#: What `stress` and `kv-replay` have loaded when they plan, beside what doctor has (5 to 6 MiB).
+_LOADED_LATER: Final = 6 * MIB
 #: A share of time, in percent, from which on waiting for memory is worth saying.
 _WAITING: Final = 1.0
 
@@ -152,9 +154,13 @@ def _cgroup(facts: MachineFacts) -> Finding | None:
         "resources.limits.memory of the pod"
     )
     least = min(_MIN_AVAILABLE, level.bound_bytes // 10)
-    if level.available_bytes < least or safe_part(level.available_bytes) < _MIN_SAFE:
+    if level.available_bytes < least or _safe_later(level.available_bytes) < _MIN_SAFE:
         return Finding.problem("cgroup-limit", words, remedy)
     return Finding.note("cgroup-limit", words, remedy)
+
+
+def _safe_later(available: int) -> int:
+    return safe_part(max(available - _LOADED_LATER, 0))
 
 
 def _used(level: CgroupLevel) -> str:
@@ -223,7 +229,7 @@ def _address_space(facts: MachineFacts) -> Finding | None:
         return Finding.ok("address-space-limit", "RLIMIT_AS is unlimited")
     total = facts.memory.total_bytes
     words = f"RLIMIT_AS is {format_size(limit)}: reservations count although they hold no memory"
-    remedy = lift_address_space_limit(facts)
+    remedy = lift_address_space_limit(facts.limits.address_space, linux=facts.system.os == "Linux")
     if total is None or limit < 2 * total:
         return Finding.problem("address-space-limit", words, remedy)
     return Finding.note("address-space-limit", words, remedy)
@@ -254,14 +260,39 @@ _LITTLE_LOCKED: Final = 64 * MIB
 
 def _task_limit(facts: MachineFacts) -> Finding | None:
     found = tasks_left(facts)
+    if facts.limits.threads_refused and (found is None or found[0]):
+        return Finding.problem(
+            "task-limit",
+            "no thread can be started, though no limit of tasks is reached: the seccomp filter of "
+            "this process refuses clone3 or clone",
+            "look at the seccomp profile of the container, or update its runtime (clone3)",
+        )
     if found is None:
-        known = facts.limits.tasks is not None
-        return Finding.ok("task-limit", "processes and threads are not limited") if known else None
+        return _no_task_limit(facts)
     left, words, remedy = found
     words = f"{left:,} more processes and threads can be started: {words}"
     if left < _FEW_TASKS:
         return Finding.problem("task-limit", words, remedy)
     return Finding.ok("task-limit", words)
+
+
+def _no_task_limit(facts: MachineFacts) -> Finding | None:
+    limit = facts.limits.tasks
+    if limit is None:
+        return None
+    if limit.soft is not None and not facts.limits.tasks_exempt:
+        return Finding.note(
+            "task-limit",
+            f"RLIMIT_NPROC is {limit.soft:,}; how many processes and threads this user has is unknown",
+            how_to_raise("RLIMIT_NPROC", limit=limit),
+        )
+    if facts.system.os == "Linux" and facts.memory.total_bytes is None:
+        return Finding.note(
+            "task-limit",
+            "whether processes and threads are limited is unknown: /proc is missing or hidden",
+            "mount -t proc proc /proc",
+        )
+    return Finding.ok("task-limit", "processes and threads are not limited")
 
 
 def _descriptors(facts: MachineFacts) -> Finding | None:

@@ -317,6 +317,7 @@ class LimitFacts:
             CAP_SYS_RESOURCE.
         tasks_used: Processes and threads of this user.
         tasks_exempt: Whether ``RLIMIT_NPROC`` does not hold for this process.
+        threads_refused: Whether a seccomp filter, where there is one, lets no thread be started.
         cpu_s: ``RLIMIT_CPU``.
     """
 
@@ -329,6 +330,7 @@ class LimitFacts:
     tasks: ResourceLimit | None = None
     tasks_used: int | None = None
     tasks_exempt: bool = False
+    threads_refused: bool = False
     cpu_s: ResourceLimit | None = None
 
 

@@ -9,8 +9,10 @@ from typing import Final
 
 from vmtool import __version__
 from vmtool.machine.facts import LimitFacts, MemoryFacts, SystemFacts
+from vmtool.memory.children import can_start_thread
 from vmtool.memory.rlimits import (
     has_capability,
+    has_seccomp_filter,
     in_initial_user_namespace,
     read_resource_limit,
 )
@@ -107,6 +109,7 @@ def read_limits() -> LimitFacts:
             # Counting reads a file of every process, which is not worth it without a limit.
             tasks_used=None if exempt or tasks is None or tasks.soft is None else _count_tasks(),
             tasks_exempt=exempt,
+            threads_refused=has_seccomp_filter() and not can_start_thread(),
             cpu_s=read_resource_limit("RLIMIT_CPU"),
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import FREE_RAM, describe_bound, safe_part
-from vmtool.memory.rlimits import how_to_raise
+from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
 from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:
@@ -188,20 +188,14 @@ def refuse_without_memory(facts: MachineFacts) -> None:
 def _how_to_raise(kind: str, facts: MachineFacts) -> str:
     """Return how to get more memory to commit where the limit called *kind* is in the way."""
     if kind == "address-space-limit":
-        return lift_address_space_limit(facts)
+        return lift_address_space_limit(
+            facts.limits.address_space, linux=facts.system.os == "Linux"
+        )
     if kind == "data-limit":
         return how_to_raise("RLIMIT_DATA", limit=facts.limits.data)
     if kind == "cgroup-limit" and (level := facts.cgroup.tightest) is not None:
         return f"raise the limit of that control group: {group_limit_file(level)}"
     return _HOW_TO_RAISE[kind]
-
-
-def lift_address_space_limit(facts: MachineFacts) -> str:
-    """Return what to do about ``RLIMIT_AS``; only Linux limits memory itself in another way."""
-    remedy = how_to_raise("RLIMIT_AS", limit=facts.limits.address_space)
-    if facts.system.os != "Linux":
-        return remedy
-    return f"{remedy}; to limit memory, use a control group instead"
 
 
 def group_limit_file(level: CgroupLevel) -> str:

@@ -149,6 +149,17 @@ def start_thread(
     return thread
 
 
+def can_start_thread() -> bool:
+    """Return whether the platform starts a thread, or only a lack of memory for it is in the way."""
+    thread = threading.Thread(target=bool, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return _no_room_for_stack() is not None
+    thread.join()
+    return True
+
+
 def _no_room_for_stack() -> tuple[str, str] | None:
     """Return the limit that leaves no room for the stack of a thread, and what to do.
 

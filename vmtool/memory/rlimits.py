@@ -99,6 +99,15 @@ def has_capability(number: int) -> bool:
     return False
 
 
+def has_seccomp_filter() -> bool:
+    """Return whether a seccomp filter may refuse calls of this process (``man 5 proc_pid_status``)."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            return b"\nSeccomp:\t2" in status.read()
+    except OSError:
+        return False
+
+
 def in_initial_user_namespace(path: str = "/proc/self/uid_map") -> bool:
     """Return whether root here is root of the machine, as in a rootless container it is not.
 
@@ -157,6 +166,12 @@ def how_to_raise(
         up_to = f"ulimit -S{names.flag[1:]} {(hard or 0) // names.unit}"
         return f"{up_to} (the hard limit); beyond it {in_hard_limit}"
     return in_hard_limit
+
+
+def lift_address_space_limit(limit: ResourceLimit | None = None, *, linux: bool) -> str:
+    """Return what to do about ``RLIMIT_AS``; only Linux limits memory itself in another way."""
+    to_limit_memory = "; to limit memory, use a control group instead" if linux else ""
+    return how_to_raise("RLIMIT_AS", limit=limit) + to_limit_memory
 
 
 def _amount(value: int, unit: int) -> str:

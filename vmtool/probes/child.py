@@ -28,9 +28,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import decode
-from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.errors import RefusedError, UnavailableError, VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.killed_children import diagnose_kill
+from vmtool.machine.preflight import tasks_left
 from vmtool.memory import device_ordinal, open_backing, open_device
 from vmtool.memory.addresses import window
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
@@ -43,6 +44,7 @@ from vmtool.units import MIB, align_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import Reservation, VirtualBacking
 
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
@@ -99,10 +101,14 @@ def ask(
         method: Which commit method.
         number: What the question is about.
         stopping: Called about ten times a second; true ends it without an answer.
+
+    Raises:
+        RefusedError: If no process can be started; the error names the limit.
     """
     if stopping():
         return None
     before = read_facts()
+    _refuse_without_tasks(before)
     # A device is filled handle by handle, which takes half a minute where it is large.
     timeout_s = _TIMEOUT_S if device_ordinal(backing) is None else _DEVICE_TIMEOUT_S
     child = start_child("vmtool.probes.child", question, backing, method, str(number))
@@ -126,6 +132,15 @@ def ask(
     error = last[0] if last else f"it got {signal_name(number)}" if code < 0 else None
     cause = diagnose_kill(before, read_facts()).cause if error == "it got SIGKILL" else None
     return Answer(None, 0, error, number, cause)
+
+
+def _refuse_without_tasks(facts: MachineFacts) -> None:
+    found = tasks_left(facts)
+    if found is not None and not found[0]:
+        _, words, remedy = found
+        raise RefusedError(
+            "each try is a process of its own, and none can be started", cause=words, hint=remedy
+        )
 
 
 def main(arguments: list[str]) -> int:

@@ -207,13 +207,16 @@ def _lock_limits(
             bound, raising = describe_safe(facts)
             raise RefusedError("nothing is safe to lock here", cause=bound, hint=raising)
         limit, reason = _mlock_limit() if on_host else (None, None)
+        if most < _MOST_LOCKED and (limit is None or limit > most):
+            ends = f"the search ends at half of what is safe: {describe_safe(facts)[0]}"
+            reason = ends if reason is None else f"{reason}; {ends}"
         likely = most if limit is None else min(align_down(limit, unit), most)
         if not on_host:
             least = ask_once(method, unit)
             if least is None:
                 break
             likely = most if least.works else 0  # a driver that pins nothing has no limit of bytes
-            reason = least.cause
+            reason = least.cause or reason
         if not likely:
             likely = most = unit  # one refusal says it
         one = _bisect(method, ask_once, unit, most, likely)

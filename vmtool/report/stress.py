@@ -127,6 +127,10 @@ _OUTCOMES: Final = {
     Outcome.CRASHED: "a worker died; the figures are its last report",
     Outcome.HUNG: "a worker hung and was killed; the figures are its last report",
 }
+_BEFORE_A_REPORT: Final = {
+    Outcome.CRASHED: "a worker died before its first report: there are no figures",
+    Outcome.HUNG: "a worker hung before its first report and was killed: there are no figures",
+}
 _INVARIANTS: Final = ("contents", "zero", "base", "budget", "leases", "released")
 
 
@@ -142,6 +146,8 @@ def to_text(result: StressResult, console: Console, *, explain: bool = False) ->
     for line in _head(result):
         console.print(line)
     for method in result.methods:
+        if not method.cycles:
+            continue  # it ended before there were any figures
         console.print()
         console.print(_method_line(method, result))
         console.print(_latencies(method))
@@ -158,6 +164,8 @@ def to_text(result: StressResult, console: Console, *, explain: bool = False) ->
 
 def answer(result: StressResult) -> str:
     """Return the whole result in one line."""
+    if result.outcome in _BEFORE_A_REPORT and not any(m.cycles for m in result.methods):
+        return f"{_BEFORE_A_REPORT[result.outcome]}; checks: {summarize(result.checks)}"
     if result.outcome is not Outcome.COMPLETE:
         return f"{_OUTCOMES[result.outcome]}; checks: {summarize(result.checks)}"
     checks = f"checks: {summarize(result.checks)}"

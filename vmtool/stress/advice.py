@@ -140,7 +140,7 @@ def _platform_phases(method: MethodResult) -> Iterator[PhaseResult]:
 def _samples(method: MethodResult) -> Iterator[Advice]:
     commit = method.phase("commit")
     samples = commit.summary.samples if commit else 0
-    if samples < _FEW_SAMPLES:
+    if 0 < samples < _FEW_SAMPLES:  # without any there are no percentiles to judge
         yield Advice("few-samples", method.method, {"commits": samples})
 
 

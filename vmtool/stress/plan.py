@@ -301,9 +301,10 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
     raise RefusedError(
         f"{owner} {format_size(budget)}{'' if given else ','} does not hold one granule of "
         f"{format_size(granule)} for each thread ({parts})",
-        cause=None if given else "`vmtool doctor` shows what limits this machine",
+        cause=None if given else room.bound,
         hint=SIZES_HINT
         if 0 < given < MIB
         else f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
-        "more, or a smaller granule",
+        "more, or a smaller granule"
+        + ("" if given or room.how_to_raise is None else f", or {room.how_to_raise}"),
     )

@@ -71,6 +71,16 @@ CONDITIONS = [
         "problem",
         {"cgroup": CgroupFacts((CgroupLevel("/cg/app", 2, 64 * MIB, None, 44 * MIB),))},
     ),
+    (
+        "cgroup-limit",  # 42.7 MiB are left, of which 5 MiB less are by the time that stress plans
+        "problem",
+        {"cgroup": CgroupFacts((CgroupLevel("/cg/app", 1, 56 * MIB, None, 13 * MIB),))},
+    ),
+    (
+        "cgroup-limit",
+        "note",
+        {"cgroup": CgroupFacts((CgroupLevel("/cg/app", 1, 60 * MIB, None, 13 * MIB),))},
+    ),
     ("mapping-limit", "note", {"process": replace(HEALTHY.process, max_mappings=65530)}),
     ("mapping-limit", "problem", {"process": replace(HEALTHY.process, max_mappings=300)}),
     ("task-limit", "problem", {"cgroup": CgroupFacts(tasks=GroupLimit("/cg/app", 6, 3))}),
@@ -78,6 +88,13 @@ CONDITIONS = [
         "task-limit",
         "problem",
         {"limits": LimitFacts(tasks=ResourceLimit(20, 20), tasks_used=18)},
+    ),
+    # What is not known is not called unlimited.
+    ("task-limit", "note", {"limits": LimitFacts(tasks=ResourceLimit(20, 20))}),
+    (
+        "task-limit",
+        "problem",
+        {"limits": LimitFacts(tasks=ResourceLimit(None, None), threads_refused=True)},
     ),
     (
         "descriptor-limit",
@@ -301,3 +318,12 @@ def test_facts_of_macos_are_rated_and_missing_ones_named():
 def test_the_heuristic_mode_names_what_it_refuses():
     (check,) = [c for c in examine(HEALTHY) if c.kind == "overcommit"]
     assert "40 GiB" in check.message  # 32 GiB of RAM and 8 GiB of swap
+
+
+def test_without_proc_tasks_are_not_called_unlimited():
+    blind = replace(
+        HEALTHY, limits=LimitFacts(tasks=ResourceLimit(None, None)), memory=MemoryFacts()
+    )
+    (found,) = [each for each in examine(blind) if each.kind == "task-limit"]
+    assert found.rating is Rating.NOTE
+    assert "is unknown: /proc is missing or hidden" in found.message

@@ -30,6 +30,7 @@ def test_a_quiet_run_has_no_warning():
 
 def test_few_samples_are_reported():
     assert "few-samples" in _kinds(run(_method(commit=QUIET[:50])))
+    assert "few-samples" not in _kinds(run(_method(commit=())))  # a worker died before its report
 
 
 def test_outliers_that_reach_the_99th_percentile_are_counted():

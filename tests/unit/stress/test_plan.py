@@ -103,6 +103,17 @@ def test_a_machine_without_memory_is_refused():
         _settings(safe_bytes=MIB)
 
 
+def test_half_of_what_is_safe_that_is_no_granule_is_refused_with_the_limit():
+    with pytest.raises(
+        RefusedError, match=r"half of what is safe to commit here, 1\.5 MiB"
+    ) as caught:
+        _settings(
+            safe_bytes=3 * MIB, bound="RLIMIT_AS is 34 MiB", how_to_raise="ulimit -v unlimited"
+        )
+    assert caught.value.cause == "RLIMIT_AS is 34 MiB"
+    assert caught.value.hint.endswith("or a smaller granule, or ulimit -v unlimited")
+
+
 def test_nothing_to_verify_switches_verification_off():
     assert _settings(touch="none").verify == "off"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.memory.diagnosis import call_failure
 from vmtool.memory.posix.counters import read_limits
-from vmtool.memory.posix.diagnosis import diagnose_host, diagnose_refusal
+from vmtool.memory.posix.diagnosis import diagnose_host, diagnose_refusal, has_huge_pages
 from vmtool.memory.posix.huge import diagnose_huge, group_name, page_size_of, read_huge_limits
 from vmtool.memory.posix.numa import MPOL_BIND, mbind_number, node_mask
 
@@ -179,6 +179,7 @@ def call_error(
         arguments[0],
         advice=_ADVICE_NAMES.get(arguments[2], "") if call == "madvise" else "",
         memlock_limit=limits.memlock_limit_bytes,
+        huge_pages=has_huge_pages(),
     )
     if diagnosis is None and ran_out:
         diagnosis = diagnose_host(purpose or call, arguments[1], limits)

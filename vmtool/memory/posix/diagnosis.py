@@ -12,10 +12,11 @@ assert sys.platform != "win32"  # before the imports, so that mypy skips them el
 
 import errno
 import mmap
+import os
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.diagnosis import Diagnosis, no_address_range
-from vmtool.memory.rlimits import how_to_raise
+from vmtool.memory.rlimits import has_seccomp_filter, how_to_raise, lift_address_space_limit
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -82,18 +83,11 @@ def _sandbox() -> str:
         with open("/proc/version", "rb") as version:
             if b"gvisor" in version.read().lower():
                 return "gVisor"
-        with open("/proc/self/status", "rb") as status:
-            if b"\nSeccomp:\t2" in status.read():
-                return "the seccomp filter of this process"
     except OSError:
         pass
+    if has_seccomp_filter():
+        return "the seccomp filter of this process"
     return "a policy of the system (a sandbox, SELinux or AppArmor)"
-
-
-def lift_address_space_limit(*, linux: bool) -> str:
-    """Return what to do about ``RLIMIT_AS``; only Linux limits memory itself in another way."""
-    to_limit_memory = "; to limit memory, use a control group instead" if linux else ""
-    return how_to_raise("RLIMIT_AS") + to_limit_memory
 
 
 def _mapping_limit(_call: str, _nbytes: int, p: MemoryLimits) -> Diagnosis | None:
@@ -202,8 +196,39 @@ _NODE_REFUSALS: Final = {
 }
 
 
+def has_huge_pages(directory: str = "/sys/kernel/mm") -> bool | None:
+    """Return whether this kernel has transparent huge pages; ``None`` where /sys is hidden."""
+    if not os.path.exists(directory):  # noqa: PTH110 - pathlib takes long to load
+        return None
+    return os.path.exists(f"{directory}/transparent_hugepage")  # noqa: PTH110
+
+
+def _refused_huge_pages(huge_pages: bool | None) -> Diagnosis:
+    """Return why the advice is EINVAL, as it is where the kernel lacks them, or a filter says so."""
+    if huge_pages is False:
+        return _NO_HUGE_PAGES
+    if huge_pages:
+        return Diagnosis(
+            "forbidden",
+            f"this kernel has transparent huge pages, so {_sandbox()} refuses the advice",
+            "look at the profile of the container, or leave out --huge",
+        )
+    return Diagnosis(
+        "no-huge-pages",
+        "this kernel has no transparent huge pages, or a sandbox refuses the advice: /sys, which "
+        "would say, is missing or hidden",
+        "leave out --huge",
+    )
+
+
 def diagnose_refusal(
-    call: str, code: int, address: int, *, advice: str = "", memlock_limit: int | None = None
+    call: str,
+    code: int,
+    address: int,
+    *,
+    advice: str = "",
+    memlock_limit: int | None = None,
+    huge_pages: bool | None = None,
 ) -> Diagnosis | None:
     """Return the cause of an error other than ``ENOMEM``, or ``None`` if it isn't known.
 
@@ -213,6 +238,7 @@ def diagnose_refusal(
         address: The first argument.
         advice: For madvise, the name of its advice.
         memlock_limit: ``RLIMIT_MEMLOCK``, ``None`` for unlimited or unknown.
+        huge_pages: Whether this kernel has transparent huge pages; ``None`` if that is hidden.
     """
     if code == errno.EINVAL and call != "mbind":
         if address % mmap.PAGESIZE:
@@ -222,7 +248,9 @@ def diagnose_refusal(
                 f"{mmap.PAGESIZE} bytes",
                 "query the granularity instead of assuming 4 KiB",
             )
-        return {"MADV_HUGEPAGE": _NO_HUGE_PAGES, "MADV_POPULATE_WRITE": _OLD_KERNEL}.get(advice)
+        if advice == "MADV_HUGEPAGE":
+            return _refused_huge_pages(huge_pages)
+        return _OLD_KERNEL if advice == "MADV_POPULATE_WRITE" else None
     if code == errno.EAGAIN and call in {"mmap", "mprotect"}:
         limit = "" if memlock_limit is None else f" of {memlock_limit} bytes"
         return Diagnosis(

@@ -74,8 +74,10 @@ def read_huge_limits(page_bytes: int, root: str = "/") -> HugePageLimits:
     )
 
 
-def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis:
+def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis | None:
     """Return why reserved huge pages could not be mapped (an errno of mmap) or faulted in.
+
+    ``None`` where the pool has enough of them, so that another limit is the reason.
 
     Args:
         code: ``ENOMEM`` or ``EINVAL`` of mmap; ``EFAULT`` of ``MADV_POPULATE_WRITE``, which is
@@ -84,7 +86,7 @@ def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis:
         limits: The limits at that moment.
     """
     size = format_size(limits.page_bytes)
-    if code == errno.EINVAL or limits.pool_pages is None:
+    if code == errno.EINVAL:  # of hugetlb_file_setup in fs/hugetlbfs/inode.c, for no such size
         return Diagnosis(
             "huge-page-size",
             f"this kernel or processor has no reserved huge pages of {size}",
@@ -99,6 +101,16 @@ def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis:
             f"raise hugetlb.{group_name(limits.page_bytes)}.max of the group "
             f"(Kubernetes: limits, hugepages-{size.replace(' ', '').removesuffix('B')})",
         )
+    if limits.pool_pages is None:
+        return Diagnosis(
+            "huge-page-pool",
+            f"the pool of huge pages of {size} does not have {format_size(nbytes)} free; how many "
+            "it has is unknown, as /sys is missing or hidden",
+            "sysctl -w vm.nr_hugepages=N on the host, for pages of the default size",
+        )
+    free = max(limits.free_pages or 0, 0) * limits.page_bytes
+    if code == errno.ENOMEM and nbytes <= free:
+        return None
     needed = limits.pool_pages + -(-nbytes // limits.page_bytes) - max(limits.free_pages or 0, 0)
     pool = f"/sys/kernel/mm/hugepages/hugepages-{limits.page_bytes >> 10}kB/nr_hugepages"
     return Diagnosis(

@@ -10,7 +10,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("asks about POSIX", allow_module_level=True)
 
-from vmtool.memory.posix.diagnosis import diagnose_refusal
+from vmtool.memory.posix.diagnosis import diagnose_refusal, has_huge_pages
 
 PAGE = mmap.PAGESIZE
 
@@ -33,6 +33,29 @@ def test_each_refusal_has_one_cause_and_one_remedy(call, code, address, advice, 
     assert diagnosis.kind == kind
     assert diagnosis.cause
     assert diagnosis.remedy
+
+
+@pytest.mark.parametrize(
+    ("huge_pages", "kind", "words"),
+    [
+        (True, "forbidden", "this kernel has transparent huge pages, so "),
+        (False, "no-huge-pages", "CONFIG_TRANSPARENT_HUGEPAGE"),
+        (None, "no-huge-pages", "or a sandbox refuses the advice: /sys"),
+    ],
+)
+def test_refused_huge_pages_are_missing_only_where_sys_says_so(huge_pages, kind, words):
+    found = diagnose_refusal(
+        "madvise", errno.EINVAL, PAGE, advice="MADV_HUGEPAGE", huge_pages=huge_pages
+    )
+    assert found.kind == kind
+    assert words in found.cause
+
+
+def test_transparent_huge_pages_are_looked_for_in_sys(tmp_path):
+    assert has_huge_pages(str(tmp_path / "absent")) is None
+    assert has_huge_pages(str(tmp_path)) is False
+    (tmp_path / "transparent_hugepage").mkdir()
+    assert has_huge_pages(str(tmp_path)) is True
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOMEM, errno.EBADF])

@@ -19,7 +19,13 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_range
 from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.posix.calls import CALLS
-from vmtool.memory.posix.huge import diagnose_huge, mmap_flags, page_size_of, read_huge_limits
+from vmtool.memory.posix.huge import (
+    HugePageLimits,
+    diagnose_huge,
+    mmap_flags,
+    page_size_of,
+    read_huge_limits,
+)
 from vmtool.units import GIB, KIB, MIB
 
 PAGE = 2 * MIB
@@ -188,7 +194,20 @@ def test_the_lowest_limit_on_the_way_to_the_root_is_found(tmp_path):
 def test_a_pool_of_a_size_that_is_missing_is_distinguished():
     limits = read_huge_limits(1 << 40)
     assert limits.pool_pages is None
-    assert diagnose_huge(errno.ENOMEM, 1 << 40, limits).kind == "huge-page-size"
+    assert diagnose_huge(errno.EINVAL, 1 << 40, limits).kind == "huge-page-size"
+
+
+def test_a_pool_that_is_hidden_is_not_called_a_size_that_is_missing():
+    """Without /sys a page is refused all the same, and only EINVAL says that there is no such size."""
+    hidden = HugePageLimits(PAGE)
+    found = diagnose_huge(errno.ENOMEM, PAGE, hidden)
+    assert found.kind == "huge-page-pool"
+    assert "unknown, as /sys is missing or hidden" in found.cause
+
+
+def test_a_pool_that_has_enough_is_not_the_reason():
+    """Such as RLIMIT_AS, which the counters of the process show."""
+    assert diagnose_huge(errno.ENOMEM, PAGE, HugePageLimits(PAGE, 4, 4)) is None
 
 
 def _read(path: Path) -> str:
