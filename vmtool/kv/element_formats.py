@@ -182,7 +182,8 @@ class Formats:
     Attributes:
         key: Of K, and of latent rows, which hold K and V at once.
         value: Of V.
-        state: Of recurrent states whose type the model leaves open.
+        state: Of what is kept in the model's type: recurrent states whose type it leaves open, and
+            the index keys of layers without a latent.
         index_keys: Of the index keys of sparse attention.
         recurrent: Of recurrent states but convolutions, whatever the model says; ``None`` is what it
             says.
@@ -196,6 +197,8 @@ class Formats:
 
     def of(self, tensor: Tensor) -> ElementFormat:
         """Return the format of *tensor*."""
+        if tensor.own_type:
+            return self.state
         if tensor.role is TensorRole.INDEX:
             return self.index_keys
         return self.value if tensor.role is TensorRole.VALUE else self.key

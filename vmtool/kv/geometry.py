@@ -135,6 +135,7 @@ class Tensor:
         extent: The tokens that are kept.
         rope_dim: The last elements of a latent row that carry positions; 0 elsewhere.
         replicated: Whether every rank holds all of it, whatever divides the heads.
+        own_type: Whether it is kept in the model's type, whatever the format of K and V.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Tensor:
     extent: Extent = field(default_factory=Extent)
     rope_dim: int = 0
     replicated: bool = False
+    own_type: bool = False
 
     @property
     def elements_per_token(self) -> int:

@@ -3,8 +3,10 @@
 import pytest
 
 from vmtool.errors import UsageError
+from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import FORMATS, choose_formats, find_format
 from vmtool.kv.geometry import StatePart, StateTensor, Tensor, TensorRole
+from vmtool.kv.sources import load
 
 KEY = Tensor("k", TensorRole.KEY, 8, 128)
 LATENT = Tensor("latent", TensorRole.LATENT, 1, 576, rope_dim=64)
@@ -58,6 +60,21 @@ def test_fp8_ds_mla_is_656_bytes_and_for_latents_only():
 def test_sparse_attention_index_keys_take_132_bytes_in_every_cache():
     formats = choose_formats("bf16", key="q4_0", value="q4_0")
     assert formats.of(INDEX).bytes_per_row(INDEX) == 128 + 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "index", "token"),
+    [
+        ("fp8", "bf16", 60 * 1024 + 57 * 256),
+        ("nvfp4", "bf16", 60 * 576 + 57 * 256),
+        (None, "bf16", 60 * 2048 + 57 * 256),
+    ],
+)
+def test_index_keys_beside_k_and_v_stay_in_the_models_type(dtype, index, token):
+    formats = choose_formats("bf16", key=dtype, value=dtype)
+    cost = SequenceCost.of(load("minimax-m3"), formats)
+    assert cost.slope == token
+    assert {t.format_name for _, t in cost.tensors() if t.name == "index_k"} == {index}
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,15 @@ def indexed_grouped(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     heads_ = fields.optional("indexer_kv_heads")
     if dim is None:
         return tensors
-    return (*tensors, Tensor("index_k", TensorRole.KEY, heads_ or 1, dim, replicated=True))
+    return (*tensors, unpacked_index(dim, heads_ or 1))
+
+
+def unpacked_index(dim: int, heads: int = 1) -> Tensor:
+    """Return index keys beside K and V: those of layers without a latent stay in the model's type.
+
+    llama.cpp alone keeps them in the type of K.
+    """
+    return Tensor("index_k", TensorRole.KEY, heads, dim, replicated=True, own_type=True)
 
 
 def own_window_heads(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:

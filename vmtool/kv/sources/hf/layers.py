@@ -17,7 +17,13 @@ from vmtool.kv.geometry import (
     pair,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
-from vmtool.kv.sources.hf.attention import grouped, head_dim, head_dim_v, heads
+from vmtool.kv.sources.hf.attention import (
+    grouped,
+    head_dim,
+    head_dim_v,
+    heads,
+    unpacked_index,
+)
 from vmtool.kv.sources.hf.layer_kinds import named
 
 if TYPE_CHECKING:
@@ -213,8 +219,7 @@ def minimax_m3(fields: Fields) -> tuple[Layer, ...]:
         fields.fail("index_head_dim", "is missing: it gives the keys of the sparse layers")
     if values and any(is_sparse and not off for is_sparse, off in zip(sparse, values, strict=True)):
         fields.fail("sparse_attention_config", "keeps index values, which are not understood")
-    # It is kept in the model's type, unlike the packed index keys of DeepSeek.
-    key = Tensor("index_k", TensorRole.KEY, 1, dim, replicated=True) if dim else None
+    key = unpacked_index(dim) if dim else None
     return tuple(
         Layer(
             i,
