@@ -11,6 +11,7 @@ from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of, mtp_layers_of, source_of
 from vmtool.kv.sources.hf.attention import context
 from vmtool.kv.sources.hf.dense import DENSE
+from vmtool.kv.sources.hf.encoders import refuse_encoder
 from vmtool.kv.sources.hf.layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread_fields import refuse_of_wrapper, refuse_unread
@@ -196,6 +197,7 @@ def resolve(
     fields.origin = source_of(architecture, family)
     fields.defaulted("architecture", architecture, "")
     fields.mha_by_default = family.mha_by_default
+    refuse_encoder(fields, is_known=family is not STANDARD)
     layers = _with_encoder(fields, _layers_of(fields, family))
     mtp = mtp_layers_of(fields, family, layers)
     refuse_unread(fields, _without_effect(fields, family, layers))
