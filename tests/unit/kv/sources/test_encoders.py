@@ -11,7 +11,7 @@ SIZES = {key: LLAMA[key] for key in ("num_hidden_layers", "hidden_size", "num_at
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "xlm-roberta"])
 def test_a_bert_is_a_decoder_only_where_it_says_so(kind):
     for extra in ({}, {"is_decoder": False}):
-        with pytest.raises(InputError, match="is_decoder: is not true, so .* is an encoder"):
+        with pytest.raises(InputError, match=r"is_decoder: is not true, so .* is an encoder"):
             model({"model_type": kind, **SIZES, **extra})
     assert model({"model_type": kind, **SIZES, "is_decoder": True}).layers
 
