@@ -420,10 +420,12 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     # A layout with a stride has room for the longest sequence of the sweep.
     question = replace(request.question(), stride=max(lengths))
     refuse_large_weights(question)
-    cost = question.cost
     rows = []
     for length in lengths:
         at = replace(question, context=length)
+        if question.geometry.pp > 1:  # another stage may be the fullest at another length
+            at = replace(at, geometry=request.rank(question.formats, length))
+        cost = at.cost
         rows.append(
             ComparisonRow(
                 labels={"context": f"{length}"},

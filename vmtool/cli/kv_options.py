@@ -13,6 +13,7 @@ from vmtool.units import parse_count, parse_percent, parse_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vmtool.kv.element_formats import Formats
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
@@ -198,6 +199,25 @@ class EstimateRequest:
         except ValueError as error:
             raise UsageError(f"--overhead: {error}") from None
 
+    def rank(self, formats: Formats, context: int | None) -> ModelGeometry:
+        """Return the fullest rank with sequences of *context* tokens; ``None`` is the model's own.
+
+        Raises:
+            UsageError: If the model cannot be divided so.
+        """
+        from vmtool.kv.estimate import DEFAULT_CONTEXT, fullest_rank
+
+        return fullest_rank(
+            self.model,
+            formats,
+            context or self.model.context_tokens or DEFAULT_CONTEXT,
+            tp=self.tp,
+            pp=self.pp,
+            dcp=self.options.dcp,
+            stages=self.stages,
+            in_flight=self.options.in_flight or 0,
+        )
+
     def question(self) -> Question:
         """Return the question.
 
@@ -223,9 +243,7 @@ class EstimateRequest:
         divided = (self.tp, self.pp, options.dcp) != (1, 1, 1)
         granules = options.granules or KNOWN_GRANULES[-1:]
         return Question(
-            geometry=model.shard(tp=self.tp, pp=self.pp, dcp=options.dcp, stages=self.stages)
-            if divided
-            else model,
+            geometry=self.rank(formats, options.context) if divided else model,
             formats=formats,
             format_origin=origin,
             budget=self.budget(),

@@ -107,21 +107,24 @@ class ReplayOptions:
         """
         from vmtool.kv.cost import SequenceCost
         from vmtool.kv.element_formats import choose_formats
-        from vmtool.kv.estimate import DEFAULT_CONTEXT
+        from vmtool.kv.estimate import DEFAULT_CONTEXT, fullest_rank
         from vmtool.kv.packing import make_policy
         from vmtool.replay.rules import Plan, Rules, prefill_ns, step_ns
         from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 
         self._check()
-        shard = model.shard(tp=self.tp, pp=self.pp, dcp=self.dcp)
         formats = choose_formats(
             model.dtype,
             key=self.dtype_k or self.dtype,
             value=self.dtype_v or self.dtype,
             cache_dtype=model.cache_dtype,
         )
-        cost = SequenceCost.of(shard, formats, in_flight=self.in_flight or 0)
+        in_flight = self.in_flight or 0
         max_tokens = self.context or model.context_tokens or DEFAULT_CONTEXT
+        shard = fullest_rank(
+            model, formats, max_tokens, tp=self.tp, pp=self.pp, dcp=self.dcp, in_flight=in_flight
+        )
+        cost = SequenceCost.of(shard, formats, in_flight=in_flight)
         granule = self.granule or granule or _SIMULATED_GRANULE
         plan = Plan(
             make_policy(self.policy, cost, granule, block=self.block, stride_tokens=max_tokens),

@@ -197,7 +197,15 @@ def estimate(
         geometry.dtype, key=dtype, value=dtype, cache_dtype=geometry.cache_dtype
     )
     question = Question(
-        geometry=geometry.shard(tp=tp, pp=pp, dcp=dcp),
+        geometry=fullest_rank(
+            geometry,
+            formats,
+            context or geometry.context_tokens or DEFAULT_CONTEXT,
+            tp=tp,
+            pp=pp,
+            dcp=dcp,
+            in_flight=in_flight,
+        ),
         formats=formats,
         format_origin=why_format(geometry, dtype, geometry.cache_dtype),
         budget=None if budget is None else Budget(budget, "given", weights),
@@ -211,6 +219,32 @@ def estimate(
         whole=geometry.shard(tp=tp, dcp=dcp),
     )
     return answer_question(question)
+
+
+def fullest_rank(
+    model: ModelGeometry,
+    formats: Formats,
+    length: int,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    dcp: int = 1,
+    stages: tuple[int, ...] | None = None,
+    in_flight: int = 0,
+) -> ModelGeometry:
+    """Return what the rank of *model* holds that has most bytes of a sequence of *length* tokens.
+
+    Which stage that is depends on the length: layers with a window or states hold most of a short
+    sequence, those that keep every token most of a long one.
+
+    Raises:
+        UsageError: If the model cannot be divided so, or a format cannot store its rows.
+    """
+
+    def weigh(stage: ModelGeometry) -> int:
+        return SequenceCost.of(stage, formats, in_flight=in_flight).bytes_for(length)
+
+    return model.shard(tp=tp, pp=pp, dcp=dcp, stages=stages, weigh=weigh)
 
 
 def why_format(model: ModelGeometry, named: str | None, cache_dtype: str | None) -> FormatOrigin:

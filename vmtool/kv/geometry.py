@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Source(enum.Enum):
@@ -338,15 +338,22 @@ class ModelGeometry:
         return replace(self, layers=self.layers + layers, draft=name if layers else "")
 
     def shard(
-        self, *, tp: int = 1, pp: int = 1, dcp: int = 1, stages: tuple[int, ...] | None = None
+        self,
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        dcp: int = 1,
+        stages: tuple[int, ...] | None = None,
+        weigh: Callable[[ModelGeometry], int] | None = None,
     ) -> ModelGeometry:
         """Return what the fullest rank holds.
 
         Heads are divided by *tp*, and copied when there are fewer heads than ranks; a latent is
         complete on every rank. Layers are divided into *pp* stages as vLLM does, and the stage
-        that holds most at the model's context length is returned. *dcp* divides the tokens of
-        layers that keep all of them among ranks that would hold copies. *stages* are the layers of
-        each stage, where they are not divided evenly.
+        that weighs most is returned. *dcp* divides the tokens of layers that keep all of them among
+        ranks that would hold copies. *stages* are the layers of each stage, where they are not
+        divided evenly. *weigh* returns how much a stage holds; by default that is the elements of a
+        sequence of the model's context length.
 
         Raises:
             UsageError: If heads, layers or ranks cannot be divided so, naming the field.
@@ -358,9 +365,22 @@ class ModelGeometry:
             raise UsageError(f"{self.name} is already divided among ranks")
         if tp % dcp:
             raise UsageError(f"dcp = {dcp} does not divide tp = {tp}: it reuses the ranks of tp")
-        stage = _fullest_stage(self, pp, stages)
-        layers = tuple(_shard_layer(layer, tp, dcp) for layer in stage)
-        return replace(self, layers=layers, tp=tp, pp=pp, dcp=dcp)
+        divided = [
+            replace(
+                self,
+                layers=tuple(_shard_layer(layer, tp, dcp) for layer in stage),
+                tp=tp,
+                pp=pp,
+                dcp=dcp,
+            )
+            for stage in _stages(self, pp, stages)
+        ]
+        return divided[0] if pp == 1 else max(divided, key=weigh or _elements)
+
+
+def _elements(stage: ModelGeometry) -> int:
+    n = stage.context_tokens or _DEFAULT_WEIGHING_TOKENS
+    return sum(layer.elements_held(n) for layer in stage.layers)
 
 
 def _ceil_div(value: int, divisor: int) -> int:
@@ -371,10 +391,10 @@ def _ceil_div(value: int, divisor: int) -> int:
 _DEFAULT_WEIGHING_TOKENS = 1 << 17
 
 
-def _fullest_stage(
-    geometry: ModelGeometry, pp: int, stages: tuple[int, ...] | None = None
-) -> tuple[Layer, ...]:
-    """Return the pipeline stage that holds most elements at the model's context length.
+def _stages(
+    geometry: ModelGeometry, pp: int, stages: tuple[int, ...] | None
+) -> list[tuple[Layer, ...]]:
+    """Return the layers of each pipeline stage.
 
     The last stage also has the layers that predict draft tokens.
     """
@@ -406,8 +426,7 @@ def _fullest_stage(
         divided.append(stage)
         start += count
     divided[-1] += geometry.layers[len(layers) :]
-    n = geometry.context_tokens or _DEFAULT_WEIGHING_TOKENS
-    return max(divided, key=lambda stage: sum(layer.elements_held(n) for layer in stage))
+    return divided
 
 
 def _shard_layer(layer: Layer, tp: int, dcp: int) -> Layer:
