@@ -25,8 +25,9 @@ from vmtool.inspect.areas import (
     parse_numa_maps,
     parse_smaps,
 )
-from vmtool.machine.cgroup import parse_limit, read_cgroups, read_level
+from vmtool.machine.cgroup import read_cgroups, read_level
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
+from vmtool.memory.control_groups import parse_limit
 from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:

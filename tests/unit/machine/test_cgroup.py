@@ -5,16 +5,16 @@ import os
 
 import pytest
 
-from vmtool.machine.cgroup import (
+from vmtool.machine.cgroup import read_cgroups
+from vmtool.machine.facts import GroupLimit
+from vmtool.machine.files import KernelFiles
+from vmtool.memory.control_groups import (
     CgroupMount,
     ancestry,
     parse_limit,
     parse_membership,
     parse_mounts,
-    read_cgroups,
 )
-from vmtool.machine.facts import GroupLimit
-from vmtool.machine.files import KernelFiles
 from vmtool.units import GIB, MIB
 
 # Recorded on a systemd host (v2 only), in a v1 container, and on a hybrid machine.

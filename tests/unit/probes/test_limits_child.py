@@ -11,12 +11,13 @@ from printed import printed
 
 from vmtool.errors import RefusedError
 from vmtool.machine import read_facts
+from vmtool.machine.facts import CgroupFacts, CgroupLevel
 from vmtool.memory import host_methods
 from vmtool.probes.child import Answer, ask
 from vmtool.probes.limits import find_limits
 from vmtool.report.limits import to_text
 from vmtool.results.limits import KindLimits, LimitsResult, MethodLimit
-from vmtool.units import GIB
+from vmtool.units import GIB, MIB
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")
@@ -186,6 +187,17 @@ def test_locking_ends_at_a_gib_where_nothing_limits_it(tried, monkeypatch):
     (found,) = find_limits("lock", "host", ("fixed",), lambda _tries: None).methods
     assert max(tried) <= GIB
     assert (found.outcome, found.reached) == ("none", max(tried))
+
+
+@posix
+def test_a_search_that_ends_at_what_is_safe_names_the_limit(tried, monkeypatch):
+    level = CgroupLevel("/cg/app", 1, limit_bytes=60 * MIB, used_bytes=20 * MIB)
+    tight = replace(read_facts(), cgroup=CgroupFacts((level,)))
+    monkeypatch.setattr("vmtool.probes.limits.read_facts", lambda: tight)
+    monkeypatch.setattr("vmtool.memory.posix.locking.lock_limit", lambda: None)
+    (found,) = find_limits("lock", "host", ("fixed",), lambda _tries: None).methods
+    assert max(tried) == 12 * MIB
+    assert "half of what is safe: the control group /cg/app leaves 40 MiB of 60" in found.cause
 
 
 def test_the_report_of_locking_has_its_cost():

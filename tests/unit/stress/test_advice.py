@@ -1,12 +1,15 @@
 """Warnings say what is wrong with a result and what to try; the method that promises more wins ties."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from stored_runs import gaussian, method, run
 
 from vmtool.machine import read_facts
 from vmtool.report.outcomes import advice_text, huge_text, recommendation_text
+from vmtool.report.stress import to_text
 from vmtool.results.stress import MethodReason, Outcome, RunResult
 from vmtool.stress.advice import recommend, warn
 from vmtool.units import MIB
@@ -31,6 +34,17 @@ def test_a_quiet_run_has_no_warning():
 def test_few_samples_are_reported():
     assert "few-samples" in _kinds(run(_method(commit=QUIET[:50])))
     assert "few-samples" not in _kinds(run(_method(commit=())))  # a worker died before its report
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"), [(Outcome.CRASHED, "died"), (Outcome.HUNG, "hung")], ids=str
+)
+def test_a_worker_that_ended_before_its_first_report_leaves_no_empty_rows(outcome, words):
+    out = io.StringIO()
+    result = replace(run(_method(commit=(), touch=(), release=())), outcome=outcome)
+    to_text(result, Console(file=out, width=120, highlight=False))
+    assert out.getvalue().startswith(f"a worker {words} before its first report")
+    assert "0 cycles in" not in out.getvalue()
 
 
 def test_outliers_that_reach_the_99th_percentile_are_counted():

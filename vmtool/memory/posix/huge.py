@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from vmtool.memory.control_groups import huge_page_groups
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.units import GIB, MIB, format_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Above the flags of mmap stands the binary logarithm of the page size (include/uapi/linux/mman.h).
 _SIZE_SHIFT: Final = 26
 _MAP_HUGETLB: Final = 0x40000
-#: Where distributions mount the hierarchies that can have the controller.
-_MOUNTS: Final = (
-    "sys/fs/cgroup",  # version 2
-    "sys/fs/cgroup/unified",  # version 2 beside version 1
-    "sys/fs/cgroup/hugetlb",  # version 1
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +55,16 @@ def page_size_of(flags: int) -> int | None:
 
 def read_huge_limits(page_bytes: int, root: str = "/") -> HugePageLimits:
     """Return what limits reserved huge pages of one size at this moment."""
-    pool = Path(root, f"sys/kernel/mm/hugepages/hugepages-{page_bytes >> 10}kB")
-    total = _read_int(pool / "nr_hugepages")
-    free = _read_int(pool / "free_hugepages")
-    promised = _read_int(pool / "resv_hugepages") or 0
-    limits = sorted(_group_limits(page_bytes, Path(root)))
+    files = _Files(root)
+    pool = f"/sys/kernel/mm/hugepages/hugepages-{page_bytes >> 10}kB"
+    total = files.number(f"{pool}/nr_hugepages")
+    free = files.number(f"{pool}/free_hugepages")
+    promised = files.number(f"{pool}/resv_hugepages") or 0
+    limits = sorted(
+        (limit - used, limit, used, group)
+        for page, group, limit, used in huge_page_groups(files)
+        if page == page_bytes
+    )
     limit, used, group = limits[0][1:] if limits else (None, None, None)
     return HugePageLimits(
         page_bytes, total, None if free is None else free - promised, limit, used, group
@@ -126,33 +123,6 @@ def diagnose_huge(code: int, nbytes: int, limits: HugePageLimits) -> Diagnosis |
     )
 
 
-def _group_limits(page_bytes: int, root: Path) -> Iterator[tuple[int, int, int, str]]:
-    """Yield what is left, limit, use and directory of every control group that has a limit."""
-    name = group_name(page_bytes)
-    for path in _groups(root):
-        for mount in _MOUNTS:
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
-                directory = root / mount / str(group).lstrip("/")
-                for limit_name, used_name in (
-                    ("max", "current"),
-                    ("limit_in_bytes", "usage_in_bytes"),
-                ):
-                    limit = _read_int(directory / f"hugetlb.{name}.{limit_name}")
-                    used = _read_int(directory / f"hugetlb.{name}.{used_name}")
-                    if limit is not None and used is not None:
-                        yield limit - used, limit, used, str(directory)
-
-
-def _groups(root: Path) -> set[str]:
-    """Return the groups of this process that may have the controller."""
-    try:
-        text = (root / "proc/self/cgroup").read_text("utf-8", errors="replace")
-    except OSError:
-        return set()
-    fields = (line.split(":", 2) for line in text.splitlines())
-    return {f[2] for f in fields if len(f) == 3 and (not f[1] or "hugetlb" in f[1].split(","))}
-
-
 def group_name(page_bytes: int) -> str:
     """Return a page size as the files of a control group have it: ``2MB``."""
     for unit, letter in ((GIB, "G"), (MIB, "M")):
@@ -161,8 +131,26 @@ def group_name(page_bytes: int) -> str:
     return f"{page_bytes >> 10}KB"
 
 
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text("ascii"))
-    except (OSError, ValueError):
-        return None
+class _Files:
+    """The kernel's files, below a root that a test makes."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+
+    def read(self, path: str) -> str | None:
+        try:
+            return Path(self._root + path).read_text("utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def names(self, path: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(entry.name for entry in Path(self._root + path).iterdir()))
+        except OSError:
+            return ()
+
+    def number(self, path: str) -> int | None:
+        try:
+            return int(self.read(path) or "")
+        except ValueError:
+            return None

@@ -169,6 +169,7 @@ def test_a_group_that_allows_fewer_is_named_and_kills_nobody(small_group):
 def test_the_lowest_limit_on_the_way_to_the_root_is_found(tmp_path):
     files = {
         "proc/self/cgroup": "0::/a/b\n",
+        "proc/self/mountinfo": "1 2 0:1 / /sys/fs/cgroup rw - cgroup2 c rw\n",
         "sys/fs/cgroup/a/hugetlb.1GB.max": "2147483648\n",
         "sys/fs/cgroup/a/hugetlb.1GB.current": "1073741824\n",
         "sys/fs/cgroup/a/b/hugetlb.1GB.max": "max\n",
@@ -183,7 +184,7 @@ def test_the_lowest_limit_on_the_way_to_the_root_is_found(tmp_path):
     limits = read_huge_limits(GIB, str(tmp_path))
     assert (limits.pool_pages, limits.free_pages) == (5, 3)
     assert (limits.group_bytes, limits.group_used_bytes) == (2 * GIB, GIB)
-    assert limits.group == str(tmp_path / "sys/fs/cgroup/a")
+    assert limits.group == "/sys/fs/cgroup/a"
     refused = diagnose_huge(errno.EFAULT, 2 * GIB, limits)
     assert refused.kind == "huge-page-group"
     assert "hugetlb.1GB.max" in refused.remedy
