@@ -363,7 +363,7 @@ def test_a_replay_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkey
     ran = vmtool(*arguments, "--backing", "host")
     assert ran.code == 5, ran.stderr
     assert ran.document["requests"]["too_large"] == 2
-    assert "no request fits into the 11 MiB that are safe to commit" in ran.stderr
+    assert "no request fits into the 11 MiB that is safe to commit" in ran.stderr
     assert "the control group /cg/app leaves 60 MiB of 100 MiB" in ran.stderr
     # Of a budget that was given it is the answer.
     assert vmtool(*arguments, "--backing", "host", "--budget", "10MiB").code == 0

@@ -72,7 +72,7 @@ def command(
     output.emit(result, lambda console: to_text(result, console), lambda: to_markdown(result))
     output.save(html, lambda: to_html(result, command=command_line()))
     if not result.complete:
-        output.notice("interrupted; everything is released, the check is partial")
+        output.notice("interrupted; everything is released, and the check is partial")
         return ExitCode.INTERRUPTED
     if not result.passed:
         raise CheckFailedError(answer(result), hint="`vmtool doctor` and `vmtool stress --explain`")

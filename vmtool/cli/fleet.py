@@ -306,7 +306,7 @@ def read_baseline(path: str) -> FleetBaseline:
             path,
             f"is {str(version)[:20]}; this vmtool reads {kind.version}",
             field="version",
-            hint="write it anew with vmtool fleet --save",
+            hint="write it again with vmtool fleet --save",
         )
     try:
         baseline = decode(FleetBaseline, document)

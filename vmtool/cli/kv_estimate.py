@@ -31,10 +31,10 @@ _MODEL: Final = (
     click.option(
         "--hub", metavar="OWNER/NAME", help="Fetch config.json from the Hugging Face hub."
     ),
-    click.option("--layers", type=COUNT, help="Layers; overrides that of MODEL."),
-    click.option("--kv-heads", type=COUNT, help="KV heads of a layer."),
-    click.option("--head-dim", type=COUNT, help="Elements of a head of K (and of V)."),
-    click.option("--head-dim-v", type=COUNT, help="Elements of a head of V."),
+    click.option("--layers", type=COUNT, help="Number of layers; overrides that of MODEL."),
+    click.option("--kv-heads", type=COUNT, help="KV heads per layer."),
+    click.option("--head-dim", type=COUNT, help="Elements per head of K (and of V)."),
+    click.option("--head-dim-v", type=COUNT, help="Elements per head of V."),
     click.option("--dtype", help="Element format of K and V: bf16, fp8, int8, q8_0, nvfp4, ..."),
     click.option("--dtype-k", help="Element format of K (and of MLA's latent)."),
     click.option("--dtype-v", help="Element format of V."),
@@ -82,7 +82,9 @@ estimate_options: Final = option_group(
         ),
         click.option("--pp", type=COUNT, help="Stages that divide the layers.  [default: 1]"),
         click.option(
-            "--pp-layers", metavar="N,N", help="Layers of each stage, where they are not even."
+            "--pp-layers",
+            metavar="N,N",
+            help="Layers in each stage, if they are not divided evenly.",
         ),
         click.option("--state-dtype", help="Element format of recurrent states, such as bf16."),
         click.option(
@@ -94,10 +96,10 @@ estimate_options: Final = option_group(
         click.option(
             "--context",
             type=COUNT,
-            help="Tokens of a sequence, such as 128k, which is 131,072; the model's own by default.",
+            help="Tokens in a sequence, such as 128k (131,072); by default the model's own context.",
         ),
         click.option(
-            "--sequences", type=COUNT, default=1, help="How many sequences there are at once."
+            "--sequences", type=COUNT, default=1, help="How many sequences are in memory at once."
         ),
         click.option(
             "--budget",
@@ -109,8 +111,7 @@ estimate_options: Final = option_group(
         click.option(
             "--weights",
             metavar="SIZE|FILE",
-            help="Subtract the weights, divided evenly among the ranks: a size, their file, none, or"
-            " auto, the default: those of the model where their size is known.",
+            help="Subtract the weights, divided evenly among the ranks: a size, their file, none, or auto (the default), which takes those of the model where their size is known.",
         ),
         RESERVE,
         click.option(
@@ -130,7 +131,7 @@ estimate_options: Final = option_group(
             type=click.IntRange(0, 1024),
             default=0,
             help="Draft tokens in each step: also count the model's MTP layers and, with --as vllm or"
-            " llama.cpp, the further state that each of them needs.",
+            " llama.cpp, the extra state that each of them needs.",
         ),
         click.option(
             "--draft-model", metavar="MODEL", help="Also count the cache of this draft model."
@@ -143,7 +144,7 @@ estimate_options: Final = option_group(
             "granules",
             type=SIZE,
             multiple=True,
-            help="Granule of packing, 2MiB by default; more are added to the table.",
+            help="Granule of packing, 2MiB by default; further ones are added to the table.",
         ),
         POLICY,
         click.option(
@@ -156,7 +157,7 @@ estimate_options: Final = option_group(
             default="10%",
             show_default=True,
             metavar="PERCENT",
-            help="Find the length from which less than this is wasted.",
+            help="Find the length from which less than PERCENT is wasted.",
         ),
         click.option(
             "--packing", is_flag=True, help="Also show every packing policy and every granule."
@@ -168,23 +169,26 @@ estimate_options: Final = option_group(
             "--as",
             "engine",
             metavar="ENGINE",
-            help="Print what vllm, llama.cpp, sglang or trtllm would log for the same pool; an older"
-            " version is given as in vllm@0.20.",
+            help="Print what vllm, llama.cpp, sglang or trtllm would log for the same pool; for an older version, write vllm@0.20.",
         ),
         click.option(
             "--state-blocks",
             default="none",
             metavar="MODE",
-            help="vLLM's mamba_cache_mode: none, or with prefix caching align (all before 0.21).",
+            help="vLLM's mamba_cache_mode: none, or with prefix caching align (before 0.21: all).",
         ),
         click.option(
             "--batch-tokens",
             type=COUNT,
-            help="vLLM's max_num_batched_tokens, for which cross attention has room.  [default: the"
+            help="vLLM's max_num_batched_tokens, for which cross attention makes room.  [default: the"
             " tokens in flight]",
         ),
         click.option("--kernel-block", type=COUNT, help="vLLM: the attention kernel's block."),
-        click.option("--blocks", type=COUNT, help="vLLM: blocks of the pool, whatever the budget."),
+        click.option(
+            "--blocks",
+            type=COUNT,
+            help="vLLM: the number of blocks in the pool, whatever the budget is.",
+        ),
         click.option(
             "--unified",
             is_flag=True,
@@ -196,12 +200,12 @@ estimate_options: Final = option_group(
         click.option(
             "--flash-attention/--no-flash-attention",
             default=True,
-            help="llama.cpp: without, V of each layer is as wide as the widest.",
+            help="llama.cpp: without it, V of each layer is as wide as the widest V.",
         ),
         click.option(
             "--attention-windows",
             is_flag=True,
-            help="TensorRT-LLM: as if max_attention_window had the windows of the model's layers.",
+            help="TensorRT-LLM: assume that max_attention_window lists the windows of the model's layers.",
         ),
         heading="As an engine",
     ),
@@ -211,12 +215,12 @@ estimate_options: Final = option_group(
             multiple=True,
             metavar="AXIS=A,B",
             help="Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
-            " table; may be repeated, and goes with --as.",
+            " table; can be given several times, and together with --as.",
         ),
         click.option(
             "--sweep",
             metavar="context=A..B",
-            help="Follow the cost from A to B tokens: doubling, or A..B:STEP.",
+            help="Show the cost from A to B tokens, doubling each time, or in steps with A..B:STEP.",
         ),
         click.option(
             "--explain", is_flag=True, help="Say where each value of the model came from."
@@ -252,7 +256,7 @@ _AXES: Final = (
 @html_option
 @output_options
 def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
-    """Say what a model's KV cache costs, exactly, and how many tokens fit into memory.
+    """Show exactly what a model's KV cache costs, and how many tokens fit into memory.
 
     \b
     vmtool kv-estimate llama-3.1-8b --budget 16GiB
@@ -267,7 +271,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     output = Output(as_json, path, quiet)
     given = EstimateOptions(**options)
     if given.csv == "-" and (as_json or path != "-"):
-        raise UsageError("--csv - is the whole result: it goes with neither --json nor --output")
+        raise UsageError("--csv - takes all of stdout: it cannot be used with --json or --output")
     if given.list_models:
         _list(output)
         return ExitCode.DONE

@@ -36,9 +36,9 @@ class ModelOptions:
         model: A built-in name, a file, a folder, ``-``, OWNER/NAME or its address.
         hub: OWNER/NAME.
         layers: Layers, instead of the model's own.
-        kv_heads: KV heads of a layer.
+        kv_heads: KV heads per layer.
         head_dim: Elements of a head of K.
-        head_dim_v: Elements of a head of V.
+        head_dim_v: Elements per head of V.
     """
 
     model: str | None = None
@@ -407,10 +407,12 @@ def _check(options: EstimateOptions) -> None:
     if options.compare and options.sweep:
         raise UsageError("give --compare or --sweep, not both")
     if options.sweep and options.engine:
-        raise UsageError("--sweep does not go with --as", hint="use --compare context=8k,32k")
+        raise UsageError(
+            "--sweep and --as cannot be used together", hint="use --compare context=8k,32k"
+        )
     several = options.compare or options.sweep or options.engine
     if several and (options.explain or options.packing):
-        raise UsageError("--explain and --packing go with the answer about one model only")
+        raise UsageError("--explain and --packing work only for a single model")
     if options.csv and not (options.compare or options.sweep):
         raise UsageError("--csv needs --compare or --sweep")
     if options.pp_layers and options.pp not in (None, len(options.pp_layers.split(","))):
@@ -440,7 +442,7 @@ def _check_engine(options: EstimateOptions) -> None:
         ("--attention-windows", options.attention_windows, ("trtllm",)),
     ):
         if is_set and engine not in engines:
-            raise UsageError(f"{flag} goes with --as {' or '.join(engines)} only")
+            raise UsageError(f"{flag} needs --as {' or '.join(engines)}")
 
 
 def _percent(text: str) -> Fraction:

@@ -48,7 +48,7 @@ _TRACE: Final = (
         "--rate",
         type=float,
         metavar="N",
-        help="Requests a second where the trace has no times (Poisson).  [default: all at once]",
+        help="Requests per second (Poisson) if the trace has no times.  [default: all at once]",
     ),
     click.option(
         "--sort",
@@ -75,7 +75,11 @@ _TRACE: Final = (
 )
 
 _MODEL: Final = (
-    click.option("--model", metavar="MODEL", help="Whose KV cache; see vmtool kv-estimate -h."),
+    click.option(
+        "--model",
+        metavar="MODEL",
+        help="The model whose KV cache is replayed; see vmtool kv-estimate -h.",
+    ),
     *MODEL_OPTIONS,
 )
 
@@ -89,8 +93,7 @@ _PACKING: Final = (
     click.option(
         "--find-budget",
         is_flag=True,
-        help="After refusals, find the smallest budget without refusals: simulate the trace again "
-        "without a limit.",
+        help="If memory is refused, simulate the trace again without a limit to find the smallest budget without refusals.",
     ),
     click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
     RESERVE,
@@ -115,7 +118,7 @@ _PACKING: Final = (
         default=0,
         show_default=True,
         metavar="TOKENS",
-        help="Commit memory for this many tokens before they are due.",
+        help="Commit memory for this many tokens before they are needed.",
     ),
     click.option(
         "--retain",
@@ -153,7 +156,7 @@ _CLOCK: Final = (
         default=8000.0,
         show_default=True,
         metavar="N",
-        help="Prompt tokens that a sequence prefills a second.",
+        help="Prompt tokens that each sequence prefills per second.",
     ),
     click.option(
         "--max-sequences",
@@ -168,8 +171,7 @@ _CLOCK: Final = (
         type=click.Choice(("wait", "reject", "preempt")),
         default="preempt",
         show_default=True,
-        help="When memory is refused to a step: wait, end the request, or preempt the youngest "
-        "sequence, which starts again. An admission waits, or ends with reject.",
+        help="What to do when a step is refused memory: wait, reject the request, or preempt the youngest sequence, which starts again. An admission that is refused waits or, with reject, ends.",
     ),
 )
 
@@ -355,7 +357,7 @@ class _Run:
         if result.accident is not None:
             self._output.notice(f"{result.accident.cause}; {result.accident.hint}")
             return ExitCode.CALL_FAILED
-        self._output.notice("interrupted; everything is released, the result is partial")
+        self._output.notice("interrupted; everything is released, and the result is partial")
         return ExitCode.INTERRUPTED
 
     def _answer_comparison(self, result: ReplayComparison) -> int:

@@ -322,7 +322,7 @@ def refuse_if_none_fits(result: ReplayResult, backing: VirtualBacking) -> None:
     words, remedy = describe_safe(read_facts(), device_free(backing))
     budget = format_size(result.settings.budget_bytes)
     raise RefusedError(
-        f"no request fits into the {budget} that are safe to commit", cause=words, hint=remedy
+        f"no request fits into the {budget} that is safe to commit", cause=words, hint=remedy
     )
 
 
@@ -351,6 +351,8 @@ def _safe(backing: VirtualBacking) -> int:
     if safe <= 0:
         words, remedy = describe_safe(facts)
         raise RefusedError(
-            "nothing is safe to commit beside the process that replays", cause=words, hint=remedy
+            "no memory is left that is safe to commit beside the process that replays",
+            cause=words,
+            hint=remedy,
         )
     return safe

@@ -100,7 +100,7 @@ def command(
     )
     output.emit(result, lambda console: to_text(result, console))
     if not result.complete:
-        output.notice("interrupted; everything is released, the search did not reach its end")
+        output.notice("interrupted; everything is released, but the search did not reach its end")
         return ExitCode.INTERRUPTED
     if not result.found:
         first = next(limit for limit in limits if limit.outcome == "not found")

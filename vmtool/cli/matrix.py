@@ -128,7 +128,7 @@ def command(
     output.emit(result, lambda console: to_text(result, console))
     output.save(html, lambda: to_html(result, command=command_line()))
     if not result.complete:
-        output.notice("interrupted; everything is released, the matrix is partial")
+        output.notice("interrupted; everything is released, and the matrix is partial")
         return ExitCode.INTERRUPTED
     if result.cells and all(cell.refused for cell in result.cells):
         first = refusals[0]

@@ -230,7 +230,9 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
         if ctx.params.get("as_json") and ctx.meta.get(MARKDOWN):
-            raise UsageError("--markdown and --json exclude each other", hint="give one of them")
+            raise UsageError(
+                "--markdown and --json cannot be used together", hint="give one of them"
+            )
         for param in self.params:
             value = ctx.params.get(param.name or "")
             values = value if isinstance(value, tuple) else (value,)

@@ -109,7 +109,7 @@ def _with_soak(settings: StressSettings, control: StressControl) -> StressSettin
     if control.soak_ns is None:
         return settings
     if settings.duration_ns is not None:
-        raise UsageError("--soak and --duration contradict each other", hint="give one of them")
+        raise UsageError("--soak and --duration cannot be used together", hint="give one of them")
     return replace(settings, duration_ns=control.soak_ns, runs=settings.runs or 1)
 
 
@@ -239,7 +239,7 @@ def _exit_code(output: Output, result: StressResult) -> int:
     from vmtool.results.stress import Outcome
 
     if result.outcome is Outcome.INTERRUPTED:
-        output.notice("interrupted; everything is released, the result is partial")
+        output.notice("interrupted; everything is released, and the result is partial")
         return ExitCode.INTERRUPTED
     failed = next((check for check in result.checks if check.failed), None)
     if failed is not None:

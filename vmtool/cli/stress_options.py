@@ -99,7 +99,7 @@ _BUDGET: Final = click.option(
     type=SIZE,
     default=0,
     metavar="SIZE",
-    help="Commit at most SIZE in all.  [default: what is reserved, if half of it is safe]",
+    help="Commit at most SIZE in all.  [default: what is reserved, but at most half of what is safe]",
 )
 _GRANULE: Final = click.option(
     "--granule",
