@@ -1,6 +1,7 @@
 """Documents as vmtool writes them, of machines that a test chooses."""
 
 import json
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 
 import stored_runs
@@ -55,3 +56,34 @@ def check(*runs, failed=()):
     )
     result = MachineCheckResult(1, True, not failed, 1 << 30, "x", (), (memory,), machine=MACHINE)
     return json.loads(encode(result, document_of(result).head(["vmtool", "check"])))
+
+
+class CancelledTask:
+    """A task of Dask whose scheduler is gone."""
+
+    def done(self):
+        return True
+
+    def exception(self):
+        raise CancelledError
+
+    def result(self):
+        raise CancelledError
+
+
+class ClientWithoutScheduler:
+    """Two hosts: the first is done, and then the scheduler dies."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def scheduler_info(self, **_):
+        return {"workers": {f"tcp://10.0.0.{at}:1": {"name": at} for at in (1, 2)}}
+
+    def submit(self, *_, **__):
+        first, self.first = self.first, None
+        if first is None:
+            return CancelledTask()
+        future = Future()
+        future.set_result({"code": 0, "stdout": first, "stderr": ""})
+        return future

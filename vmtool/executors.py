@@ -23,11 +23,14 @@ class TaskResult:
         code: Its exit code, negative for a signal; ``None`` if it did not end by itself.
         stdout: What it wrote to stdout.
         stderr: What it wrote to stderr, or why it did not run or end.
+        kind: ``ended`` by itself, ``timeout``, ``died`` with its worker, ``gone`` with the scheduler, or
+            ``failed`` to run.
     """
 
     code: int | None
     stdout: str
     stderr: str
+    kind: str = "ended"
 
 
 class Executor(Protocol):

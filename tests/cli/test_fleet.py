@@ -9,15 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
-from fleet_results import check, stress
+from fleet_results import ClientWithoutScheduler, check, stress
 from stored_runs import described
 
 from vmtool import __version__
+from vmtool.fleet.hosts import Cluster as DaskCluster
 from vmtool.fleet.hosts import read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading
@@ -85,6 +86,8 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
     assert one.code == 3
     assert "huge_pages.thp_mode never" in " ".join(one.stdout.split())
     assert vmtool("fleet", str(tmp_path / "node08.json"), "--baseline", str(saved)).code == 0
+    few = vmtool("fleet", str(tmp_path / "node07.json"), "--save", str(tmp_path / "few"))
+    assert "is not saved: fewer than 8 machines that are alike" in few.stderr
     wrong = vmtool("fleet", str(tmp_path), "--baseline", str(tmp_path / "node01.json"))
     assert (wrong.code, wrong.stdout) == (2, "")
 
@@ -131,6 +134,7 @@ def test_a_baseline_that_cannot_be_is_refused(vmtool, tmp_path, change, words):
         (("--dask", "local:2", "--", "stress", "--nope"), "--nope"),
         (("--dask", "local:2", "--", "stress", "--help"), "asks for help"),
         (("--dask", "local:2", "--", "stress", "-o", "x.json"), "give -o before"),
+        (("--dask", "local:2", "--", "inspect", "--", "ls"), "cannot have a -- of its own"),
         (("--timeout", "1s", "x.json"), "needs --dask"),
         (("--resources", "a=1", "x.json"), "needs --dask"),
         (("--dask", "local:1", "--resources", "a", "--", "doctor"), "it must be NAME=N"),
@@ -236,6 +240,20 @@ def test_the_machine_that_is_given_a_handicap_is_named_by_its_measures(vmtool, t
     assert {each["host"] for each in outliers} == {"node4"}
     ratios = {each["measure"]: each["ratio"] for each in outliers}
     assert ratios["stress.host.64KiB.advise.commit.median_ns"] < 0.5
+
+
+def test_a_scheduler_that_dies_keeps_the_replays_that_were_made(vmtool, monkeypatch):
+    rules = ("kv-replay", "synthetic:requests=30,rate=20", "--model", "qwen3-0.6b", "--json")
+    rules = (*rules, "--budget", "1GiB")
+    client = ClientWithoutScheduler(json.dumps(vmtool(*rules).document))
+    cluster = DaskCluster(client, "tcp://head:1", alone=False)
+    monkeypatch.setattr("vmtool.fleet.hosts.connected", lambda _: nullcontext(cluster))
+    axes = ("--compare", "granule=64KiB,2MiB", "--dask", "tcp://head:1")
+    ran = vmtool(*rules, *axes)
+    assert ran.code == 4
+    assert "connection to Dask's scheduler was lost; the result covers 1 row" in ran.stderr
+    assert [row["labels"]["granule"] for row in ran.document["rows"]] == ["64KiB"]
+    assert not ran.document["complete"]
 
 
 # ---- Dask -------------------------------------------------------------------------------------

@@ -162,14 +162,18 @@ def _check_command(arguments: tuple[str, ...]) -> None:
         raise UsageError(
             f"the command after -- cannot be {name}", hint=f"use one of {', '.join(KINDS)}"
         )
-    own = rest[: rest.index("--")] if "--" in rest else rest
-    if not {"-h", "--help"}.isdisjoint(own):
+    if "--" in rest:
+        raise UsageError(
+            "the command after -- cannot have a -- of its own",
+            hint="inspect a process that runs: -- inspect PID",
+        )
+    if not {"-h", "--help"}.isdisjoint(rest):
         raise UsageError("the command after -- asks for help", hint=f"vmtool {name} --help")
     module = import_module(f"vmtool.cli.{name}")
     # click keeps a command's help option as it was first made.
     names = click.get_current_context().help_option_names
     parsed = module.command.make_context(
-        f"vmtool {name}", [*own, "--json"], help_option_names=names
+        f"vmtool {name}", [*rest, "--json"], help_option_names=names
     )
     if parsed.params.get("path", "-") != "-":
         raise UsageError(
@@ -183,6 +187,7 @@ def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.progress import progress_line
     from vmtool.fleet.gather import list_files
     from vmtool.fleet.judge import Fleet, baseline_of, judge
+    from vmtool.report.fleet import not_saved
 
     _check(options)
     resources = _resources(options.resources)
@@ -209,6 +214,9 @@ def _run(options: FleetOptions, output: Output) -> int:
     if options.save is not None:
         saved = baseline_of(fleet, by=options.by)
         output.save(options.save, lambda: write_baseline(saved))
+        for group in result.groups:
+            if (left := not_saved(group, saved)) is not None:
+                output.notice(f"{options.save}: {left}")
     if not complete:
         until = "; the result covers what was gathered until then" if fleet.results else ""
         output.notice(f"interrupted{until}")

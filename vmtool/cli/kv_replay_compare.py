@@ -119,8 +119,10 @@ def compare_elsewhere(
     budget: int,
     where: tuple[int, str | None],
     stop: Callable[[], bool],
-) -> ReplayComparison:
+) -> tuple[ReplayComparison, str]:
     """Replay the combinations in several processes, or on a cluster.
+
+    The second is why some were lost, if they were; the first is then incomplete.
 
     Args:
         cells: The combinations.
@@ -130,7 +132,9 @@ def compare_elsewhere(
         stop: Asked now and then; once it is true, what is not done is left out.
     """
     from vmtool.replay.remote import replay_remotely
-    from vmtool.results.kv_replay import ComparedReplay
+    from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
+
+    lost = ""
 
     rows: list[ComparedReplay | None] = []
     refusals: list[UsageError | RefusedError] = []
@@ -146,8 +150,14 @@ def compare_elsewhere(
             tasks[at] = options.arguments(budget), settings
     with _executor(*where) as executor:
         for at, result in replay_remotely(tasks, executor, stop):
-            rows[at] = ComparedReplay(cells[at][0], result, "")
-    return _compared(rows, refusals)
+            if isinstance(result, str):
+                lost = result
+            else:
+                rows[at] = ComparedReplay(cells[at][0], result, "")
+    if lost:
+        done = [row for row in rows if row is not None]
+        return ReplayComparison.of(done, complete=False), lost
+    return _compared(rows, refusals), ""
 
 
 @contextmanager

@@ -40,7 +40,12 @@ def list_files(names: Iterable[str]) -> list[str]:
         if name == "-" or path.is_file() or (path.exists() and not path.is_dir()):
             matches = [name]
         elif path.is_dir():
-            matches = sorted(str(file) for file in path.rglob("*") if file.name.endswith(_ENDINGS))
+            # Not pipes: nothing may ever write to them.
+            matches = sorted(
+                str(file)
+                for file in path.rglob("*")
+                if file.name.endswith(_ENDINGS) and file.is_file()
+            )
         else:
             matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - a pattern as given
         if not matches:

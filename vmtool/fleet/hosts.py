@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable  # noqa: TC003 - dask reads annotations
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -82,7 +84,7 @@ def _task() -> Callable[[str, list[str], float | None], dict[str, Any]]:
         stdin: Any = process.stdin
         process.stdin = None
         start = time.monotonic()
-        ended = ""
+        kind = ended = ""
         with stdin:
             while True:
                 try:
@@ -91,13 +93,13 @@ def _task() -> Callable[[str, list[str], float | None], dict[str, Any]]:
                 except subprocess.TimeoutExpired:
                     task = worker.state.tasks.get(key)
                     if task is None or task.state == "cancelled":
-                        ended = "was cancelled"
+                        kind, ended = "failed", "was cancelled"
                     elif timeout_s is not None and time.monotonic() - start > timeout_s:
-                        ended = f"did not end within {timeout_s:g} s"
+                        kind, ended = "timeout", f"did not end within {timeout_s:g} s"
                     if ended:
                         stdin.close()
         if ended:
-            return {"code": None, "stdout": "", "stderr": ended}
+            return {"code": None, "stdout": "", "stderr": ended, "kind": kind}
         return {
             "code": process.returncode,
             "stdout": stdout.decode("utf-8", "replace"),
@@ -163,13 +165,14 @@ def connected(address: str) -> Iterator[Cluster]:
             f"no Dask scheduler at {address}" + (f": {reason[0]}" if reason else ""),
             hint="start one with `dask scheduler`, or use --dask local:4",
         ) from error
-    try:
-        yield Cluster(client, address, alone=started is not None)
-    finally:
-        with suppress(Exception):
-            client.close(timeout=_POLL_S)
-        if started is not None:
-            started.close()
+    with _quiet():
+        try:
+            yield Cluster(client, address, alone=started is not None)
+        finally:
+            with suppress(Exception):
+                client.close(timeout=_POLL_S)
+            if started is not None:
+                started.close()
 
 
 def _check_descriptors(workers: int) -> None:
@@ -307,7 +310,7 @@ class Cluster:
         """Give the task of *host* to a worker, or look after it; return how it ended at last."""
         if host.future is not None:
             ended = self._ended(host, timeout_s)
-            if ended is None or ended.code is not None or "died" not in ended.stderr:
+            if ended is None or ended.kind != "died":
                 return ended
             host.future, host.since_s, host.problem = None, time.monotonic(), ended.stderr
             if len(host.tried) > retries:
@@ -321,13 +324,16 @@ class Cluster:
         for _, worker, facts in sorted(here, key=itemgetter(0, 1)):
             offered = facts.get("resources") or {}
             if all(offered.get(name, 0) >= amount for name, amount in resources.items()):
-                host.future = self._client.submit(
-                    *(_task(), _SUPERVISOR, command, timeout_s),
-                    workers=[worker],
-                    allow_other_workers=False,
-                    resources=dict(resources),
-                    pure=False,
-                )
+                try:
+                    host.future = self._client.submit(
+                        *(_task(), _SUPERVISOR, command, timeout_s),
+                        workers=[worker],
+                        allow_other_workers=False,
+                        resources=dict(resources),
+                        pure=False,
+                    )
+                except (OSError, RuntimeError):
+                    return _GONE
                 host.tried.append(worker)
                 host.restarts = bool(facts.get("nanny"))
                 host.since_s, now = None, time.monotonic()
@@ -335,10 +341,10 @@ class Cluster:
                 return None
         if here and not host.tried:
             needed = ", ".join(f"{name}={amount:g}" for name, amount in resources.items())
-            return TaskResult(None, "", f"no worker of it has the resources {needed}")
+            return TaskResult(None, "", f"no worker of it has the resources {needed}", "failed")
         if host.restarts and time.monotonic() - (host.since_s or 0) < _RESTART_S:
             return None
-        return TaskResult(None, "", host.problem or "its worker died")
+        return TaskResult(None, "", host.problem or "its worker died", "died")
 
     def run(
         self, commands: Sequence[Sequence[str]], stop: Callable[[], bool]
@@ -372,27 +378,34 @@ class Cluster:
             host.since_s = now
         elif now - host.since_s > _GONE_S:
             host.future.cancel()
-            return TaskResult(None, "", f"its worker {host.tried[-1]} died")
+            return TaskResult(None, "", f"its worker {host.tried[-1]} died", "died")
         if host.deadline_s is not None and now > host.deadline_s:
             host.future.cancel()
-            return TaskResult(None, "", f"did not end within {timeout_s:g} s")
+            return TaskResult(None, "", f"did not end within {timeout_s:g} s", "timeout")
         return None
 
 
+#: Nothing else cancels a task that is looked at.
+_GONE: Final = TaskResult(None, "", "the connection to Dask's scheduler was lost", "gone")
+
+
 def _result(future: Any) -> TaskResult:
-    error = future.exception()
-    if error is None:
-        return TaskResult(**future.result())
+    try:
+        error = future.exception()
+        if error is None:
+            return TaskResult(**future.result())
+    except (CancelledError, asyncio.CancelledError):
+        return _GONE
     if type(error).__name__ == "KilledWorker":
-        return TaskResult(None, "", "its worker died")
-    return TaskResult(None, "", f"did not run: {type(error).__name__}: {error}")
+        return TaskResult(None, "", "its worker died", "died")
+    return TaskResult(None, "", f"did not run: {type(error).__name__}: {error}", "failed")
 
 
 def read_task(host: str, ended: TaskResult) -> MachineReading | Problem:
     """Return what the command on *host* says, or what went wrong."""
     last = (ended.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
     if ended.code is None:
-        kind = "timeout" if "did not end" in last else "lost" if "died" in last else "failed"
+        kind = "lost" if ended.kind in {"died", "gone"} else ended.kind
         return Problem(host, kind, last)
     try:
         document = parse_quickly(host, ended.stdout.encode("utf-8", "surrogatepass"))

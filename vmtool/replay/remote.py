@@ -20,8 +20,8 @@ def replay_remotely(
     tasks: Mapping[int, tuple[Sequence[str], ReplaySettings]],
     executor: Executor,
     stop: Callable[[], bool],
-) -> Iterator[tuple[int, ReplayResult]]:
-    """Run replays and yield the key and the result of each, as they end.
+) -> Iterator[tuple[int, ReplayResult | str]]:
+    """Run replays and yield the key and the result of each, or why it was lost, as they end.
 
     Args:
         tasks: By key, the arguments of vmtool and the settings as they are known here.
@@ -34,7 +34,10 @@ def replay_remotely(
     keys = list(tasks)
     for index, ended in executor.run([tasks[key][0] for key in keys], stop):
         key = keys[index]
-        yield key, replace(_result(ended), settings=tasks[key][1])
+        if ended.kind in {"died", "gone"}:
+            yield key, ended.stderr
+        else:
+            yield key, replace(_result(ended), settings=tasks[key][1])
 
 
 def _result(ended: TaskResult) -> ReplayResult:

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from vmtool.report.page import Markup
-    from vmtool.results.fleet import FleetResult, Group, Outlier, Reason, Split, Spread
+    from vmtool.results.fleet import (
+        FleetBaseline,
+        FleetResult,
+        Group,
+        Outlier,
+        Reason,
+        Split,
+        Spread,
+    )
 
 #: Outliers and problems that the text lists without ``--all``.
 _SHOWN: Final = 20
@@ -131,6 +139,18 @@ def group_name(group: Group) -> str:
     usual = {"device", "system.cpu_model", "system.cpus", "memory.total_bytes"}
     others = [f"{name} {value}" for name, value in known.items() if name not in usual]
     return ", ".join(part for part in (*parts, *others) if part) or "machines"
+
+
+def not_saved(group: Group, baseline: FleetBaseline) -> str | None:
+    """Return what of *group* is not in *baseline*, if anything that was judged or asked for."""
+    saved = next((g for g in baseline.groups if dict(g.alike) == dict(group.alike)), None)
+    if saved is None:
+        why = _UNDECIDED.get(group.undecided, "each of its measures splits it in parts")
+        return f"{group_name(group)} is not saved: {why}"
+    if group.splits:
+        count = count_of(len(group.splits), "measure")
+        return f"{group_name(group)} is saved without {count} that split it in parts"
+    return None
 
 
 def group_text(group: Group) -> str:

@@ -2,19 +2,22 @@
 
 import gzip
 import json
+import os
 import random
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 import stored_runs
-from fleet_results import SYSTEM, stress
+from fleet_results import SYSTEM, ClientWithoutScheduler, stress
 
+from vmtool import __version__
 from vmtool.errors import UsageError
 from vmtool.executors import TaskResult
 from vmtool.fleet import gather
 from vmtool.fleet.gather import list_files, read_files
-from vmtool.fleet.hosts import read_task
+from vmtool.fleet.hosts import Cluster, read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading, checked, read_document
 from vmtool.results.fleet import Problem
@@ -331,15 +334,21 @@ def test_the_files_of_the_bench_are_results():
         (0, json.dumps(stress(wall_ns="1")), "", "other", "wall_ns: expected integer, got string"),
         (0, json.dumps(stress(schema="vmtool.x")), "", "other", "is not a result of vmtool"),
         (0, "[]", "", "failed", "exit code 0"),
-        (None, "", "its worker died", "lost", "its worker died"),
-        (None, "", "did not end within 5 s", "timeout", "did not end within 5 s"),
-        (None, "", "no worker of it has the resources a=1", "failed", "no worker of it has"),
     ],
 )
 def test_a_host_without_a_result_is_a_row(code, stdout, stderr, kind, problem):
     found = read_task("node1", TaskResult(code, stdout, stderr))
     assert (found.source, found.kind) == ("node1", kind)
     assert problem in found.problem
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind"),
+    [("died", "lost"), ("gone", "lost"), ("timeout", "timeout"), ("failed", "failed")],
+)
+def test_a_command_that_did_not_end_is_a_row_of_its_kind(ended, kind):
+    words = "died, did not end"  # as a command may say itself
+    assert read_task("node1", TaskResult(None, "", words, ended)) == Problem("node1", kind, words)
 
 
 def test_a_host_is_named_by_its_address():
@@ -399,3 +408,20 @@ def test_a_fact_that_only_the_slow_machine_has_explains_it(place):
     (reason,) = group.outliers[0].reasons
     assert reason.fact == place.removeprefix("machine.").removeprefix("conditions.")
     assert reason.separation == 1
+
+
+def test_a_scheduler_that_dies_loses_a_row_a_host_and_nothing_that_was_gathered():
+    document = stress(100, host="web")
+    client = ClientWithoutScheduler(json.dumps(document | {"vmtool": __version__}))
+    rules = {"timeout_s": None, "retries": 1, "resources": {}, "stop": lambda: False}
+    first, second = Cluster(client, "tcp://head:1", alone=False).gather(["stress"], **rules)
+    assert isinstance(first, MachineReading)
+    lost = "the connection to Dask's scheduler was lost"
+    assert second == Problem("10.0.0.2", "lost", lost)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes in folders")
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(stress(100)))
+    os.mkfifo(tmp_path / "b.json")
+    assert list_files([str(tmp_path)]) == [str(tmp_path / "a.json")]
