@@ -136,3 +136,8 @@ def test_strict_refuses_an_architecture_that_is_assumed(estimate, tmp_path):
 
 def test_a_model_of_windows_holds_a_sequence_of_any_length(estimate):
     assert "a sequence of any length" in estimate("starcoder2-15b --budget 4GiB").stdout
+
+
+def test_more_overhead_than_all_is_refused(estimate):
+    ran = estimate("qwen3-8b --budget 80GiB --overhead 120%")
+    assert (ran.code, "--overhead 120%: it must be at most 100%" in ran.stderr) == (2, True)

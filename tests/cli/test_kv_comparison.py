@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from printed import printed
 
-from vmtool.units import MIB
+from vmtool.units import GIB, MIB
 
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
@@ -153,3 +153,13 @@ def test_a_comparison_of_what_cannot_be_ends_as_the_first_would(estimate):
     alone = estimate(f"{line} 10GiB")
     ran = estimate("llama-3.1-70b --weights auto --compare budget=10GiB,20GiB --budget 1GiB")
     assert (ran.code, ran.stdout, ran.stderr) == (5, "", alone.stderr)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "trtllm"])
+def test_rows_with_and_without_a_devices_name_are_treated_alike(estimate, engine):
+    line = f"llama-3.1-70b --tp 2 --context 8k --as {engine} --compare budget=85520809984,h100"
+    ran = estimate(f"{line} --json")
+    size, device = ran.document["rows"]
+    assert size["budget_bytes"] == device["budget_bytes"] < 40 * GIB
+    assert size["best"] == device["best"]
+    assert "every budget is taken as the memory of a device" in ran.stderr

@@ -120,10 +120,14 @@ def test_llama_cpp_may_keep_the_whole_window_and_states_besides(estimate):
     [
         ("gemma-4-12b --budget h100 --as vllm", True),  # its weights are not in the table
         ("qwen3-8b --budget h100 --as vllm", False),
-        ("qwen3.5-27b --budget 60GiB --as vllm", False),  # an engine's own figure
+        ("qwen3-8b --budget 60GiB --as vllm", True),  # an engine's own figure
+        ("qwen3-8b --budget 60GiB --as sglang --weights auto", False),
+        ("qwen3-8b --budget 60GiB --as llama.cpp --weights none", False),
+        ("qwen3-8b --blocks 3000 --as vllm", False),
+        ("--compare model=qwen3-8b,gemma-4-12b --budget 80GiB --weights auto", True),
     ],
 )
-def test_a_device_from_which_no_weights_are_subtracted_is_noticed(estimate, line, noticed):
+def test_a_budget_from_which_no_weights_are_subtracted_is_noticed(estimate, line, noticed):
     ran = estimate(line)
     assert ran.code == 0
     assert ("no weights are subtracted" in ran.stderr) is noticed

@@ -482,3 +482,12 @@ Account.release = less
     assert ran.code == 3
     assert ran.stdout == ""
     assert "contradict" in ran.stderr
+
+
+def test_a_replay_says_that_it_subtracts_no_weights_or_that_none_fit(vmtool):
+    trace = (SMALL[0], "--model", "qwen3-0.6b", "--budget")
+    ran = vmtool("kv-replay", *trace, "h100")
+    assert (ran.code, "no weights are subtracted from the budget" in ran.stderr) == (0, True)
+    ran = vmtool("kv-replay", *trace, "1KiB", "--weights", "3GiB")
+    assert ran.code == 5
+    assert "the weights (3 GiB, as given) are more than the budget of 1 KiB" in ran.stderr

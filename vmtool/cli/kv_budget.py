@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import UnavailableError, UsageError
-from vmtool.units import format_size, parse_percent, parse_size
+from vmtool.errors import RefusedError, UnavailableError, UsageError
+from vmtool.units import MIB, SIZES_HINT, format_size, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -114,6 +114,25 @@ def read_budget(
     memory = read_memory(text) if known is None else ChosenMemory(known.total_bytes, known.origin)
     nbytes, origin = read_weights(weights)
     return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
+
+
+def refuse_weights(budget: Budget, ranks: int) -> None:
+    """Fail if the weights leave nothing of *budget*.
+
+    Raises:
+        RefusedError: With how large they are.
+    """
+    if budget.weights_bytes <= budget.total_bytes or not budget.weights_origin:
+        return
+    from vmtool.report.kv_estimate import weights_text
+
+    raise RefusedError(
+        f"the weights ({weights_text(budget, ranks)}) are more than the budget of"
+        f" {format_size(budget.total_bytes)}",
+        hint=SIZES_HINT
+        if budget.total_bytes < MIB
+        else "use more ranks (--tp), --weights with what is loaded, or --weights none",
+    )
 
 
 def _part(percent: str, text: str) -> Fraction:

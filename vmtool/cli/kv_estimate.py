@@ -376,10 +376,9 @@ def _engine(request: EstimateRequest, output: Output) -> None:
     question = request.question()
     refuse_large_weights(question)
     _say_beyond_context(question, output)
-    memory, budget = request.memory, question.budget
-    if memory is not None and memory.is_device and budget is not None and not budget.weights_bytes:
-        output.notice("no weights are subtracted from the device's memory; --weights gives them")
     result = engine_result(request, question)
+    if request.options.blocks is None and request.lacks_weights:
+        output.notice(request.lacking)
     output.emit(result, lambda console: to_text(result, console))
     _save_page(request.options.html, result, output)
 
@@ -399,16 +398,39 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     options = request.options
     named = options.model
     values = read_axes(options.compare, _AXES, MOST_ROWS, first={"model": [named] if named else []})
+    request = request.with_alike(values.get("budget", ()))
+    if request.as_device:
+        output.notice(
+            "every budget is taken as the memory of a device, as one of them is: weights are"
+            " subtracted, and what the engine leaves of it"
+        )
     refusals: list[UsageError | RefusedError] = []
-    rows = [row_of(request.changed(labels), labels, refusals) for labels in combinations(values)]
+    chosen = [(request.changed(labels), labels) for labels in combinations(values)]
+    rows = [row_of(changed, labels, refusals) for changed, labels in chosen]
     if len(refusals) == len(rows):
         raise refusals[0]
+    _say_without_weights(chosen, rows, output)
     best = best_of(rows)
     rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
     result = ComparisonResult(options.sequences, options.engine_name, tuple(rows))
     if not _wrote_csv_only(options.csv, rows, output):
         output.emit(result, lambda console: compare_text(result, console))
     _save_page(options.html, result, output)
+
+
+def _say_without_weights(
+    chosen: list[tuple[EstimateRequest, dict[str, str]]],
+    rows: list[ComparisonRow],
+    output: Output,
+) -> None:
+    """Say from which rows of a comparison no weights are subtracted."""
+    possible = [pair for pair, row in zip(chosen, rows, strict=True) if not row.problem]
+    bare = [pair for pair in possible if pair[0].lacks_weights]
+    if bare:
+        where = ""
+        if len(bare) < len(possible):
+            where = f"{'; '.join(', '.join(labels.values()) for _, labels in bare)}: "
+        output.notice(f"{where}{bare[0][0].lacking}")
 
 
 def _sweep(request: EstimateRequest, output: Output) -> None:

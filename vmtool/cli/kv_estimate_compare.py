@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.units import MIB, SIZES_HINT, format_size, parse_count
+from vmtool.units import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,19 +30,10 @@ def refuse_large_weights(question: Question) -> None:
     Raises:
         RefusedError: With how large they are.
     """
-    budget = question.budget
-    if budget is None or budget.weights_bytes <= budget.total_bytes or not budget.weights_origin:
-        return
-    from vmtool.report.kv_estimate import weights_text
+    if question.budget is not None:
+        from vmtool.cli.kv_budget import refuse_weights
 
-    geometry = question.geometry
-    what = weights_text(budget, geometry.tp * geometry.pp)
-    raise RefusedError(
-        f"the weights ({what}) are more than the budget of {format_size(budget.total_bytes)}",
-        hint=SIZES_HINT
-        if budget.total_bytes < MIB
-        else "use more ranks (--tp), --weights with what is loaded, or --weights none",
-    )
+        refuse_weights(question.budget, question.geometry.tp * question.geometry.pp)
 
 
 def engine_result(

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.cli.kv_budget import ChosenMemory, own_weights, read_memory, read_weights
+from vmtool.cli.kv_budget import GIVEN, ChosenMemory, own_weights, read_memory, read_weights
 from vmtool.errors import UsageError
 from vmtool.units import parse_count, parse_percent, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vmtool.kv.element_formats import Formats
     from vmtool.kv.estimate import Question
@@ -125,6 +125,7 @@ class EstimateRequest:
         waste_threshold: A part of what is committed.
         stages: The layers of each stage, or ``None`` to divide them evenly.
         draft: The model of ``--draft-model``, or ``None``.
+        as_device: Whether every budget is taken as a device's memory, as one of a comparison is.
     """
 
     options: EstimateOptions
@@ -133,6 +134,48 @@ class EstimateRequest:
     waste_threshold: Fraction
     stages: tuple[int, ...] | None
     draft: ModelGeometry | None = None
+    as_device: bool = False
+
+    @property
+    def keeps_only_cache(self) -> bool:
+        """Whether the budget is the memory of the cache, which is what engines log."""
+        memory, options = self.memory, self.options
+        return (
+            memory is not None
+            and options.weights is None
+            and options.engine is not None
+            and not (memory.is_device or self.as_device)
+        )
+
+    @property
+    def lacks_weights(self) -> bool:
+        """Whether no weights are subtracted from the budget although none was asked for."""
+        if self.memory is None or self.options.weights == "none":
+            return False
+        budget = self.budget()
+        return budget is not None and not budget.weights_bytes
+
+    @property
+    def lacking(self) -> str:
+        """Why that is, and what to do."""
+        if self.keeps_only_cache:
+            return (
+                "no weights are subtracted: with --as, the budget is the memory of the cache;"
+                " --weights auto subtracts them"
+            )
+        return (
+            "no weights are subtracted from the budget: their size is not known; --weights gives it"
+        )
+
+    def with_alike(self, budgets: Sequence[str]) -> EstimateRequest:
+        """Return the request with all *budgets* of a comparison treated alike.
+
+        If one is a device's memory, from which an engine takes the weights and its own part, so are
+        the others.
+        """
+        if self.options.engine is None:
+            return self
+        return replace(self, as_device=any(read_memory(text).is_device for text in budgets))
 
     @property
     def tp(self) -> int:
@@ -167,7 +210,7 @@ class EstimateRequest:
                 " ranks",
                 hint="leave --tp out to divide the heads among all devices",
             )
-        if options.weights is None and options.engine and not memory.is_device:
+        if self.keeps_only_cache:
             nbytes, origin = 0, ""  # what engines log is the memory of their cache
         elif options.weights in (None, "auto"):
             named = options.model or options.hub
@@ -184,16 +227,20 @@ class EstimateRequest:
     def _overhead(self, memory: ChosenMemory, weights: int) -> int:
         text = self.options.overhead
         if text is None:
-            if memory.is_whole and self.options.engine_name == "vllm":
+            is_whole = memory.is_whole or (self.as_device and memory.origin == GIVEN)
+            if is_whole and self.options.engine_name == "vllm":
                 return int(memory.total_bytes * _VLLM_OVERHEAD)
-            if memory.is_whole and self.options.engine_name == "trtllm":
+            if is_whole and self.options.engine_name == "trtllm":
                 return max(int((memory.total_bytes - weights) * _TRTLLM_OVERHEAD), 0)
             return 0
         if text.endswith("%"):
             try:
-                return int(memory.total_bytes * parse_percent(text))
+                part = parse_percent(text)
             except ValueError as error:
                 raise UsageError(f"--overhead: {error}") from None
+            if part > 1:
+                raise UsageError(f"--overhead {text}: it must be at most 100%")
+            return int(memory.total_bytes * part)
         try:
             return parse_size(text, exact=False)
         except ValueError as error:

@@ -287,6 +287,7 @@ class _Run:
 
     def run(self) -> int:
         from vmtool.cli.interrupt import watch_signals
+        from vmtool.cli.kv_budget import GIVEN
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
         from vmtool.cli.kv_replay_plan import choose_budget, load_options_model, open_chosen
         from vmtool.cli.progress import progress_line
@@ -303,6 +304,10 @@ class _Run:
                 hint="add --compare" if backing is None else "leave --backing out",
             )
         budget = choose_budget(options, backing)
+        if options.budget is not None and options.weights is None and budget.origin != GIVEN:
+            self._output.notice(
+                f"no weights are subtracted from the budget ({budget.origin}); --weights gives them"
+            )
         granule = None if backing is None else backing.granularity
         cells = replay_cells(options, self._axes)
 

@@ -237,19 +237,19 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
     Raises:
         UsageError: If ``--budget`` or ``--weights`` is not understood.
         UnavailableError: If this machine's memory is unknown.
-        RefusedError: If nothing is safe to take.
+        RefusedError: If nothing is safe to take, or the weights are more than the budget.
     """
-    from vmtool.cli.kv_budget import read_budget
+    from vmtool.cli.kv_budget import read_budget, refuse_weights
     from vmtool.kv.estimate_result import Budget
 
     if options.budget is None and backing is not None:
         return Budget(_safe(backing), f"what is safe on {backing.name}")
-    return read_budget(
-        options.budget or "auto",
-        weights=options.weights,
-        reserve=options.reserve,
-        ranks=options.tp * options.pp,
+    ranks = options.tp * options.pp
+    budget = read_budget(
+        options.budget or "auto", weights=options.weights, reserve=options.reserve, ranks=ranks
     )
+    refuse_weights(budget, ranks)
+    return budget
 
 
 #: Of a replay in another process: that, what listens to it, and what it waits for its parent with.
