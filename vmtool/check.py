@@ -72,7 +72,11 @@ def run_check(
     began = perf_counter_ns()
     watch = RunConditionsWatch(name_host=name_host)
     plan = _Plan(facts, room_of, seed, hang_ns, stress_ns, matrix_ns, stopping)
-    findings = tuple(f for f in (*examine(facts), *device_findings) if f.rating is not Rating.OK)
+    findings = tuple(
+        f
+        for f in (*examine(facts, loaded_later_bytes=0), *device_findings)
+        if f.rating is not Rating.OK
+    )
     memory: list[MemoryCheck] = []
     for number, backing in enumerate(backings):
         if stopping():

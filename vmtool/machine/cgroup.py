@@ -91,7 +91,8 @@ def read_level(files: Files, version: int, directory: str) -> CgroupLevel | None
         else parse_int(files.read(f"{directory}/memory.failcnt")),
         high_hits=counts.get("high"),
         pressure=parse_pressure(files.read(f"{directory}/memory.pressure")),
-        under_oom=bool(counts.get("oom_kill_disable") and counts.get("under_oom")),
+        oom_killer_off=bool(counts.get("oom_kill_disable")),
+        under_oom=bool(counts.get("under_oom")),
     )
 
 

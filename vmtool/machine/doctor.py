@@ -23,9 +23,21 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import CgroupLevel, GroupLimit, MachineFacts, MemoryPressure
 
 
-def examine(facts: MachineFacts) -> tuple[Finding, ...]:
-    """Return a rating of everything that *facts* say; what is unknown is not rated."""
-    return tuple(finding for rule in _RULES if (finding := rule(facts)) is not None)
+#: What `stress` and `kv-replay` have loaded when they plan, beside what doctor has (5 to 6 MiB).
+_LOADED_LATER: Final = 6 * MIB
+
+
+def examine(facts: MachineFacts, *, loaded_later_bytes: int = _LOADED_LATER) -> tuple[Finding, ...]:
+    """Return a rating of everything that *facts* say; what is unknown is not rated.
+
+    Args:
+        facts: The machine.
+        loaded_later_bytes: What a process that makes a plan has loaded beside this one.
+    """
+    ratings = (
+        _cgroup(facts, loaded_later_bytes) if rule is _cgroup else rule(facts) for rule in _RULES
+    )
+    return tuple(finding for finding in ratings if finding is not None)
 
 
 # Memory that the whole machine, or a control group, can give
@@ -34,8 +46,6 @@ _MIN_AVAILABLE: Final = 512 * MIB
 #: With less than this safe to commit `stress` is refused: a worker, and half of the rest, its
 #: budget, is not one granule of 2 MiB.
 _MIN_SAFE: Final = WORKER_BYTES + 4 * MIB
-#: What `stress` and `kv-replay` have loaded when they plan, beside what doctor has (5 to 6 MiB).
-_LOADED_LATER: Final = 6 * MIB
 #: A share of time, in percent, from which on waiting for memory is worth saying.
 _WAITING: Final = 1.0
 
@@ -128,7 +138,7 @@ def _commit_limit_of_windows(facts: MachineFacts) -> Finding | None:
     return Finding.ok("commit-limit", words)
 
 
-def _cgroup(facts: MachineFacts) -> Finding | None:
+def _cgroup(facts: MachineFacts, loaded_later_bytes: int = _LOADED_LATER) -> Finding | None:
     if not facts.cgroup.levels:
         return None
     level = facts.cgroup.tightest
@@ -153,14 +163,11 @@ def _cgroup(facts: MachineFacts) -> Finding | None:
         f"raise {group_limit_file(level)}: MemoryMax= of the unit, docker run --memory=..., "
         "resources.limits.memory of the pod"
     )
+    safe = safe_part(max(level.available_bytes - loaded_later_bytes, 0))
     least = min(_MIN_AVAILABLE, level.bound_bytes // 10)
-    if level.available_bytes < least or _safe_later(level.available_bytes) < _MIN_SAFE:
+    if level.available_bytes < least or safe < _MIN_SAFE:
         return Finding.problem("cgroup-limit", words, remedy)
     return Finding.note("cgroup-limit", words, remedy)
-
-
-def _safe_later(available: int) -> int:
-    return safe_part(max(available - _LOADED_LATER, 0))
 
 
 def _used(level: CgroupLevel) -> str:

@@ -201,7 +201,8 @@ class CgroupLevel:
             being written back, nor mapped, nor locked.
         oom_kills: Processes in it (version 2: or below it) that the OOM killer ended, for whatever
             limit; which one it was shows in *limit_hits*.
-        under_oom: Whether tasks in it wait until memory is freed, as its OOM killer is off (version 1).
+        oom_killer_off: Whether tasks in it wait at the limit, and are not killed (version 1).
+        under_oom: Whether they wait now, at this group's limit or at that of one above it.
         limit_hits: How often it was at the limit, and had to reclaim (``memory.events`` ``max``).
         high_hits: How often it was above high, and was throttled (``memory.events`` ``high``).
         pressure: How long its tasks waited for memory; ``None`` where the kernel does not count it.
@@ -218,6 +219,7 @@ class CgroupLevel:
     limit_hits: int | None = None
     high_hits: int | None = None
     pressure: MemoryPressure | None = None
+    oom_killer_off: bool = False
     under_oom: bool = False
 
     @property

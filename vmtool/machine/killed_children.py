@@ -75,15 +75,14 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
             "the process is stopped (state T), by SIGSTOP or a debugger",
             "kill -CONT continues a stopped process; look for who stops it",
         )
-    # A group marks all groups below it as well.
-    waiting = [level for level in after.cgroup.levels if level.under_oom]
-    if waiting:
-        level = waiting[-1]
+    waiting = _waiting_level(before, after)
+    if waiting is not None:
         return Diagnosis(
             "cgroup-oom-disabled",
-            f"control group {level.path} has no memory left{_limit_of(level)}, and its OOM killer "
-            "is off (oom_kill_disable): what needs memory there waits",
-            f"raise that limit, use a smaller --budget, or echo 0 > {level.path}/memory.oom_control",
+            f"control group {waiting.path} has no memory left{_limit_of(waiting)}, and its OOM "
+            "killer is off (oom_kill_disable): what needs memory there waits",
+            "raise that limit, use a smaller --budget, or "
+            f"echo 0 > {waiting.path}/memory.oom_control",
         )
     for level, later in _pairs(before, after):
         hits = _growth(level.limit_hits, later.limit_hits)
@@ -130,6 +129,21 @@ def read_state(pid: int, files: Files) -> str | None:
         return None
     # The name in parentheses may itself hold parentheses and blanks.
     return text.rpartition(")")[2].split()[:1][0] if ")" in text else None
+
+
+def _waiting_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:
+    """Return the group in which tasks wait for memory, as its OOM killer is off.
+
+    This process may be in it as well, and opening a file then fails for lack of memory, so that
+    nothing can be read any more (docs/platform-facts.md#linux-cgroup-oom).
+    """
+    now = {level.path: level for level in after.cgroup.levels}
+    for level in reversed(before.cgroup.levels):  # a group marks all groups below it as well
+        later = now.get(level.path)
+        waits = later is None or later.used_bytes is None or later.under_oom
+        if level.oom_killer_off and level.limit_bytes is not None and waits:
+            return level
+    return None
 
 
 def _limit_of(level: CgroupLevel) -> str:

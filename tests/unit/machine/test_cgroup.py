@@ -83,7 +83,6 @@ def test_active_cache_is_reclaimable_and_dirty_or_mapped_pages_are_not(recorded)
 
 @pytest.mark.parametrize(("disabled", "waiting"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_group_without_an_oom_killer_is_waited_in(recorded, disabled, waiting):
-    """With the killer on, under_oom is only the moment of a kill."""
     files = {
         "/proc/self/cgroup": "2:memory:/app\n",
         "/proc/self/mountinfo": "1 2 0:1 / /cg rw - cgroup c rw,memory\n",
@@ -94,7 +93,7 @@ def test_a_group_without_an_oom_killer_is_waited_in(recorded, disabled, waiting)
         ),
     }
     (level, *_) = read_cgroups(recorded(files)).levels
-    assert level.under_oom == (disabled == waiting == 1)
+    assert (level.oom_killer_off, level.under_oom) == (disabled == 1, waiting == 1)
     assert level.oom_kills == 3
 
 

@@ -327,3 +327,11 @@ def test_without_proc_tasks_are_not_called_unlimited():
     (found,) = [each for each in examine(blind) if each.kind == "task-limit"]
     assert found.rating is Rating.NOTE
     assert "is unknown: /proc is missing or hidden" in found.message
+
+
+def test_a_process_that_has_loaded_all_is_rated_by_what_is_left():
+    """Such as that of `vmtool check`, in which a group of 60 MiB has 41 left and is enough."""
+    tight = replace(HEALTHY, cgroup=CgroupFacts((CgroupLevel("/a", 1, 60 * MIB, None, 19 * MIB),)))
+    for later, rating in ((0, Rating.NOTE), (6 * MIB, Rating.PROBLEM)):
+        findings = examine(tight, loaded_later_bytes=later)
+        assert [f.rating for f in findings if f.kind == "cgroup-limit"] == [rating]

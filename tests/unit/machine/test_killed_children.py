@@ -92,19 +92,18 @@ def test_a_machine_with_memory_left_may_have_a_limit_that_is_not_visible():
     assert "a control group that is not visible here" in diagnose_kill(BEFORE, later).cause
 
 
-def test_a_group_without_an_oom_killer_makes_a_child_wait():
-    """The group of which the limit is marks those below it as well."""
-    levels = [replace(each, under_oom=True) for each in BEFORE.cgroup.levels[:2]]
-    waiting = replace(BEFORE, cgroup=CgroupFacts((*levels, BEFORE.cgroup.levels[2])))
-    found = diagnose_hang(BEFORE, waiting, "D")
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_group_without_an_oom_killer_makes_a_child_wait(readable):
+    """The group of which the limit is marks those below; in it not even a file can be opened."""
+    own, above, root = BEFORE.cgroup.levels
+    start = replace(BEFORE, cgroup=CgroupFacts((own, replace(above, oom_killer_off=True), root)))
+    levels = [replace(each, under_oom=True) for each in start.cgroup.levels[:2]]
+    later = replace(BEFORE, cgroup=CgroupFacts((*levels, root) if readable else ()))
+    found = diagnose_hang(start, later, "D" if readable else None)
     assert found.kind == "cgroup-oom-disabled"
     assert "control group /cg/a has no memory left of 1 GiB" in found.cause
     assert "echo 0 > /cg/a/memory.oom_control" in found.remedy
-
-
-def test_unknown_counters_accuse_nobody():
-    silent = replace(BEFORE, memory=MemoryFacts(), cgroup=CgroupFacts())
-    assert diagnose_kill(silent, silent).kind == "killed"
+    assert diagnose_hang(start, start, "S").kind == "hang"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
