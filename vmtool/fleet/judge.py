@@ -37,6 +37,8 @@ ALIKE: Final = ("system.cpu_model", "system.cpus", "memory.total_bytes", "device
 LEAST_MACHINES: Final = 8
 #: The part of outliers that may be so by chance.
 FALSE_DISCOVERIES: Final = 0.01
+#: Amounts of memory are the same if they differ by this part: a kernel keeps some for itself.
+_SAME_AMOUNT: Final = 0.02
 #: A scale below this part is taken as this: measures are not so exact.
 _LEAST_SCALE: Final = 0.002
 _MOST_REASONS: Final = 5
@@ -85,6 +87,7 @@ class Fleet:
     problems: list[Problem] = field(default_factory=list)
     results: int = 0
     _texts: dict[str, str] = field(default_factory=dict)
+    _ambiguous: set[str] = field(default_factory=set)
 
     def add(self, found: MachineReading | Problem) -> None:
         """Add one document, or what is wrong with it."""
@@ -97,6 +100,24 @@ class Fleet:
                 Problem(found.host, "checks", f"failed: {', '.join(found.failed)}")
             )
         machine = self.machines.setdefault(found.host, Machine(found.host))
+        differing = [
+            name
+            for name in ALIKE[:-1]  # of devices a machine may have several
+            if name in machine.facts
+            and name in found.facts
+            and not _same_amount(machine.facts[name], found.facts[name])
+        ]
+        if differing and found.host not in self._ambiguous:
+            self._ambiguous.add(found.host)
+            values = [f"{machine.facts[name]} and {found.facts[name]}" for name in differing]
+            texts = [f"{name} {both}" for name, both in zip(differing, values, strict=True)]
+            self.problems.append(
+                Problem(
+                    found.host,
+                    "ambiguous",
+                    f"may be several machines of one name: {'; '.join(texts)}",
+                )
+            )
         machine.add(found)
         # Ten thousand machines have the same few facts: each text is kept once.
         texts = self._texts
@@ -240,6 +261,8 @@ def _grouped(
     """Return the machines with the same facts, the largest group first."""
     groups: dict[tuple[str, ...], list[Machine]] = {}
     names = tuple(by) or ALIKE
+    machines = list(machines)
+    _settle_amounts(machines)
     for machine in machines:
         key = tuple(machine.facts.get(name, "") for name in names)
         groups.setdefault(key, []).append(machine)
@@ -253,10 +276,40 @@ def _grouped(
     ]
 
 
+def _same_amount(first: str, second: str) -> bool:
+    """Return whether two values of a fact are the same, or amounts of memory that nearly are."""
+    if first == second or not (first.endswith(" GiB") and second.endswith(" GiB")):
+        return first == second
+    low, high = sorted(float(text.removesuffix(" GiB")) for text in (first, second))
+    return high <= low * (1 + _SAME_AMOUNT)
+
+
+def _settle_amounts(machines: Sequence[Machine]) -> None:
+    """Give amounts of memory that are nearly the same the most frequent text of them."""
+    counts: dict[str, Counter[str]] = {}
+    for machine in machines:
+        for name, value in machine.facts.items():
+            if value.endswith(" GiB"):
+                counts.setdefault(name, Counter())[value] += 1
+    for name, values in counts.items():
+        common: dict[str, str] = {}
+        for value, _ in sorted(values.items(), key=lambda item: (-item[1], item[0])):
+            known = common.values()
+            common[value] = next((each for each in known if _same_amount(each, value)), value)
+        for machine in machines:
+            if name in machine.facts:
+                machine.facts[name] = common[machine.facts[name]]
+
+
 def _saved(baseline: FleetBaseline | None, alike: Mapping[str, str]) -> BaselineGroup | None:
     if baseline is None:
         return None
-    return next((group for group in baseline.groups if dict(group.alike) == alike), None)
+    for group in baseline.groups:
+        if group.alike.keys() == alike.keys() and all(
+            _same_amount(value, alike[name]) for name, value in group.alike.items()
+        ):
+            return group
+    return None
 
 
 def _usual_facts(machines: Sequence[Machine]) -> dict[str, str]:

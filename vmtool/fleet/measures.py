@@ -347,6 +347,6 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
             size = item.get("page_bytes") if isinstance(item, Mapping) else None
             yield from _flat(item, f"{path}.{at if size is None else size}")
     elif path.endswith(_ROUNDED) and isinstance(value, int):
-        yield path, f"{round(value / GIB)} GiB"
+        yield path, f"{value / GIB:.4g} GiB"
     elif value is not None:
         yield path, str(value)

@@ -109,7 +109,7 @@ def answer_text(result: FleetResult) -> str:
         parts.append(f"not decided: {', or '.join(why)}")
     elif judged < result.machines:
         parts.append(f"{count_of(result.machines - judged, 'machine')} not decided")
-    missing = sum(problem.kind != "checks" for problem in result.problems)
+    missing = sum(problem.kind not in {"checks", "ambiguous"} for problem in result.problems)
     if missing:
         parts.append(f"no result from {count_of(missing, 'source')}")
     return ("" if result.complete else "interrupted: ") + "; ".join(parts)

@@ -14,7 +14,8 @@ class Problem:
         source: The file, the line of it, or the host.
         kind: unreadable, other (not a result with a machine), version (of the document, or of
             vmtool there), lost (its worker died), timeout, failed (its command failed), or checks
-            (its result has failed checks, and is judged all the same).
+            (its result has failed checks, and is judged all the same), or ambiguous (results of one
+            host name have other hardware, and are judged as one machine).
         problem: What is wrong.
     """
 

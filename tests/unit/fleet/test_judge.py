@@ -7,6 +7,7 @@ import pytest
 
 from vmtool.fleet.judge import Fleet, baseline_of, judge, reasons
 from vmtool.fleet.measures import MachineReading
+from vmtool.report.fleet import answer_text
 
 COMMIT, RATE = "stress.fixed.commit.median_ns", "stress.fixed.cycles_per_s"
 
@@ -249,3 +250,29 @@ def test_a_fact_that_is_missing_separates_as_well():
     others = {"kernel": Counter({"6": 9}), "cgroup": Counter({"v2": 9})}
     (reason,) = reasons([bare], others, 9)
     assert (reason.fact, reason.value, reason.usual, reason.separation) == ("cgroup", "-", "v2", 1)
+
+
+def test_results_of_one_name_with_other_hardware_may_be_of_several_machines():
+    fleet = Fleet()
+    for cpus in ("2", "2", "64", "128"):
+        facts = {"system.cpu_model": "A", "system.cpus": cpus, "device": "H200"}
+        fleet.add(MachineReading("localhost", "", "vmtool.stress", "0", facts, ()))
+    fleet.add(MachineReading("localhost", "", "vmtool.doctor", "0", {"system.cpu_model": "A"}, ()))
+    words = "may be several machines of one name: system.cpus 2 and 64"
+    assert [(p.source, p.kind, p.problem) for p in fleet.problems] == [
+        ("localhost", "ambiguous", words)
+    ]
+    assert "no result" not in answer_text(judge(fleet))
+
+
+def test_memory_that_is_nearly_the_same_makes_no_groups():
+    def amount(number):
+        return {"memory.total_bytes": ("23.4 GiB", "23.6 GiB", "31.2 GiB")[min(number % 3, 2)]}
+
+    fleet = fleet_of(30, facts=amount)
+    groups = judge(fleet).groups
+    assert [len(group.hosts) for group in groups] == [20, 10]
+    assert not groups[0].facts
+    usual = baseline_of(fleet)
+    one = judge(fleet_of(1, facts=lambda _: {"memory.total_bytes": "23.7 GiB"}), baseline=usual)
+    assert one.groups[0].decided
