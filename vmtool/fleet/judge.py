@@ -109,13 +109,14 @@ class Fleet:
         ]
         if differing and found.host not in self._ambiguous:
             self._ambiguous.add(found.host)
-            values = [f"{machine.facts[name]} and {found.facts[name]}" for name in differing]
-            texts = [f"{name} {both}" for name, both in zip(differing, values, strict=True)]
+            both = "; ".join(
+                f"{name} {machine.facts[name]} and {found.facts[name]}" for name in differing
+            )
             self.problems.append(
                 Problem(
                     found.host,
                     "ambiguous",
-                    f"may be several machines of one name: {'; '.join(texts)}",
+                    f"may be several machines of one name: {both}",
                 )
             )
         machine.add(found)
