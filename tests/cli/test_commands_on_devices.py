@@ -420,7 +420,7 @@ def test_a_chunk_that_no_handle_can_have_is_wrong_usage(run_on_standin, chunk):
 @pytest.mark.parametrize("command", ["reserve", "grow", "stress"])
 def test_help_says_what_a_chunk_can_be(vmtool, command):
     words = " ".join(vmtool(command, "--help").stdout.split())
-    assert "Bytes of one physical handle of a device, a multiple of its granularity;" in words
+    assert "Size of each physical handle of a device, a multiple of its granularity;" in words
 
 
 def test_all_devices_are_not_for_every_command(vmtool):

@@ -49,7 +49,7 @@ def test_a_slower_set_is_named_and_alone_is_not_a_failure(vmtool, folders):
 def test_a_single_run_a_side_proves_nothing(vmtool, folders):
     ran = vmtool("compare", *(f"{folder}/0.json" for folder in folders))
     assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("not proven: 1 run against 1; a verdict needs 4 runs a side")
+    assert ran.stdout.startswith("not proven: 1 run against 1; a verdict needs 4 runs per side")
     assert "slower" not in ran.stdout
 
 
@@ -72,7 +72,7 @@ def test_a_condition_sets_the_exit_code(vmtool, folders, options, code, words):
 def test_a_condition_needs_four_runs_a_side(vmtool, folders):
     ran = vmtool("compare", folders[0], f"{folders[1]}/1.json", "--fail-on", "cycle.median>+20%")
     assert (ran.code, ran.stdout) == (2, "")
-    assert "--fail-on needs 4 runs a side, and " in ran.stderr
+    assert "--fail-on needs 4 runs per side, and " in ran.stderr
     assert "1.json has 1" in ran.stderr
 
 

@@ -38,5 +38,7 @@ def test_a_document_is_described_to_the_last_key(vmtool, arguments):
 
 
 def test_text_in_a_file_that_is_called_json_is_remarked(vmtool, tmp_path):
-    assert "x.json gets text" in vmtool("doctor", "-o", str(tmp_path / "x.json")).stderr
-    assert "gets text" not in vmtool("doctor", "--json", "-o", str(tmp_path / "x.json")).stderr
+    assert "x.json will contain text" in vmtool("doctor", "-o", str(tmp_path / "x.json")).stderr
+    assert (
+        "will contain text" not in vmtool("doctor", "--json", "-o", str(tmp_path / "x.json")).stderr
+    )

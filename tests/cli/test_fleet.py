@@ -143,7 +143,7 @@ def test_a_baseline_that_cannot_be_is_refused(vmtool, tmp_path, change, words):
         (("",), "FILE has an empty value"),
         (("/nowhere/*.json",), "no results there"),
         (("--threshold", "0%", "x"), "--threshold"),
-        (("--markdown", "--json", "x"), "exclude"),
+        (("--markdown", "--json", "x"), "cannot be used together"),
     ],
 )
 def test_wrong_usage_is_2(vmtool, arguments, words):
@@ -180,7 +180,10 @@ def test_results_that_do_not_name_their_machine_may_be_of_the_same_one(vmtool, t
     for name, document in documents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     ran = vmtool("fleet", str(tmp_path))
-    assert "4 machines (A, 2 CPUs, 8 GiB), or fewer: 2 are known by their files only" in ran.stdout
+    assert (
+        "4 machines (A, 2 CPUs, 8 GiB), or fewer: 2 are identified by their files only"
+        in ran.stdout
+    )
     (group,) = vmtool("fleet", str(tmp_path), "--json").document["groups"]
     assert group["unnamed"] == ["check", "stress"]
 

@@ -102,7 +102,7 @@ def command(
             raise InputError(side.path, f"nothing to compare: {why}")
         if fail_on and len(side.runs) < RUNS_NEEDED:
             raise UsageError(
-                f"--fail-on needs {RUNS_NEEDED} runs a side, and {side.path} has {len(side.runs)}",
+                f"--fail-on needs {RUNS_NEEDED} runs per side, and {side.path} has {len(side.runs)}",
                 hint="make them with: vmtool stress --runs 5 --json -o FILE",
             )
     result = compare(

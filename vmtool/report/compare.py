@@ -39,7 +39,7 @@ CHECK_STYLES: Final = {
 _STYLES: Final = {Direction.FASTER: "green", Direction.SLOWER: "red"}
 _ENDED: Final = {
     Outcome.INTERRUPTED: "was interrupted",
-    Outcome.CALL_FAILED: "ended as a call failed",
+    Outcome.CALL_FAILED: "ended because a call failed",
     Outcome.CRASHED: "crashed",
     Outcome.HUNG: "hung",
     Outcome.COMPLETE: "measured nothing",
@@ -96,10 +96,7 @@ def headline(result: CompareResult) -> str:
     """Return the answer in one sentence."""
     runs = runs_text(result)
     if any(_fewest_runs(change) < RUNS_NEEDED for change in result.changes):
-        return (
-            f"not proven: {runs}; a verdict needs {RUNS_NEEDED} runs a side"
-            " (`vmtool stress --runs 5`)"
-        )
+        return f"not proven: {runs}; a verdict needs {RUNS_NEEDED} runs per side (`vmtool stress --runs 5`)"
     whole = [change for change in result.changes if change.phase == "cycle"]
     judged = whole or [change for change in result.changes if change.statistic == "median"]
     changed = (Direction.SLOWER, Direction.FASTER)
@@ -184,7 +181,7 @@ def footnotes(result: CompareResult) -> Iterator[str]:
     yield (
         f"not proven: the interval reaches beyond ±{percent(result.threshold)}, so there may be a"
         f" change. The {first.phase} {first.statistic} varies by"
-        f" {percent(round(first.variation or 0, 3))} from run to run; {runs} runs a side would show"
+        f" {percent(round(first.variation or 0, 3))} from run to run; {runs} runs per side would show"
         f" a change of {percent(DETECTED_CHANGE)}."
     )
 
@@ -202,8 +199,7 @@ def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
         yield f"not compared: {'; '.join(result.unmatched)}"
     if result.apart_ns is not None and result.apart_ns > apart_ns:
         yield (
-            f"the two sides were started {_apart_text(result.apart_ns)} apart: a machine that drifts by 3 % meanwhile"
-            " causes false verdicts; alternate their runs where you can"
+            f"the two sides were started {_apart_text(result.apart_ns)} apart: a machine that drifts by 3 % in that time causes false verdicts; alternate their runs where you can"
         )
 
 

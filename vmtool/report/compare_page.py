@@ -152,7 +152,7 @@ def _ratios(
         for change in changes
     ]
     end = ratio_reach(r for c in scale for r in (c.ratio, c.low, c.high))
-    label = f"{what}, after by before; the band is what counts as unchanged"
+    label = f"{what}, after divided by before; the band marks what counts as unchanged"
     return figure(label, ratio_chart(label, bars, limit, end)) if bars else Markup()
 
 
@@ -217,12 +217,10 @@ def _reading(result: CompareResult) -> Iterator[str]:
         f" permutation test of the runs, and holds the true ratio with {percent(result.confidence)}."
     )
     yield (
-        f"Slower and faster mean that the interval excludes 1 and that the change reaches"
-        f" {percent(result.threshold)}; unchanged, that the whole interval is within that."
-        " Everything else is not proven, and so is everything where a side has fewer than four runs. Each figure is tested by itself: of twenty that did not change one"
-        " may be called changed by chance."
+        f"Slower and faster mean that the interval does not include 1 and that the change reaches"
+        f" {percent(result.threshold)}; unchanged means that the whole interval stays within that threshold. Everything else is not proven, as is everything where a side has fewer than four runs. Each figure is tested separately: of twenty that did not change, one may be called changed by chance."
     )
     yield (
         "The histograms show all samples of both sides, each as a share of its own. Two peaks"
-        " mean that something changed meanwhile: other work, another processor, other pages."
+        " mean that something changed during the measurement: other work, another processor, other pages."
     )

@@ -159,8 +159,12 @@ def group_text(group: Group) -> str:
     tested = [spread for spread in group.spreads if spread.tested]
     text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
     if group.unnamed:
-        verbs = "is known by its file" if len(group.unnamed) == 1 else "are known by their files"
-        text += f", or fewer: {len(group.unnamed):,} {verbs} only, with the facts of another"
+        verbs = (
+            "is identified by its file"
+            if len(group.unnamed) == 1
+            else "are identified by their files"
+        )
+        text += f", or fewer: {len(group.unnamed):,} {verbs} only, with the same facts as another"
     if not group.decided:
         return f"{text}: not decided, {_UNDECIDED[group.undecided]}"
     text += f": {count_of(len(tested), 'measure')}"
@@ -360,10 +364,9 @@ def to_html(result: FleetResult, command: Sequence[str]) -> str:
 
 
 _HOW: Final = (
-    "Each chart shows how many machines have which value, the lowest on the left; an orange bar contains an outlier."
-    " Machines are compared with those that are alike, by the mean of their runs. A machine differs if"
-    " a difference as large is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
-    " over {tests} tests: at most {rate} of the outliers by chance) and at least {threshold}. Facts are"
+    "Each chart shows how many machines have each value, the lowest on the left; an orange bar contains an outlier."
+    " Machines are compared with those that are alike, by the mean of their runs. A machine differs if such a large difference is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
+    " over {tests} tests: at most {rate} of the outliers are due to chance) and it is at least {threshold}. Facts are"
     " ranked by how well they separate machines; that is not proof of a cause."
 )
 

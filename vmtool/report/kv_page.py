@@ -98,10 +98,10 @@ def to_html(result: PageResult, command: Sequence[str]) -> str:
 
 
 _READING: Final = """\
-A sequence takes bytes for each token that a layer keeps, and a fixed number for the states of others. Committed
-is what is taken in whole granules; what no token uses of it is wasted.
+A sequence takes some bytes for each token that a layer keeps, and a fixed number of bytes for each layer with
+states. Memory is committed in whole granules; the part of it that no token uses is wasted.
 
-The longest sequence is what fits alone; the sequences are as many of the given length as fit at once.
+The longest sequence is the one that fits alone; the number of sequences is how many of the given length fit at once.
 """
 
 

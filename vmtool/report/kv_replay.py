@@ -123,7 +123,7 @@ def trace_text(result: ReplayResult) -> str:
     )
     if trace.late:
         what = "request is" if trace.late == 1 else "requests are"
-        text += f" {trace.late:,} {what} earlier than one before, and arrives with it."
+        text += f" {trace.late:,} {what} earlier than one before it, and arrives with it."
         if trace.late > 1:
             text = text.replace("and arrives with it", "and arrive with it")
     if trace.bad:
@@ -359,8 +359,8 @@ _READING: Final = """\
 Live bytes hold tokens. Committed bytes have memory behind them, in whole granules; the difference is what the
 packing and the granule waste. Reserved bytes are addresses and take no memory.
 
-A point of a chart is the most of its stretch of time; the band goes from the least to the most. The time is that
-of the trace, not of the machine.
+A point of a chart is the maximum over its stretch of time; the band goes from the minimum to the maximum. The
+time is that of the trace, not of the machine.
 """
 
 

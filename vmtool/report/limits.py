@@ -53,8 +53,7 @@ def to_text(result: LimitsResult, console: Console) -> None:
                 console.print(line)
         if of_kind.kind == "commit" and _always_overcommits(result):
             console.print(
-                "vm.overcommit_memory is 1: every commit is granted until addresses end, and the OOM "
-                "killer ends a process when more is touched than there is memory"
+                "vm.overcommit_memory is 1: every commit is granted until addresses run out, and the OOM killer ends a process when more is touched than there is memory"
             )
     if not result.complete:
         console.print("\ninterrupted: the search did not reach its end")

@@ -92,7 +92,7 @@ def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
 
 
 def _reading(result: MatrixResult) -> str:
-    words = "one cycle: the medians of commit, touch and release together"
+    words = "one cycle: the sum of the medians of commit, touch and release"
     if len({cell.method for cell in result.cells}) > 1:
         words += (
             '; "fastest" means that its interval lies below all others and that the next is at '

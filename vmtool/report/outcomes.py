@@ -20,11 +20,11 @@ _Values = dict[str, Any]
 _REASONS: Final = {
     "not requested": "not requested",
     "not available": "not available on this platform",
-    "not promised": "this memory does not promise to be zero when fresh",
+    "not promised": "fresh memory of this kind is not guaranteed to be zero",
     "no checkpoints": "no checkpoints were taken",
     "no cycles": "nothing was committed",
     "too few checkpoints": "too few checkpoints for a slope",
-    "device-shared": "something else uses the device, and NVML does not count by process here",
+    "device-shared": "something else uses the device, and NVML does not report use per process here",
 }
 
 
@@ -263,7 +263,7 @@ _HINTS: Final = {
     "leak": "confirm with --soak 10m; --method all shows which method leaks",
     "assert": "make more runs (--runs), or run for longer: a busy machine widens the interval",
     "require": "run for longer: --duration 10s",
-    "guard": "report this with --json; nothing else that vmtool says of this method can be trusted",
+    "guard": "report this with --json; nothing else that vmtool says about this method can be trusted",
 }
 
 

@@ -25,10 +25,13 @@ GLOSSARY: Final = (
     ("release", "Give the memory back and keep the addresses."),
     ("granule", "The unit of commits: a multiple of what the platform can map."),
     ("cycle", "One commit, its touch and its release."),
-    ("charge", "What the system counts against its limit of promised memory."),
+    ("charge", "What the system counts against its limit on promised memory."),
     ("resident", "Pages that are in RAM."),
     ("mappings", "Mappings of a process with the same rights; Linux limits their number."),
-    ("run", "One plan in one fresh process. Runs differ by more than chance within one does."),
+    (
+        "run",
+        "One plan in one fresh process. Runs differ by more than the chance variation within one.",
+    ),
     ("p99", "The time that 99 % of the samples stayed under."),
     ("waste", "Committed bytes that hold no tokens."),
 )

@@ -309,7 +309,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
         yield Text(f"resident memory: {format_size(before)} before, {format_size(after)} after")
     yield from map(Text, device_sentences(result))
     if not result.settings.clear:
-        yield Text("memory of the pool was not cleared when it was mapped (--no-clear)")
+        yield Text("pool memory was not cleared when it was mapped (--no-clear)")
     for name in ("degraded", "quarantined"):
         total = sum(getattr(method, f"{name}_bytes") for method in result.methods)
         if total:
@@ -352,7 +352,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
 def _checks(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
     checks = {check.name: check for check in result.checks}
     if not checks:
-        yield Text("checks: none could be made, as no worker ended by itself")
+        yield Text("checks: none could be made, as no worker ended on its own")
         return
     counters = (*DEVICE_COUNTERS, *COUNTERS)
     groups = (

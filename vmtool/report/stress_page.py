@@ -58,8 +58,8 @@ _TITLES: Final = {"charge": "Commit charge"}
 # More lines than this cannot be distinguished.
 _MOST_WORKERS: Final = 8
 _READING: Final = """\
-A cycle is one commit and the release of what it committed. Its cost is the medians of commit, touch and
-release together: commit alone only changes page tables, and the first touch pays for the pages.
+A cycle is one commit and the release of what it committed. Its cost is the sum of the medians of
+commit, touch and release: commit alone only changes page tables, and the first touch pays for the pages.
 
 A histogram shows how many samples took how long, on a logarithmic axis; the lines are the median and the
 99th percentile.

@@ -124,7 +124,7 @@ class Change:
         high: Upper end.
         direction: The verdict.
         variation: The larger coefficient of variation of the two sides; ``None`` for single runs.
-        runs_needed: How many runs a side would show a change of 20 %; ``None`` for single runs.
+        runs_needed: How many runs per side would show a change of 20 %; ``None`` for single runs.
     """
 
     method: str

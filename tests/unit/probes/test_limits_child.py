@@ -243,7 +243,7 @@ def test_where_every_commit_is_granted_the_report_says_what_that_means():
     found = MethodLimit("fixed", "found", 85 << 40, (85 << 40) + 4096, 28, "ENOMEM")
     text = text_of(result("commit", found, machine={"commit": {"mode": 1}}))
     assert "commit at once 85 TiB (of addresses: vm.overcommit_memory is 1)" in text
-    assert "vm.overcommit_memory is 1: every commit is granted until addresses end" in text
+    assert "vm.overcommit_memory is 1: every commit is granted until addresses run out" in text
     assert "vm.overcommit" not in text_of(result("commit", found, machine={"commit": {"mode": 0}}))
 
 
