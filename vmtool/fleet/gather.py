@@ -23,6 +23,8 @@ _ENDINGS: Final = tuple(
     f".{kind}{more}" for more in ("", ".gz") for kind in ("json", "jsonl", "ndjson")
 )
 _CHUNK: Final = 1 << 20
+#: Documents of one file that are listed because they are no results; of more, only their number is.
+_MOST_PROBLEMS: Final = 1000
 #: Where one document ends and another begins: within one, a comma or an end follows an object, and
 #: none begins at the beginning of a line, as long as it is indented or in one line.
 _BETWEEN: Final = re.compile(rb"\}\s*(?=[^\s,\]}])|\n(?=\{)")
@@ -69,7 +71,8 @@ def read_files(paths: Iterable[str]) -> Iterator[MachineReading | Problem]:
         try:
             yield from _read_file(path, name)
         except InputError as error:
-            yield Problem(path, "unreadable", _without_path(error))
+            source = "standard input" if path == "-" else path
+            yield Problem(source, "unreadable", _without_path(error))
 
 
 def _without_ending(name: str) -> str:
@@ -84,10 +87,14 @@ def _without_path(error: InputError) -> str:
 
 
 def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
+    source = "standard input" if path == "-" else path
     try:
         with open_text(path) as file:
             content = file.read(MAX_BYTES + 1)
-            whole = _read(content, name, path)
+            if not content.strip():
+                yield Problem(source, "unreadable", "is empty")
+                return
+            whole = _read(content, name, source)
             if isinstance(whole, MachineReading):
                 yield whole
                 return
@@ -97,10 +104,17 @@ def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
             if first is None or second is None:
                 yield whole
                 return
+            problems = 0
             for line, document in chain((first, second), documents):
-                yield _read(document, f"{name}:{line}", f"{path}:{line}")
+                found = _read(document, f"{name}:{line}", f"{source}:{line}")
+                problems += isinstance(found, Problem)
+                if isinstance(found, MachineReading) or problems <= _MOST_PROBLEMS:
+                    yield found
+            if problems > _MOST_PROBLEMS:
+                left = problems - _MOST_PROBLEMS
+                yield Problem(source, "unreadable", f"{left:,} more documents of it are no results")
     except OSError as error:
-        yield Problem(path, "unreadable", f"cannot be read: {error.strerror or error}")
+        yield Problem(source, "unreadable", f"cannot be read: {error.strerror or error}")
 
 
 def _documents(file: BinaryIO, rest: bytes) -> Iterator[tuple[int, bytes]]:

@@ -1,6 +1,7 @@
 """Results in files: whatever made them, and whatever is broken among them."""
 
 import gzip
+import io
 import json
 import os
 import random
@@ -188,7 +189,7 @@ PHASES = [
         ("[" * 100_000, "unreadable", "is nested too deeply"),
         ("[]", "unreadable", "is JSON, but not an object"),
         ("not JSON", "unreadable", "line 1, column 1: is not JSON"),
-        ("", "unreadable", "is not JSON"),
+        ("", "unreadable", "is empty"),
         (json.dumps(stress())[:-9], "unreadable", "is not JSON"),
     ],
 )
@@ -425,3 +426,23 @@ def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(stress(100)))
     os.mkfifo(tmp_path / "b.json")
     assert list_files([str(tmp_path)]) == [str(tmp_path / "a.json")]
+
+
+def test_of_many_lines_that_are_no_results_only_the_number_is_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(gather, "_MOST_PROBLEMS", 5)
+    path = tmp_path / "lines.jsonl"
+    path.write_text("{}\n" * 30 + json.dumps(stress(100)) + "\n")
+    found = list(read_files([str(path)]))
+    assert [each.source for each in found if isinstance(each, Problem)] == [
+        *(f"{path}:{line}" for line in range(1, 6)),
+        str(path),
+    ]
+    assert isinstance(found[5], MachineReading)
+    assert found[6].problem == "25 more documents of it are no results"
+
+
+def test_stdin_is_called_standard_input_and_may_be_empty(monkeypatch):
+    for text, source, words in ((b"\n", "", "is empty"), (b"{}\n{}\n", ":1", "is not a result")):
+        monkeypatch.setattr(gather, "open_text", lambda _, text=text: io.BytesIO(text))
+        first, *_ = read_files(["-"])
+        assert (first.source, first.problem[: len(words)]) == (f"standard input{source}", words)
