@@ -240,6 +240,47 @@ def test_an_unknown_architecture_with_any_other_field_about_a_cache_is_refused(e
         model({**LLAMA, "model_type": "new_lm", "num_hidden_layers": 2, **extra})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_query_groups", 2),
+        ("use_mla", True),
+        ("layer_pattern", "AAM"),
+        ("mixer_types", ["mamba"]),
+        ("total_ut_steps", 4),
+        ("num_loops", 2),
+        ("attention_variant", "nsa"),
+        ("dim_head", 64),
+        ("dHead", 64),
+        ("shared_layers", 4),
+        ("roles", ["a", "b"] * 2),  # one for each layer
+        ("attention_k_eq_v", True),
+        ("full_attention_interval", 4),
+        ("parts", [{"deep": {"er": [{"mla": 1}]}}]),
+    ],
+)
+def test_what_may_change_the_cache_of_an_unknown_type_is_refused(key, value):
+    with pytest.raises(
+        InputError, match=rf"{key}.* is set, and its effect on new is not understood"
+    ):
+        model({**LLAMA, "model_type": "new", key: value})
+    assert model({**LLAMA, "model_type": "new", key: False, "n_group": 1}).assumed
+
+
+@pytest.mark.parametrize("key", ["num_loops", "total_ut_steps"])
+def test_a_wrapper_whose_decoder_runs_again_is_refused(key):
+    with pytest.raises(InputError, match=rf"{key}: is set beside the decoder's config"):
+        model({"model_type": "new", "text_config": LLAMA, key: 2})
+
+
+def test_a_wrapper_of_two_language_models_is_refused():
+    other = {**LLAMA, "num_hidden_layers": 2}
+    config = {"model_type": "new", "text_config": LLAMA, "llm_config": other}
+    with pytest.raises(InputError, match="llm_config: is another language model than text_config"):
+        model(config)
+    assert model({**config, "llm_config": LLAMA}).layers
+
+
 def test_what_differs_from_layer_to_layer_is_read_from_per_layer_config():
     # As transformers 5 saves Gemma 4: by the number of the layer, padded with zeros.
     config = {

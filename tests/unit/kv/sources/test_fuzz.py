@@ -244,6 +244,13 @@ def moved(config, key, how):
     value = result.pop(key)
     if how == "nested":
         return {**result, "cache_options": {key: value}}
+    if how == "listed":
+        return {**result, "parts": [{"deep": {"er": [{key: value}]}}]}
+    if how == "part":
+        return {**result, "backbone_config": {key: value}}
+    if how == "camel":
+        first, *rest = key.strip("_").split("_")
+        return {**result, first + "".join(map(str.title, rest)): value}
     return {**result, (f"x_{key}" if how == "prefix" else f"{key}_v2"): value}
 
 
@@ -262,16 +269,52 @@ def test_a_field_of_any_types_default_config_is_never_missed_either():
                 assert resolve(moved(config, key, how), "c", "m").layers == expected, (row, key)
 
 
-@pytest.mark.parametrize("how", ["prefix", "suffix", "nested"])
+@pytest.mark.parametrize("how", ["prefix", "suffix", "nested", "listed", "part", "camel"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_field_under_another_name_never_changes_the_answer_silently(name, how):
     config = MODELS[name]
     expected = resolve(config, "config.json", name).layers
     for key, value in config.items():
-        if key == "model_type" or value is None:
+        if key == "model_type" or value is None or value is False:
             continue
         try:
             found = resolve(moved(config, key, how), "config.json", name).layers
         except VmtoolError:
             continue
         assert found == expected, key
+
+
+SYNONYMS = {
+    "num_key_value_heads": "num_query_groups gqa_groups n_groups numKeyValueHeads kvheads",
+    "head_dim": "d_head dim_head size_per_head headdim headDim attention_dim key_dim",
+    "num_hidden_layers": "depth num_layer num_blocks num_decoder_layers numHiddenLayers",
+    "hidden_size": "dim width model_dim hiddenSize",
+    "num_attention_heads": "nheads num_head attn_heads numAttentionHeads",
+    "sliding_window": "attention_span local_size attn_span slidingWindow lookback span",
+    "layer_types": "pattern layer_pattern mixer_types kinds layerTypes",
+    "num_kv_shared_layers": "shared_layers num_shared_layers",
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_field_under_a_name_of_other_programs_never_changes_the_answer_silently(name):
+    config = MODELS[name]
+    expected = resolve(config, "config.json", name).layers
+    for key, others in SYNONYMS.items():
+        if config.get(key) is None:
+            continue
+        for other in others.split():
+            changed = {k: v for k, v in config.items() if k != key}
+            with contextlib.suppress(VmtoolError):
+                found = resolve({**changed, other: config[key]}, "c", name).layers
+                assert found == expected, (key, other)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_known_model_of_an_unknown_type_is_the_same_or_refused(name):
+    config = MODELS[name]
+    with contextlib.suppress(VmtoolError):
+        found = resolve({**config, "model_type": "new_type"}, "c", name)
+        expected = resolve(config, "c", name).layers
+        assert [layer.tensors for layer in found.layers] == [layer.tensors for layer in expected]
+        assert not any(layer.states for layer in expected)

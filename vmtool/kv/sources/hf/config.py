@@ -200,7 +200,8 @@ def resolve(
     refuse_encoder(fields, is_known=family is not STANDARD)
     layers = _with_encoder(fields, _layers_of(fields, family))
     mtp = mtp_layers_of(fields, family, layers)
-    refuse_unread(fields, _without_effect(fields, family, layers))
+    if family is not STANDARD:
+        refuse_unread(fields, _without_effect(fields, family, layers))
     for flag in set(overrides or ()) - fields.applied:
         raise UsageError(f"{FLAGS[flag]} does not apply to {architecture}: it reads no such value")
     return ModelGeometry(
@@ -222,7 +223,7 @@ def _layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
         return layers_of(fields, family)
     try:
         layers = layers_of(fields, family)
-        refuse_unread(fields, _without_effect(fields, family, layers))
+        refuse_unread(fields, _without_effect(fields, family, layers), is_known=False)
     except InputError as error:
         similar = _similar(fields.architecture)
         known = f"{fields.architecture[:60]!r} is an unknown architecture"
@@ -266,6 +267,9 @@ def _decoder(outer: Fields) -> tuple[Fields, str]:
         nested = fields.nested(inner, whole=True)
         if nested is None:
             break
+        for key in keys:
+            if fields.has(key) and fields.peek(key) != fields.peek(inner):
+                fields.fail(key, f"is another language model than {inner}; give a config of one")
         refuse_of_wrapper(fields, nested, _WRAPPER_HARMLESS.get(kind or "", frozenset()) | {inner})
         nested.outer = fields
         fields, kind = nested, _inner_type(kind, nested)

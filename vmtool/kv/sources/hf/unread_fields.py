@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from vmtool.kv.sources.fields import Fields
 
@@ -58,40 +58,126 @@ _OTHER_PARTS: Final = re.compile(
 )
 #: Keys about mixtures of experts, which cache nothing.
 _EXPERTS: Final = re.compile(r"(?:^|_)(?:moe|experts?|router)(?:_|$)")
-_DEEPEST: Final = 4
+#: What other programs call the fields of a config, and the usual name.
+_SYNONYMS: Final = {
+    name: usual
+    for usual, names in {
+        "head_dim": "attention_dim attn_head_dim d_head dim_head dim_per_head head_width hidden_size_per_head"
+        " key_dim size_per_head",
+        "v_head_dim": "d_v v_dim value_dim",
+        "num_key_value_heads": "gqa_groups n_groups num_groups num_local_heads num_query_groups",
+        "num_hidden_layers": "block_count depth layers n_blocks nlayers num_blocks num_layer"
+        " num_decoder_layers",
+        "num_attention_heads": "attn_heads nheads num_head num_q_heads",
+        "hidden_size": "d_model_size dim embedding_length model_dim n_embed width",
+        "sliding_window": "attention_span attn_span local_size lookback span",
+        "layer_types": "kinds layer_kinds layer_pattern mixer_types pattern",
+        "num_kv_shared_layers": "num_shared_layers shared_layers",
+        "sliding_window_pattern": "global_every global_interval local_global_ratio",
+        "full_attention_interval": "attention_interval attn_every interval",
+    }.items()
+    for name in names.split()
+}
+#: Words that may change the cache of a type that is not known: of groups, of patterns, of layers that
+#: run several times, of parts of a head, and the names that known types give to such fields.
+_SUSPECT_IF_UNKNOWN: Final = re.compile(
+    r"(?:^|_)(?:groups?|patterns?|mixers?|loops?|ut_steps?|mla|gqa|mqa|spans?|variants?|intervals?"
+    r"|every|lookback|per_head|d_head|dim_head|head_width|nope|idx|local|global|shared_layers|kinds"
+    r"|recursions?|recursive|reuse|memory)(?:_|$)"
+    r"|(?:^|_)(?:k|v|q|key|value)_dims?$|^d_(?:k|v|q|key|value|inner)$"
+    r"|^(?:attention|attn)_(?!bias|.*_bias|dropout|probs_dropout|.*multiplier|scal|softmax_in_fp32|.*soft_?cap|norm"
+    r"|implementation|factor|pdrop|output_gate|temperature)"
+    r"|^cca_|^(?:expand|kda_layers|layers|shift_count|new_decoder_architecture)$"
+    r"|^(?:decoder_layers|num_blocks|num_decoder_layers|num_layers_per_stack|num_transformer_layers)$"
+    r"|^(?:emb_dim|embed_dim|embedding_dim|model_dim|n_input_layers|n_output_layers)$"
+)
+#: What a wrapper may say of how often its decoder runs.
+_WRAPPER_LOOPS: Final = re.compile(r"(?:^|_)(?:loops?|ut_steps?|recursions?)(?:_|$)")
+#: Such words of fields about experts and positions.
+_HARMLESS_IF_UNKNOWN: Final = frozenset(
+    {"layer_rope_theta", "n_group", "rope_scaling_layers", "topk_group"}
+)
+_CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def refuse_unread(fields: Fields, harmless: frozenset[str]) -> None:
+def refuse_unread(fields: Fields, harmless: frozenset[str], *, is_known: bool = True) -> None:
     """Fail on a set field that looks like it changes what is cached and that nothing read.
 
-    Objects inside are searched too: those that were opened like the config itself, others whole.
+    Objects and lists inside are searched too: those that were opened like the config itself, others
+    whole. Of a type that is not known, more looks like it: what any known type reads, and every list
+    with an entry for each layer.
     """
     for part in _parts(fields):
         absent = part.absent()
         for key in part.all_keys():
             if key in part.used:
                 continue
-            known = frozenset(filter(_is_other, absent)) if _is_other(key) else absent
-            paths = list(_displaced(key, part.peek(key), known))
+            value = part.peek(key)
+            is_part = _is_other(key) and key not in _OTHER_OBJECTS
+            known = frozenset(filter(_is_other, absent)) if is_part else absent
+            paths = list(_displaced(key, value, known))
             if _is_other(key) and not paths:
                 continue
             if key not in harmless:
-                paths += _suspects(key, part.peek(key), harmless)
+                paths += _suspects(key, value, harmless)
+                if not is_known and not paths:
+                    paths += _suspects_of_unknown(fields, key, value)
             if paths:
                 part.fail(
                     paths[0], f"is set, and its effect on {fields.architecture} is not understood"
                 )
 
 
+def _snake(key: str) -> str:
+    """Return *key* as most configs write it: ``headDim`` and ``head-dim`` are ``head_dim``."""
+    return re.sub(r"[^a-z0-9]", "_", _CAPITAL.sub("_", key).lower()).lstrip("_")
+
+
+def _squash(key: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", key.lower())
+
+
+def _is_unset(value: Any) -> bool:
+    return value in (None, False, 0, "", [], {})
+
+
 def _displaced(key: str, value: Any, absent: frozenset[str]) -> Iterator[str]:
     """Yield *key* if it looks like one of the *absent* keys that were read, renamed or moved."""
-    if value in (None, False, 0, "", [], {}):
+    if _is_unset(value):
         return
+    if isinstance(value, (dict, list)) and not _is_model(value):
+        squashed = {_squash(name) for name in absent}
+        for path, inner, item in _inner(key, value):
+            if _squash(inner) in squashed and not _is_unset(item):
+                yield path
     if isinstance(value, dict):
-        if not _is_part(key, value):
-            yield from (f"{key}.{inner}" for inner in value if inner in absent)
-    elif any(_is_inside(name, key) for name in absent):
+        return
+    snake, squash = _snake(key), _squash(key)
+    if (
+        _SYNONYMS.get(snake) in absent
+        or any(_is_inside(name, key) or _is_inside(name, snake) for name in absent)
+        or any(_squash(name) == squash for name in absent)
+    ):
         yield key
+
+
+def _inner(key: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the path, name and value of every entry of the objects in *value*, at any depth."""
+    waiting = [(key, value)]
+    while waiting:
+        place, item = waiting.pop()
+        if isinstance(item, dict):
+            for name, inner in item.items():
+                path = f"{place}.{name}"
+                yield path, str(name), inner
+                if isinstance(inner, (dict, list)) and not _is_model(inner):
+                    waiting.append((path, inner))
+        elif isinstance(item, list):
+            waiting += [
+                (f"{place}[{i}]", inner)
+                for i, inner in enumerate(item)
+                if isinstance(inner, (dict, list))
+            ]
 
 
 def _is_inside(name: str, key: str) -> bool:
@@ -117,7 +203,10 @@ def refuse_of_wrapper(outer: Fields, inner: Fields, harmless: frozenset[str]) ->
             or inner.peek(key) == value
         ):
             continue
-        if next(_suspects(key, value, frozenset()), None) is None:
+        suspects = [*_suspects(key, value, frozenset())]
+        if not isinstance(value, (dict, list)) and _WRAPPER_LOOPS.search(_snake(key)):
+            suspects.append(key)
+        if _is_unset(value) or not suspects:
             continue
         if inner.has(key):
             outer.fail(key, "differs from the decoder's own value")
@@ -129,9 +218,14 @@ def _is_other(key: str) -> bool:
     return (
         key in _HARMLESS
         or key in _OTHER_OBJECTS
-        or _OTHER_PARTS.search(key) is not None
-        or _EXPERTS.search(key) is not None
+        or _OTHER_PARTS.search(_snake(key)) is not None
+        or _EXPERTS.search(_snake(key)) is not None
     )
+
+
+def _is_model(value: Any) -> bool:
+    """Return whether *value* is the config of another model inside."""
+    return isinstance(value, dict) and "model_type" in value
 
 
 def _is_part(key: str, value: Any) -> bool:
@@ -139,24 +233,40 @@ def _is_part(key: str, value: Any) -> bool:
     return isinstance(value, dict) and (key.endswith("_config") or "model_type" in value)
 
 
-def _suspects(key: str, value: Any, harmless: frozenset[str], depth: int = 0) -> Iterator[str]:
-    """Yield the paths in *key* that are suspect and set."""
-    if value in (None, False, 0, "", [], {}):
-        return
-    if key in _NEUTRAL and all(
-        item == _NEUTRAL[key] for item in (value if isinstance(value, list) else [value])
-    ):
-        return
-    if _SUSPECT.search(key):
-        yield key
-    elif isinstance(value, dict) and depth < _DEEPEST:
-        yield from _inside(key, value, harmless, depth)
+def _suspects(key: str, value: Any, harmless: frozenset[str]) -> Iterator[str]:
+    """Yield the paths in *key* that are suspect and set, in objects and lists at any depth."""
+    waiting = [(key, key, value)]
+    while waiting:
+        path, name, item = waiting.pop()
+        if _is_unset(item):
+            continue
+        if name in _NEUTRAL and all(
+            one == _NEUTRAL[name] for one in (item if isinstance(item, list) else [item])
+        ):
+            continue
+        if path != key and (name in harmless or _is_other(name)):
+            continue
+        if _SUSPECT.search(_snake(name)):
+            yield path
+        elif isinstance(item, dict):
+            waiting += [(f"{path}.{inner}", str(inner), one) for inner, one in item.items()]
+        elif isinstance(item, list):
+            waiting += [
+                (f"{path}[{i}].{inner}", str(inner), one)
+                for i, entry in enumerate(item)
+                if isinstance(entry, dict)
+                for inner, one in entry.items()
+            ]
 
 
-def _inside(
-    key: str, value: Mapping[str, Any], harmless: frozenset[str], depth: int
-) -> Iterator[str]:
-    for inner, item in value.items():
-        if inner not in harmless and not _is_other(inner):
-            for path in _suspects(str(inner), item, harmless, depth + 1):
-                yield f"{key}.{path}"
+def _suspects_of_unknown(fields: Fields, key: str, value: Any) -> Iterator[str]:
+    """Yield the paths in *key* that may change the cache of a type that is not known."""
+    fact = fields.facts.get("layers")
+    layers = 0 if fact is None else int(fact.value)
+    for path, name, item in [(key, key, value), *_inner(key, value)]:
+        snake = _snake(name)
+        if _is_unset(item) or _is_other(name) or snake in _HARMLESS_IF_UNKNOWN:
+            continue
+        is_of_layers = isinstance(item, list) and len(item) == layers > 1
+        if is_of_layers or snake in _SYNONYMS or _SUSPECT_IF_UNKNOWN.search(snake):
+            yield path
