@@ -1,4 +1,4 @@
-"""``vmtool stress`` on a CUDA device: the stand-in driver, which is no hardware, and a real one."""
+"""``vmtool stress`` on a CUDA device: the stand-in driver, which is not hardware, and a real one."""
 
 from __future__ import annotations
 
