@@ -196,13 +196,20 @@ def _quiet() -> Iterator[None]:
     """Keep Dask's loggers from writing to stderr what becomes one error."""
     import logging  # noqa: PLC0415
 
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    # Dask's configuration gives some of them levels of their own.
+    loggers = [
+        logging.getLogger(name)
+        for name in ("distributed", *logging.root.manager.loggerDict)
+        if name.partition(".")[0] == "distributed"
+    ]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import logging
 import os
 import random
 import runpy
@@ -16,7 +17,7 @@ from fleet_results import SYSTEM, ClientWithoutScheduler, stress
 from vmtool import __version__
 from vmtool.errors import UsageError
 from vmtool.executors import TaskResult
-from vmtool.fleet import gather
+from vmtool.fleet import gather, hosts
 from vmtool.fleet.gather import list_files, read_files
 from vmtool.fleet.hosts import Cluster, read_task
 from vmtool.fleet.judge import Fleet, judge
@@ -446,3 +447,13 @@ def test_stdin_is_called_standard_input_and_may_be_empty(monkeypatch):
         monkeypatch.setattr(gather, "open_text", lambda _, text=text: io.BytesIO(text))
         first, *_ = read_files(["-"])
         assert (first.source, first.problem[: len(words)]) == (f"standard input{source}", words)
+
+
+def test_loggers_of_dask_with_levels_of_their_own_are_quiet_too():
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    with hosts._quiet():
+        assert not logger.isEnabledFor(logging.ERROR)
+    assert logger.level == logging.WARNING
+    logger.setLevel(before)
