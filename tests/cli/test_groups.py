@@ -31,32 +31,42 @@ if ctypes.CDLL(None).capset(header, sets) or prctl(47, 2, 2, 0, 0):  # PR_CAP_AM
 
 @pytest.fixture
 def make_group():
-    """Return a function that makes a group with files set, and gives what enters it."""
-    made = []
+    """Return a function that makes a group with limits set, and gives what enters it.
 
-    def make(controller, **files):
-        for root in (Path("/sys/fs/cgroup") / controller, Path("/sys/fs/cgroup")):
-            names = {key.replace("__", "."): value for key, value in files.items()}
-            if "memory.max" in names and root.name == "memory":
-                names["memory.limit_in_bytes"] = names.pop("memory.max")
-            group = root / f"vmtool-{controller}-{os.getpid()}"
+    Version 1 has a hierarchy for each controller, and version 2 one group for all of them.
+    """
+    made = []
+    hierarchy = Path("/sys/fs/cgroup")
+
+    def make(**limits):
+        own = [(hierarchy / name.split("__")[0], {name: value}) for name, value in limits.items()]
+        for groups in (own, [(hierarchy, limits)]):
             try:
-                group.mkdir()
+                entered = [
+                    _make_group(root, values, made) for root, values in groups if root.is_dir()
+                ]
             except OSError:
                 continue
-            try:
-                for name, value in names.items():
-                    (group / name).write_text(str(value), encoding="ascii")
-            except OSError:
-                group.rmdir()
-                continue
-            made.append(group)
-            return f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n"
+            if len(entered) == len(groups):
+                return "".join(f"open({str(file)!r}, 'w').write('0')\n" for file in entered)
         pytest.skip("no control group can be made here (needs root and a writable hierarchy)")
 
     yield make
     for group in made:
         group.rmdir()
+
+
+def _make_group(root, limits, made):
+    """Make a group in *root*, and return the file that a process enters it by."""
+    group = root / f"vmtool-{os.getpid()}"
+    group.mkdir()
+    made.append(group)
+    for key, value in limits.items():
+        name = key.replace("__", ".")
+        if name == "memory.max" and root.name == "memory":
+            name = "memory.limit_in_bytes"
+        (group / name).write_text(str(value), encoding="ascii")
+    return group / "cgroup.procs"
 
 
 def finding(document, kind):
@@ -68,7 +78,7 @@ def finding(document, kind):
 def test_a_file_that_was_read_twice_does_not_make_the_budget_smaller(
     vmtool_child, make_group, tmp_path
 ):
-    join = make_group("memory", memory__max=256 * MIB)
+    join = make_group(memory__max=256 * MIB)
     read = f"""
 import os
 path = {str(tmp_path / "weights")!r}
@@ -97,7 +107,7 @@ for _ in range(3):
 
 def test_a_small_container_can_be_used(vmtool_child, make_group):
     """A group of 250 MiB, in which nothing at all was thought to be safe."""
-    join = make_group("memory", memory__max=250 * MIB)
+    join = make_group(memory__max=250 * MIB)
     assert vmtool_child("grow", "--to", str(mmap.PAGESIZE), before=join).code == 0
     assert vmtool_child("doctor", "--strict", "--backing", "host", before=join).code in {0, 3}
     refused = vmtool_child("grow", "--to", "240MiB", before=join)
@@ -106,7 +116,7 @@ def test_a_small_container_can_be_used(vmtool_child, make_group):
 
 
 def test_a_group_that_has_hardly_anything_is_a_problem_and_refuses(vmtool_child, make_group):
-    join = make_group("memory", memory__max=50 * MIB)
+    join = make_group(memory__max=50 * MIB)
     hold = "kept = bytearray(b'x') * (24 << 20)\n"
     ran = vmtool_child("doctor", "--strict", "--json", "--backing", "host", before=join + hold)
     if ran.code in {-9, 137}:
@@ -119,7 +129,7 @@ def test_a_group_that_has_hardly_anything_is_a_problem_and_refuses(vmtool_child,
 
 
 def test_tasks_of_a_group_are_rated(vmtool_child, make_group):
-    join = make_group("pids", pids__max=6)
+    join = make_group(pids__max=6)
     ran = vmtool_child("doctor", "--json", "--backing", "host", before=join)
     assert ran.code == 0, ran.stderr
     found = finding(ran.document, "task-limit")
@@ -132,7 +142,7 @@ def test_tasks_of_a_group_are_rated(vmtool_child, make_group):
 def test_a_run_that_needs_more_tasks_than_the_group_has_is_refused(
     vmtool_child, make_group, threads
 ):
-    join = make_group("pids", pids__max=4)
+    join = make_group(pids__max=4)
     ran = vmtool_child("stress", "--cycles", "30", "--threads", threads, before=join)
     assert ran.code == 5, ran.stderr
     assert "pids.max of control group" in ran.stderr
@@ -141,7 +151,7 @@ def test_a_run_that_needs_more_tasks_than_the_group_has_is_refused(
 
 def test_workers_that_do_not_fit_beside_their_memory_are_refused(vmtool_child, make_group):
     """13 of 100 workers were killed, with a smaller budget as the hint."""
-    join = make_group("memory", memory__max=1024 * MIB)
+    join = make_group(memory__max=1024 * MIB)
     many = ("--workers", "100", "--capacity", "4MiB", "--budget", "64MiB", "--granule", "64KiB")
     ran = vmtool_child("stress", *many, "--cycles", "20", before=join)
     assert ran.code == 5, ran.stderr
@@ -189,7 +199,7 @@ def test_a_strangers_container(vmtool_child, make_group, arguments):
     if os.getuid():
         pytest.skip("the groups are made by root")
     filters = refusing("clone3", code=38) + refusing("mbind", "userfaultfd")
-    join = make_group("memory", memory__max=256 * MIB) + make_group("pids", pids__max=32)
+    join = make_group(memory__max=256 * MIB, pids__max=32)
     before = join + READ_ONLY_ROOT + OTHER_USER + filters
     ran = vmtool_child(*arguments, before=before + SHORT_CHECK * (arguments[0] == "check"))
     if ran.code == 77:
@@ -228,7 +238,7 @@ def test_the_limit_of_processes_of_a_user_refuses_a_plan(vmtool_child):
 
 
 def test_the_whole_budget_is_held_in_a_group(vmtool_child, make_group):
-    join = make_group("memory", memory__max=256 * MIB)
+    join = make_group(memory__max=256 * MIB)
     ran = vmtool_child("stress", "--hold", "--runs", "1", "--cycles", "20", "--json", before=join)
     assert ran.code == 0, ran.stderr
     document = ran.document
@@ -240,7 +250,7 @@ def test_the_whole_budget_is_held_in_a_group(vmtool_child, make_group):
 
 def test_holding_more_than_the_group_has_is_not_passed(vmtool_child, make_group):
     """Without --hold the same run ended with 0, as it never came near its budget."""
-    join = make_group("memory", memory__max=96 * MIB)
+    join = make_group(memory__max=96 * MIB)
     sizes = ("--capacity", "256MiB", "--budget", "256MiB", "--force")
     ran = vmtool_child(
         *("stress", "--hold", "--runs", "1", "--cycles", "20", "--json"), *sizes, before=join
@@ -253,7 +263,7 @@ def test_holding_more_than_the_group_has_is_not_passed(vmtool_child, make_group)
 
 def test_a_kill_at_the_limit_of_a_group_above_is_put_down_to_that_one(vmtool_child, make_group):
     """Version 1 counts a kill only in the victim's own group, which has no limit here."""
-    join = make_group("memory", memory__max=96 * MIB)
+    join = make_group(memory__max=96 * MIB)
     above = Path(join.split("'")[1]).parent
     below = above / "below"
     try:
@@ -283,7 +293,7 @@ def test_a_matrix_of_which_nothing_fits_is_refused_with_the_limit(vmtool, monkey
 
 
 def test_a_probe_that_the_group_kills_is_no_number(vmtool_child, make_group):
-    join = make_group("memory", memory__max=30 * MIB)
+    join = make_group(memory__max=30 * MIB)
     ran = vmtool_child("limits", "mappings", "--method", "fixed", "--json", before=join)
     if not ran.stdout:
         pytest.skip("Python needs more than this group has")

@@ -67,23 +67,25 @@ def read_level(files: Files, version: int, directory: str) -> CgroupLevel | None
     """Return one group's limits, or ``None`` where it has no memory controller."""
     if version == 2:
         limit_name, used_name, total = "memory.max", "memory.current", ""
-        cache_name, events = "file", "memory.events"
+        cache_name, shared_name, events = "file", "shmem", "memory.events"
     else:
         limit_name, used_name, total = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
-        cache_name, events = "total_cache", "memory.oom_control"
+        cache_name, shared_name, events = "total_cache", "total_shmem", "memory.oom_control"
     limit_text = files.read(f"{directory}/{limit_name}")
     used = parse_int(files.read(f"{directory}/{used_name}"))
     if limit_text is None and used is None:
         return None
     stat = parse_pairs(files.read(f"{directory}/memory.stat"))
     counts = parse_pairs(files.read(f"{directory}/{events}"))
+    # The kernel counts shared memory and tmpfs as cache, but drops none of it.
+    cache = stat[cache_name] - stat.get(shared_name, 0) if cache_name in stat else None
     return CgroupLevel(
         path=directory,
         version=version,
         limit_bytes=parse_limit(limit_text),
         high_bytes=parse_limit(files.read(f"{directory}/memory.high")) if version == 2 else None,
         used_bytes=used,
-        cache_bytes=stat.get(cache_name),
+        cache_bytes=cache,
         reclaimable_bytes=_reclaimable(stat, total),
         oom_kills=counts.get("oom_kill"),
         limit_hits=counts.get("max")

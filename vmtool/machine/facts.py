@@ -196,7 +196,7 @@ class CgroupLevel:
         limit_bytes: ``memory.max`` (v1: ``memory.limit_in_bytes``); ``None`` is unlimited.
         high_bytes: ``memory.high``, above which v2 throttles; ``None`` is unlimited.
         used_bytes: Memory charged to it and to the groups below it.
-        cache_bytes: File cache in that.
+        cache_bytes: File cache in that, without shared memory and tmpfs.
         reclaimable_bytes: The part of the cache that the kernel drops first: neither dirty, nor
             being written back, nor mapped, nor locked.
         oom_kills: Processes in it (version 2: or below it) that the OOM killer ended, for whatever

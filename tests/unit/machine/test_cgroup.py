@@ -66,7 +66,7 @@ def test_active_cache_is_reclaimable_and_dirty_or_mapped_pages_are_not(recorded)
         f"{APP}/memory.max": f"{900 * MIB}\n",
         f"{APP}/memory.current": f"{640 * MIB}\n",
         f"{APP}/memory.stat": (
-            f"anon {20 * MIB}\nfile {620 * MIB}\nfile_mapped {4 * MIB}\nfile_dirty {3 * MIB}\n"
+            f"anon {20 * MIB}\nfile {650 * MIB}\nshmem {30 * MIB}\nfile_mapped {4 * MIB}\nfile_dirty {3 * MIB}\n"
             f"file_writeback {MIB}\ninactive_file {10 * MIB}\nactive_file {600 * MIB}\n"
             f"unevictable {2 * MIB}\n"
         ),
