@@ -62,7 +62,7 @@ def _available(facts: MachineFacts) -> Finding | None:
         return Finding.note(
             "unknown-memory",
             "RAM and the limits of this process are unknown: /proc is missing or hidden",
-            "mount -t proc proc /proc; until then vmtool takes 1 GiB as safe",
+            "mount -t proc proc /proc; until then vmtool treats 1 GiB as safe",
         )
     words = f"{format_size(available)} of {format_size(total)} RAM available"
     if facts.memory.arc_bytes:
@@ -351,7 +351,7 @@ def _fork(facts: MachineFacts) -> Finding | None:
     if facts.commit.mode != 2 or used is None or headroom is None or headroom <= 0:
         return None  # at the limit nothing is left for anything: commit-limit says so
     words = (
-        f"a fork of this process is charged {format_size(used)} once more, and "
+        f"a fork of this process is charged another {format_size(used)}, and "
         f"{format_size(max(headroom, 0))} of the commit limit is left"
     )
     if used > headroom:
@@ -427,7 +427,7 @@ def _reserved_huge_pages(facts: MachineFacts) -> Finding | None:
         size = format_size(refused[0].page_bytes)
         return Finding.note(
             "reserved-huge-pages",
-            f"{words}; mapping one of {size} (MAP_HUGETLB) is refused all the same",
+            f"{words}; mapping one of {size} (MAP_HUGETLB) is still refused",
             "raise nr_hugepages: free pages may be reserved by another program already",
         )
     for group in facts.cgroup.huge_pages:

@@ -66,7 +66,7 @@ def _rate(info: DeviceInfo, memory: DeviceMemory) -> tuple[Finding, ...]:
         Finding.note(
             "device-shared",
             f"cuda:{info.ordinal} is in use by {names}",
-            "end it before measuring: what it allocates meanwhile changes the results",
+            "end it before measuring: what it allocates in the meantime changes the results",
         ),
     )
 

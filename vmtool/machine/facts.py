@@ -538,7 +538,7 @@ def describe_bound(name: str, facts: MachineFacts) -> str:
         return _limit("RLIMIT_AS", process.address_space_limit_bytes, process.address_space_bytes)
     if name == "data-limit":
         return _limit("RLIMIT_DATA", process.data_limit_bytes, process.data_bytes)
-    return "available memory is unknown here, so 1 GiB is taken as safe"
+    return "available memory is unknown here, so 1 GiB is treated as safe"
 
 
 def _limit(name: str, limit: int | None, used: int | None) -> str:

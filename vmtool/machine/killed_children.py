@@ -73,14 +73,14 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
         return Diagnosis(
             "stopped",
             "the process is stopped (state T), by SIGSTOP or a debugger",
-            "kill -CONT continues a stopped process; look for who stops it",
+            "kill -CONT continues a stopped process; find out what stops it",
         )
     waiting = _waiting_level(before, after)
     if waiting is not None:
         return Diagnosis(
             "cgroup-oom-disabled",
             f"control group {waiting.path} has no memory left{_limit_of(waiting)}, and its OOM "
-            "killer is off (oom_kill_disable): what needs memory there waits",
+            "killer is off (oom_kill_disable): anything that needs memory there waits",
             "raise that limit, use a smaller --budget, or "
             f"echo 0 > {waiting.path}/memory.oom_control",
         )
@@ -106,7 +106,7 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
         return Diagnosis(
             "memory-pressure",
             "the machine is short of memory: all tasks waited for it "
-            f"{pressure.full_percent:.0f} % of the last 10 s",
+            f"for {pressure.full_percent:.0f} % of the last 10 s",
             "use a smaller --budget, or free RAM",
         )
     if state == "D":

@@ -174,8 +174,8 @@ def _no_room_for_stack() -> tuple[str, str] | None:
     ):
         if limit is not None and used is not None and used + nbytes > limit:
             words = (
-                f"{name} is {format_size(limit)} and the process uses {format_size(used)}: the "
-                f"{format_size(nbytes)} of a thread's stack do not fit"
+                f"{name} is {format_size(limit)} and the process uses {format_size(used)}: "
+                f"a thread's stack of {format_size(nbytes)} does not fit"
             )
             return words, f"{how_to_raise(name)}, or make stacks smaller: ulimit -s 1024"
     return None

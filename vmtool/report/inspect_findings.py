@@ -138,7 +138,7 @@ def _job(values: Mapping[str, object]) -> tuple[str, str]:
 
 def _group_limit(values: Mapping[str, object]) -> tuple[str, str]:
     met = values.get("met")
-    times = f"; the limit was met {shown_count(met)} times" if met else ""
+    times = f"; the limit was hit {shown_count(met)} times" if met else ""
     return (
         (
             f"{shown_size(values['used'])} of {shown_size(values['soft'])} is charged to {values['path']}, of "
@@ -153,7 +153,7 @@ def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
     waited = (
         "" if pressure is None else f"; its processes wait for memory {pressure:g} % of the time"
     )
-    times = f" and was passed {shown_count(met)} times" if met else ""
+    times = f" and was exceeded {shown_count(met)} times" if met else ""
     return (
         (
             f"memory.high of {values['path']} is {shown_size(values['soft'])}{times}: above it the kernel "
@@ -208,8 +208,7 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
         )
     return (
         (
-            f"fork would share {shown_size(values.get('resident'))} of private memory, and copy each page that "
-            f"is written then; nothing refuses it (vm.overcommit_memory={values['mode']})"
+            f"fork would share {shown_size(values.get('resident'))} of private memory, and copy each page that is written afterwards; nothing refuses it (vm.overcommit_memory={values['mode']})"
         ),
         "",
     )

@@ -263,7 +263,7 @@ def test_a_fork_in_mode_2_needs_the_charge_of_this_process():
     process = replace(HEALTHY.process, data_bytes=5 * GIB)
     finding = found("fork-headroom", commit=commit, process=process)
     assert finding.rating is Rating.PROBLEM
-    assert "charged 5 GiB once more, and 4 GiB of the commit limit is left" in finding.message
+    assert "charged another 5 GiB, and 4 GiB of the commit limit is left" in finding.message
 
 
 def test_numa_nodes_are_listed():

@@ -91,6 +91,4 @@ def test_a_thread_whose_stack_does_not_fit_is_not_one_too_many(monkeypatch, limi
     with pytest.raises(VmtoolError, match="cannot be started") as caught:
         start_thread(print)
     assert cause in caught.value.cause
-    assert ("the 8 MiB of a thread's stack do not fit" in caught.value.cause) == (
-        cause != "pids.max"
-    )
+    assert ("a thread's stack of 8 MiB does not fit" in caught.value.cause) == (cause != "pids.max")

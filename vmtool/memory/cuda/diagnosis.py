@@ -202,7 +202,7 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
     if code == 2:
         if call == "cuDevicePrimaryCtxRetain":
             return (
-                "the device has no room for one more context (some hundred MiB each)",
+                "the device has no room for one more context (a few hundred MiB each)",
                 "end what else uses the device (nvidia-smi), or use fewer --workers",
             )
         if not call.startswith("cuMem"):
@@ -311,7 +311,7 @@ def diagnose_pinning(driver_model: str | None) -> Diagnosis:
         )
     return Diagnosis(
         "unknown",
-        "the driver could not pin so many pages, or has no room for its tables of them; "
+        "the driver could not pin that many pages, or has no room for its tables of them; "
         "RLIMIT_MEMLOCK does not limit it",
         "pin less; dmesg shows what the kernel module says",
     )

@@ -199,7 +199,7 @@ def test_a_pool_of_a_size_that_is_missing_is_distinguished():
 
 
 def test_a_pool_that_is_hidden_is_not_called_a_size_that_is_missing():
-    """Without /sys a page is refused all the same, and only EINVAL says that there is no such size."""
+    """Without /sys a page is still refused, and only EINVAL says that there is no such size."""
     hidden = HugePageLimits(PAGE)
     found = diagnose_huge(errno.ENOMEM, PAGE, hidden)
     assert found.kind == "huge-page-pool"
