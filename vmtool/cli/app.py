@@ -157,7 +157,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Diagnose and benchmark memory that is contiguous in address and scattered in RAM or on a GPU.
+    """Diagnose and benchmark memory that is contiguous in address space and scattered in RAM or on a GPU.
 
     \b
     vmtool stress

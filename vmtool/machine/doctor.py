@@ -448,7 +448,7 @@ def _huge_page_group(words: str, group: GroupLimit) -> Finding:
     return Finding.note(
         "huge-page-group",
         f"{words}; control group {group.path} may use {format_size(group.limit)} of those of {size} "
-        f"({format_size(group.used)} used): touching more is SIGBUS, not an error",
+        f"({format_size(group.used)} used): touching more raises SIGBUS and returns no error",
         "raise its hugetlb limit: resources.limits.hugepages-SIZE of the pod",
     )
 

@@ -55,7 +55,7 @@ def size_of(repository: str, name: str) -> int | None:
 
 
 def fetched(repository: str, name: str) -> str:
-    """Return the path of the file *name* of *repository*, from its cache where it is there.
+    """Return the path of the file *name* of *repository*, from its local cache if it is there.
 
     Raises:
         UnavailableError: If huggingface_hub is not installed, or the file cannot be fetched.
