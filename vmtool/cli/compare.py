@@ -87,7 +87,7 @@ def command(
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
     from vmtool.compare.permutation import RUNS_NEEDED
-    from vmtool.compare.runs import APART_NS, compare
+    from vmtool.compare.runs import compare
     from vmtool.compare.stored import read_set
     from vmtool.errors import ExitCode, InputError, UsageError
     from vmtool.report.compare import left_out_text, to_text, warnings_of
@@ -118,7 +118,7 @@ def command(
             f"{before} and {after} have no method and phase in common: "
             f"{'; '.join(result.unmatched)}"
         )
-    for warning in warnings_of(result, apart_ns=APART_NS):
+    for warning in warnings_of(result):
         output.notice(f"warning: {warning}")
     output.emit(result, lambda console: to_text(result, console))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from fractions import Fraction
+from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,7 @@ from vmtool.results.compare import (
     CompareResult,
     Difference,
     Direction,
+    Doubt,
     Rate,
     UnlikeFile,
 )
@@ -52,6 +54,9 @@ DEFAULT_THRESHOLD: Final = Fraction(5, 100)
 DETECTED_CHANGE: Final = 0.2
 #: Sets that were started further apart than this may differ by the drift of the machine.
 APART_NS: Final = 10 * 60 * 10**9
+#: A run of stress keeps one processor busy itself, which of two leaves half of their time idle.
+BUSY_IDLE_SHARE: Final = 0.25
+_SAME_SIDE_IN_A_ROW: Final = 2
 #: What is compared of a method, the whole first; ``verify`` is the harness's own.
 _FIGURES: Final = tuple(
     parse_metric(text)
@@ -91,7 +96,8 @@ def compare(
         judge_change(condition, pairs, confidence=confidence, strict=strict)
         for condition in fail_on
     )
-    first, second = before.files[0].result, after.files[0].result
+    first, second = (_compared(runs)[0].result for runs in (before, after))
+    apart_ns = _apart(before, after)
     return CompareResult(
         before=_described(before),
         after=_described(after),
@@ -105,7 +111,8 @@ def compare(
         ),
         settings=tuple(settings_differences(first.settings, second.settings)),
         unmatched=tuple(unmatched),
-        apart_ns=_apart(before, after),
+        apart_ns=apart_ns,
+        doubts=() if _alternated(before, after) else tuple(_doubts(before, after, apart_ns)),
         checks=checks,
         passed=all_passed(checks),
     )
@@ -220,7 +227,7 @@ def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
 
 def _described(runs: RunSet) -> ComparedSet:
     files = tuple(map(_described_file, runs.files))
-    first, *rest = runs.files
+    first, *rest = _compared(runs)
     unlike = ((file.path, tuple(_unlike(first, file))) for file in rest)
     return ComparedSet(
         path=runs.path,
@@ -259,9 +266,43 @@ def _unlike(first: StoredRun, other: StoredRun) -> Iterator[Difference]:
         yield Difference("methods", *methods)
 
 
+def _compared(runs: RunSet) -> Sequence[StoredRun]:
+    """Return the files with a run that is compared; what is left out need not be alike."""
+    return [file for file in runs.files if file.compared] or runs.files
+
+
+def _alternated(before: RunSet, after: RunSet) -> bool:
+    """Return whether the results of both sides were made in turn, enough of them for a verdict.
+
+    The runs within one result follow each other, so that they are one turn, however many.
+    """
+    turns: list[tuple[float, int]] = []
+    for side, runs in enumerate((before, after)):
+        times = [_started([file]) for file in _compared(runs)]
+        known = [time for time in times if time is not None]
+        if len(known) < max(len(times), RUNS_NEEDED):
+            return False
+        turns += [(time, side) for time in known]
+    longest = max(len(list(group)) for _, group in groupby(side for _, side in sorted(turns)))
+    return longest <= _SAME_SIDE_IN_A_ROW
+
+
+def _doubts(before: RunSet, after: RunSet, apart_ns: int | None) -> Iterator[Doubt]:
+    idle = [
+        share
+        for runs in (before, after)
+        for file in _compared(runs)
+        if (share := _described_file(file).idle_share) is not None
+    ]
+    if idle and min(idle) < BUSY_IDLE_SHARE:
+        yield Doubt.BUSY
+    if apart_ns is not None and apart_ns > APART_NS:
+        yield Doubt.APART
+
+
 def _apart(before: RunSet, after: RunSet) -> int | None:
     """Return the time between the two sides, by the medians of when their files were started."""
-    starts = [_started(runs.files) for runs in (before, after)]
+    starts = [_started(_compared(runs)) for runs in (before, after)]
     if None in starts:
         return None
     return round(abs((starts[1] or 0) - (starts[0] or 0)) * 1e9)

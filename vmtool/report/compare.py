@@ -10,7 +10,7 @@ from vmtool.compare.permutation import RUNS_NEEDED
 from vmtool.compare.runs import DETECTED_CHANGE
 from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
-from vmtool.results.compare import Direction
+from vmtool.results.compare import Direction, Doubt
 from vmtool.results.outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         CompareResult,
         Difference,
         LeftOut,
-        Rate,
     )
     from vmtool.results.outcomes import Check
 
@@ -45,6 +44,12 @@ _ENDED: Final = {
     Outcome.COMPLETE: "measured nothing",
 }
 _MANY_RUNS: Final = 1000
+_FEW: Final = 3  # settings that the first line names
+_CHANGED: Final = (Direction.SLOWER, Direction.FASTER)
+_ALTERNATE: Final = (
+    "alternate the runs: `vmtool stress --runs 1 --json -o A/1.json`, then B/1.json, A/2.json and so on,"
+    " at least four each, and compare the folders A and B"
+)
 _DAY_NS: Final = 24 * 3600 * 10**9
 
 
@@ -55,6 +60,9 @@ def to_text(result: CompareResult, console: Console) -> None:
 
 def _parts(result: CompareResult) -> Iterator[RenderableType]:
     yield paragraph(headline(result), style="bold")
+    yield from map(paragraph, other_rows(result))
+    for text in caveats(result):
+        yield paragraph(text, style="yellow")
     yield paragraph(side_text("before", result.before))
     yield paragraph(side_text("after", result.after))
     methods = methods_of(result)
@@ -79,9 +87,6 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
                 style=_STYLES.get(change.direction, ""),
             )
         yield made
-        for rate in result.rates:
-            if method_text(rate) == name:
-                yield rate_text(rate)
     notes = list(footnotes(result))
     if notes:
         yield ""
@@ -93,21 +98,63 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
 
 
 def headline(result: CompareResult) -> str:
-    """Return the answer in one sentence."""
+    """Return the answer in one sentence: the verdict on the whole cycle, where it was measured."""
+    text = _verdict(result)
+    if result.settings:
+        more = ", …" if len(result.settings) > _FEW else ""
+        text += f"; settings differ ({_pairs_text(result.settings[:_FEW])}{more})"
+    return text
+
+
+def _verdict(result: CompareResult) -> str:
     runs = runs_text(result)
     if any(_fewest_runs(change) < RUNS_NEEDED for change in result.changes):
         return f"not proven: {runs}; a verdict needs {RUNS_NEEDED} runs per side (`vmtool stress --runs 5`)"
-    whole = [change for change in result.changes if change.phase == "cycle"]
-    judged = whole or [change for change in result.changes if change.statistic == "median"]
-    changed = (Direction.SLOWER, Direction.FASTER)
-    parts = list(_by_verdict(judged, changed))
-    if parts:
-        return f"{'; '.join(parts)}; {runs}"
-    parts = list(_by_verdict(judged, (Direction.NOT_PROVEN,)))
+    judged = _judged(result)
+    parts = list(_by_verdict(judged, _CHANGED)) or list(
+        _by_verdict(judged, (Direction.NOT_PROVEN,))
+    )
     if not parts:
-        parts = [f"unchanged within {percent(result.threshold)}"]
-    parts += _by_verdict([change for change in result.changes if change not in judged], changed)
+        what = "the whole cycle is " if judged and judged[0].phase == "cycle" else ""
+        parts = [f"{what}unchanged within {percent(result.threshold)}"]
     return f"{'; '.join(parts)}; {runs}"
+
+
+def _judged(result: CompareResult) -> list[Change]:
+    """Return what the headline is about: the cycles, or where there are none the medians."""
+    whole = [change for change in result.changes if change.phase == "cycle"]
+    return whole or [change for change in result.changes if change.statistic == "median"]
+
+
+def other_rows(result: CompareResult) -> Iterator[str]:
+    """Yield which other figures have a verdict that is not also that of their cycle."""
+    judged = _judged(result)
+    known = {(method_text(change), change.direction) for change in judged}
+    found = [
+        f"{_found_text(change)} ({change.direction.value})"
+        for change in result.changes
+        if change not in judged
+        and change.direction in _CHANGED
+        and (method_text(change), change.direction) not in known
+    ]
+    if found:
+        yield f"rows that differ by themselves: {', '.join(found)}"
+
+
+def caveats(result: CompareResult) -> Iterator[str]:
+    """Yield why the sides may differ although nothing changed, and what to do about it."""
+    for doubt in result.doubts:
+        if doubt is Doubt.BUSY:
+            idle = min(
+                file.idle_share
+                for side in (result.before, result.after)
+                for file in side.files
+                if file.runs and file.idle_share is not None
+            )
+            why = f"measured one after the other on a busy machine ({idle:.0%} idle)"
+        else:
+            why = f"measured one after the other, {_apart_text(result.apart_ns or 0)} apart"
+        yield f"{why}: rows may differ for that reason alone; {_ALTERNATE}"
 
 
 def _fewest_runs(change: Change) -> int:
@@ -186,7 +233,7 @@ def footnotes(result: CompareResult) -> Iterator[str]:
     )
 
 
-def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
+def warnings_of(result: CompareResult) -> Iterator[str]:
     """Yield what may make the comparison unfair, for stderr."""
     for side in (result.before, result.after):
         yield from (left_out_text(item) for item in side.incomplete)
@@ -197,10 +244,6 @@ def warnings_of(result: CompareResult, *, apart_ns: int) -> Iterator[str]:
         yield differences("the settings differ", result.settings)
     if result.unmatched:
         yield f"not compared: {'; '.join(result.unmatched)}"
-    if result.apart_ns is not None and result.apart_ns > apart_ns:
-        yield (
-            f"the two sides were started {_apart_text(result.apart_ns)} apart: a machine that drifts by 3 % in that time causes false verdicts; alternate their runs where you can"
-        )
 
 
 def _apart_text(apart_ns: int) -> str:
@@ -215,7 +258,7 @@ def _unlike_texts(side: ComparedSet) -> Iterator[str]:
     paths: dict[tuple[Difference, ...], list[str]] = {}
     for file in side.unlike:
         paths.setdefault(file.differences, []).append(file.path)
-    first = side.files[0].path
+    first = next(file.path for file in side.files if file.runs or file is side.files[-1])
     for found, names in paths.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         verb = "differ" if more else "differs"
@@ -230,11 +273,14 @@ def left_out_text(item: LeftOut) -> str:
 
 def differences(what: str, found: Sequence[Difference]) -> str:
     """Return a sentence that lists what is not alike, for the user to weigh."""
-    items = "; ".join(
+    return f"{what}: {_pairs_text(found)}"
+
+
+def _pairs_text(found: Sequence[Difference]) -> str:
+    return "; ".join(
         f"{fact_name(d.name)}: {fact_text(d.name, d.before)} and {fact_text(d.name, d.after)}"
         for d in found
     )
-    return f"{what}: {items}"
 
 
 def fact_name(name: str) -> str:
@@ -298,18 +344,11 @@ def percent(part: float) -> str:
     return f"{part * 100:.4g} %"
 
 
-def method_text(item: Change | Rate) -> str:
+def method_text(item: Change) -> str:
     """Return the method, or both when the sides had one each and not the same."""
     if item.method == item.method_after:
         return item.method
     return f"{item.method} -> {item.method_after}"
-
-
-def rate_text(rate: Rate) -> str:
-    """Return the cycles of a second before and after."""
-    before, after = rate.before_cycles_per_s, rate.after_cycles_per_s
-    change = f" ({change_text(after / before)})" if before > 0 else ""
-    return f"cycles/s: {before:,.0f} to {after:,.0f}{change}"
 
 
 def _part(value: object) -> str:

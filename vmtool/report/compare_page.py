@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.compare.runs import APART_NS
 from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart, ratio_reach
 from vmtool.report.compare import (
+    caveats,
     change_text,
     check_detail,
     fact_name,
@@ -16,8 +16,8 @@ from vmtool.report.compare import (
     interval_text,
     method_text,
     methods_of,
+    other_rows,
     percent,
-    rate_text,
     side_text,
     warnings_of,
 )
@@ -94,7 +94,7 @@ def _is_good(result: CompareResult) -> bool | None:
 
 
 def _warnings(result: CompareResult) -> list[Markup]:
-    return [tag("li", text) for text in warnings_of(result, apart_ns=APART_NS)]
+    return [tag("li", text) for text in (*caveats(result), *warnings_of(result))]
 
 
 def _checks(result: CompareResult) -> Markup:
@@ -121,13 +121,10 @@ def _changes(result: CompareResult) -> Iterator[Markup]:
         yield table(("cycle median", *headings[1:]), rows)
     for name in methods_of(result):
         changes = [change for change in result.changes if method_text(change) == name]
-        rates = (
-            tag("p", rate_text(r), class_="soft") for r in result.rates if method_text(r) == name
-        )
         chart = _ratios("Change of each figure", changes, result.changes, limit, _figure_name)
-        parts = (chart, table(headings, map(_row, changes)), *rates)
+        parts = (chart, table(headings, map(_row, changes)))
         yield details(name, *parts) if many else join(tag("h3", name), *parts)
-    for line in footnotes(result):
+    for line in (*other_rows(result), *footnotes(result)):
         yield tag("p", line, class_="soft")
 
 

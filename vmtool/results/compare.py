@@ -19,6 +19,15 @@ class Direction(enum.Enum):
     NOT_PROVEN = "not proven"
 
 
+class Doubt(enum.Enum):
+    """Why two sides that were measured one after the other may differ although nothing changed."""
+
+    #: The processors were idle for less than a quarter of some result's time.
+    BUSY = "busy"
+    #: They were started more than ten minutes apart.
+    APART = "apart"
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedFile:
     """A result that was compared.
@@ -170,6 +179,7 @@ class CompareResult:
         unmatched: Methods and phases that only one side has.
         apart_ns: The time between the starts of the two sides, the medians of their files; ``None``
             where a file does not say when it was started.
+        doubts: Why the sides may differ although nothing changed; none if their runs were alternated.
         checks: One for each ``--fail-on``.
         passed: Whether no check failed.
     """
@@ -184,5 +194,6 @@ class CompareResult:
     settings: tuple[Difference, ...]
     unmatched: tuple[str, ...]
     apart_ns: int | None
+    doubts: tuple[Doubt, ...]
     checks: tuple[Check, ...]
     passed: bool

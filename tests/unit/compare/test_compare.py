@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 from fractions import Fraction
 
 import pytest
-from stored_runs import MACHINE, described, eventful, method, phase, run, run_set, several
+from printed import printed
+from stored_runs import MACHINE, described, eventful, gaussian, method, phase, run, run_set, several
 
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.differences import _MACHINE_FACTS
@@ -13,11 +14,12 @@ from vmtool.compare.runs import compare
 from vmtool.documents import encode, plain
 from vmtool.machine import read_facts
 from vmtool.machine.facts import DeviceFacts
-from vmtool.report.compare import side_text
+from vmtool.report.compare import caveats, headline, other_rows, side_text, to_text, warnings_of
+from vmtool.report.compare_page import to_html
 from vmtool.results import document_of
-from vmtool.results.compare import Direction
+from vmtool.results.compare import Direction, Doubt
 from vmtool.results.outcomes import CheckOutcome
-from vmtool.results.stress import Outcome
+from vmtool.results.stress import Outcome, RunResult
 
 
 def change_of(result, name="cycle", statistic="median"):
@@ -245,3 +247,92 @@ def test_every_fact_that_is_compared_is_one_that_is_recorded():
             group = group[key]
         assert last in group, path
     assert all("limit_bytes" in level for level in facts["cgroup"]["levels"])
+
+
+def tail_slower(count, *, seed, tail_ns):
+    """Runs whose cycles are alike, with the 99th percentile of the releases at *tail_ns*."""
+    return run_set(
+        *[
+            run(
+                method(
+                    commit=gaussian(seed + i, 50_000, 200, spread=0.01),
+                    touch=gaussian(seed + i, 400_000, 200, spread=0.01),
+                    release=[90_000] * 195 + [tail_ns + i] * 5,
+                )
+            )
+            for i in range(count)
+        ]
+    )
+
+
+def test_the_headline_is_about_the_cycle_and_other_rows_are_details():
+    result = compare(
+        tail_slower(5, seed=1, tail_ns=100_000), tail_slower(5, seed=6, tail_ns=200_000)
+    )
+    assert change_of(result, "release", "p99").direction is Direction.SLOWER
+    assert headline(result) == "the whole cycle is unchanged within 5 %; 5 runs against 5"
+    assert list(other_rows(result)) == [
+        "rows that differ by themselves: release p99 of fixed +100.0 % (slower)"
+    ]
+    slower = compare(several(5), several(5, seed=2, factor=1.5))
+    assert headline(slower).startswith("slower: the whole cycle of fixed +")
+    assert list(other_rows(slower)) == []
+
+
+def made(*minutes, idle=0.9, runs=1):
+    """Results that were started at these minutes, of *runs* runs each."""
+    base = run(method(commit=[100] * 50, touch=[100] * 50, release=[100] * 50))
+    one = RunResult(0, Outcome.COMPLETE, 1, ("fixed",), base.methods)
+    return run_set(
+        *[
+            replace(
+                base,
+                runs=(one,) * runs,
+                conditions=replace(
+                    base.conditions, started=f"2026-11-30T22:{at:02}:00Z", idle_share=idle
+                ),
+            )
+            for at in minutes
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "doubts"),
+    [
+        (made(0, runs=5), made(1, runs=5), []),  # idle
+        (made(0, runs=5), made(1, runs=5, idle=0.0), [Doubt.BUSY]),
+        (made(0, runs=5, idle=0.24), made(30, runs=5), [Doubt.BUSY, Doubt.APART]),
+        (made(0, runs=5, idle=None), made(11, runs=5, idle=None), [Doubt.APART]),
+        (made(0, 2, 4, 6, idle=0.0), made(1, 3, 5, 7, idle=0.0), []),
+        (made(0, 3, 4, 7, idle=0.0), made(1, 2, 5, 6, idle=0.0), []),
+        (made(0, 1, 2, 3, idle=0.0), made(4, 5, 6, 7, idle=0.0), [Doubt.BUSY]),
+        # Five runs within one result follow each other: two such turns are not four.
+        (made(0, 2, idle=0.0, runs=5), made(1, 3, idle=0.0, runs=5), [Doubt.BUSY]),
+    ],
+)
+def test_sides_that_were_not_alternated_on_a_busy_machine_or_far_apart_are_doubted(
+    before, after, doubts
+):
+    result = compare(before, after)
+    assert list(result.doubts) == doubts
+    assert len(list(caveats(result))) == len(doubts)
+    text = " ".join(printed(lambda console: to_text(result, console), 100))
+    assert ("on a busy machine (" in text) is (Doubt.BUSY in doubts)
+    assert ("alternate the runs: `vmtool stress --runs 1" in text) is bool(doubts)
+    page = to_html(before, after, result, ["vmtool", "compare"])
+    assert ("rows may differ for that reason alone" in page) is bool(doubts)
+
+
+def test_what_is_left_out_raises_no_warning_about_its_settings():
+    other = replace(eventful(settings={"granule_bytes": 2 << 20}), runs=())
+    sides = run_set(other, *(file.result for file in several(4).files)), several(4)
+    result = compare(*sides)
+    assert result.settings == ()
+    assert result.before.unlike == ()
+    assert all("crashed" in text for text in warnings_of(result))
+
+
+def test_settings_that_differ_are_in_the_headline():
+    result = compare(several(5), several(5, settings={"granule_bytes": 2 << 20}))
+    assert headline(result).endswith("; settings differ (granule: 64 KiB and 2 MiB)")

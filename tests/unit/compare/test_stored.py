@@ -20,7 +20,7 @@ from vmtool.compare.stored import StoredRun, read_run, set_of
 from vmtool.documents import encode
 from vmtool.errors import InputError
 from vmtool.machine.run_conditions import RunConditions
-from vmtool.report.compare import to_text, warnings_of
+from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html
 from vmtool.report.stress import to_text as stress_to_text
 from vmtool.report.stress_export import to_csv
@@ -209,7 +209,7 @@ def show_everything(stored):
         encode(result, {})
         for width in (40, 120):
             printed(partial(to_text, result), width)
-        list(warnings_of(result, apart_ns=0))
+        assert all((*warnings_of(result), *caveats(result)))
         to_html(*pair, result, []).encode()
     for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
         evaluate(parse_assertion(text), stored.result, confidence=0.95)
