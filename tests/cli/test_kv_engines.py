@@ -138,3 +138,37 @@ def test_only_vllm_has_other_versions_than_the_modelled_one(estimate):
     assert estimate(f"{line} trtllm@1.2").stdout == estimate(f"{line} trtllm").stdout
     ran = estimate(f"{line} trtllm@1.3")
     assert (ran.code, "trtllm is modelled as of 1.2 only" in ran.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("--as vllm --budget 20GiB --sequences 17", "17 requests of 8,192 tokens fit at once."),
+        ("--as vllm --budget 20GiB --sequences 18", "18 requests of 8,192 tokens do not fit"),
+        ("--as sglang --budget 20GiB --sequences 17", "17 requests of 8,192 tokens fit at once."),
+        ("--as sglang --budget 20GiB --sequences 18", "18 requests of 8,192 tokens do not fit"),
+    ],
+)
+def test_an_engine_says_whether_the_sequences_fit(estimate, line, verdict):
+    # 8,192 tokens of 147,456 B are 1.125 GiB: 17.8 of them are 20 GiB.
+    ran = estimate(f"qwen3-8b --context 8k {line}")
+    assert verdict in " ".join(ran.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("llama-3.1-8b --as llama.cpp --pp 2", "drop --pp"),
+        ("llama-3.1-8b --as vllm --budget 20GiB --dtype turbo3", "it has no KV type turbo3"),
+        ("llama-3.1-8b --as vllm --budget 20GiB --dtype mxfp4", "it has no KV type mxfp4"),
+        ("llama-3.1-8b --state-dtype fp32", "llama-3.1-8b keeps no recurrent state"),
+    ],
+)
+def test_what_has_no_effect_or_no_log_line_is_refused(estimate, line, message):
+    ran = estimate(line)
+    assert (ran.code, message in ran.stderr) == (2, True)
+
+
+def test_no_comma_stands_before_a_colon(estimate):
+    text = estimate("llama-3.1-8b --budget 16GiB --weights 15.99GiB").stdout
+    assert "of weights: the first commits" in " ".join(text.split())

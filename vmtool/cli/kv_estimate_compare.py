@@ -152,7 +152,8 @@ def row_of(
             engine_sequences=int(made.concurrency * 100),
         )
     if isinstance(made, TrtllmResult):
-        return replace(row, engine_tokens=made.tokens, engine_sequences=made.sequences * 100)
+        sequences = None if made.sequences is None else made.sequences * 100
+        return replace(row, engine_tokens=made.tokens, engine_sequences=sequences)
     return replace(row, engine_tokens=made.pool.max_total_num_tokens)
 
 

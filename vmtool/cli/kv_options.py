@@ -271,7 +271,7 @@ class EstimateRequest:
         Raises:
             UsageError: If the model cannot be divided so, or a format is unknown.
         """
-        from vmtool.kv.element_formats import choose_formats, find_format
+        from vmtool.kv.element_formats import CONVOLUTIONS, choose_formats, find_format
         from vmtool.kv.estimate import Question, why_format
         from vmtool.kv.estimate_result import FormatOrigin
 
@@ -286,6 +286,11 @@ class EstimateRequest:
             key, value = key or "fp16", value or "fp16"
         formats = choose_formats(model.dtype, key=key, value=value, cache_dtype=cache_dtype)
         if options.state_dtype is not None:
+            if not any(s.name not in CONVOLUTIONS for layer in model.layers for s in layer.states):
+                raise UsageError(
+                    f"--state-dtype has no effect: {model.name} keeps no recurrent state",
+                    hint="leave it out",
+                )
             formats = replace(formats, recurrent=find_format(options.state_dtype))
         divided = (self.tp, self.pp, options.dcp) != (1, 1, 1)
         granules = options.granules or KNOWN_GRANULES[-1:]

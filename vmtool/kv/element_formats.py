@@ -175,6 +175,10 @@ def _turbo(key: str) -> ElementFormat | None:
     return ElementFormat(key, f"{bits} bits, {nbytes} B per {block}", block, nbytes)
 
 
+#: States that are past inputs; all others are recurrent.
+CONVOLUTIONS: Final = ("conv", "shift")
+
+
 @dataclass(frozen=True, slots=True)
 class Formats:
     """The formats of one cache.
@@ -206,7 +210,7 @@ class Formats:
     def state_bytes(self, state: StateTensor) -> int:
         """Return the bytes of *state* for one sequence."""
         chosen = self.state if state.dtype is None else find_format(state.dtype)
-        if self.recurrent is not None and state.name not in ("conv", "shift"):
+        if self.recurrent is not None and state.name not in CONVOLUTIONS:
             chosen = self.recurrent
         return state.elements * chosen.group_bytes // chosen.group
 

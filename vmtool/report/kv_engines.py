@@ -56,6 +56,9 @@ def _vllm(result: VllmResult) -> _Parts:
         f" {both(result.budget_bytes)} of KV memory on each rank: room for {room}"
         f" ({result.in_flight_tokens:,} tokens in flight)."
     )
+    if result.sequences > 1:
+        length = count_of(result.max_model_len_tokens, "token")
+        texts.append(_verdict(result.sequences, length, fit=result.sequences_fit))
     if not result.starts:
         texts.append(
             "vLLM refuses to start: the memory does not hold one request of that length"
@@ -87,6 +90,10 @@ def _vllm(result: VllmResult) -> _Parts:
     return texts, {f"vLLM {name}": lines for name, lines in result.log_lines.items()}
 
 
+def _verdict(sequences: int, length: str, *, fit: bool) -> str:
+    return f"{sequences:,} requests of {length} {'fit' if fit else 'do not fit'} at once."
+
+
 def _sglang(result: SglangResult) -> _Parts:
     texts = []
     pool = result.pool
@@ -95,6 +102,9 @@ def _sglang(result: SglangResult) -> _Parts:
         f" on each rank: {count_of(pool.max_total_num_tokens, 'token')}, pages of"
         f" {count_of(pool.page_tokens, 'token')} (--block), {both(pool.token_bytes)} a token."
     )
+    if result.sequences > 1 and result.sequences_fit is not None:
+        length = count_of(result.max_tokens, "token")
+        texts.append(_verdict(result.sequences, length, fit=result.sequences_fit))
     if not pool.max_total_num_tokens:
         texts.append("SGLang refuses to start: the memory does not hold one page.")
     return texts, {f"SGLang, {name} versions": lines for name, lines in result.log_lines.items()}
@@ -106,10 +116,13 @@ def _trtllm(result: TrtllmResult) -> _Parts:
     texts.append(
         f"{result.model} in TensorRT-LLM {result.engine_version}, {result.format_k}, with"
         f" {both(result.budget_bytes)} of KV memory on each rank: {count_of(result.tokens, 'token')} in"
-        f" blocks of {result.block_tokens}; room for {count_of(result.sequences, 'request')} of"
-        f" {length}."
+        f" blocks of {result.block_tokens}"
     )
-    if not result.sequences:
+    if result.sequences is None:
+        texts[0] += ". How many requests that is depends on max_num_tokens."
+    else:
+        texts[0] += f"; room for {count_of(result.sequences, 'request')} of {length}."
+    if result.sequences == 0:
         texts.append("TensorRT-LLM shortens the longest request to what the blocks hold.")
     return texts, {"": result.log_lines}
 

@@ -119,7 +119,7 @@ def headline(result: EstimateResult) -> str:
         return f"{name}: {_cost_answer(result)}"
     if answer.max_tokens.fits == 0:
         return (
-            f"{name}: no token fits in {have}: the first commits {both(answer.floor_bytes)} under"
+            f"{name}: no token fits in {have.rstrip(',')}: the first commits {both(answer.floor_bytes)} under"
             f" {result.policy} on {format_size(result.granule_bytes)} granules."
         )
     if result.sequences > 1:

@@ -220,6 +220,10 @@ def llamacpp_buffers(
         raise UsageError(
             "--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp"
         )
+    if geometry.pp > 1:
+        raise UsageError(
+            "--as llama.cpp: its log has one line for all devices, not one of a stage; drop --pp"
+        )
     for chosen in (formats.key, formats.value):
         if chosen.name not in _TYPE_NAMES and not chosen.name.startswith("turbo"):
             raise UsageError(

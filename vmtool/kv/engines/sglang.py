@@ -269,6 +269,10 @@ class SglangResult:
         format_k: The element format.
         budget_bytes: The memory for the KV cache on each rank.
         pool: The pool.
+        max_tokens: Tokens of a sequence.
+        sequences: The requested sequences.
+        sequences_fit: Whether the pool holds so many of the requested length at once; ``None`` with
+            windows, of which it depends on the steps what they take.
         log_lines: The lines that it would log, by the versions that log so.
     """
 
@@ -276,6 +280,9 @@ class SglangResult:
     format_k: str
     budget_bytes: int
     pool: SglangPool
+    max_tokens: int
+    sequences: int
+    sequences_fit: bool | None
     log_lines: Mapping[str, list[str]]
 
 
@@ -287,5 +294,18 @@ def as_sglang(question: Question, settings: SglangSettings) -> SglangResult:
     """
     budget = kv_bytes(question, "sglang")
     pool = sglang_pool(question.cost, question.formats, budget, settings)
-    name = question.geometry.title
-    return SglangResult(name, question.formats.key.name, budget, pool, log_lines(pool))
+    fits = None
+    if pool.swa_tokens is None:
+        tokens = -(-question.length // pool.page_tokens) * pool.page_tokens
+        fits = question.sequences * tokens <= pool.max_total_num_tokens
+        fits = fits and (pool.state_slots is None or question.sequences <= pool.state_slots)
+    return SglangResult(
+        question.geometry.title,
+        question.formats.key.name,
+        budget,
+        pool,
+        question.length,
+        question.sequences,
+        fits,
+        log_lines(pool),
+    )

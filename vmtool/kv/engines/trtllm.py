@@ -76,8 +76,9 @@ class TrtllmResult:
         block_tokens: Tokens of a block.
         max_seq_len_tokens: Tokens of the longest request.
         pools: One for each window.
-        tokens: Tokens of all sequences together.
-        sequences: Requests of that length for which there are blocks.
+        tokens: Tokens of all sequences together, in the layers that keep most of them.
+        sequences: Requests of that length for which there are blocks; ``None`` where windows have
+            pools of their own: what a request takes there depends on ``max_num_tokens``.
         log_lines: The lines that it would log.
     """
 
@@ -89,7 +90,7 @@ class TrtllmResult:
     max_seq_len_tokens: int
     pools: tuple[TrtllmPool, ...]
     tokens: int
-    sequences: int
+    sequences: int | None
     log_lines: tuple[str, ...]
 
 
@@ -100,14 +101,16 @@ def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> Trt
         UsageError: If it could not serve the model so, or there is no budget.
     """
     name = question.formats.key.name
-    if question.formats.key != question.formats.value or name not in _FORMATS:
-        raise UsageError(
-            "--as trtllm: K and V must have the same type", hint=f"use one of {', '.join(_FORMATS)}"
-        )
+    hint = f"use one of {', '.join(_FORMATS)}"
+    if question.formats.key != question.formats.value:
+        raise UsageError("--as trtllm: K and V must have the same type", hint=hint)
+    if name not in _FORMATS:
+        raise UsageError(f"--as trtllm: it has no KV type {name}", hint=hint)
     budget = kv_bytes(question, "trtllm")
     pools = trtllm_pools(question.cost, budget, settings)
     per_request = -(-settings.longest // settings.block)
-    blocks = min(pool.blocks for pool in pools)
+    own = [pool for pool in pools if not pool.draft]
+    blocks = max(own, key=lambda pool: pool.window_tokens).blocks
     return TrtllmResult(
         model=question.geometry.title,
         engine_version=version,
@@ -117,7 +120,7 @@ def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> Trt
         max_seq_len_tokens=settings.max_seq_len,
         pools=pools,
         tokens=blocks * settings.block,
-        sequences=blocks // per_request,
+        sequences=blocks // per_request if len(own) == 1 else None,
         log_lines=tuple(log_lines(pools, settings)),
     )
 

@@ -35,6 +35,18 @@ STATE_MODES: Final = ("none", "align", "all")
 #: Triton, 128 with CUTLASS_MLA (``get_supported_kernel_block_sizes`` of the backends).
 _KERNEL_BLOCK: Final = 16
 _LATENT_KERNEL_BLOCK: Final = 64
+#: The formats that its cache has here; fp32 is ``auto`` of a model in fp32.
+_FORMATS: Final = (
+    "fp32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "fp8_per_token_head",
+    "int8_per_token_head",
+    "int4_per_token_head",
+    "nvfp4",
+    "fp8_ds_mla",
+)
 #: The first version that logs what the pool holds at ``max_model_len``.
 _NEWER_SINCE: Final = (0, 21)
 
@@ -369,6 +381,8 @@ class VllmResult:
         plain_tokens: *tokens_newer* if the format were kept as requested; ``None`` if it is.
         concurrency: "Maximum concurrency".
         starts: Whether vLLM starts.
+        sequences: The requested sequences.
+        sequences_fit: Whether there is room for so many requests of *max_model_len_tokens* at once.
         log_lines: The lines that it would log, by the versions that log so.
     """
 
@@ -394,6 +408,8 @@ class VllmResult:
     plain_tokens: int | None
     concurrency: float
     starts: bool
+    sequences: int
+    sequences_fit: bool
     log_lines: Mapping[str, list[str]]
 
 
@@ -409,6 +425,16 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
             f"vLLM {version} has no state mode all any more",
             hint="use --state-blocks align, or ask for an older version, such as --as vllm@0.20",
         )
+    key, value = question.formats.key, question.formats.value
+    if key != value:
+        raise UsageError(
+            f"--as vllm: K and V must have the same type, not {key.name} and {value.name}",
+            hint="give one --dtype for both",
+        )
+    if key.name not in _FORMATS:
+        raise UsageError(
+            f"--as vllm: it has no KV type {key.name}", hint=f"use one of {', '.join(_FORMATS)}"
+        )
     budget = kv_bytes(question, "vllm", settings.num_blocks)
     geometry = served_geometry(question.geometry)
     formats = stored_formats(geometry, question.formats)
@@ -420,6 +446,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
     lines = log_lines(pool, settings)
     if newer:
         lines = dict(reversed(lines.items()))
+    starts = pool.starts if newer else pool.concurrency >= 1
     return VllmResult(
         model=question.geometry.title,
         engine_version=version,
@@ -442,6 +469,8 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
         tokens_newer=pool.tokens_newer,
         plain_tokens=plain,
         concurrency=float(pool.concurrency),
-        starts=pool.starts if newer else pool.concurrency >= 1,
+        starts=starts,
+        sequences=question.sequences,
+        sequences_fit=starts and pool.concurrency >= question.sequences,
         log_lines=lines,
     )

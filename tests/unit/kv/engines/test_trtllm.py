@@ -6,7 +6,10 @@ from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
-from vmtool.kv.engines.trtllm import TrtllmSettings, log_lines, trtllm_pools
+from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm, log_lines, trtllm_pools
+from vmtool.kv.engines.vllm import VllmSettings, as_vllm
+from vmtool.kv.estimate import Question
+from vmtool.kv.estimate_result import Budget, FormatOrigin
 from vmtool.units import GIB
 
 
@@ -66,6 +69,31 @@ def test_windows_count_only_where_they_are_set_and_share_the_memory_evenly():
     window, full = trtllm_pools(model, GIB, TrtllmSettings(8192, windows=True))
     assert (window.window_tokens, window.blocks) == (1024, GIB // 2 // (40 * 8192) // 32)
     assert (full.window_tokens, full.blocks) == (8193, GIB // 2 // (8 * 8192) // 32)
+
+
+def test_the_requests_are_not_counted_where_windows_have_pools_of_their_own():
+    model = sources.load("gemma-3-12b")
+    formats = choose_formats(model.dtype, key=None, value=None)
+    budget = Budget(4 * GIB, "given")
+    question = Question(model, formats, FormatOrigin.MODEL, budget, context=8192)
+    whole = as_trtllm(question, TrtllmSettings(8192), "1.2")
+    assert whole.sequences == 4 * GIB // (48 * 8192) // 32 // 257
+    windows = as_trtllm(question, TrtllmSettings(8192, windows=True), "1.2")
+    assert (windows.sequences, windows.tokens) == (None, 2 * GIB // (8 * 8192))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("q8_0", "q8_0", "it has no KV type q8_0"), ("fp8", "bf16", "must have the same type")],
+)
+def test_other_types_are_refused_with_the_reason(key, value, message):
+    model = sources.load("qwen3-8b")
+    formats = choose_formats(model.dtype, key=key, value=value)
+    question = Question(model, formats, FormatOrigin.GIVEN, Budget(GIB, "given"))
+    with pytest.raises(UsageError, match=message):
+        as_trtllm(question, TrtllmSettings(8192), "1.2")
+    with pytest.raises(UsageError, match=message):
+        as_vllm(question, VllmSettings(8192), "0.33")
 
 
 def test_a_draft_model_has_blocks_of_its_own_and_as_many():
