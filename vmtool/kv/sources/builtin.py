@@ -84,8 +84,11 @@ qwen3-32b qwen3 64 64 8 5120 40960 bf16 head_dim=128
 qwen3-30b-a3b qwen3_moe 48 32 4 2048 40960 bf16 head_dim=128
 qwen3-235b-a22b qwen3_moe 94 64 4 4096 40960 bf16 head_dim=128
 qwen3-coder-480b-a35b qwen3_moe 62 96 8 6144 262144 bf16 head_dim=128
+qwen3-vl-2b qwen3_vl_text 28 16 8 2048 262144 bf16 head_dim=128
+qwen3-vl-4b qwen3_vl_text 36 32 8 2560 262144 bf16 head_dim=128
 qwen3-vl-8b qwen3_vl_text 36 32 8 4096 262144 bf16 head_dim=128
 qwen3-vl-32b qwen3_vl_text 64 64 8 5120 262144 bf16 head_dim=128
+qwen3-vl-30b-a3b qwen3_vl_moe_text 48 32 4 2048 262144 bf16 head_dim=128
 qwen3-vl-235b-a22b qwen3_vl_moe_text 94 64 4 4096 262144 bf16 head_dim=128
 qwen3-next-80b-a3b qwen3_next 48 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
@@ -363,7 +366,8 @@ _NAMES: Final = {
         llama-4-maverick llama-4-scout mimo-7b mimo-v2-flash minimax-m2.5 minimax-m2.7 minimax-m3
         mixtral-8x7b nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b nemotron-3-ultra-550b-a55b
         nemotron-3.5-lightning-30b-a3b nemotron-h-56b qwen3-0.6b qwen3-30b-a3b qwen3-32b qwen3-8b
-        qwen3-next-80b-a3b qwen3-vl-235b-a22b qwen3-vl-32b qwen3-vl-8b qwen3.5-122b-a10b qwen3.5-27b
+        qwen3-next-80b-a3b qwen3-vl-235b-a22b qwen3-vl-2b qwen3-vl-30b-a3b qwen3-vl-32b qwen3-vl-4b
+        qwen3-vl-8b qwen3.5-122b-a10b qwen3.5-27b
         qwen3.5-35b-a3b qwen3.5-397b-a17b qwen3.6-27b""",
     "github.com/mlc-ai/mlc-llm: model_preset.py": """
         codellama-13b codellama-34b codellama-7b deepseek-moe-16b deepseek-v2-lite gemma-2-27b
