@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import isqrt, lcm
+from math import inf, isqrt, lcm
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vmtool.kv.cost import LayerCost
     from vmtool.kv.element_formats import Formats
     from vmtool.kv.geometry import ModelGeometry
+    from vmtool.kv.packing.capacity import Capacity
     from vmtool.kv.packing.ranges import Policy
 
 _GIB: Final = 1 << 30
@@ -323,17 +324,31 @@ def answer_of(question: Question, cost: SequenceCost, name: str) -> PolicyResult
     if question.budget is None:
         return result
     available = question.budget.kv_bytes
+    policies = [policy, *_policies_of_stages(question, name)]
     return replace(
         result,
-        max_tokens=longest_sequence(policy, available),
-        max_sequences=most_sequences(policy, available, question.length),
-        max_tokens_each=longest_sequence(
-            policy,
-            available,
-            sequences=question.sequences,
-            context=question.geometry.context_tokens,
+        max_tokens=_least(longest_sequence(each, available) for each in policies),
+        max_sequences=_least(most_sequences(each, available, question.length) for each in policies),
+        max_tokens_each=_least(
+            longest_sequence(
+                each,
+                available,
+                sequences=question.sequences,
+                context=question.geometry.context_tokens,
+            )
+            for each in policies
         ),
     )
+
+
+def _policies_of_stages(question: Question, name: str) -> list[Policy]:
+    """Return the packing of each stage: that which is fullest at one length is not so at another."""
+    stages = [replace(question, geometry=stage) for stage in question.geometry.stages]
+    return [_policy(stage, stage.cost, name) for stage in stages]
+
+
+def _least(capacities: Iterable[Capacity]) -> Capacity:
+    return min(capacities, key=lambda one: inf if one.fits is None else one.fits)
 
 
 def need_of(question: Question, cost: SequenceCost) -> Need:
@@ -454,10 +469,13 @@ def _prefill(question: Question) -> Prefill | None:
     if question.in_flight or question.budget is None:
         return None
     prefill = replace(question, in_flight=PREFILL_TOKENS)
-    policy = _policy(prefill, prefill.cost, prefill.policy)
+    policies = [
+        _policy(prefill, prefill.cost, prefill.policy),
+        *_policies_of_stages(prefill, prefill.policy),
+    ]
     available = question.budget.kv_bytes
     return Prefill(
         PREFILL_TOKENS,
-        longest_sequence(policy, available),
-        most_sequences(policy, available, prefill.length),
+        _least(longest_sequence(each, available) for each in policies),
+        _least(most_sequences(each, available, prefill.length) for each in policies),
     )

@@ -274,6 +274,7 @@ class ModelGeometry:
         mtp_layers: Layers that only predict further tokens, which engines use for draft tokens;
             ``None`` if the model has some whose caches are not modelled.
         draft: The model that predicts draft tokens, ``MTP`` for layers of its own, or empty.
+        stages: Every stage of the pipeline, of which this is the fullest; empty without one.
     """
 
     name: str
@@ -290,6 +291,7 @@ class ModelGeometry:
     assumed: bool = False
     mtp_layers: tuple[Layer, ...] | None = ()
     draft: str = ""
+    stages: tuple[ModelGeometry, ...] = ()
 
     @property
     def title(self) -> str:
@@ -375,7 +377,9 @@ class ModelGeometry:
             )
             for stage in _stages(self, pp, stages)
         ]
-        return divided[0] if pp == 1 else max(divided, key=weigh or _elements)
+        if pp == 1:
+            return divided[0]
+        return replace(max(divided, key=weigh or _elements), stages=tuple(divided))
 
 
 def _elements(stage: ModelGeometry) -> int:

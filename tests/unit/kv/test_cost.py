@@ -165,3 +165,9 @@ def test_the_stage_of_a_pipeline_is_the_one_with_most_bytes_at_the_length(pp, le
 def test_a_short_sequence_fills_the_stage_of_windows():
     answer = estimate("gemma-4-26b-a4b", pp=4, context=1024)
     assert answer.sequence.at_context_bytes == 60 * MIB
+
+
+@pytest.mark.parametrize("model", ["gemma-4-26b-a4b", "command-r7b", "gemma-2-9b"])
+def test_what_a_pipeline_holds_does_not_depend_on_the_stage_that_is_shown(model):
+    short, long = (estimate(model, 10 * GIB, pp=3, context=n) for n in (1024, None))
+    assert short.answer.max_tokens.fits == long.answer.max_tokens.fits
