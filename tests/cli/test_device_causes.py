@@ -512,6 +512,14 @@ def test_limits_takes_no_device_that_others_may_use(run_on_standin, with_nvml):
         assert "/opt/other/engine (4242)" in ran.stderr
 
 
+def test_an_empty_list_proves_nobody_only_where_this_process_would_be_in_it(with_nvml):
+    ran = with_nvml(["limits", "commit", "--backing", "cuda"], mode="container", others="200MiB")
+    assert ran.returncode == 5, ran.stderr
+    assert "NVML lists no processes, not even this one" in " ".join(ran.stderr.split())
+    assert "--force" in ran.stderr
+    ran.assert_clean()
+
+
 def test_a_device_is_filled_granule_by_granule(with_nvml, run_on_standin):
     settings = {"memory": "64MiB", "context_memory": "8MiB"}
     for run, force in ((with_nvml, []), (run_on_standin, ["--force"])):

@@ -26,6 +26,26 @@ backing.close()
 MIB = 1 << 20
 
 
+SLICE = """
+import json
+from vmtool.machine.device_facts import read_device_facts
+from vmtool.machine.nvml import read_nvml
+from vmtool.memory.cuda.device_info import device
+info = device(0)
+facts = read_device_facts(info)
+print(json.dumps([len(read_nvml().devices), read_nvml().device(info.uuid) is None,
+                  read_nvml(info.uuid).device(info.uuid) is None, facts.mig, facts.ecc, facts.persistence]))
+"""
+
+
+def test_a_slice_is_found_by_its_uuid_and_its_parent_answers_for_it(fakecuda_lib, tmp_path):
+    """NVML lists parents only, and a slice's handle has no ECC, MIG or persistence mode."""
+    path = control.environment(tmp_path)["PYTHONPATH"]
+    env = {"PYTHONPATH": f"{NVML}:{path}", "FAKENVML": "mig"}
+    done = control.run_python(["-c", SLICE], tmp_path, env=env)
+    assert json.loads(done.stdout) == [1, True, False, True, True, False], done.stderr
+
+
 @pytest.mark.parametrize(("mode", "counted"), [("on", True), ("wddm", False)])
 def test_ours_and_others_are_distinguished(fakecuda_lib, tmp_path, mode, counted):
     path = control.environment(tmp_path)["PYTHONPATH"]

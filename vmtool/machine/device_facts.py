@@ -41,7 +41,7 @@ def read_device_facts(info: DeviceInfo) -> DeviceFacts:
     Raises:
         UnavailableError: If there is no usable driver.
     """
-    nvml = read_nvml()
+    nvml = read_nvml(info.uuid)
     managed = nvml.device(info.uuid)
     attributes = dict(info.attributes)
     mode = attributes.pop("compute_mode", None)

@@ -58,7 +58,7 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
     """
     from vmtool.memory.cuda.device_info import free_bytes
 
-    managed = read_nvml().device(info.uuid)
+    managed = read_nvml(info.uuid).device(info.uuid)
     measured = False
     if managed is not None and managed.free_bytes is not None:
         own = managed.bytes_of(os.getpid()) or 0

@@ -7,7 +7,7 @@ Function names are NVML's own: https://docs.nvidia.com/deploy/nvml-api/
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from vmtool.errors import UnavailableError
@@ -146,9 +146,12 @@ class Nvml:
     def _describe(self, index: int, handle: Any) -> ManagedDevice:
         library = self._library
         memory = self._ask(library.nvmlDeviceGetMemoryInfo, handle)
-        ecc = self._ask(library.nvmlDeviceGetEccMode, handle)
-        mig = self._ask(library.nvmlDeviceGetMigMode, handle)
-        persistence = self._ask(library.nvmlDeviceGetPersistenceMode, handle)
+        # A MIG slice does not answer for what its device is: https://docs.nvidia.com/deploy/nvml-api/
+        parent = self._ask(library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+        whole = handle if parent is None else parent
+        ecc = self._ask(library.nvmlDeviceGetEccMode, whole)
+        mig = self._ask(library.nvmlDeviceGetMigMode, whole)
+        persistence = self._ask(library.nvmlDeviceGetPersistenceMode, whole)
         pci = self._ask(library.nvmlDeviceGetPciInfo, handle)
         mode = self._ask(library.nvmlDeviceGetComputeMode, handle)
         return ManagedDevice(
@@ -229,11 +232,19 @@ class NvmlReading:
         return next((each for each in self.devices if uuid and each.uuid == uuid), None)
 
 
-def read_nvml() -> NvmlReading:
-    """Ask NVML once for everything; never raises where it is missing."""
+def read_nvml(uuid: str | None = None) -> NvmlReading:
+    """Ask NVML once for everything; never raises where it is missing.
+
+    Args:
+        uuid: Of a device that may be a MIG slice: NVML's list has only whole devices.
+    """
     try:
         with open_nvml() as nvml:
-            return NvmlReading(nvml.driver_version, nvml.devices())
+            found = NvmlReading(nvml.driver_version, nvml.devices())
+            if uuid is not None and found.device(uuid) is None:
+                piece = nvml.device(uuid)
+                found = replace(found, devices=(*found.devices, *([piece] if piece else [])))
+            return found
     except UnavailableError as error:
         return NvmlReading(absent=str(error))
 

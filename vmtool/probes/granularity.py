@@ -201,7 +201,7 @@ def _probe_busy(info: DeviceInfo) -> BackingGranularity | None:
     """Return what is known without a context of a device that others use; ``None`` if nobody does."""
     from vmtool.machine.device_memory import read_device_memory
 
-    managed = read_nvml().device(info.uuid)
+    managed = read_nvml(info.uuid).device(info.uuid)
     used_by = None if managed is None else managed.others(os.getpid())
     if not used_by or not info.attributes["vmm"]:
         return None

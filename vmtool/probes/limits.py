@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.cuda.device_info import DeviceInfo
 
 _LARGEST: Final = 1 << 62
 
@@ -270,19 +271,35 @@ def refuse_shared_device(backing: str, kind: str) -> None:
     info = describe_device(backing)
     if info is None or kind not in {"commit", "mappings"}:
         return
-    reading = read_nvml()
+    reading = read_nvml(info.uuid)
     managed = reading.device(info.uuid)
     others = None if managed is None or managed.processes is None else managed.others(os.getpid())
-    if others is not None and not others:
+    if others is not None and not others and _lists_us(info):
         return
     if others:
         names = ", ".join(f"{each.name or 'a process'} ({each.pid})" for each in others)
         cause = f"{backing} is in use by {names}, which would run out of memory meanwhile"
     else:
-        cause = f"who else uses {backing} is unknown: {reading.absent or 'NVML lists no processes'}"
+        why = reading.absent or "NVML lists no processes, not even this one"
+        cause = f"who else uses {backing} is unknown: {why}"
     raise RefusedError(
         f"limits {kind} takes all memory of {backing}", cause=cause, hint="use --force to do it"
     )
+
+
+def _lists_us(info: DeviceInfo) -> bool:
+    """Return whether NVML lists a process once this one has a context on the device.
+
+    In a container with processes of its own (no ``--pid=host``) the list stays empty, whoever is there.
+    """
+    from vmtool.memory.cuda.context import DeviceContext
+
+    context = DeviceContext(info.ordinal)
+    try:
+        managed = read_nvml(info.uuid).device(info.uuid)
+    finally:
+        context.close()
+    return managed is not None and bool(managed.processes)
 
 
 def _bisect(

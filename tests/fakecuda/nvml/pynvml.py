@@ -1,7 +1,8 @@
 """Stands in for nvidia-ml-py beside the stand-in driver: this process's bytes, and those of the others.
 
 ``FAKENVML`` chooses: unset, NVML cannot be initialised; ``on``; ``wddm``: it does not count by process;
-``denied``: processes are not listed; ``mig``: the devices are MIG slices. The other user of a device is process 4242, ``/opt/other/engine``.
+``denied``: processes are not listed; ``container``: the list is empty, as in one without ``--pid=host``;
+``mig``: each device is the one MIG slice of a parent, and only parents are listed. The other user of a device is process 4242, ``/opt/other/engine``.
 """
 
 import ctypes
@@ -46,27 +47,45 @@ def nvmlDeviceGetCount():
     return len(_report()["devices"])
 
 
+class _Parent(int):
+    """The handle of a device that is divided: CUDA and the driver's books know its slice alone."""
+
+
+def _whole(handle):
+    if _mode() == "mig" and not isinstance(handle, _Parent):
+        raise NVMLError("Invalid Argument")
+
+
 def nvmlDeviceGetHandleByIndex(index):
-    return index
+    return _Parent(index) if _mode() == "mig" else index
 
 
 def nvmlDeviceGetIndex(handle):
-    return handle
+    return int(handle)
 
 
 def nvmlDeviceGetUUID(handle):
     raw = bytearray(b"vmtool stand-in\0")
     raw[15] = handle
+    if isinstance(handle, _Parent):
+        raw[0] ^= 0xFF
     text = raw.hex()
-    prefix = "MIG-" if _mode() == "mig" else "GPU-"
+    prefix = "MIG-" if _mode() == "mig" and not isinstance(handle, _Parent) else "GPU-"
     return prefix + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def nvmlDeviceGetHandleByUUID(uuid):
     for index in range(nvmlDeviceGetCount()):
-        if nvmlDeviceGetUUID(index) == uuid:
-            return index
+        for handle in (nvmlDeviceGetHandleByIndex(index), index):
+            if nvmlDeviceGetUUID(handle) == uuid:
+                return handle
     raise NVMLError("Not Found")
+
+
+def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle):
+    if _mode() != "mig" or isinstance(handle, _Parent):
+        raise NVMLError("Invalid Argument")
+    return _Parent(handle)
 
 
 def nvmlDeviceGetName(handle):
@@ -86,10 +105,13 @@ def nvmlDeviceGetMemoryInfo(handle):
 def nvmlDeviceGetComputeRunningProcesses(handle):
     if _mode() == "denied":
         raise NVMLError("Insufficient Permissions")
-    device = _report()["devices"][handle]
+    if _mode() == "container":
+        return []
+    report = _report()
+    device = report["devices"][handle]
     counted = _mode() != "wddm"
     found = []
-    if device["ours"]:
+    if device["ours"] or report["live"]["context_refs"]:
         ours = device["ours"] if counted else None
         found.append(SimpleNamespace(pid=os.getpid(), usedGpuMemory=ours))
     if device["others"]:
@@ -106,17 +128,20 @@ def nvmlSystemGetProcessName(pid):
     return "/opt/other/engine" if pid == OTHER else "python"
 
 
-def nvmlDeviceGetEccMode(_handle):
+def nvmlDeviceGetEccMode(handle):
+    _whole(handle)
     return [1, 1]
 
 
-def nvmlDeviceGetMigMode(_handle):
+def nvmlDeviceGetMigMode(handle):
+    _whole(handle)
     if _mode() != "mig":
         raise NVMLError("Not Supported")
     return [1, 1]  # current, pending
 
 
-def nvmlDeviceGetPersistenceMode(_handle):
+def nvmlDeviceGetPersistenceMode(handle):
+    _whole(handle)
     return 0
 
 

@@ -48,6 +48,7 @@ def library(**changes):
         "nvmlSystemGetProcessName": lambda pid: f"/usr/bin/engine{pid}",
         "nvmlDeviceGetEccMode": lambda _handle: [1, 0],
         "nvmlDeviceGetMigMode": refuse,
+        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": refuse,
         "nvmlDeviceGetPersistenceMode": lambda _handle: 0,
         "nvmlDeviceGetComputeMode": lambda _handle: 3,
     }
