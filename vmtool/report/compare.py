@@ -151,7 +151,7 @@ def caveats(result: CompareResult) -> Iterator[str]:
                 for file in side.files
                 if file.runs and file.idle_share is not None
             )
-            why = f"measured one after the other on a busy machine ({idle:.0%} idle)"
+            why = f"measured one after the other on a busy machine ({percent(round(idle, 2))} idle)"
         else:
             why = f"measured one after the other, {_apart_text(result.apart_ns or 0)} apart"
         yield f"{why}: rows may differ for that reason alone; {_ALTERNATE}"

@@ -440,9 +440,9 @@ def reasons(
     """
     lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
     if reason is MethodReason.PROMISES_MORE and fastest is not None:
-        words = f"{method_option_words(fastest)} is not clearly faster"
+        words = f"it does not clearly cost over 10 % more than {method_option_words(fastest)}"
         lacking = lacks.get(base_method(fastest))
-        yield f"{words} and {lacking}" if lacking else words
+        yield f"{words}, which {lacking}" if lacking else words
     elif reason is MethodReason.NO_CLEAR_WINNER:
         yield "no method is clearly the fastest"
     own = lacks.get(base_method(method))

@@ -361,9 +361,9 @@ class Scaling:
 class MethodReason(enum.Enum):
     """Why a method is to be used."""
 
-    #: It is clearly cheaper than all others.
+    #: All others clearly cost over 10 % more.
     FASTEST = "fastest"
-    #: Another one is cheaper by at most 5 %, or not clearly, and promises less.
+    #: It does not clearly cost over 10 % more than the cheapest, which promises less.
     PROMISES_MORE = "promises-more"
     #: It is the cheapest, but not clearly; of those near it none promises more.
     NO_CLEAR_WINNER = "no-clear-winner"

@@ -33,8 +33,10 @@ _OUTLIER_PART: Final = 0.01  # of the samples: fewer do not reach the 99th perce
 #: A short run takes more checkpoints than a long one, but between its rounds.
 _CHECKPOINT_PART: Final = 0.1
 _RESIDENT_SLACK: Final = 8 * MIB
-# A method must be this much faster to be worth giving up what another one promises.
-_WORTH_IT: Final = 1.05
+#: A method that promises more must cost clearly more than this times the cheapest to be given up.
+_WORTH_IT: Final = 1.1
+#: The same where there are too few runs or rounds for an interval.
+_WORTH_IT_UNPROVEN: Final = 2
 #: Those that promise more first: a guard on what is released, memory given back at once.
 _PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 
@@ -44,20 +46,19 @@ def recommend(
 ) -> Recommendation | None:
     """Return the method to use here, if several were measured, by the cost of a cycle.
 
-    Two methods are apart when the interval of their runs' ratio says so, as in a comparison.
+    The intervals are those of the ratio of their runs, as in a comparison.
     """
     costs = {m.method: cost for m in methods if (cost := cycle_ns(m)) is not None}
     if len(costs) < 2:
         return None
 
-    def alike(fastest: str, other: str) -> bool:
+    def least_factor(fastest: str, other: str) -> float | None:
         sides = _run_costs(runs, fastest), _run_costs(runs, other)
         if min(map(len, sides)) < RUNS_NEEDED:
-            return False
-        low = shift(*sides, DEFAULT_CONFIDENCE).low
-        return low is None or low <= 1
+            return None
+        return shift(*sides, DEFAULT_CONFIDENCE).low
 
-    best, fastest, reason = choose_method(costs, alike)
+    best, fastest, reason = choose_method(costs, least_factor)
     other = base_method(best) if best.endswith(HUGE) else best + HUGE
     factor = without = None
     if other in costs:
@@ -74,21 +75,29 @@ def recommend(
 
 
 def choose_method(
-    costs: Mapping[str, int], alike: Callable[[str, str], bool]
+    costs: Mapping[str, int], least_factor: Callable[[str, str], float | None]
 ) -> tuple[str, str, MethodReason]:
     """Return which method to use, which is the cheapest, and why the one is used.
 
-    The cheapest wins, unless one that promises more costs at most 5 % more, or is not clearly apart.
+    Of all that do not clearly cost over 10 % more than the cheapest it is the one that promises
+    most, and then the one without huge pages: an order that is fixed, so that small differences
+    between two measurements of one machine never change the answer.
 
     Args:
         costs: Of each method.
-        alike: Whether the measurements leave open which of two methods costs less.
+        least_factor: Returns how many times the cost of the first method the second one has at
+            least: the near end of the interval, or ``None`` where there is none.
     """
     fastest = min(costs, key=costs.__getitem__)
-    near = [
-        name for name in costs if costs[name] <= costs[fastest] * _WORTH_IT or alike(fastest, name)
-    ]
-    best = min(near, key=lambda name: (_rank(base_method(name)), costs[name]))
+
+    def is_near(name: str) -> bool:
+        factor = least_factor(fastest, name)
+        if factor is None:
+            return costs[name] < costs[fastest] * _WORTH_IT_UNPROVEN
+        return factor <= _WORTH_IT
+
+    near = [name for name in costs if name == fastest or is_near(name)]
+    best = min(near, key=lambda name: (_rank(base_method(name)), name.endswith(HUGE)))
     if best != fastest:
         return best, fastest, MethodReason.PROMISES_MORE
     return best, fastest, MethodReason.FASTEST if len(near) == 1 else MethodReason.NO_CLEAR_WINNER

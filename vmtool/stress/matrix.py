@@ -202,14 +202,12 @@ def _choose_method(
         for name, found in methods.items()
     }
 
-    def alike(fastest: str, other: str) -> bool:
+    def least_factor(fastest: str, other: str) -> float | None:
         high = _end_per_gib(methods[fastest], [cell.cycle_high_ns for cell in methods[fastest]])
         low = _end_per_gib(methods[other], [cell.cycle_low_ns for cell in methods[other]])
-        if high is None or low is None:  # too few rounds: only a factor of two is taken for one
-            return costs[other] < 2 * costs[fastest]
-        return low <= high
+        return None if high is None or low is None else low / max(high, 1)
 
-    method, fastest, reason = choose_method(costs, alike)
+    method, fastest, reason = choose_method(costs, least_factor)
     waste = None if sequence is None else sequence.waste_share(granule)
     return GranuleChoice(
         granule_bytes=granule,

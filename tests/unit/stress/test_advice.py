@@ -1,17 +1,19 @@
 """Warnings say what is wrong with a result and what to try; the method that promises more wins ties."""
 
 import io
+import random
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from stored_runs import gaussian, method, run
 
+from vmtool.compare.permutation import shift
 from vmtool.machine import read_facts
 from vmtool.report.outcomes import advice_text, huge_text, recommendation_text
 from vmtool.report.stress import to_text
 from vmtool.results.stress import MethodReason, Outcome, RunResult
-from vmtool.stress.advice import recommend, warn
+from vmtool.stress.advice import choose_method, recommend, warn
 from vmtool.units import MIB
 
 QUIET = gaussian(1, 20_000, 2000, spread=0.02)
@@ -107,7 +109,7 @@ def test_one_method_is_no_choice():
 
 
 def test_the_cheapest_cycle_wins():
-    slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
+    slow, fast = gaussian(2, 140_000, 500), gaussian(3, 20_000, 500)
     found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)])
     assert (found.method, found.reason) == ("protect", MethodReason.FASTEST)
     text = recommendation_text(found, "Linux")
@@ -117,7 +119,7 @@ def test_the_cheapest_cycle_wins():
 
 @pytest.mark.parametrize("name", ["protect", "advise"])
 def test_on_macos_the_cost_of_advise_is_reported(name):
-    slow, fast = gaussian(2, 40_000, 500), gaussian(3, 20_000, 500)
+    slow, fast = gaussian(2, 140_000, 500), gaussian(3, 20_000, 500)
     found = recommend([_method("fixed", touch=slow), _method(name, touch=fast)])
     assert found.method == name
     text = recommendation_text(found, "Darwin")
@@ -133,7 +135,8 @@ def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
         MethodReason.PROMISES_MORE,
         "advise",
     )
-    assert "advise is not clearly faster and has no guards" in recommendation_text(found, "Linux")
+    text = recommendation_text(found, "Linux")
+    assert "it does not clearly cost over 10 % more than advise, which has no guards" in text
 
 
 def test_the_cheapest_is_not_called_the_fastest_where_another_is_near():
@@ -162,8 +165,10 @@ def test_methods_whose_runs_overlap_are_a_tie():
             for i, pair in enumerate(touches)
         ]
 
-    apart = runs(*[(23_000, 20_000), (24_000, 20_500), (22_500, 19_000), (23_500, 20_000)] * 2)
+    apart = runs(*[(33_000, 20_000), (34_000, 20_500), (32_500, 19_000), (33_500, 20_000)] * 2)
     assert recommend(methods, apart).method == "advise"
+    clear_but_small = runs(*[(23_000, 20_000), (23_100, 20_100), (22_900, 19_900)] * 3)
+    assert recommend(methods, clear_but_small).method == "fixed"
     mixed = runs(*[(23_000, 20_000), (9_500, 20_500), (26_000, 19_000), (20_000, 20_000)] * 2)
     assert recommend(methods, mixed).method == "fixed"
     # One slow run of the fastest does not make it slow.
@@ -192,3 +197,29 @@ def test_huge_pages_that_cost_more_are_not_recommended():
 
 def test_a_method_without_samples_is_not_recommended():
     assert recommend([_method(), method("protect")]) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_small_differences_never_change_the_answer(seed):
+    # What four checks of one machine measured, one after the other: 131 to 151 us.
+    noise = random.Random(seed)
+    middle = {"fixed": 147_000, "protect": 141_000, "advise": 134_000}
+    factors = {name: sorted(noise.gauss(1, 0.02) for _ in range(5)) for name in middle}
+
+    def runs(name):
+        return [middle[name] * factor for factor in factors[name]]
+
+    costs = {name: round(runs(name)[2]) for name in middle}
+    chosen, _, _ = choose_method(costs, lambda a, b: shift(runs(a), runs(b), 0.95).low)
+    assert chosen == "fixed"
+    ends = {name: (min(runs(name)), max(runs(name))) for name in middle}
+    chosen, _, _ = choose_method(costs, lambda a, b: ends[b][0] / ends[a][1])
+    assert chosen == "fixed"
+    assert choose_method(costs, lambda _a, _b: None)[0] == "fixed"
+
+
+def test_huge_pages_are_chosen_only_where_they_are_clearly_cheaper():
+    costs = {"fixed": 900, "fixed+huge": 250, "advise": 800, "advise+huge": 240}
+    near = {"fixed": 3.0, "fixed+huge": 1.02, "advise": 3.0}
+    assert choose_method(costs, lambda _, other: near[other])[0] == "fixed+huge"
+    assert choose_method(costs, lambda _, other: near[other] / 3)[0] == "fixed"

@@ -161,7 +161,7 @@ def test_a_granule_names_the_method_that_promises_more_where_none_is_clearly_fas
     assert choice.reason is MethodReason.PROMISES_MORE
     assert (choice.per_gib_ns, choice.fastest_per_gib_ns) == (115_000, 100_000)
     report = "\n".join(printed(lambda c: to_text(result(cells), c), 200))
-    assert "advise is not clearly faster and has no guards" in report
+    assert "cost over 10 % more than advise, which has no guards" in report
 
 
 def test_one_disturbed_cell_does_not_choose_the_method():
