@@ -14,7 +14,7 @@ from vmtool.compare.condition_syntax import holds, split_condition
 from vmtool.compare.permutation import RUNS_NEEDED, location, shift
 from vmtool.errors import UsageError
 from vmtool.results.outcomes import NOT_PROVEN, Check, CheckOutcome
-from vmtool.results.stress import PHASES
+from vmtool.results.stress import HUGE, METHODS, PHASES, base_method
 from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
 
@@ -38,7 +38,7 @@ _ADD_UP: Final = ("median", "mean")
 
 _ALIASES: Final = {"p50": "median", "p999": "p99.9"}
 _METRIC: Final = re.compile(
-    rf"(?:(?P<method>[a-z][a-z0-9_-]*)\.)??"
+    rf"(?:(?P<method>[a-z][a-z0-9_-]*(?:{re.escape(HUGE)})?)\.)??"
     rf"(?:(?P<phase>{'|'.join((*PHASES, CYCLE))})\.(?P<statistic>{'|'.join(map(re.escape, STATISTICS))})"
     rf"|(?P<rate>{'|'.join(RATES)}))"
 )
@@ -270,7 +270,7 @@ def parse_metric(name: str) -> Metric:
     """Return the figure called *name*, such as ``commit.p99`` or ``protect.cycle.median``.
 
     Raises:
-        UsageError: If there is no such figure.
+        UsageError: If there is no such figure, or no such method on any system.
     """
     match = _METRIC.fullmatch(name)
     if match is None:
@@ -284,6 +284,13 @@ def parse_metric(name: str) -> Metric:
             else f"PHASE.STATISTIC, with {', '.join(PHASES)} and {', '.join(STATISTICS)}; "
             f"or {' or '.join(RATES)}; a method's name may stand in front",
         )
+    method = match["method"]
+    if method is not None and base_method(method) not in METHODS:
+        near = get_close_matches(method, METHODS, n=1)
+        raise UsageError(
+            f"{name!r}: {method!r} is not a method",
+            hint=f"did you mean {near[0]}?" if near else f"the methods are {', '.join(METHODS)}",
+        )
     named = match["rate"] or match["statistic"]
     statistic = _ALIASES.get(named, named)
     if match["phase"] == CYCLE and statistic not in _ADD_UP:
@@ -291,7 +298,7 @@ def parse_metric(name: str) -> Metric:
             f"{name!r}: a whole cycle has no {named}",
             hint=f"use {' or '.join(f'{CYCLE}.{known}' for known in _ADD_UP)}",
         )
-    return Metric(match["method"], match["phase"], statistic)
+    return Metric(method, match["phase"], statistic)
 
 
 def _parse_limit(metric: Metric, value: str) -> Fraction:

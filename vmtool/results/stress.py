@@ -35,6 +35,14 @@ class Outcome(enum.Enum):
 HUGE: Final = "+huge"
 
 
+#: Every commit method of any system and of devices, also those that this machine does not have.
+METHODS: Final = (
+    *("fixed", "protect", "advise"),
+    *("view", "private", "decommit"),  # of Windows
+    *("cold", "pooled"),  # of devices
+)
+
+
 def base_method(name: str) -> str:
     """Return the commit method behind *name*, which may end in ``+huge``."""
     return name.removesuffix(HUGE)

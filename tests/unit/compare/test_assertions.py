@@ -16,9 +16,10 @@ from vmtool.compare.assertions import (
     parse_change,
 )
 from vmtool.errors import UsageError
+from vmtool.memory import methods_of
 from vmtool.report.outcomes import describe, hint, summarize
 from vmtool.results.outcomes import CheckOutcome
-from vmtool.results.stress import Outcome, RunResult
+from vmtool.results.stress import METHODS, Outcome, RunResult
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,18 @@ def test_a_misspelt_metric_gets_a_suggestion():
     with pytest.raises(UsageError) as caught:
         parse_assertion("comit.p99<5ms")
     assert "commit.p99" in caught.value.hint
+
+
+def test_a_name_that_is_no_method_is_refused_and_one_of_another_system_is_not():
+    for text in ("fixd.commit.p99<30us", "p.touch.median<2ms", "fixd+huge.cycle.median<1ms"):
+        with pytest.raises(UsageError, match="is not a method") as caught:
+            parse_assertion(text)
+        assert "fixed" in caught.value.hint
+    with pytest.raises(UsageError, match="'p' is not a method"):
+        parse_change("p.touch.median>+2%")
+    for name in ("view", "pooled", "fixed+huge"):
+        assert parse_assertion(f"{name}.commit.p99<30us").metric.method == name
+    assert set(METHODS) >= {*methods_of("host"), *methods_of("cuda")}
 
 
 @pytest.mark.parametrize("text", ["commit.p99>5ms", "commit.p99>20", "commit.p99>++2%", "x>1%"])
