@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,8 @@ STEPS = [
 
 
 def make(method, options, calls=CALLS):
+    if "huge" in OPTIONS[options] and not Path("/sys/kernel/mm/transparent_hugepage").is_dir():
+        pytest.skip("this kernel has no transparent huge pages")
     try:
         return PosixBacking(method, calls=calls, **OPTIONS[options])
     except UnavailableError as error:
