@@ -188,6 +188,25 @@ def test_results_that_do_not_name_their_machine_may_be_of_the_same_one(vmtool, t
     assert group["unnamed"] == ["check", "stress"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor", "--backing", "host"),
+        ("granularity", "--backing", "host"),
+        ("inspect", str(os.getpid())),
+    ],
+    ids=lambda command: command[0],
+)
+def test_several_results_of_one_host_are_one_machine(vmtool, tmp_path, command):
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.json").write_text(vmtool(*command, "--json").stdout)
+    unnamed = vmtool(*command, "--json", "--no-host").document
+    assert unnamed["conditions"]["host"] is None
+    assert unnamed["conditions"]["started"].endswith("Z")
+    (group,) = vmtool("fleet", str(tmp_path), "--json").document["groups"]
+    assert (len(group["hosts"]), group["unnamed"]) == (1, [])
+
+
 def test_a_machine_is_explained_by_those_that_were_measured_in_the_same_way(vmtool, tmp_path):
     # node07's own check, under the name of its file, would say that others share its fact.
     stored(tmp_path)

@@ -246,6 +246,7 @@ def test_a_command_keeps_its_output_and_its_exit_code(tmp_path):
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["process"]["exit_code"] == 7
     assert document["ending"] == "process ended"
+    assert document["conditions"]["host"]
 
 
 def test_what_was_watched_is_written_before_the_command_ends_and_no_signal_loses_it(tmp_path):

@@ -6,9 +6,15 @@ import os
 
 import click
 
-from vmtool.cli.options import Command, all_backings_option, html_option, output_options
+from vmtool.cli.options import (
+    Command,
+    all_backings_option,
+    host_option,
+    html_option,
+    output_options,
+)
 from vmtool.cli.output import Output, command_line, tell
-from vmtool.cli.stress_options import host_option, measure_room
+from vmtool.cli.stress_options import measure_room
 from vmtool.errors import CheckFailedError, ExitCode
 
 _HANG_NS = 30 * 10**9

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.options import Command, all_backings_option, output_options
+from vmtool.cli.options import Command, all_backings_option, host_option, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError
 
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 @click.command("doctor", cls=Command)
 @all_backings_option
 @click.option("--strict", is_flag=True, help="Exit with code 3 if there is a problem.")
+@host_option
 @output_options
-def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -> None:
+def command(
+    *, backing: str, strict: bool, name_host: bool, as_json: bool, path: str, quiet: bool
+) -> None:
     """Check every limit on this machine that virtual memory can run into.
 
     \b
@@ -31,16 +34,19 @@ def command(backing: str, strict: bool, as_json: bool, path: str, quiet: bool) -
     from vmtool.machine import read_facts
     from vmtool.machine.doctor import examine
     from vmtool.machine.findings import Rating
+    from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory import ALL_DEVICES, device_ordinal
     from vmtool.report.doctor import to_text
     from vmtool.results.doctor import DoctorResult
 
     ordinal = None if backing in {"all", ALL_DEVICES} else device_ordinal(backing)
     facts = read_facts()
+    watch = RunConditionsWatch(name_host=name_host) if as_json else None
     output = Output(as_json, path, quiet)
     on_machine = examine(facts) if backing in {"all", "host"} else ()
     on_devices = () if backing == "host" else _examine_devices(ordinal, output, backing)
-    result = DoctorResult.of(facts, on_machine, on_devices)
+    conditions = None if watch is None else watch.finish()
+    result = DoctorResult.of(facts, on_machine, on_devices, conditions)
     output.emit(result, lambda console: to_text(result, console))
     problems = [each for each in (*on_machine, *on_devices) if each.rating is Rating.PROBLEM]
     if strict and problems:

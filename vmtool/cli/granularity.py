@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.options import SIZE, Command, all_backings_option, output_options
+from vmtool.cli.options import SIZE, Command, all_backings_option, host_option, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, UnavailableError
 
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Also show the tokens per granule of a KV tensor with this size per token.",
 )
+@host_option
 @output_options
 def command(
+    *,
     backing: str,
     prove: bool,
     model: str | None,
     bytes_per_token: int | None,
+    name_host: bool,
     as_json: bool,
     path: str,
     quiet: bool,
@@ -54,6 +58,7 @@ def command(
     (--backing cuda:all: devices only).
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
+    from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.probes.granularity import make_result, probe, probe_all
     from vmtool.report.granularity import to_text
 
@@ -63,6 +68,7 @@ def command(
 
         tensors = (*tensors, *kv_tensors(model))
     facts = read_facts()  # before libraries are loaded, whose memory areas count too
+    watch = RunConditionsWatch(name_host=name_host)
     output = Output(as_json, path, quiet)
     peers: tuple[PeerTrial, ...] = ()
     if backing in {"all", "cuda:all"}:
@@ -75,7 +81,7 @@ def command(
     else:
         output.announce(backing)
         backings = (probe(backing, prove=prove),)
-    result = make_result(facts, backings, tensors, peers)
+    result = replace(make_result(facts, backings, tensors, peers), conditions=watch.finish())
     output.emit(result, lambda console: to_text(result, console))
     wrong = [check for found in backings for check in found.checks if check.failed]
     if wrong:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from vmtool.cli.options import Command, backing_option, output_options
+from vmtool.cli.options import Command, backing_option, host_option, output_options
 from vmtool.cli.output import Output
-from vmtool.cli.stress_options import host_option, method_option
+from vmtool.cli.stress_options import method_option
 from vmtool.errors import CheckFailedError, ExitCode
 
 

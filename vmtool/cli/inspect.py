@@ -20,6 +20,7 @@ from vmtool.cli.options import (
     FILE,
     Command,
     csv_option,
+    host_option,
     html_option,
     output_options,
 )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.watch import InspectOptions, Watch
     from vmtool.machine.facts import MachineFacts
+    from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.results.inspect import InspectResult, Sample
 
 
@@ -57,6 +59,7 @@ class InspectCommand:
     html: str | None
     metrics: str | None
     strict: bool
+    name_host: bool
 
 
 @click.command("inspect", cls=Command)
@@ -89,6 +92,7 @@ class InspectCommand:
     "--metrics", type=FILE, metavar="FILE",
     help="Also write the last sample as OpenMetrics text; a watch rewrites FILE at each sample.",
 )  # fmt: skip
+@host_option
 @output_options
 @click.pass_context
 def command(
@@ -108,6 +112,7 @@ def command(
     csv: str | None,
     html: str | None,
     metrics: str | None,
+    name_host: bool,
     as_json: bool,
     path: str,
     quiet: bool,
@@ -128,7 +133,7 @@ def command(
     from vmtool.inspect.watch import InspectOptions
 
     asked = InspectCommand(
-        pid, name, tuple(context.meta.get(COMMAND_AFTER, ())), csv, html, metrics, strict
+        pid, name, tuple(context.meta.get(COMMAND_AFTER, ())), csv, html, metrics, strict, name_host
     )
     _check_usage(asked, as_json=as_json, path=path)
     options = InspectOptions(
@@ -147,12 +152,15 @@ def command(
         return _run_program(asked, options, output)
     from vmtool.inspect.processes import find_by_name, open_process
     from vmtool.machine import read_facts
+    from vmtool.machine.run_conditions import RunConditionsWatch
 
+    noted = RunConditionsWatch(name_host=name_host)
     target = open_process(find_by_name(name) if name is not None else pid or 0)
     try:
         result = _inspect(target, options, read_facts(), output, asked)
     finally:
         target.close()
+    result = replace(result, conditions=noted.finish())
     _write_report(output, result)
     _write_files(asked, output, result)
     return _exit_code(asked, result)
@@ -301,8 +309,10 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     from vmtool.cli.interrupt import watch_signals
     from vmtool.inspect.processes import open_process
     from vmtool.machine import read_facts
+    from vmtool.machine.run_conditions import RunConditionsWatch
 
     facts = read_facts()
+    noted = RunConditionsWatch(name_host=asked.name_host)
     with closing(open_process(os.getpid())) as own:
         own.identity()
     with watch_signals() as interruption:
@@ -310,7 +320,7 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
         if isinstance(child, int):
             return child
         try:
-            return _watch_program(asked, options, output, child, facts)
+            return _watch_program(asked, options, output, child, facts, noted)
         except BaseException:  # such as a second Ctrl-C: nothing is left behind
             child.process.kill()
             child.process.wait()
@@ -339,6 +349,7 @@ def _watch_program(
     output: Output,
     child: _Child,
     facts: MachineFacts,
+    noted: RunConditionsWatch,
 ) -> int:
     from vmtool.inspect.processes import open_process
     from vmtool.inspect.watch import nothing_read
@@ -354,6 +365,7 @@ def _watch_program(
         name = Path(asked.program[0]).name
         who = ProcessIdentity(child.process.pid, name, asked.program)
         result = nothing_read(who, options, facts)
+    result = replace(result, conditions=noted.finish())
     # What was watched is written at once: the command may run for days.
     continues = result.ending is WatchEnding.COMPLETE and child.ended() is None
     if continues:

@@ -22,13 +22,13 @@ from vmtool.cli.options import (
     SIZE_OR_ZERO,
     Command,
     csv_option,
+    host_option,
     html_option,
     keep_inputs,
     option_group,
     output_options,
 )
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.stress_options import host_option
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

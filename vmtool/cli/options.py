@@ -345,6 +345,18 @@ output_options: Final = option_group(
     heading="Output",
 )
 
+#: ``--no-host``: pass it to :class:`vmtool.machine.run_conditions.RunConditionsWatch`.
+host_option: Final = option_group(
+    click.option(
+        "--no-host",
+        "name_host",
+        flag_value=False,
+        default=True,
+        help="Leave the machine's name out of the result.",
+    ),
+    heading="Output",
+)
+
 html_option: Final = option_group(
     click.option(
         "--html",

@@ -15,6 +15,7 @@ from vmtool.cli.options import (
     SIZE,
     SIZE_OR_ZERO,
     csv_option,
+    host_option,
     html_option,
     huge_option,
     into_dataclass,
@@ -234,16 +235,6 @@ hang_option: Final = click.option(
 )
 _FORCE: Final = click.option(
     "--force", is_flag=True, help="Run even if the preflight says that it is not safe."
-)
-host_option: Final = option_group(
-    click.option(
-        "--no-host",
-        "name_host",
-        flag_value=False,
-        default=True,
-        help="Leave the machine's name out of the result.",
-    ),
-    heading="Output",
 )
 _EXPLAIN: Final = click.option(
     "--explain", is_flag=True, help="Also print distributions, each check and the warnings."

@@ -31,7 +31,8 @@ class RunConditions:
         host: The machine's name; ``None`` with ``--no-host``.
         uptime_s: Since the machine was started.
         load_average: Over 1, 5 and 15 minutes, before the run.
-        idle_share: The part of all processors' time that was idle during the run, from 0 to 1.
+        idle_share: The part of all processors' time that was idle during the run, from 0 to 1;
+            ``None`` where that time is below a second in all.
         cpu_governor: Of the first processor, such as ``performance``.
         mitigations: What the kernel does about each vulnerability that this processor has.
         microcode: The revision of the processor's microcode.
@@ -86,8 +87,8 @@ class RunConditionsWatch:
             host=self._host,
             uptime_s=self._uptime_s,
             load_average=self._load,
-            # Shorter than a clock tick of the kernel, nothing was counted.
-            idle_share=round(idle / total, 3) if total > 0 else None,
+            # The kernel counts in ticks of 10 ms: a share of fewer than 100 says little.
+            idle_share=round(idle / total, 3) if total >= 1 else None,
             cpu_governor=self._line(f"{_CPU}/cpu0/cpufreq/scaling_governor"),
             mitigations=self._mitigations(),
             microcode=self._entry("/proc/cpuinfo", "microcode", ":"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from rich.padding import Padding
 from rich.text import Text
 
-from vmtool.report.machine import device_words, machine_rows
+from vmtool.documents import plain
+from vmtool.report.machine import conditions_line, device_words, machine_rows
 from vmtool.report.table import ReportTable, paragraph, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size
 
@@ -190,6 +191,8 @@ def to_text(result: GranularityResult, console: Console) -> None:
             _print_checks(backing, console)
     console.print(Text("\nthis machine", style="bold"))
     console.print(machine_rows(result.machine))
+    if result.conditions is not None:
+        console.print(paragraph(conditions_line(result.conditions, None, plain(result.machine))))
 
 
 def _answer(result: GranularityResult) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.documents import plain
 from vmtool.errors import printable
 from vmtool.report.inspect_findings import (
     COUNTERS,
@@ -14,6 +15,7 @@ from vmtool.report.inspect_findings import (
     shown_rate,
     shown_size,
 )
+from vmtool.report.machine import conditions_line
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.results.inspect import FindingRating, WatchEnding
 from vmtool.results.outcomes import CheckOutcome
@@ -106,6 +108,9 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
         yield ""
         for text in describe_unavailable(result.unavailable):
             yield paragraph(text, indent="  ")
+    if result.conditions is not None:
+        yield ""
+        yield paragraph(conditions_line(result.conditions, None, plain(result.machine)))
 
 
 def headline(result: InspectResult) -> str:

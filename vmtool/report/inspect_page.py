@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
@@ -25,7 +24,7 @@ from vmtool.report.inspect import (
     trend_rows,
 )
 from vmtool.report.inspect_findings import describe
-from vmtool.report.machine import machine_words
+from vmtool.report.machine import moment, page_place
 from vmtool.report.page import (
     Markup,
     check,
@@ -71,8 +70,7 @@ zero and the growth over the watch is more than a heap takes while it warms up.
 def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
     """Return the page of *result*, which *command* made."""
     process = result.process
-    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    machine = "" if result.machine is None else machine_words(plain(result.machine))
+    conditions = result.conditions
     return report(
         result,
         "inspect",
@@ -93,8 +91,11 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
         ),
         command=command,
         good=_is_good(result),
-        title=[f"{process.name} ({process.pid})", made],
-        place=[made, *filter(None, [machine])],
+        title=[
+            f"{process.name} ({process.pid})",
+            *([] if conditions is None else [conditions.host, moment(conditions.started)]),
+        ],
+        place=page_place(conditions, plain(result.machine) or {}),
         reading=_READING.split("\n\n"),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vmtool.machine.facts import MachineFacts  # noqa: TC001
 from vmtool.machine.findings import Finding  # noqa: TC001 - decoding reads the types
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class DoctorResult:
         machine_findings: About the machine; empty where only a device was selected.
         device_findings: About CUDA devices; empty where only the host was selected.
         counts: How many findings have each rating.
+        conditions: When and where it was found; ``None`` unless a document was asked for.
     """
 
     machine: MachineFacts
@@ -38,6 +40,7 @@ class DoctorResult:
     machine_findings: tuple[Finding, ...]
     device_findings: tuple[Finding, ...]
     counts: RatingCounts
+    conditions: RunConditions | None = None
 
     @classmethod
     def of(
@@ -45,6 +48,7 @@ class DoctorResult:
         facts: MachineFacts,
         machine_findings: tuple[Finding, ...],
         device_findings: tuple[Finding, ...],
+        conditions: RunConditions | None = None,
     ) -> DoctorResult:
         """Return the result with what follows from *facts* and the findings."""
         ratings = [finding.rating.value for finding in (*machine_findings, *device_findings)]
@@ -56,4 +60,5 @@ class DoctorResult:
             machine_findings=machine_findings,
             device_findings=device_findings,
             counts=RatingCounts(*map(ratings.count, ("ok", "note", "problem"))),
+            conditions=conditions,
         )

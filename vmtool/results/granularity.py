@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vmtool.machine.facts import DeviceFacts, MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
 from vmtool.results.outcomes import Check  # noqa: TC001
 
@@ -201,3 +202,4 @@ class GranularityResult:
     tokens_per_granule: tuple[TokensPerGranule, ...]
     peers: tuple[PeerTrial, ...] = ()
     shared_granularity_bytes: int | None = None
+    conditions: RunConditions | None = None

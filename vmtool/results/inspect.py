@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
+from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 from vmtool.results.outcomes import Check  # noqa: TC001
 
 
@@ -338,6 +339,7 @@ class InspectResult:
         reservations_total: How many there are in all.
         trends: Since the last of *programs* was started.
         programs: What the process ran while it was watched.
+        conditions: When and where that was.
     """
 
     process: ProcessIdentity
@@ -362,6 +364,7 @@ class InspectResult:
     machine: MachineFacts | None = None
     huge_possible_bytes: int | None = None
     programs: tuple[ProgramStart, ...] = ()
+    conditions: RunConditions | None = None
 
     @property
     def last(self) -> Sample:

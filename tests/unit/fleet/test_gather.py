@@ -8,6 +8,7 @@ import os
 import random
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import stored_runs
 from fleet_results import SYSTEM, ClientWithoutScheduler, stress
 
 from vmtool import __version__
+from vmtool.documents import encode
 from vmtool.errors import UsageError
 from vmtool.executors import TaskResult
 from vmtool.fleet import gather, hosts
@@ -22,7 +24,15 @@ from vmtool.fleet.gather import list_files, read_files
 from vmtool.fleet.hosts import Cluster, read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading, checked, read_document
+from vmtool.inspect.watch import InspectOptions, nothing_read
+from vmtool.machine import read_facts
+from vmtool.machine.run_conditions import RunConditions
+from vmtool.probes.granularity import make_result
+from vmtool.results import document_of
+from vmtool.results.doctor import DoctorResult
 from vmtool.results.fleet import Problem
+from vmtool.results.granularity import BackingGranularity, LargestReservation
+from vmtool.results.inspect import ProcessIdentity, Sample
 
 MACHINE = {
     "system": {"cpu_model": "A", "cpus": 4, "kernel": "6.1"},
@@ -410,6 +420,41 @@ def test_a_fact_that_only_the_slow_machine_has_explains_it(place):
     (reason,) = group.outliers[0].reasons
     assert reason.fact == place.removeprefix("machine.").removeprefix("conditions.")
     assert reason.separation == 1
+
+
+def _doctor(size, conditions):
+    result = DoctorResult.of(read_facts(), (), (), conditions)
+    return replace(result, safe_bytes=size)
+
+
+def _granularity(size, conditions):
+    largest = LargestReservation(size, None, 1, None)
+    result = make_result(read_facts(), (BackingGranularity("host", largest_reservation=largest),))
+    return replace(result, safe_bytes=1, conditions=conditions)
+
+
+def _inspect(size, conditions):
+    who = ProcessIdentity(7, "vllm", ("vllm",))
+    result = nothing_read(who, InspectOptions(), read_facts())
+    return replace(result, samples=(Sample(0, resident_bytes=size),), conditions=conditions)
+
+
+@pytest.mark.parametrize("make", [_doctor, _granularity, _inspect])
+def test_results_of_one_host_are_one_machine_and_its_conditions_explain_it(make):
+    fleet = Fleet()
+    for number in range(24):
+        host = number // 2
+        own = round((1 << 30) * (1.6 if host == 5 else 1 + 0.01 * (number % 4)))
+        conditions = RunConditions(
+            "2026-11-30T22:30:00Z", f"node{host}", number, microcode="0x2" if host == 5 else "0x1"
+        )
+        result = make(own, conditions)
+        text = encode(result, document_of(result).head(["vmtool"]))
+        fleet.add(read_document(checked(json.loads(text)), f"file{number}", "x"))
+    (group,) = judge(fleet).groups
+    assert len(group.hosts) == 12
+    assert {outlier.host for outlier in group.outliers} == {"node5"}
+    assert [reason.fact for reason in group.outliers[0].reasons] == ["microcode"]
 
 
 def test_a_scheduler_that_dies_loses_a_row_a_host_and_nothing_that_was_gathered():

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from vmtool.machine import run_conditions
 from vmtool.machine.run_conditions import RunConditionsWatch
 
 
@@ -37,3 +38,10 @@ def test_without_proc_the_conditions_are_unknown(recorded, monkeypatch, tmp_path
     found = RunConditionsWatch(files=recorded({})).finish()
     assert found.started
     assert found.idle_share is None
+
+
+@pytest.mark.parametrize(("total", "share"), [(0.99, None), (1.0, 0.25)])
+def test_a_share_of_too_few_clock_ticks_is_not_given(monkeypatch, total, share):
+    times = iter([(5.0, 10.0), (5.25, 10.0 + total)])
+    monkeypatch.setattr(run_conditions, "_cpu_times", lambda: run_conditions._Times(*next(times)))
+    assert RunConditionsWatch().finish().idle_share == share
