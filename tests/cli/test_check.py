@@ -68,9 +68,18 @@ def test_the_reports_say_the_same(result):
 
 def test_an_interrupt_leaves_what_was_done():
     asked = iter([False, False])
-    stopped = _run(stopping=lambda: next(asked, True))
+    steps = []
+    stopped = _run(
+        stopping=lambda: next(asked, True),
+        name_host=False,
+        progress=lambda *step: steps.append(step),
+    )
 
     assert not stopped.complete
+    assert steps[0][:3] == ("methods and leaks", 0, 3)
+    assert all(left_ns > 0 for *_, left_ns in steps)
+    inner = [memory.stress.conditions for memory in stopped.memory]
+    assert [found.host for found in (stopped.conditions, *inner)] == [None] * (1 + len(inner))
 
 
 def test_the_document_is_what_its_schema_says(vmtool, result, monkeypatch):

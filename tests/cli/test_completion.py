@@ -5,25 +5,18 @@ import subprocess
 import sys
 
 import pytest
+from click.shell_completion import BashComplete
 
-_PROGRAM = "from vmtool.cli.app import run; run([])"
+from vmtool.cli.app import main
 
 
 def _complete(*words):
-    environment = {
-        "_VMTOOL_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(("vmtool", *words)),
-        "COMP_CWORD": str(len(words)),
-    }
-    ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ | environment,
-        timeout=60,
-    )
-    return ran.stdout.split()
+    """What bash would be offered, in this process."""
+    environment = {"COMP_WORDS": " ".join(("vmtool", *words)), "COMP_CWORD": str(len(words))}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in environment.items():
+            patched.setenv(name, value)
+        return BashComplete(main, {}, "vmtool", "_VMTOOL_COMPLETE").complete().split()
 
 
 @pytest.mark.parametrize(
@@ -38,6 +31,10 @@ def _complete(*words):
         (("kv-estimate", "x", "--dtype", "nv"), "plain,nvfp4"),
         (("stress", "--backing", "cu"), "plain,cuda"),
         (("compare", "res"), "file,res"),
+        (("schema", "str"), "plain,stress"),
+        (("schema", "kv-estimate.v"), "plain,kv-estimate.vllm"),
+        (("kv-estimate", "gpt2", "--compare", ""), "plain,dtype="),
+        (("kv-replay", "t.csv", "--compare", "on"), "plain,on-refusal="),
     ],
 )
 def test_names_and_files_are_offered(words, wanted):
@@ -50,3 +47,16 @@ def test_each_shell_has_its_script(vmtool, shell):
 
     assert ran.code == 0
     assert "_VMTOOL_COMPLETE" in ran.stdout
+
+
+def test_a_shell_that_asks_gets_its_answer():
+    answer = subprocess.run(
+        [sys.executable, "-c", "from vmtool.cli.app import run; run([])"],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        env=os.environ
+        | {"_VMTOOL_COMPLETE": "bash_complete", "COMP_WORDS": "vmtool kv-e", "COMP_CWORD": "1"},
+        timeout=60,
+    )
+    assert answer.stdout.split() == ["plain,kv-estimate"]

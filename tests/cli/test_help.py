@@ -8,6 +8,8 @@ import pytest
 
 import vmtool as package
 from vmtool.cli.app import COMMAND_GROUPS, COMMANDS, main
+from vmtool.documents import schema
+from vmtool.results import DOCUMENTS
 
 
 def test_every_command_stands_under_its_question(vmtool):
@@ -79,3 +81,16 @@ def test_the_public_names_are_loaded_when_they_are_used():
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing
+
+
+def test_every_command_whose_document_names_the_host_can_leave_it_out():
+    named = []
+    for kind in DOCUMENTS:
+        made = schema(kind.load(), name=kind.name, version=kind.version, title=kind.title)
+        if "RunConditions" in made.get("$defs", {}):
+            named.append(kind.name.removeprefix("vmtool."))
+    commands = {name.partition(".")[0] for name in named}
+    assert commands >= {"stress", "matrix", "check", "limits", "guards", "kv-replay"}
+    for name in commands:
+        found = main.get_command(None, name)
+        assert "name_host" in {param.name for param in found.params}, name

@@ -16,6 +16,7 @@ from vmtool.cli.options import (
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import measure_room
 from vmtool.errors import CheckFailedError, ExitCode
+from vmtool.units import format_duration
 
 _HANG_NS = 30 * 10**9
 
@@ -73,7 +74,9 @@ def command(
             hang_ns=_HANG_NS,
             name_host=name_host,
             stopping=lambda: interruption.requested,
-            progress=lambda what, done, total: show(lambda: f"{done + 1} of {total}: {what}"),
+            progress=lambda what, done, total, left_ns: show(
+                lambda: f"{done + 1} of {total}, {format_duration(left_ns)} left: {what}"
+            ),
         )
     output.emit(result, lambda console: to_text(result, console), lambda: to_markdown(result))
     output.save(html, lambda: to_html(result, command=command_line()))

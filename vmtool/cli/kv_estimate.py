@@ -236,7 +236,7 @@ estimate_options: Final = option_group(
 )
 
 
-_AXES: Final = (
+AXES: Final = (
     "model",
     "dtype",
     "granule",
@@ -397,7 +397,7 @@ def _compare(request: EstimateRequest, output: Output) -> None:
 
     options = request.options
     named = options.model
-    values = read_axes(options.compare, _AXES, MOST_ROWS, first={"model": [named] if named else []})
+    values = read_axes(options.compare, AXES, MOST_ROWS, first={"model": [named] if named else []})
     request = request.with_alike(values.get("budget", ()))
     if request.as_device:
         output.notice(

@@ -19,6 +19,7 @@ from vmtool.cli.options import (
 )
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.stress_options import (
+    host_option,
     into_settings,
     matrix_settings,
     measure_room,
@@ -58,6 +59,7 @@ def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 )
 @matrix_settings
 @html_option
+@host_option
 @output_options
 @into_settings
 def command(
@@ -68,6 +70,7 @@ def command(
     context: int | None,
     hang_ns: int,
     html: str | None,
+    name_host: bool,
     as_json: bool,
     path: str,
     quiet: bool,
@@ -78,9 +81,11 @@ def command(
     vmtool matrix
     vmtool matrix --granule 64KiB,2MiB --model llama-3.1-8b --context 8k
 
-    It takes about 25 seconds and at most 128 MiB. Where huge pages are available on request, granules
-    of whole huge pages are measured with and without them. On a device the granules are handles of 1,
-    3 and 8 times its granularity, unless --chunk is given; `vmtool allocators` has more of them.
+    It takes about 25 seconds, 15 of them for the runs (--duration) and the rest to start their
+    processes, which a busy machine does more slowly, and at most 128 MiB. Where huge pages are
+    available on request, granules of whole huge pages are measured with and without them. On a
+    device the granules are handles of 1, 3 and 8 times its granularity, unless --chunk is given;
+    `vmtool allocators` has more of them.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -121,6 +126,7 @@ def command(
             granules=granules,
             sequence=sequence,
             hang_ns=hang_ns,
+            name_host=name_host,
             stopping=lambda: interruption.requested,
             progress=lambda done, total: show(lambda: line(done, total)),
             refused=refusals.append,

@@ -7,7 +7,7 @@ import click
 from vmtool.cli.options import Command, output_file_option
 
 
-@click.command(cls=Command)
+@click.command("schema", cls=Command)
 @click.argument("name", required=False)
 @output_file_option
 def command(name: str | None, path: str) -> None:

@@ -74,6 +74,7 @@ def run_matrix(
     patterns: Sequence[str] = tuple(PATTERNS),
     sequence: SequenceLength | None = None,
     hang_ns: int,
+    name_host: bool = True,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     refused: Callable[[RefusedError], None] = lambda _error: None,
@@ -90,6 +91,7 @@ def run_matrix(
         patterns: In which orders to commit and release.
         sequence: Whose waste to show.
         hang_ns: A worker that does not move for this long is killed.
+        name_host: Whether the machine's name goes into the result.
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
         refused: Called with why a cell is not run.
@@ -127,7 +129,7 @@ def run_matrix(
             refused(error)
             cells += [_refused(pattern, granule, method, str(error)) for method in methods]
             continue
-        last = run_stress(settled, facts, hang_ns=hang_ns, stopping=stopping)
+        last = run_stress(settled, facts, hang_ns=hang_ns, name_host=name_host, stopping=stopping)
         cells += [cell_of(last, method) for method in methods]
         if last.outcome is Outcome.INTERRUPTED:
             complete = False
