@@ -13,6 +13,7 @@ from vmtool.cli.options import (
     SIZE,
     SIZE_OR_ZERO,
     Command,
+    completing,
     html_option,
     keep_inputs,
     option_group,
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_compare_result import ComparisonRow
     from vmtool.report.kv_page import PageResult
+
+AXES: Final = (
+    "model",
+    "dtype",
+    "granule",
+    "policy",
+    "tp",
+    "pp",
+    "budget",
+    "context",
+    "sequences",
+)
 
 _MODEL: Final = (
     click.option(
@@ -214,6 +227,7 @@ estimate_options: Final = option_group(
             "--compare",
             multiple=True,
             metavar="AXIS=A,B",
+            shell_complete=completing(lambda: [f"{axis}=" for axis in AXES]),
             help="Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
             " table; can be given several times, and together with --as.",
         ),
@@ -233,19 +247,6 @@ estimate_options: Final = option_group(
         ),
         heading="Tables",
     ),
-)
-
-
-AXES: Final = (
-    "model",
-    "dtype",
-    "granule",
-    "policy",
-    "tp",
-    "pp",
-    "budget",
-    "context",
-    "sequences",
 )
 
 

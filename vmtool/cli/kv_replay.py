@@ -21,6 +21,7 @@ from vmtool.cli.options import (
     SIZE,
     SIZE_OR_ZERO,
     Command,
+    completing,
     csv_option,
     host_option,
     html_option,
@@ -192,11 +193,19 @@ _REAL: Final = (
     click.option("--prefault", is_flag=True, help="Fault every page in at commit (host, Linux)."),
 )
 
+
+def _axes() -> list[str]:
+    from vmtool.cli.kv_replay_compare import AXES
+
+    return [f"{axis}=" for axis in AXES]
+
+
 _FILES: Final = (
     click.option(
         "--compare",
         multiple=True,
         metavar="AXIS=A,B",
+        shell_complete=completing(_axes),
         help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; more "
         "axes may follow.",
     ),

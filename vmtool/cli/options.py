@@ -188,25 +188,7 @@ def _engine_names() -> Iterable[str]:
     return ENGINES
 
 
-def _document_names() -> Iterable[str]:
-    from vmtool.results import DOCUMENTS
-
-    return (document.name.removeprefix("vmtool.") for document in DOCUMENTS)
-
-
-def _estimate_axes() -> Iterable[str]:
-    from vmtool.cli.kv_estimate import AXES
-
-    return (f"{axis}=" for axis in AXES)
-
-
-def _replay_axes() -> Iterable[str]:
-    from vmtool.cli.kv_replay_compare import AXES
-
-    return (f"{axis}=" for axis in AXES)
-
-
-#: What can be completed, by the name of the parameter, or of the command and the parameter, and whether it may be a file as well.
+#: What can be completed, by the name of the parameter, and whether it may be a file as well.
 _VALUES: Final[dict[str, tuple[Callable[[], Iterable[str]], bool]]] = {
     "backing": (lambda: ("host", "cuda", "cuda:0"), False),
     "method": (_method_names, False),
@@ -221,16 +203,20 @@ _VALUES: Final[dict[str, tuple[Callable[[], Iterable[str]], bool]]] = {
     "after": (lambda: (), True),
     "trace": (lambda: ("synthetic:",), True),
     "files": (lambda: (), True),
-    "kv-estimate compare": (_estimate_axes, False),
-    "kv-replay compare": (_replay_axes, False),
-    "schema name": (_document_names, False),
 }
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def completing(
+    names: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the completion of a parameter that takes one of *names*, which are made when needed."""
+    return lambda _ctx, _param, incomplete: [n for n in names() if n.startswith(incomplete)]
+
+
+def _complete(_ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    names, may_be_file = _VALUES.get(f"{ctx.command.name} {param.name}") or _VALUES[str(param.name)]
+    names, may_be_file = _VALUES[str(param.name)]
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [CompletionItem(incomplete, type="file")] if may_be_file and not found else found
 
@@ -245,8 +231,7 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         for param in self.params:
-            known = {param.name, f"{self.name} {param.name}"} & _VALUES.keys()
-            if known and not isinstance(param.type, click.Choice):
+            if param.name in _VALUES and not isinstance(param.type, click.Choice):
                 param._custom_shell_complete = _complete  # noqa: SLF001 - set after it is made
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import click
 
-from vmtool.cli.options import Command, output_file_option
+from vmtool.cli.options import Command, completing, output_file_option
+
+
+def _names() -> list[str]:
+    from vmtool.results import DOCUMENTS
+
+    return [document.name.removeprefix("vmtool.") for document in DOCUMENTS]
 
 
 @click.command("schema", cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing(_names))
 @output_file_option
 def command(name: str | None, path: str) -> None:
     """Print the JSON Schema (draft 2020-12) of a document, or list the documents.

@@ -292,8 +292,11 @@ class RatioRow:
 #: The least that a chart of ratios reaches each way, and the most.
 _LEAST_RATIO: Final = 1.25
 _MOST_RATIO: Final = 16.0
-#: What matters most first: those that do not fit beside them are left out.
-_RATIO_TICKS: Final = (1, 0.5, 2, 0.25, 4, 0.12, 8, 0.06, 16, 0.8, 1.25, 0.67, 1.5, 0.9, 1.1, 3)
+#: What matters most first: those that do not fit beside them are left out, on both sides of 1.
+_RATIO_TICKS: Final = (
+    *((1.0,), (0.5, 2.0), (0.25, 4.0), (0.125, 8.0), (0.0625, 16.0)),
+    *((0.8, 1.25), (2 / 3, 1.5), (0.9, 1.1), (1 / 3, 3.0)),
+)
 _ROW: Final = 22
 
 
@@ -332,19 +335,18 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) 
         )
     ]
     taken: list[tuple[float, float]] = []
-    for tick in _RATIO_TICKS:
-        text = f"{tick:.3g}×"  # noqa: RUF001 - a ratio
-        half = len(text) * _CHARACTER / 2
-        at = x(tick)
-        start, stop = at - half, at + half
-        fits = abs(math.log(tick)) <= reach and stop <= width
-        if not fits or any(start < end and stop > begin for begin, end in taken):
+    for ticks in _RATIO_TICKS:
+        texts = [f"{tick:.3g}×" if tick >= 1 else f"{tick:.2g}×" for tick in ticks]  # noqa: RUF001
+        halves = [len(text) * _CHARACTER / 2 for text in texts]
+        spans = [(x(tick) - half, x(tick) + half) for tick, half in zip(ticks, halves, strict=True)]
+        fits = abs(math.log(ticks[-1])) <= reach and spans[-1][1] <= width
+        if not fits or any(a < end and b > begin for a, b in spans for begin, end in taken):
             continue
-        taken.append((start - _CHARACTER, stop + _CHARACTER))
-        shapes.append(
-            tag("line", class_="axis" if tick == 1 else "grid", x1=at, x2=at, y1=top, y2=bottom)
-        )
-        shapes.append(tag("text", text, x=at, y=bottom + 14, text_anchor="middle"))
+        taken += [(a - _CHARACTER, b + _CHARACTER) for a, b in spans]
+        for tick, text in zip(ticks, texts, strict=True):
+            at, style = x(tick), "axis" if tick == 1 else "grid"
+            shapes.append(tag("line", class_=style, x1=at, x2=at, y1=top, y2=bottom))
+            shapes.append(tag("text", text, x=at, y=bottom + 14, text_anchor="middle"))
     for i, row in enumerate(rows):
         shapes.append(_ratio_row(row, top + _ROW * (i + 0.5), x, reach))
     return tag(

@@ -1,6 +1,7 @@
 """Histograms in text: bars in proportion, nothing hidden, nothing wider than the terminal."""
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from stored_runs import method
 
-from vmtool.report.chart import bar, histogram_rows
+from vmtool.report.chart import RatioRow, bar, histogram_rows, ratio_chart
 
 
 def _text(made, width=80):
@@ -56,3 +57,16 @@ def test_no_row_is_wider_than_the_terminal(width):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert text.count("12,345") == 30
     assert "…" not in text
+
+
+@given(st.floats(1.25, 16), st.integers(1, 30))
+def test_the_ticks_of_ratios_are_on_both_sides_of_one(end, letters):
+    row = RatioRow("n" * letters, 1.1, 1.0, 1.2, "soft", "words")
+    chart = str(ratio_chart("ratios", [row], 0.05, end))
+    ticks = [float(text) for text in re.findall(r">([0-9.]+)×<", chart)]  # noqa: RUF001
+    below, above = ([t for t in ticks if t < 1], [t for t in ticks if t > 1])
+    assert ticks[0] == 1
+    assert len(ticks) > 2
+    for tick in above:
+        assert any(tick * other == pytest.approx(1, rel=0.05) for other in below)
+    assert len(below) == len(above)
