@@ -13,13 +13,13 @@ from vmtool.cli.options import (
     SIZE,
     Command,
     backing_options,
+    host_option,
     html_option,
     load_cost,
     output_options,
 )
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.stress_options import (
-    host_option,
     into_settings,
     matrix_settings,
     measure_room,
