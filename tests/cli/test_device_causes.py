@@ -175,8 +175,8 @@ def test_an_exclusive_device_is_the_reason_for_a_refused_context(run_on_standin)
     assert "exclusive-process" in ran.stderr
 
 
-def test_a_missing_function_is_not_available_and_not_a_wrong_count(run_on_standin):
-    ran = run_on_standin(["grow", "--to", "8MiB", "--backing", "cuda"], missing="cuMemRelease")
+def test_a_missing_function_is_not_available_and_not_a_wrong_count(run_with_fakecuda):
+    ran = run_with_fakecuda(["grow", "--to", "8MiB", "--backing", "cuda"], missing="cuMemRelease")
     assert ran.returncode == 4
     assert "cuMemRelease is not offered" in ran.stderr
 
@@ -265,9 +265,23 @@ def test_growth_is_not_blamed_for_what_others_take(run_on_standin, with_nvml, co
     arguments = ["grow", "--to", "64MiB", "--backing", "cuda", "--against", "nothing", "--json"]
     ran = run(arguments, others="200MiB", others_after=10, context_memory="1MiB")
     assert ran.returncode == 0, ran.stderr
-    checks = {each["name"]: each["outcome"] for each in json.loads(ran.stdout)["checks"]}
-    assert checks["released"] == ("passed" if counted else "not done")
+    checks = {each["name"]: each for each in json.loads(ran.stdout)["checks"]}
+    assert checks["released"]["outcome"] == ("passed" if counted else "not done")
+    if not counted:
+        assert checks["released"]["values"]["others_bytes"] == 200 * MIB
+        assert checks["released"]["values"]["reason"] == "device-shared"
     ran.assert_clean()
+
+
+def test_growth_says_why_and_by_how_much_it_cannot_tell(with_nvml):
+    arguments = ["grow", "--to", "64MiB", "--backing", "cuda", "--against", "nothing"]
+    ran = with_nvml(arguments, mode="denied", others="200MiB", others_after=10)
+    assert ran.returncode == 0, ran.stderr
+    words = " ".join(ran.stdout.split())
+    assert "every check passed" not in words
+    assert words.count("not available: something else uses the device") == 2
+    assert words.count("(+200 MiB)") == 2
+    assert "hint: run where NVML lists this process" in words  # it is installed already
 
 
 def test_a_reservation_is_not_blamed_either():
@@ -567,3 +581,73 @@ def test_a_process_that_cannot_be_killed_is_given_up():
     )
     with pytest.raises(VmtoolError, match="process 77 cannot be killed: it is stuck in the driver"):
         end_child(stuck, timeout_s=0.01)
+
+
+# -- what failed first is what is said -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault", "call"),
+    [
+        (
+            ["allocators", "--budget", "16MiB", "--most", "2MiB", "--rounds", "1"],
+            "cuMemAddressFree:2=999",
+            "cuMemAddressFree",
+        ),
+        (["granularity", "--prove"], "cuMemCreate:4=999", "cuMemCreate"),
+        (["granularity", "--prove", "--backing", "cuda"], "cuMemCreate:1=999", "cuMemCreate"),
+    ],
+)
+def test_a_failing_call_is_the_headline_and_no_verdict(run_on_standin, arguments, fault, call):
+    ran = run_on_standin(arguments, fail=fault)
+    assert ran.returncode == 1, ran.stderr
+    assert f"vmtool: error: {call}(" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (["allocators", "--budget", "16MiB", "--most", "2MiB", "--rounds", "1"], "cuMemAlloc"),
+        (["grow", "--to", "8MiB", "--backing", "cuda"], "cuMemAlloc"),
+        (["granularity", "--prove", "--backing", "cuda"], "cuMemExportToShareableHandle"),
+    ],
+)
+def test_a_missing_call_takes_its_own_measurement_only(run_with_fakecuda, arguments, missing):
+    ran = run_with_fakecuda(arguments, missing=missing)
+    assert ran.returncode == 0, ran.stderr
+    from fakecuda import control
+
+    assert f"{missing} is not offered" in " ".join(ran.stdout.split())
+    assert [control.leaks(report) for report in ran.reports if control.leaks(report)] == []
+
+
+def test_a_failing_trim_of_a_pool_is_called_so(run_on_standin):
+    arguments = [
+        "stress",
+        "--backing",
+        "cuda",
+        "--method",
+        "pooled",
+        "--cycles",
+        "4",
+        "--runs",
+        "1",
+    ]
+    ran = run_on_standin([*arguments, "--capacity", "8MiB"], fail="cuMemRelease:1=304")
+    assert ran.returncode == 1
+    words = " ".join(ran.stdout.split())
+    assert "failed in trim of the pool" in words
+    assert "of granule" not in words.partition("failed in")[2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("cuStreamQuery:1=304", 1), ("cuMemsetD8Async:9=2", 0)]
+)
+def test_the_measurement_beside_work_has_no_cycle_and_needs_memory(run_on_standin, fault, code):
+    arguments = ["stress", "--backing", "cuda", "--cycles", "4", "--runs", "1"]
+    ran = run_on_standin([*arguments, "--capacity", "8MiB", "--json"], fail=fault)
+    assert ran.returncode == code, ran.stderr
+    document = json.loads(ran.stdout)
+    assert document["unmapping"] is None
+    for failure in document["failures"]:
+        assert (failure["call"], failure["cycle"]) == ("cuStreamQuery", None)

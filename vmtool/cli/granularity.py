@@ -12,6 +12,7 @@ from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, UnavailableError
 
 if TYPE_CHECKING:
+    from vmtool.errors import CallError
     from vmtool.results.granularity import BackingGranularity, PeerTrial
 
 
@@ -71,8 +72,11 @@ def command(
     watch = RunConditionsWatch(name_host=name_host)
     output = Output(as_json, path, quiet)
     peers: tuple[PeerTrial, ...] = ()
+    failures: list[CallError] = []
     if backing in {"all", "cuda:all"}:
-        backings = probe_all(host=backing == "all", prove=prove, announce=output.announce)
+        backings = probe_all(
+            host=backing == "all", prove=prove, announce=output.announce, failures=failures
+        )
         busy = any(each.used_by for each in backings)
         if prove and not busy and _has_pairs(backings):
             from vmtool.probes.sharing import try_peers
@@ -90,6 +94,8 @@ def command(
             f"the granularity is wrong: {values['who']}: {wrong[0].name}: {values['answer']}",
             hint="report this with the output of vmtool granularity --prove --json",
         )
+    if prove and failures:  # what was to be proven was not
+        raise failures[0]
     if backing != "all" and backings and backings[0].absent is not None:
         raise UnavailableError(backings[0].absent, hint=backings[0].hint)
 

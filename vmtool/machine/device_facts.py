@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 from time import perf_counter_ns
@@ -97,19 +97,20 @@ def is_fresh_zero(backing: str) -> bool | None:
     from vmtool.memory import open_device
     from vmtool.memory.backing import OutOfMemoryError
     from vmtool.memory.cuda.copies import DeviceCopies
+    from vmtool.memory.unwinding import Unwinding
 
     opened = open_device(backing, method="cold")
     nbytes = opened.granularity
-    reservation = opened.reserve(nbytes)
+    found = bytearray(nbytes)
     try:
-        opened.commit(reservation, 0, nbytes)
-        found = bytearray(nbytes)
-        DeviceCopies(opened.context).read(reservation, 0, found)
+        with Unwinding() as stack:
+            stack.undo(opened.close)
+            reservation = opened.reserve(nbytes)
+            stack.undo(opened.unreserve, reservation)
+            opened.commit(reservation, 0, nbytes)
+            DeviceCopies(opened.context).read(reservation, 0, found)
     except OutOfMemoryError:
         return None
-    finally:
-        opened.unreserve(reservation)
-        opened.close()
     return found == bytes(nbytes)
 
 
@@ -122,24 +123,25 @@ def access_costs(backing: CudaBacking) -> tuple[int, ...]:
     Raises:
         CudaError: If the driver fails.
     """
+    from vmtool.memory.unwinding import Unwinding
+
     call, nbytes = backing.context.call, backing.granularity
     ordinals = (backing.context.info.ordinal, *backing.peers)
     access = [backing.context.driver.access(ordinal) for ordinal in ordinals]
     samples: list[list[int]] = [[] for _ in access]
-    with ExitStack() as stack:
+    with Unwinding() as stack:
         address = call("cuMemAddressReserve", nbytes, 0, 0, 0)
-        stack.callback(call, "cuMemAddressFree", address, nbytes)
+        stack.undo(call, "cuMemAddressFree", address, nbytes)
         handle = call("cuMemCreate", nbytes, backing.properties, 0)
-        stack.callback(call, "cuMemRelease", handle)
+        stack.undo(call, "cuMemRelease", handle)
         for _ in range(_ACCESS_ROUNDS):
             for count, kept in enumerate(samples, 1):
                 call("cuMemMap", address, nbytes, 0, handle, 0)
-                try:
+                with Unwinding() as mapped:
+                    mapped.undo(call, "cuMemUnmap", address, nbytes)
                     began = perf_counter_ns()
                     call("cuMemSetAccess", address, nbytes, access[:count], count)
                     kept.append(perf_counter_ns() - began)
-                finally:
-                    call("cuMemUnmap", address, nbytes)
     return tuple(round(median(each)) for each in samples)
 
 

@@ -82,6 +82,21 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
     )
 
 
+_Value = int | float | str | bool | None  # as in a check's values
+
+
+def shared_device(**values: _Value) -> dict[str, _Value]:
+    """Return the *values* of a check that is not done because a difference may be somebody else's."""
+    try:
+        open_nvml().close()
+    except UnavailableError as error:
+        remedy = error.hint or "make NVML work"
+    else:
+        remedy = "run where NVML lists this process (--pid=host, and the rights to see processes)"
+    hint = f"{remedy}, or end what else uses the device"
+    return {"reason": "device-shared", "hint": hint, **values}
+
+
 class DeviceMemoryUse:
     """What is in use on one device, ours alone where NVML counts by process.
 

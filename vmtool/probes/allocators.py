@@ -6,7 +6,7 @@ own, cannot grow in place and give nothing back in part.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
@@ -17,6 +17,7 @@ from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import CallTimes
 from vmtool.memory.cuda.driver import CudaError, DeviceLostError
+from vmtool.memory.unwinding import Unwinding
 from vmtool.results.allocators import (
     AllocationTiming,
     ChunkCost,
@@ -40,6 +41,14 @@ _CHUNK_FACTORS: Final = (1, 2, 3, 4, 8, 10, 16, 32, 64, 128, 256, 512)
 _SIZE_FACTOR: Final = 4
 _KNEE: Final = 1.1
 _ALL: Final = (1 << 64) - 1
+_COPYING: Final = ("cuMemAlloc", "cuMemcpyDtoD", "cuMemFree")
+_ASYNC_CALLS: Final = (
+    "cuDeviceGetDefaultMemPool",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +77,11 @@ class _Allocator(Protocol):
 class _Managed:
     """Commits behind a range that is reserved once."""
 
-    def __init__(self, backing: CudaBacking, most: int, stack: ExitStack) -> None:
+    def __init__(self, backing: CudaBacking, most: int, stack: Unwinding) -> None:
         self._backing = backing
+        stack.undo(backing.close)
         self._reservation: Reservation = backing.reserve(most)
-        stack.callback(backing.close)
-        stack.callback(backing.unreserve, self._reservation)
+        stack.undo(backing.unreserve, self._reservation)
 
     def allocate(self, nbytes: int) -> int:
         self._backing.commit(self._reservation, 0, nbytes)
@@ -84,6 +93,7 @@ class _Managed:
 
 class _Malloc:
     def __init__(self, context: DeviceContext) -> None:
+        context.driver.require("cuMemAlloc", "cuMemFree")
         self._call = context.call
 
     def allocate(self, nbytes: int) -> int:
@@ -97,12 +107,13 @@ class _Malloc:
 class _Async:
     """Stream-ordered allocation whose pool keeps everything, as engines set it."""
 
-    def __init__(self, context: DeviceContext, stack: ExitStack) -> None:
+    def __init__(self, context: DeviceContext, stack: Unwinding) -> None:
         self._call = context.call
+        context.driver.require(*_ASYNC_CALLS)
         pool = context.call("cuDeviceGetDefaultMemPool", context.info.ordinal)
         context.driver.set_release_threshold(pool, _ALL)
-        stack.callback(context.call, "cuMemPoolTrimTo", pool, 0)
-        stack.callback(context.driver.set_release_threshold, pool, 0)  # the driver's default
+        stack.undo(context.call, "cuMemPoolTrimTo", pool, 0)
+        stack.undo(context.driver.set_release_threshold, pool, 0)  # the driver's default
 
     def allocate(self, nbytes: int) -> int:
         address: int = self._call("cuMemAllocAsync", nbytes, 0)
@@ -138,8 +149,8 @@ def measure_allocators(
     backing = open_device(kind)
     unit, context = backing.granularity, backing.context
     most = align_down(min(options.most_bytes, options.budget_bytes // 2), unit)
-    with ExitStack() as stack:
-        stack.callback(backing.close)
+    with Unwinding() as stack:
+        stack.undo(backing.close)
         if most < unit:
             raise RefusedError(
                 f"a budget of {format_size(options.budget_bytes)} does not hold two granules of "
@@ -155,7 +166,8 @@ def measure_allocators(
             progress(f"allocating {format_size(nbytes)}")
             timings += _at_size(kind, context, nbytes, options.rounds)
         growth = []
-        for nbytes in [size for size in sizes if 3 * size <= options.budget_bytes]:
+        copies = context.driver.has(*_COPYING)
+        for nbytes in [size for size in sizes if copies and 3 * size <= options.budget_bytes]:
             if stopping():
                 break
             progress(f"growing from {format_size(nbytes)}")
@@ -218,7 +230,7 @@ def _sizes(unit: int, most: int) -> list[int]:
 
 def _at_size(kind: str, context: DeviceContext, nbytes: int, rounds: int) -> list[AllocationTiming]:
     """Measure every allocator in turn, so that drift meets them alike."""
-    with ExitStack() as stack:
+    with Unwinding() as stack:
         allocators: dict[str, _Allocator] = {}
         errors: dict[str, str] = {}
         makers: dict[str, Callable[[], _Allocator]] = {
@@ -268,21 +280,21 @@ def _grow(backing: CudaBacking, nbytes: int, rounds: int) -> GrowthTiming:
     call = backing.context.call
     reservation = backing.reserve(2 * nbytes)
     in_place, copying = [], []
-    try:
+    with Unwinding() as stack:
+        stack.undo(backing.unreserve, reservation)
         backing.commit(reservation, 0, nbytes)
         for _ in range(rounds):
             began = perf_counter_ns()
             backing.commit(reservation, nbytes, nbytes)
             in_place.append(perf_counter_ns() - began)
             backing.release(reservation, nbytes, nbytes)
-    finally:
-        backing.unreserve(reservation)
     for _ in range(rounds):
         old = call("cuMemAlloc", nbytes)
         began = perf_counter_ns()
         try:
             new = call("cuMemAlloc", 2 * nbytes)
-            with _freeing(backing.context, new):
+            with Unwinding() as stack:
+                stack.undo(call, "cuMemFree", new)
                 call("cuMemcpyDtoD", new, old, nbytes)
                 call("cuStreamSynchronize", 0)
                 call("cuMemFree", old)
@@ -293,12 +305,6 @@ def _grow(backing: CudaBacking, nbytes: int, rounds: int) -> GrowthTiming:
                 with suppress(CudaError):
                     call("cuMemFree", old)
     return GrowthTiming(nbytes, round(median(in_place)), round(median(copying)))
-
-
-def _freeing(context: DeviceContext, address: int) -> ExitStack:
-    stack = ExitStack()
-    stack.callback(context.call, "cuMemFree", address)
-    return stack
 
 
 def _sweep(
@@ -325,20 +331,17 @@ def _sweep(
 def _chunk(kind: str, chunk: int, span: int, rounds: int) -> ChunkCost:
     times = CallTimes()
     backing = open_device(kind, chunk=chunk, times=times)
-    try:
+    with Unwinding() as stack:
+        stack.undo(backing.close)
         reservation = backing.reserve(span)
-        try:
-            backing.commit(reservation, 0, span)  # a warm-up
+        stack.undo(backing.unreserve, reservation)
+        backing.commit(reservation, 0, span)  # a warm-up
+        backing.release(reservation, 0, span)
+        times.take()
+        for _ in range(rounds):
+            backing.commit(reservation, 0, span)
             backing.release(reservation, 0, span)
-            times.take()
-            for _ in range(rounds):
-                backing.commit(reservation, 0, span)
-                backing.release(reservation, 0, span)
-            taken = times.take()
-        finally:
-            backing.unreserve(reservation)
-    finally:
-        backing.close()
+        taken = times.take()
     together = sum(sum(samples) for samples in taken.values())
     return ChunkCost(
         chunk_bytes=chunk,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.errors import CallError, UnavailableError, VmtoolError
 from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory import describe_device, open_backing
@@ -142,6 +142,7 @@ def probe_all(
     host: bool = True,
     prove: bool = False,
     announce: Callable[[str], None] = lambda _name: None,
+    failures: list[CallError] | None = None,
 ) -> tuple[BackingGranularity, ...]:
     """Probe the host and every CUDA device; without devices, one entry says why.
 
@@ -152,6 +153,7 @@ def probe_all(
         host: Whether to probe the host as well.
         prove: Also prove the granularity by attempts.
         announce: Called with the name of each device before it is opened, which takes a while.
+        failures: The calls that failed are added to it.
     """
     found = [probe("host", prove=prove)] if host else []
     try:
@@ -169,6 +171,8 @@ def probe_all(
             found.append(busy or probe(name, prove=prove))
         except VmtoolError as error:
             found.append(_absent(name, error))
+            if isinstance(error, CallError) and failures is not None:
+                failures.append(error)
     return tuple(found)
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.errors import CallError, VmtoolError
+from vmtool.errors import CallError, UnavailableError, VmtoolError
+from vmtool.machine.device_memory import shared_device
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.results.outcomes import Value
 
 #: Copying stops after so long: the smaller the steps, the more is copied.
 COPY_LIMIT_NS: Final = 2 * 10**9
@@ -140,7 +142,7 @@ def compare_copying(
             copied_ns.append(perf_counter_ns() - start)
             spent_ns += copied_ns[-1]
             buffer.touch(before, length)
-    except CallError as error:
+    except (CallError, UnavailableError) as error:
         stopped = str(error)
     finally:
         try:
@@ -217,6 +219,11 @@ class _Checks:
     def __init__(self, names: Sequence[str]) -> None:
         self._compared = dict.fromkeys(names, 0)
         self._found: dict[str, dict[str, int]] = {}
+        self._doubts: dict[str, dict[str, Value]] = {}
+
+    def doubt(self, name: str, **values: Value) -> None:
+        """Note why a check proves nothing; it is then not done, unless it fails elsewhere."""
+        self._doubts[name] = values
 
     def record(self, name: str, compared: int, **found: int) -> None:
         """Record comparisons; whatever was *found* is a failure."""
@@ -232,11 +239,16 @@ class _Checks:
         return tuple(
             Check(
                 name,
-                CheckOutcome.of(None if not compared else name not in self._found),
-                {"compared": compared, **self._found.get(name, {})},
+                CheckOutcome.of(self._passed(name, compared)),
+                {"compared": compared, **self._found.get(name, self._doubts.get(name, {}))},
             )
             for name, compared in self._compared.items()
         )
+
+    def _passed(self, name: str, compared: int) -> bool | None:
+        if name in self._found:
+            return False
+        return None if not compared or name in self._doubts else True
 
 
 def run_growth(
@@ -401,6 +413,10 @@ class _Growth:
             if unreleased is not None:
                 found = _unless(not unreleased, unreleased_bytes=unreleased)
                 self.checks.record("released", 1, **found)
+            elif self._stamps.others_bytes is not None:
+                self.checks.doubt(
+                    "released", **shared_device(others_bytes=self._stamps.others_bytes)
+                )
             return
         if self.checks.failed:
             return  # reading memory that is not as it should be may kill the process

@@ -166,9 +166,11 @@ class BufferStamps(Protocol):
 
     Attributes:
         compared: How many stamps were compared so far.
+        others_bytes: What somebody else may have taken meanwhile, so that what is unreleased is unknown.
     """
 
     compared: int
+    others_bytes: int | None
 
     def write(self, before: int) -> None:
         """Stamp the bytes between the length *before* and that of the buffer."""
@@ -207,6 +209,7 @@ class HostStamps:
         self._base = buffer.base
         self._stamps = Stamps(capacity)
         self.compared = 0
+        self.others_bytes: int | None = None
 
     def write(self, before: int) -> None:
         with self._buffer.view() as view:
@@ -246,6 +249,7 @@ class DeviceStamps:
         self._granule = buffer.backing.granularity
         self._turn = 0
         self.compared = 0
+        self.others_bytes: int | None = None
 
     def write(self, before: int) -> None:
         first, last = self._count(before), self._count(len(self._buffer))
@@ -285,6 +289,7 @@ class DeviceStamps:
         if abs(unreleased - self._capacity) > self._granule and self._use.others_grew(
             unreleased, min(DEVICE_TOLERANCE_BYTES, self._capacity // 2)
         ):
+            self.others_bytes = unreleased
             return None
         return unreleased if unreleased > min(DEVICE_TOLERANCE_BYTES, self._capacity // 2) else 0
 

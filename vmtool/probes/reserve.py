@@ -7,7 +7,7 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.machine.device_memory import DeviceMemoryUse
+from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.memory.counters import read_process, read_range
 from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
@@ -124,7 +124,7 @@ def _not_ours(check: Check, capacity: int) -> Check:
         return check
     if abs(change - capacity) <= DEVICE_TOLERANCE_BYTES:
         return check
-    return Check(check.name, CheckOutcome.NOT_DONE, {**check.values, "reason": "device-shared"})
+    return Check(check.name, CheckOutcome.NOT_DONE, shared_device(**check.values))
 
 
 def _check(

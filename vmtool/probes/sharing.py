@@ -64,6 +64,8 @@ def _try_handle(backing: CudaBacking, name: str, number: int) -> HandleTrial:
             os.close(int(shared))
     except CudaError as error:
         return _refused(context, name, error, created=True)
+    except UnavailableError as error:  # no such call
+        return HandleTrial(name, created=True, exported=None, cause=str(error))
     finally:
         with suppress(CudaError):
             context.call("cuMemRelease", handle)

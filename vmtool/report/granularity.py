@@ -77,6 +77,8 @@ def _handle(trial: HandleTrial, device: DeviceFacts) -> str:
         )
     if trial.exported is False:
         return words + f"created, export refused ({trial.refusal})"
+    if trial.exported is None and trial.cause is not None:
+        return f"{words}created, not exported: {trial.cause}"
     return words + ("created and exported" if trial.exported else "created")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.report.machine import device_words, running_on
+from vmtool.report.outcomes import describe, hint
 from vmtool.report.table import ReportTable, backing_label, plain_table
 from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import count_of, format_duration, format_size
@@ -62,7 +63,18 @@ def _answer(result: GrowResult) -> str:
     if not result.complete:
         return f"stopped after {steps}; every check so far passed"
     peak = format_size(max(result.steps.length_bytes))
+    doubts = [
+        f"{check_label(check)}: {_unavailable(check)}"
+        for check in result.checks
+        if "reason" in check.values
+    ]
+    if doubts:
+        return f"grown to {peak} and back in {steps}: every other check passed; {'; '.join(doubts)}"
     return f"grown to {peak} and back in {steps}: every check passed"
+
+
+def _unavailable(check: Check) -> str:
+    return f"not available: {describe(check)}"
 
 
 def check_label(check: Check) -> str:
@@ -168,9 +180,12 @@ def _print_checks(result: GrowResult, console: Console) -> None:
         elif check.outcome is CheckOutcome.PASSED:
             outcome = Text("ok", "green")
         else:
-            outcome = Text("not done")
+            outcome = Text(_unavailable(check) if "reason" in check.values else "not done")
         table.add_row(check_label(check), f"{check.values['compared']:,}", outcome)
     console.print(table)
+    for check in result.checks:
+        if "reason" in check.values and (remedy := hint(check)):
+            console.print(Text(f"hint: {remedy}"))
 
 
 def _print_failure(failure: GrowFailure, console: Console) -> None:

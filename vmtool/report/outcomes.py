@@ -58,7 +58,7 @@ def hint(check: Check) -> str | None:
     if check.values.get("reason") == "did not happen":
         return "use a smaller N, more cycles, or another --method"
     if check.values.get("reason") == "device-shared":
-        return "pip install 'vmtool[nvml]', or end what else uses the device"
+        return "run with NVML (vmtool[nvml]), or end what else uses the device"  # an older result
     return None
 
 

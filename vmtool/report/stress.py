@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
     from vmtool.report.table import ReportTable
     from vmtool.results.outcomes import Check
-    from vmtool.results.stress import DeviceResult, MethodResult, StressResult, UnmapResult
+    from vmtool.results.stress import (
+        CallFailure,
+        DeviceResult,
+        MethodResult,
+        StressResult,
+        UnmapResult,
+    )
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
 
@@ -270,6 +276,13 @@ def device_rows(result: StressResult) -> list[tuple[str, ...]]:
     return rows
 
 
+def failed_in(failure: CallFailure) -> str:
+    """Return in what a call failed: the operation, and its granule and cycle if it has them."""
+    if failure.granule is None or failure.cycle is None:
+        return failure.operation
+    return f"{failure.operation} of granule {failure.granule}, cycle {failure.cycle}"
+
+
 def _method_line(method: MethodResult, result: StressResult) -> Text:
     cost = cycle_ns(method)
     each = (
@@ -277,6 +290,8 @@ def _method_line(method: MethodResult, result: StressResult) -> Text:
         if cost is None
         else f"{format_duration(cost)} per cycle{_spread(result, method.method)}, "
     )
+    if not method.wall_ns:  # it failed in its first round, whose time was not taken
+        return Text.assemble((method.method, "bold"), f": {each}{method.cycles:,} cycles")
     return Text.assemble(
         (method.method, "bold"),
         f": {each}{method.cycles:,} cycles in {format_duration(method.wall_ns)}, "
@@ -328,8 +343,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
         why = "injected" if failure.injected else "not injected"
         where = f"{result.settings.backing_of(failure.worker)} " if result.devices else ""
         yield _problem(
-            f"{where}failed in {failure.operation} of granule {failure.granule}, cycle {failure.cycle} "
-            f"({why}): {failure.message}",
+            f"{where}failed in {failed_in(failure)} ({why}): {failure.message}",
             failure.cause,
             failure.hint,
         )

@@ -37,6 +37,7 @@ from vmtool.report.stress import (
     cycle_ns,
     device_rows,
     device_sentences,
+    failed_in,
 )
 from vmtool.report.table import backing_label
 from vmtool.results.outcomes import CheckOutcome
@@ -151,8 +152,7 @@ def _accidents(result: StressResult) -> Markup:
         check(
             False,
             f"{f.call} failed{' (injected)' if f.injected else ''}",
-            f"{f.message}; {f.operation} of granule {f.granule} in cycle {f.cycle}, "
-            f"worker {f.worker}{'; ' + f.cause if f.cause else ''}",
+            f"{f.message}; {failed_in(f)}, worker {f.worker}{'; ' + f.cause if f.cause else ''}",
             f.hint,
         )
         for f in result.failures

@@ -294,6 +294,8 @@ class CallFailure:
     """An operating system or driver call that ended a run.
 
     Attributes:
+        granule: ``None`` where the call was made for no granule: on a pool, or after the cycles.
+        cycle: ``None`` likewise.
         injected: Whether ``--inject`` made it fail.
     """
 
@@ -301,8 +303,8 @@ class CallFailure:
     symbol: str
     message: str
     operation: str
-    granule: int
-    cycle: int
+    granule: int | None
+    cycle: int | None
     worker: int
     injected: bool
     cause: str | None

@@ -101,6 +101,28 @@ FUNCTIONS: Final = (
     "cuStreamSynchronize",
 )
 
+#: What single measurements need: where one is missing, only that measurement is not available.
+OPTIONAL_FUNCTIONS: Final = (
+    "cuDeviceCanAccessPeer",
+    "cuDeviceGetDefaultMemPool",
+    "cuMemAlloc",
+    "cuMemAllocAsync",
+    "cuMemExportToShareableHandle",
+    "cuMemFree",
+    "cuMemFreeAsync",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
+    "cuMemImportFromShareableHandle",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMemcpyDtoD",
+    "cuMemsetD32Async",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuStreamQuery",
+)
+
 # cuGetProcAddress_v2, through which the bindings find every other function, came with CUDA 12.0.
 _OLDEST_DRIVER: Final = 12000
 
@@ -145,6 +167,7 @@ class Driver:
         self._lost: DeviceLostError | None = None
         self._suspect: tuple[str, int] | None = None  # the call and its code
         self._process = os.getpid()
+        self._absent: frozenset[str] = frozenset()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call the driver function *name* and return its outputs.
@@ -249,7 +272,7 @@ class Driver:
         return value
 
     def initialise(self) -> None:
-        """Call cuInit and look up every function in ``FUNCTIONS``.
+        """Call cuInit and look up every function in ``FUNCTIONS`` and ``OPTIONAL_FUNCTIONS``.
 
         Raises:
             UnavailableError: If the driver does not start, is too old or lacks a function.
@@ -270,6 +293,21 @@ class Driver:
             if not self.offers(name):
                 raise diagnosis.no_function(name, self.version, self.bindings_version)
             self._bind(name)
+        self._absent = frozenset(name for name in OPTIONAL_FUNCTIONS if not self.offers(name))
+
+    def require(self, *names: str) -> None:
+        """Check that the driver has all of the ``OPTIONAL_FUNCTIONS`` *names*, before one is called.
+
+        Raises:
+            UnavailableError: If it lacks one.
+        """
+        for name in names:
+            if name in self._absent:
+                raise diagnosis.no_function(name, self.version, self.bindings_version)
+
+    def has(self, *names: str) -> bool:
+        """Return whether the driver has all of the ``OPTIONAL_FUNCTIONS`` *names*."""
+        return self._absent.isdisjoint(names)
 
     def has_binding(self, name: str) -> bool:
         """Return whether these bindings have the function *name*; the driver may still lack it."""
@@ -289,7 +327,7 @@ class Driver:
         if lost is not None:  # what is reported is the call that lost it, whichever comes after
             raise _copy(lost)
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
-        if function is None:
+        if function is None or name in self._absent:
             raise diagnosis.no_function(name, self.version, self.bindings_version)
         if self._suspect is not None:
             return function if name in _ON_THE_HOST else self._clearing_suspicion(function)

@@ -6,8 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, VmtoolError
-from vmtool.memory.backing import MisalignedError
+from vmtool.memory.backing import MisalignedError, QuarantineError
+from vmtool.memory.cuda.driver import INVALID_VALUE, CudaError
 from vmtool.memory.governor import Tier
+from vmtool.memory.unwinding import Unwinding
 from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
@@ -23,14 +25,14 @@ def prove_granularity(backing: VirtualBacking) -> tuple[Check, ...]:
     At most two granules are committed, in a reservation of its own that is given back.
 
     Raises:
-        CallError: If the reservation is refused.
+        CallError: If the reservation is refused, or a device's driver fails: only "invalid value" is
+            an answer to the size.
     """
     granule = backing.granularity
     reservation = backing.reserve(4 * granule)
-    try:
+    with Unwinding() as stack:
+        stack.undo(backing.unreserve, reservation)
         return (*_ask_vmtool(backing, reservation), *_ask_platform(backing, reservation))
-    finally:
-        backing.unreserve(reservation)
 
 
 def _ask_vmtool(backing: VirtualBacking, reservation: Reservation) -> list[Check]:
@@ -63,6 +65,9 @@ def _try(action: Callable[[], None]) -> tuple[bool, str, bool]:
     except MisalignedError as error:
         return False, f"{error}; {error.hint}", True
     except (CallError, VmtoolError) as error:
+        lost = isinstance(error, QuarantineError)  # it is not known what was done
+        if lost or (isinstance(error, CudaError) and error.code != INVALID_VALUE):
+            raise
         return False, str(error), False
     return True, "done", False
 

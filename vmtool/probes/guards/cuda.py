@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.driver import INVALID_VALUE, CudaError
 from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ def ask_driver(backing: CudaBacking) -> tuple[Check, ...]:
     """Create handles of m, m/2 and m + 1 bytes, where m is the driver's minimum granularity.
 
     One handle of m bytes exists at a time, for a moment.
+
+    Raises:
+        CudaError: What is no answer to the size: any code but CUDA_ERROR_INVALID_VALUE.
     """
     minimum = backing.units.reserve_bytes
     return (
@@ -31,7 +34,8 @@ def _create(backing: CudaBacking, nbytes: int, what: str, *, legal: bool) -> Che
     try:
         handle = call("cuMemCreate", nbytes, backing.properties, 0)
     except CudaError as error:
-        right = not legal and error.symbol == "CUDA_ERROR_INVALID_VALUE"
-        return attempt_check("driver", attempt, False, f"{error.symbol} ({error.code})", right)
+        if error.code != INVALID_VALUE:
+            raise
+        return attempt_check("driver", attempt, False, f"{error.symbol} ({error.code})", not legal)
     call("cuMemRelease", handle)
     return attempt_check("driver", attempt, True, "done", legal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.machine.device_memory import shared_device
 from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_IN_USE, Checkpoint, CounterSlope
 from vmtool.stats import median_slope, pooled_slope
@@ -12,7 +13,6 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vmtool.results.outcomes import Value
 
 #: When there are more checkpoints of one worker, every other one is dropped.
 MOST: Final = 256
@@ -137,7 +137,7 @@ def leak_checks(
             continue
         slope = max(found, key=lambda slope: (slope.leaks, slope.per_cycle))
         if name == DEVICE_IN_USE and slope.leaks:  # it may be anybody's
-            shared: dict[str, Value] = {"reason": "device-shared", "grown": slope.grown}
+            shared = shared_device(grown=slope.grown)
             checks.append(Check(check, CheckOutcome.NOT_DONE, shared))
             continue
         checks.append(

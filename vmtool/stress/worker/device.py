@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.device_facts import access_costs, is_fresh_zero
-from vmtool.machine.device_memory import DeviceMemoryUse
+from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.backing import CudaBacking
@@ -232,8 +232,7 @@ class DeviceObserver:
         accounted = mappings.observed is None or mappings.agrees
         observed = None if grown is None else max(grown, 0)
         if grown is not None and accounted and self._is_others(grown - expected):
-            doubt: dict[str, Value] = {"reason": "device-shared", "others_bytes": grown - expected}
-            self.doubts["device_memory"] = doubt
+            self.doubts["device_memory"] = shared_device(others_bytes=grown - expected)
             observed = None
         memory = CounterReading(
             "device_memory",

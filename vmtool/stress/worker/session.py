@@ -8,7 +8,7 @@ from random import Random
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import RefusedError, VmtoolError
+from vmtool.errors import RefusedError, UnavailableError, VmtoolError
 from vmtool.machine.run_conditions import peak_resident_bytes
 from vmtool.memory import is_device
 from vmtool.memory.backing import OutOfMemoryError, failed_call
@@ -32,6 +32,7 @@ from vmtool.stress.worker.journal import (
     IDLE,
     METHOD,
     OPERATION,
+    OPERATIONS,
     RESERVE,
     UNRESERVE,
 )
@@ -426,13 +427,18 @@ class Session:
         entry = self.journal.read(problem.thread)
         struck = {(fault.call, fault.effect) for fault in self.faults.applied}
         injected = call is not None and (call.call, call.symbol) in struck
+        operation, cycle, granule = entry.operation, entry.cycle, entry.granule
+        pool = operation == OPERATIONS[FILL]
+        if pool:
+            trimming = call is not None and call.call == "cuMemRelease"
+            operation = f"{'trim' if trimming else 'fill'} of the pool"
         return CallFailure(
             call=call.call if call else "",
             symbol=call.symbol if call else type(error).__name__,
             message=str(error),
-            operation=entry.operation,
-            granule=entry.granule,
-            cycle=entry.cycle,
+            operation=operation,
+            granule=None if pool else granule,
+            cycle=None if pool else cycle,
             worker=self.plan.worker,
             injected=injected,
             # The machine had nothing to do with it.
@@ -490,8 +496,10 @@ class Session:
             return None
         try:
             return self.target.measure_unmapping()
-        except (OutOfMemoryError, RefusedError):
-            return None  # a device that is full: the run itself was complete
+        except (OutOfMemoryError, RefusedError, UnavailableError):
+            return (
+                None  # a full device, or a driver without these calls: the run itself was complete
+            )
 
     def _unmapping_failed(self, error: VmtoolError) -> CallFailure:
         """Return the failure of the one measurement that unmaps beside running work."""
@@ -501,6 +509,8 @@ class Session:
         return replace(
             failure,
             operation="unmap beside work",
+            granule=None,
+            cycle=None,
             message=f"unmapping while other work ran {what}: {error}",
             hint="an engine must synchronise before it unmaps on this device"
             if lost

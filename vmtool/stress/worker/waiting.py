@@ -7,7 +7,7 @@ waited if it took most of what was left of the work when it was made.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from vmtool.errors import RefusedError
 from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import CallTimes
 from vmtool.memory.cuda.driver import NOT_READY, STREAM_NON_BLOCKING, CudaError
+from vmtool.memory.unwinding import Unwinding
 from vmtool.units import MIB, align_down
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ _WORK_BYTES: Final = 64 * MIB
 #: The work has to outlast a call: this long, or so many times the call on an idle device.
 _WORK_NS: Final = 5 * 10**6
 _WORK_PART: Final = 20
+_CALLS: Final = (
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuMemsetD8Async",
+    "cuStreamQuery",
+)
 #: A stream takes about a thousand launches before it makes the caller wait.
 _MOST_FILLS: Final = 512
 
@@ -101,24 +108,28 @@ def measure_waiting(
 
     Raises:
         RefusedError: If the budget does not hold two chunks.
+        UnavailableError: If the driver lacks a call of the measurement.
         VmtoolError: If the memory cannot be had, or the driver fails.
     """
     backing = open_device(kind, chunk=chunk, times=CallTimes(beat))
     unit = backing.granularity
     work = align_down(min(_WORK_BYTES, budget_bytes - unit), unit) or unit
-    with ExitStack() as stack:
-        stack.callback(backing.close)
+    with Unwinding() as stack:
+        stack.undo(backing.close)
+        backing.context.driver.require(*_CALLS)
         if work + unit > budget_bytes:
             raise RefusedError(f"{budget_bytes} bytes do not hold two chunks of {unit} bytes")
         handle_range = backing.reserve(unit)
-        stack.callback(backing.unreserve, handle_range)
+        stack.undo(backing.unreserve, handle_range)
         filled = backing.reserve(work)
-        stack.callback(backing.unreserve, filled)
+        stack.undo(backing.unreserve, filled)
         backing.commit(filled, 0, work)
         stack.enter_context(backing.context.current())
         stream: int = backing.context.call("cuStreamCreate", STREAM_NON_BLOCKING)
-        stack.callback(backing.context.call, "cuStreamDestroy", stream)
-        return _Probe(backing, handle_range.base, stream, (filled.base, work)).run()
+        stack.undo(backing.context.call, "cuStreamDestroy", stream)
+        probe = _Probe(backing, handle_range.base, stream, (filled.base, work))
+        stack.undo(probe.give_back)
+        return probe.run()
 
 
 class _Probe:
@@ -136,6 +147,8 @@ class _Probe:
         self._base, self._nbytes = work
         self._found = Waiting()
         self._fills = 1
+        self._handle: int | None = None
+        self._mapped = False
 
     def run(self) -> Waiting:
         found = self._found
@@ -143,7 +156,9 @@ class _Probe:
             found.synchronise_ns.append(self._time("cuCtxSynchronize"))
             handle = self._map()
             found.unmap.idle_ns.append(self._time("cuMemUnmap", self._address, self._unit))
+            self._mapped = False
             found.release.idle_ns.append(self._time("cuMemRelease", handle))
+            self._handle = None
         self._calibrate()
         for _ in range(_ROUNDS):
             handle = self._map()
@@ -151,9 +166,23 @@ class _Probe:
             self._beside(found.release, "cuMemRelease", handle)
         return found
 
+    def give_back(self) -> None:
+        """Wait for the work, unmap and release what a failure has left; again is a no-op."""
+        if self._handle is None:
+            return
+        with suppress(CudaError):
+            self._call("cuStreamSynchronize", self._stream)
+        try:
+            if self._mapped:
+                self._call("cuMemUnmap", self._address, self._unit)
+        finally:
+            self._call("cuMemRelease", self._handle)
+
     def _map(self) -> int:
         handle: int = self._call("cuMemCreate", self._unit, self._properties, 0)
+        self._handle = handle
         self._call("cuMemMap", self._address, self._unit, 0, handle, 0)
+        self._mapped = True
         self._call("cuMemSetAccess", self._address, self._unit, self._access, 1)
         return handle
 
@@ -168,6 +197,10 @@ class _Probe:
         running = self._running()
         called = perf_counter_ns()
         took = self._time(name, *arguments)
+        if name == "cuMemUnmap":
+            self._mapped = False
+        else:
+            self._handle = None
         still = self._running()
         after = perf_counter_ns()
         self._call("cuStreamSynchronize", self._stream)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vmtool.errors import RefusedError
-from vmtool.memory.cuda.driver import DeviceLostError
+from vmtool.errors import RefusedError, UnavailableError
+from vmtool.memory.cuda import driver
+from vmtool.memory.cuda.driver import CudaError, DeviceLostError
 from vmtool.stress.worker.waiting import CallBesideWork, measure_waiting
 
 MIB = 1 << 20
@@ -52,3 +53,36 @@ def test_a_small_budget_is_refused_and_a_lost_device_is_not_swallowed(fakecuda):
     with pytest.raises(DeviceLostError):
         measure_waiting("cuda", chunk=None, budget_bytes=8 * MIB)
     fakecuda.reset()
+
+
+@pytest.mark.parametrize(
+    ("fault", "call"),
+    [
+        ("cuStreamQuery:1=304", "cuStreamQuery"),
+        ("cuMemsetD8Async:3=304", "cuMemsetD8Async"),
+        ("cuMemUnmap:12=304", "cuMemUnmap"),
+        ("cuMemRelease:12=304", "cuMemRelease"),
+        ("cuMemSetAccess:5=2", "cuMemSetAccess"),
+        ("cuMemAddressFree:1=304", "cuMemAddressFree"),
+        ("cuStreamQuery:1=304,cuMemUnmap:11+=304", "cuStreamQuery"),
+    ],
+)
+def test_what_failed_first_is_what_is_raised(fakecuda, fault, call):
+    """Giving back what was in use then must not hide it."""
+    fakecuda.fail(fault)
+    with pytest.raises(CudaError) as caught:
+        measure_waiting("cuda", chunk=None, budget_bytes=8 * MIB)
+    assert caught.value.call == call
+    if "+" not in fault and "Free" not in fault and "Release" not in fault:
+        del caught
+        fakecuda.assert_clean()
+    fakecuda.reset()
+
+
+def test_a_driver_without_the_calls_is_found_before_anything_is_mapped(fakecuda):
+    driver.load()  # the bindings look their functions up once a process
+    fakecuda.reset(missing="cuMemsetD8Async")
+    with pytest.raises(UnavailableError, match="cuMemsetD8Async"):
+        measure_waiting("cuda", chunk=None, budget_bytes=8 * MIB)
+    assert "cuMemMap" not in {k for k, v in fakecuda.report()["calls"].items() if v["calls"]}
+    fakecuda.assert_clean()

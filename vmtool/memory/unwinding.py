@@ -1,0 +1,33 @@
+"""Giving things back without hiding why."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from vmtool.errors import VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+
+class Unwinding(ExitStack):
+    """An ``ExitStack`` that keeps the first error: what fails while it unwinds becomes a note of it."""
+
+    def undo(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call ``function(*arguments)`` at the end; with no error under way its own is raised."""
+
+        def leave(
+            _kind: type[BaseException] | None,
+            error: BaseException | None,
+            _traceback: TracebackType | None,
+        ) -> None:
+            try:
+                function(*arguments)
+            except VmtoolError as failure:
+                if error is None:
+                    raise
+                error.add_note(f"and while it was undone: {failure}")
+
+        self.push(leave)
