@@ -142,6 +142,8 @@ def test_nothing_in_common_is_wrong_usage(vmtool, tmp_path):
         (["--fail-on", "commit.p99>5ms"], "not a change in percent"),
         (["--fail-on", "cycle.p99>+5%"], "a whole cycle has no p99"),
         (["--threshold", "-1"], "--threshold"),
+        (["--threshold", ""], "'' is not a number; write it like 5"),
+        (["--fail-on", "p.touch.median>+2%"], "'p' is not a method"),
         (["--threshold", "nan"], "--threshold"),
         (["--threshold", "\u0663"], "--threshold"),
         (["--threshold", "1_000"], "--threshold"),
@@ -209,3 +211,9 @@ def test_html_that_cannot_be_written_is_exit_2(vmtool, tmp_path, folders):
     ran = vmtool("compare", *folders, "--html", str(tmp_path / "none" / "page.html"))
     assert ran.code == 2
     assert "cannot write" in ran.stderr
+
+
+def test_stdin_cannot_be_both_sides(vmtool):
+    ran = vmtool("compare", "-", "-")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "BEFORE and AFTER cannot both be -" in ran.stderr

@@ -17,8 +17,8 @@ class _Percent(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        if isinstance(value, str) and (not value.isascii() or "_" in value):
-            self.fail(f"{value!r} is not a number", param, ctx)
+        if isinstance(value, str) and (not value.strip() or not value.isascii() or "_" in value):
+            self.fail(f"{value!r} is not a number; write it like 5", param, ctx)
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
@@ -92,6 +92,11 @@ def command(
     from vmtool.errors import ExitCode, InputError, UsageError
     from vmtool.report.compare import left_out_text, to_text, warnings_of
 
+    if before == after == "-":
+        raise UsageError(
+            "BEFORE and AFTER cannot both be -, as stdin holds one result",
+            hint="give a file or a folder for one of them",
+        )
     keep_inputs(before, after)
     fail_on = [parse_change(text) for text in conditions]
     sides = [read_set(name) for name in (before, after)]

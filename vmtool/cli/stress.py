@@ -21,7 +21,10 @@ from vmtool.cli.stress_options import (
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vmtool.cli.stress_options import StressControl
+    from vmtool.compare.assertions import Condition
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.outcomes import Check
     from vmtool.results.stress import StressResult, StressSettings
@@ -76,6 +79,7 @@ def command(
 
     output = Output(as_json, path, quiet)
     conditions = [parse_assertion(text) for text in control.assertions]
+    _refuse_unmeasured(settings, conditions)
     output.announce(settings.backing)
     facts = read_facts()
     settings = with_devices(_choose_methods(_with_soak(settings, control), facts))
@@ -103,6 +107,20 @@ def command(
     if trusted and (not control.explain or as_json):
         _show_warnings(output, result)
     return _exit_code(output, result)
+
+
+def _refuse_unmeasured(settings: StressSettings, conditions: Sequence[Condition]) -> None:
+    """Refuse a condition on what the options leave out; no more runs would measure it."""
+    absent = {"--verify off": {"verify"}} if settings.verify == "off" else {}
+    if settings.touch == "none":
+        absent["--touch none"] = {"touch", "verify", "cycle"}
+    for condition in conditions:
+        for option, phases in absent.items():
+            if condition.metric.phase in phases:
+                raise UsageError(
+                    f"--assert {condition.text}: {option} measures no {condition.metric.phase}",
+                    hint=f"leave out {option}, or name another phase, such as commit",
+                )
 
 
 def _with_soak(settings: StressSettings, control: StressControl) -> StressSettings:

@@ -11,6 +11,7 @@ from vmtool.report.outcomes import method_option_words, reasons
 from vmtool.report.page import details, facts, flat, report, section
 from vmtool.report.page import table as html_table
 from vmtool.report.table import paragraph, table
+from vmtool.results.stress import MethodReason
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ def answer(result: MatrixResult) -> str:
     elif result.device and result.settings.chunk_bytes is None:
         text += "; no larger chunk is more than 5 % cheaper"
     system = result.machine.get("system", {}).get("os", "")
-    return "; ".join([text, *reasons(best.method, best.fastest, best.reason, system)])
+    why = list(reasons(best.method, best.fastest, best.reason, system))
+    patterns = len({cell.pattern for cell in result.cells})
+    if best.reason not in {None, MethodReason.FASTEST} and patterns > 1:  # rows may have winners
+        why[0] = f"over all patterns {why[0]}"
+    return "; ".join([text, *why])
 
 
 def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
