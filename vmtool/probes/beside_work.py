@@ -2,8 +2,8 @@
 
 ``python -m vmtool.probes.beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
 
-Fills run over and over on one range; another range is mapped, filled, checked and unmapped meanwhile
-by a second thread. That is what an engine does that grows its cache while it decodes; on some devices
+Fills run over and over on one range, each with a word of its own, and are read back now and then; another
+range is mapped, filled, checked and unmapped meanwhile by a second thread. That is what an engine does that grows its cache while it decodes; on some devices
 it ended the context (https://github.com/ovg-project/kvcached/issues/465).
 """
 
@@ -20,6 +20,7 @@ from typing import Final
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.memory import open_device
+from vmtool.memory.addresses import Block, differs
 from vmtool.memory.children import end_child, prepare_child, start_child
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING, DeviceLostError
@@ -27,7 +28,8 @@ from vmtool.results.allocators import BesideWork, StepLatency
 
 STEPS: Final = 400
 _TIMEOUT_S: Final = 120
-_WORD: Final = 0x5A5A5A5A
+#: How often the range of the work is read back in each part, between two steps and out of their clock.
+_LOOKS: Final = 8
 
 
 def run_beside_work(ordinal: int, work_bytes: int, *, steps: int = STEPS) -> BesideWork:
@@ -68,24 +70,35 @@ def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
     cycles = _Cycles(DeviceCopies(context), beside, unit)
     with context.current():
         stream: int = context.call("cuStreamCreate", STREAM_NON_BLOCKING)
-        words = work_bytes // 4
+        copies, found = DeviceCopies(context), Block(work_bytes)
+        word, intact = 0, True
 
         def step() -> int:
+            nonlocal word
+            word += 1  # so that a fill that did not happen is seen
             began = perf_counter_ns()
-            context.call("cuMemsetD32Async", work.base, _WORD, words, stream)
+            context.call("cuMemsetD32Async", work.base, word, work_bytes // 4, stream)
             context.call("cuStreamSynchronize", stream)
             return perf_counter_ns() - began
 
+        def run() -> list[int]:
+            nonlocal intact
+            samples = []
+            for number in range(1, steps + 1):
+                samples.append(step())
+                if number % max(steps // _LOOKS, 1) == 0 or number == steps:
+                    copies.read(work, 0, found.view)
+                    intact &= _holds(found, word)
+            return samples
+
         step()
-        alone = [step() for _ in range(steps)]
+        alone = run()
         cycles.start()
         try:
-            together = [step() for _ in range(steps)]
+            together = run()
         finally:
             cycles.stop()
         context.call("cuStreamDestroy", stream)
-    found = bytearray(work_bytes)
-    DeviceCopies(context).read(work, 0, found)
     backing.unreserve(work)
     backing.unreserve(beside)
     backing.close()
@@ -93,7 +106,7 @@ def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
         cycles=cycles.done,
         alone=_latency(alone),
         beside=_latency(together),
-        work_intact=found == _WORD.to_bytes(4, "little") * words,
+        work_intact=intact,
         range_intact=cycles.intact,
         error=cycles.error,
     )
@@ -109,6 +122,7 @@ class _Cycles:
         self._copies = copies
         self._reservation = reservation
         self._nbytes = nbytes
+        self._found = Block(nbytes)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.done = 0
@@ -135,14 +149,18 @@ class _Cycles:
         reservation.blocks.add(0, nbytes)
         word = (self.done + 1) & 0xFFFFFFFF
         self._copies.fill(reservation, 0, nbytes, word)
-        back = bytearray(64)
-        for offset in (0, nbytes - len(back)):
-            self._copies.read(reservation, offset, back)
-            self.intact &= back == word.to_bytes(4, "little") * (len(back) // 4)
+        self._copies.read(reservation, 0, self._found.view)
+        self.intact &= _holds(self._found, word)
         reservation.blocks.remove(0, nbytes)
         # Nothing runs on this range; the work on the other one goes on.
         reservation.mapped.unmap(0, nbytes, wait=False)
         self.done += 1
+
+
+def _holds(block: Block, word: int) -> bool:
+    """Return whether *block* is *word* over and over: its first word, and each like the one before."""
+    first = bytes(block.view[:4]) == word.to_bytes(4, "little")
+    return first and not differs(block.address, block.address + 4, block.view.nbytes - 4)
 
 
 def _latency(samples: list[int]) -> StepLatency:

@@ -8,7 +8,7 @@ import pytest
 
 from vmtool.errors import RefusedError
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.driver import CudaError, Driver
 from vmtool.probes.allocators import (
     AllocatorOptions,
     faster_from,
@@ -68,23 +68,39 @@ def test_growth_that_fails_leaves_nothing_allocated(fakecuda):
     fakecuda.reset()
 
 
-@pytest.mark.parametrize(("call", "intact"), [("read", (False, True)), ("fill", (True, False))])
+@pytest.mark.parametrize(("call", "intact"), [("read", (False, False)), ("fill", (True, False))])
 def test_contents_that_are_not_what_was_written_beside_work_are_found(
     fakecuda, monkeypatch, call, intact
 ):
     fakecuda.reset(granularity="64KiB", poison=0xA5)
     real = DeviceCopies.read
 
-    def wrong_when_large(self, reservation, offset, into):
+    def wrong_in_the_middle(self, reservation, offset, into):
         real(self, reservation, offset, into)
-        if len(into) > 64:
-            into[len(into) // 2] ^= 1
+        into[len(into) // 2] ^= 1
 
-    changed = {"read": wrong_when_large, "fill": lambda *_: None}
+    changed = {"read": wrong_in_the_middle, "fill": lambda *_: None}
     monkeypatch.setattr(DeviceCopies, call, changed[call])
     result = measure(0, MIB, 20)
     assert result.cycles > 0
     assert (result.work_intact, result.range_intact) == intact
+
+
+def test_a_fill_of_the_work_that_does_not_happen_is_seen(fakecuda, monkeypatch):
+    """The word changes with each step, so what an earlier fill left is not mistaken for it."""
+    fakecuda.reset(granularity="64KiB")
+    real, fills = Driver.call, 0
+
+    def some(self, name, *arguments):
+        nonlocal fills
+        fills += name == "cuMemsetD32Async"
+        if name == "cuMemsetD32Async" and fills == 25:
+            return None
+        return real(self, name, *arguments)
+
+    monkeypatch.setattr(Driver, "call", some)
+    result = measure(0, MIB, 16)  # 1 + 16 alone, 16 beside
+    assert (result.work_intact, result.range_intact) == (False, True)
 
 
 def test_an_allocator_that_a_driver_lacks_does_not_hide_the_others(fakecuda):
