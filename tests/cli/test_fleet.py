@@ -276,6 +276,7 @@ def test_a_scheduler_that_dies_keeps_the_replays_that_were_made(vmtool, monkeypa
     assert "connection to Dask's scheduler was lost; the result covers 1 row" in ran.stderr
     assert [row["labels"]["granule"] for row in ran.document["rows"]] == ["64KiB"]
     assert not ran.document["complete"]
+    assert ran.document["problem"] == "the connection to Dask's scheduler was lost"
 
 
 # ---- Dask -------------------------------------------------------------------------------------

@@ -304,8 +304,17 @@ def test_an_interrupted_comparison_says_so():
     assert "interrupted" not in compare_report.to_html(compared(row), [])
     nothing = compared(complete=False)
     lines = printed(partial(compare_report.to_text, nothing))
-    assert lines == ["interrupted before the first combination was complete"]
+    assert lines == ["no combination was replayed: interrupted"]
     compare_report.to_html(nothing, [])
+
+
+def test_a_comparison_that_lost_its_workers_says_so_and_not_that_it_was_interrupted():
+    lost = ReplayComparison.of((), complete=False, problem="its worker died")
+    lines = printed(partial(compare_report.to_text, lost))
+    assert lines == ["no combination was replayed: its worker died"]
+    page = compare_report.to_html(lost, [])
+    assert "its worker died: no combination" in page
+    assert "interrupted" not in page
 
 
 def test_combinations_replayed_at_once_are_those_of_one_after_the_other(vmtool):

@@ -289,7 +289,6 @@ class _Run:
         self._options = options
         self._axes = axes
         self._where = where
-        self._lost = ""
         self._html, self._csv = files
         self._name_host = name_host
         self._output = output
@@ -349,9 +348,7 @@ class _Run:
             elif not elsewhere:
                 comparison = compare_cells(cells, once)
             else:
-                comparison, self._lost = compare_elsewhere(
-                    cells, rules_of, budget.kv_bytes, self._where, stop
-                )
+                comparison = compare_elsewhere(cells, rules_of, budget.kv_bytes, self._where, stop)
         late = trace.reading.late if cells or result.real is None else result.trace.late
         if late:
             what = "request is out of order"
@@ -385,8 +382,8 @@ class _Run:
         self._output.save(self._csv, lambda: to_csv(result))
         if result.complete:
             return ExitCode.DONE
-        if self._lost:
-            self._output.notice(f"{self._lost}; the result covers {len(result.rows)} rows")
+        if result.problem:
+            self._output.notice(f"{result.problem}; the result covers {len(result.rows)} rows")
             return ExitCode.UNAVAILABLE
         self._output.notice(f"interrupted after {len(result.rows)} rows; everything is released")
         return ExitCode.INTERRUPTED

@@ -119,10 +119,10 @@ def compare_elsewhere(
     budget: int,
     where: tuple[int, str | None],
     stop: Callable[[], bool],
-) -> tuple[ReplayComparison, str]:
+) -> ReplayComparison:
     """Replay the combinations in several processes, or on a cluster.
 
-    The second is why some were lost, if they were; the first is then incomplete.
+    Where some were lost, it is incomplete and says why.
 
     Args:
         cells: The combinations.
@@ -156,8 +156,8 @@ def compare_elsewhere(
                 rows[at] = ComparedReplay(cells[at][0], result, "")
     if lost:
         done = [row for row in rows if row is not None]
-        return ReplayComparison.of(done, complete=False), lost
-    return _compared(rows, refusals), ""
+        return ReplayComparison.of(done, complete=False, problem=lost)
+    return _compared(rows, refusals)
 
 
 @contextmanager

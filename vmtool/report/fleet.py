@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import printable_lines
+from vmtool.report.csv_table import csv_table
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import figure, grid, join, report, section, tag
 from vmtool.report.table import paragraph, show, table
@@ -321,11 +319,11 @@ def _escaped(text: str) -> str:
 
 def to_csv(result: FleetResult) -> str:
     """Return a row for each machine and measure."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
-        ["group", "machine", "measure", "value", "usual", "ratio", "p_value", "outlier"]
-    )
+    head = ("group", "machine", "measure", "value", "usual", "ratio", "p_value", "outlier")
+    return csv_table(head, _csv_rows(result))
+
+
+def _csv_rows(result: FleetResult) -> Iterator[list[object]]:
     for number, group in enumerate(result.groups, 1):
         found = {(each.host, each.measure): each for each in group.outliers}
         for spread in group.spreads:
@@ -337,8 +335,7 @@ def to_csv(result: FleetResult) -> str:
                 ratio = value / usual if spread.logarithmic else ""
                 p_value = "" if outlier is None else outlier.p_value
                 row = [number, host, spread.measure, value, usual, ratio, p_value]
-                writer.writerow([*row, int(outlier is not None)])
-    return printable_lines(file.getvalue())
+                yield [*row, int(outlier is not None)]
 
 
 # ---- page -------------------------------------------------------------------------------------

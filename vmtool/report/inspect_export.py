@@ -5,11 +5,10 @@ Apart from the other reports, as a watch writes metrics at each sample and needs
 
 from __future__ import annotations
 
-import csv
 from dataclasses import fields
-from io import StringIO
 from typing import TYPE_CHECKING
 
+from vmtool.report.csv_table import csv_table
 from vmtool.report.openmetrics import Metrics
 from vmtool.results.inspect import Sample
 
@@ -21,13 +20,10 @@ if TYPE_CHECKING:
 
 def to_csv(result: InspectResult) -> str:
     """Return the samples as a table, one row a sample; empty cells are not available."""
-    file = StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     names = [field.name for field in fields(Sample)]
-    writer.writerow(names)
-    for sample in result.samples:
-        writer.writerow("" if (v := getattr(sample, name)) is None else v for name in names)
-    return file.getvalue()
+    return csv_table(
+        names, ([getattr(sample, name) for name in names] for sample in result.samples)
+    )
 
 
 def metrics_of(

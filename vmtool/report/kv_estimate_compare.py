@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import printable_lines
 from vmtool.report.kv_estimate import capacity_text, count_of, formats_text, waste_text
 from vmtool.report.table import comparison, paragraph, show, table
 from vmtool.units import format_size
@@ -216,28 +215,30 @@ def _chart(rows: Sequence[ComparisonRow], width: int) -> Iterator[RenderableType
 
 def to_csv(rows: Sequence[ComparisonRow]) -> str:
     """Return *rows* as CSV, in exact integers; an empty count is any number, or without a budget."""
-    import csv  # noqa: PLC0415 - only where it is needed
-    from io import StringIO  # noqa: PLC0415
+    from vmtool.report.csv_table import csv_table  # noqa: PLC0415 - only where it is needed
 
-    file = StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     axes = [
         axis for axis in rows[0].labels if axis not in ("model", "granule", "policy", "context")
     ]
     head = ("model", "format_k", "format_v", "granule_bytes", "policy", "context_tokens")
     amounts = ("floor_bytes", "used_bytes", "committed_bytes", "wasted_bytes", "waste_ends_tokens")
     engine = ("engine_tokens", "engine_sequences", "engine_bytes")
-    writer.writerow(
-        [*head, *axes, "budget_bytes", *amounts, "max_tokens", "max_sequences", *engine, "problem"]
-    )
-    for row in rows:
-        line = [*(getattr(row, name) for name in head), *(row.labels[axis] for axis in axes)]
+    fits = ("max_tokens", "max_sequences")
+
+    def cells(row: ComparisonRow) -> list[object]:
+        line: list[object] = [
+            *(getattr(row, name) for name in head),
+            *(row.labels[axis] for axis in axes),
+        ]
         line.append(row.budget_bytes)
         if row.answer is None:
-            line += [""] * (len(amounts) + 2)
+            line += [None] * (len(amounts) + len(fits))
         else:
             line += [getattr(row.answer, name) for name in amounts]
-            for capacity in (row.answer.max_tokens, row.answer.max_sequences):
+            for name in fits:
+                capacity = getattr(row.answer, name)
                 line.append(None if capacity is None else capacity.fits)
-        writer.writerow([*line, *(getattr(row, name) for name in engine), row.problem])
-    return printable_lines(file.getvalue())
+        return [*line, *(getattr(row, name) for name in engine), row.problem]
+
+    names = (*head, *axes, "budget_bytes", *amounts, *fits, *engine, "problem")
+    return csv_table(names, map(cells, rows))

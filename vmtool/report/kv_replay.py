@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import astuple, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.errors import printable_lines
 from vmtool.report.chart import (
     BUDGET,
     LIVE,
@@ -21,6 +18,7 @@ from vmtool.report.chart import (
     plot_lines,
     timeline_chart,
 )
+from vmtool.report.csv_table import csv_table
 from vmtool.report.machine import conditions_line, device_words, page_place
 from vmtool.report.page import Markup, figure, flat, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table
@@ -319,11 +317,8 @@ def _timing(summary: Summary, total_ns: int) -> Sequence[str]:
 
 def to_csv(result: ReplayResult) -> str:
     """Return a row for each point of the timeline, in exact integers."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Point)])
-    writer.writerows(astuple(point) for point in result.timeline)
-    return printable_lines(file.getvalue())
+    names = [field.name for field in fields(Point)]
+    return csv_table(names, map(astuple, result.timeline))
 
 
 # ---- page -----------------------------------------------------------------------------------
@@ -364,6 +359,10 @@ time is that of the trace, not of the machine.
 """
 
 
+#: Why a result is not complete, if nothing else is the reason.
+INTERRUPTED: Final = "interrupted (everything was released)"
+
+
 def replay_page(
     result: ReplayResult | ReplayComparison,
     verdict: str,
@@ -371,6 +370,7 @@ def replay_page(
     command: Sequence[str],
     real: RealRun | None,
     about: str,
+    incomplete: str = INTERRUPTED,
 ) -> str:
     """Return the page of one replay or of several.
 
@@ -381,16 +381,16 @@ def replay_page(
         command: The command line that made it.
         real: What real memory did; ``None`` where it was simulated.
         about: What tells the page from others, such as the model.
+        incomplete: Why the result is not complete, if it is not.
     """
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     place = [made, "simulated; no memory was used"]
     if real is not None:
         place = page_place(real.conditions, plain(real.machine))
-    interrupted = "" if result.complete else "interrupted (everything was released): "
     return report(
         result,
         "kv-replay",
-        interrupted + verdict,
+        verdict if result.complete else f"{incomplete}: {verdict}",
         *body,
         command=command,
         good=None if result.complete else False,

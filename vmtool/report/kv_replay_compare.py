@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
 
-from vmtool.errors import printable_lines
-from vmtool.report.kv_replay import chart_key, percent, replay_page, timeline
+from vmtool.report.csv_table import csv_table
+from vmtool.report.kv_replay import INTERRUPTED, chart_key, percent, replay_page, timeline
 from vmtool.report.page import figure, grid, join, section, tag
 from vmtool.report.page import table as page_table
 from vmtool.report.table import comparison, paragraph, show
@@ -29,7 +27,8 @@ def to_text(result: ReplayComparison, console: Console) -> None:
 def _parts(result: ReplayComparison) -> Iterator[RenderableType]:
     rows, best = result.rows, result.best
     if not rows:
-        yield "interrupted before the first combination was complete"
+        why = result.problem or "interrupted"
+        yield paragraph(f"no combination was replayed: {why}")
         return
     yield paragraph(_answer(result), style="bold")
     first = next((row.result for row in rows if row.result is not None), None)
@@ -112,14 +111,19 @@ def to_csv(result: ReplayComparison) -> str:
     """Return the comparison as CSV, in exact integers."""
     rows, best = result.rows, result.best
     axes = list(rows[0].labels) if rows else []
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     names = [name for name, _ in _figures(None)]
-    writer.writerow([*axes, *names, "best", "impossible"])
-    for index, row in enumerate(rows):
-        values = [value for _, value in _figures(row.result)]
-        writer.writerow([*row.labels.values(), *values, int(index in best), row.impossible])
-    return printable_lines(file.getvalue())
+    return csv_table(
+        [*axes, *names, "best", "impossible"],
+        (
+            [
+                *row.labels.values(),
+                *(value for _, value in _figures(row.result)),
+                int(index in best),
+                row.impossible,
+            ]
+            for index, row in enumerate(rows)
+        ),
+    )
 
 
 def _figures(result: ReplayResult | None) -> list[tuple[str, object]]:
@@ -189,5 +193,6 @@ def to_html(result: ReplayComparison, command: Sequence[str]) -> str:
         section("Live and committed over simulated time", chart_key(), grid(charts)),
         command=command,
         real=None,
+        incomplete=result.problem or INTERRUPTED,
         about=f"{len(rows)} combinations of {', '.join(axes)}" if axes else "",
     )

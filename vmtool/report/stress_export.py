@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import printable_lines
+from vmtool.report.csv_table import csv_table
 from vmtool.report.openmetrics import Metrics
 from vmtool.results.outcomes import CheckOutcome
 from vmtool.stats import bucket_start
@@ -31,17 +29,17 @@ _Row = tuple[object, ...]
 
 def to_csv(result: StressResult) -> str:
     """Return the numbers of *result*, one a row; what is not available is left out."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    return csv_table(COLUMNS, _rows(result))
+
+
+def _rows(result: StressResult) -> Iterator[_Row]:
     for method in result.methods:
-        writer.writerows(_method_rows("", method))
+        yield from _method_rows("", method)
     for run in result.runs if len(result.runs) > 1 else ():
         for method in run.methods:
-            writer.writerows(_method_rows(run.index, method))
+            yield from _method_rows(run.index, method)
     for point in result.checkpoints:
-        writer.writerows(_checkpoint_rows(point))
-    return printable_lines(file.getvalue())
+        yield from _checkpoint_rows(point)
 
 
 def _method_rows(run: object, method: MethodResult) -> Iterator[_Row]:

@@ -431,17 +431,22 @@ class ReplayComparison:
     """Replays of one trace under several rules.
 
     Attributes:
-        complete: Whether every combination was replayed; false after an interruption.
+        complete: Whether every combination was replayed.
         rows: One for each combination.
         best: Which rows finished most requests and, of those, wasted least; from 0.
+        problem: Why combinations were not replayed, such as a worker that died; empty after an
+            interruption.
     """
 
     complete: bool
     rows: tuple[ComparedReplay, ...]
     best: tuple[int, ...]
+    problem: str = ""
 
     @classmethod
-    def of(cls, rows: Iterable[ComparedReplay], *, complete: bool) -> ReplayComparison:
+    def of(
+        cls, rows: Iterable[ComparedReplay], *, complete: bool, problem: str = ""
+    ) -> ReplayComparison:
         """Return the comparison of *rows*."""
         found = tuple(rows)
         ranks = [
@@ -452,4 +457,4 @@ class ReplayComparison:
         ]
         top = max(ranks, default=(-1, 0.0))
         best = tuple(i for i, rank in enumerate(ranks) if rank == top and rank[0] >= 0)
-        return cls(complete, found, best)
+        return cls(complete, found, best, problem)
