@@ -346,7 +346,20 @@ def inject(rig: Rig) -> str:
 def tests_marked_gpu(rig: Rig) -> str:
     if rig.quick:
         return "left out by --quick"
-    return command("-m", "pytest", "-q", "-n", "0", "-m", "gpu", "-p", "no:cacheprovider")
+    wanted = ("pytest", "-q", "-n", "0", "-m", "gpu", "-p", "no:cacheprovider")
+    ran = subprocess.run(
+        [sys.executable, "-m", *wanted], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    return counted(ran.returncode, ran.stdout or ran.stderr)
+
+
+def counted(code: int, output: str) -> str:
+    """Return pytest's last line, which has the counts; where no test ran, that is no answer."""
+    lines = output.strip().splitlines()
+    last = lines[-1].strip(" =") if lines else ""
+    if code == 0 and " passed" not in last:
+        return f"not answered: no test ran: {last}"
+    return f"exit {code}: {last}"
 
 
 def arguments_of(given: list[str] | None) -> argparse.Namespace:

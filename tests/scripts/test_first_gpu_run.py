@@ -61,6 +61,20 @@ def test_the_allocators_are_measured_in_what_is_free(load, fakecuda):
     rig.context.close()
 
 
+@pytest.mark.parametrize(
+    ("code", "output", "answer"),
+    [
+        (0, "....s\n4 passed, 1 skipped in 2.1s\n", "exit 0: 4 passed, 1 skipped in 2.1s"),
+        (1, "F.\nFAILED x\n1 failed, 1 passed in 1s\n", "exit 1: 1 failed, 1 passed in 1s"),
+        (0, "sss\n3 skipped in 1s\n", "not answered: no test ran: 3 skipped in 1s"),
+        (5, "no tests ran in 1s\n", "exit 5: no tests ran in 1s"),
+        (4, "", "exit 4: "),
+    ],
+)
+def test_the_counts_of_pytest_are_the_answer(load, code, output, answer):
+    assert load("scripts", "first_gpu_run").counted(code, output) == answer
+
+
 def test_an_unknown_question_is_wrong_usage(run):
     done = run("speed-of-light")
     assert done.returncode == 2

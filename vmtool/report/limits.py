@@ -28,6 +28,7 @@ _SHORT: Final = {
     "mappings": "memory areas",
     "lock": "lock",
 }
+_DEVICE_SHORT: Final = {"commit": "commit", "mappings": "mappings of one handle", "lock": "pin"}
 _DEVICE_TITLES: Final = {
     "lock": "memory of the host pinned by one cuMemHostRegister; a new process for each try",
     "commit": "memory committed granule by granule, untouched; one process",
@@ -63,7 +64,9 @@ def answer(result: LimitsResult) -> str:
     """Return the limit of each kind in one line: the lowest of its methods, and whose it is."""
     parts = []
     for of_kind in result.kinds:
-        short = "pin" if result.device and of_kind.kind == "lock" else _SHORT[of_kind.kind]
+        short = _SHORT[of_kind.kind]
+        if result.device:
+            short = _DEVICE_SHORT.get(of_kind.kind, short)
         found = {m.method: m.reached for m in of_kind.methods if m.outcome == "found" and m.reached}
         if found:
             least = min(found, key=found.__getitem__)

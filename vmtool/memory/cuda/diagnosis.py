@@ -177,6 +177,10 @@ _CALL_CODES: Final[dict[int, tuple[str, str]]] = {
         ),
     ),
 }
+#: An out-of-memory error of these is none of what was requested.
+_GIVING_BACK: Final = frozenset(
+    {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuMemFreeAsync"}
+)
 _COMPUTE_MODES: Final = {1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 
 
@@ -191,12 +195,12 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
     if code == 46:
         mode = _COMPUTE_MODES.get(compute_mode or 0)
         if mode is not None:
+            default = "have an administrator run nvidia-smi -c DEFAULT"
+            if mode == "prohibited":
+                return f"the device is in compute mode {mode}: it takes no process", default
             return (
-                (
-                    f"the device is in compute mode {mode}: it takes "
-                    f"{'no process' if mode == 'prohibited' else 'one process at a time'}"
-                ),
-                "use --workers 1, or have an administrator run nvidia-smi -c DEFAULT",
+                f"the device is in compute mode {mode}: it takes one process at a time",
+                f"use --workers 1, or {default}",
             )
         return "the device is held by another process or in a bad state", "run nvidia-smi"
     if code == 2:
@@ -205,6 +209,8 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
                 "the device has no room for one more context (a few hundred MiB each)",
                 "end what else uses the device (nvidia-smi), or use fewer --workers",
             )
+        if call in _GIVING_BACK:
+            return None, "end the process, which gives everything back; dmesg may show why"
         if not call.startswith("cuMem"):
             return None, "run nvidia-smi: it shows what uses the device"
         return None, "ask for less, or free device memory (see nvidia-smi)"

@@ -106,6 +106,17 @@ def test_the_hint_of_a_failed_query_is_not_to_request_less():
     )
 
 
+@pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree"])
+def test_a_failed_release_is_not_asked_to_be_smaller(call):
+    _, hint = explain_code(call, 2, None)
+    assert "ask for less" not in hint
+    assert "gives everything back" in hint
+
+
+def test_a_device_that_takes_no_process_takes_not_one_either():
+    assert "--workers" not in explain_code("cuDevicePrimaryCtxRetain", 46, 2)[1]
+
+
 @pytest.mark.parametrize("model", ["wddm", "wsl", "tcc", None])
 def test_only_windows_is_blamed_for_a_limit_of_what_is_pinned(model):
     cause = diagnose_pinning(model).cause
