@@ -91,7 +91,9 @@ def run_check(
             elapsed_ns = perf_counter_ns() - began
             # What is done may have taken longer than usual, as on a busy machine.
             pace = max(elapsed_ns / max(sum(usual[: done + 1]), 1), 1)
-            left_ns = max(pace * sum(usual) - elapsed_ns, pace * sum(usual[done + 1 :]))
+            left_ns = max(
+                pace * sum(usual) - elapsed_ns, pace * (usual[done] / 10 + sum(usual[done + 1 :]))
+            )
             progress(what, done, steps, round(left_ns))
 
         memory.append(_check_memory(backing, plan, show))

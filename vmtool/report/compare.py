@@ -100,6 +100,8 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
 def headline(result: CompareResult) -> str:
     """Return the answer in one sentence: the verdict on the whole cycle, where it was measured."""
     text = _verdict(result)
+    if result.doubts and any(change.direction in _CHANGED for change in _judged(result)):
+        text += f"; in doubt: {_doubt_text(result, result.doubts[0])}"
     if result.settings:
         more = ", …" if len(result.settings) > _FEW else ""
         text += f"; settings differ ({_pairs_text(result.settings[:_FEW])}{more})"
@@ -144,17 +146,19 @@ def other_rows(result: CompareResult) -> Iterator[str]:
 def caveats(result: CompareResult) -> Iterator[str]:
     """Yield why the sides may differ although nothing changed, and what to do about it."""
     for doubt in result.doubts:
-        if doubt is Doubt.BUSY:
-            idle = min(
-                file.idle_share
-                for side in (result.before, result.after)
-                for file in side.files
-                if file.runs and file.idle_share is not None
-            )
-            why = f"measured one after the other on a busy machine ({percent(round(idle, 2))} idle)"
-        else:
-            why = f"measured one after the other, {_apart_text(result.apart_ns or 0)} apart"
-        yield f"{why}: rows may differ for that reason alone; {_ALTERNATE}"
+        yield f"{_doubt_text(result, doubt)}: rows may differ for that reason alone; {_ALTERNATE}"
+
+
+def _doubt_text(result: CompareResult, doubt: Doubt) -> str:
+    if doubt is Doubt.APART:
+        return f"measured one after the other, {_apart_text(result.apart_ns or 0)} apart"
+    idle = min(
+        file.idle_share
+        for side in (result.before, result.after)
+        for file in side.files
+        if file.runs and file.idle_share is not None
+    )
+    return f"measured one after the other on a busy machine ({percent(round(idle, 2))} idle)"
 
 
 def _fewest_runs(change: Change) -> int:
