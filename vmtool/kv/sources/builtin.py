@@ -20,7 +20,7 @@ from vmtool.kv.sources.fields import FLAGS
 from vmtool.kv.sources.hf.config import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 #: What the bare numbers after the model type are, in order; ``key=value`` is any further field.
 _COLUMNS: Final = (
@@ -57,9 +57,13 @@ opt-6.7b opt fp16 num_hidden_layers=32 num_attention_heads=32 hidden_size=4096
     max_position_embeddings=2048
 # Mistral AI
 mistral-7b-v0.1 mistral 32 32 8 4096 32768 bf16 sliding_window=4096
+mistral-7b-v0.2 mistral 32 32 8 4096 32768 bf16 sliding_window=null
 mistral-7b-v0.3 mistral 32 32 8 4096 32768 bf16 sliding_window=null
 mistral-nemo-12b mistral 40 32 8 5120 131072 bf16 sliding_window=null head_dim=128
 mistral-small-24b mistral 40 32 8 5120 131072 bf16 sliding_window=null head_dim=128
+mistral-large-2407 mistral 88 96 8 12288 131072 bf16 sliding_window=null head_dim=128
+mistral-large-2411 mistral 88 96 8 12288 131072 bf16 sliding_window=null head_dim=128
+mistral-large-3 deepseek_v3 61 128 128 7168 294912 kv_lora_rank=512 qk_rope_head_dim=64
 ministral-3-3b ministral3 26 32 8 3072 262144 bf16 head_dim=128
 mixtral-8x7b mixtral 32 32 8 4096 32768 bf16
 mixtral-8x22b mixtral 56 48 8 6144 65536 bf16
@@ -119,6 +123,7 @@ qwen3.6-35b-a3b qwen3_5_moe_text 40 16 2 2048 262144 bf16 linear_num_value_heads
     mtp_num_hidden_layers=1
 # Google
 gemma-2b gemma 18 8 1 2048 8192 bf16 head_dim=256
+gemma-7b gemma 28 16 16 3072 8192 bf16 head_dim=256
 gemma-2-2b gemma2 26 8 4 2304 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-9b gemma2 42 16 8 3584 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-27b gemma2 46 32 16 4608 8192 bf16 sliding_window=4096 head_dim=128
@@ -219,7 +224,11 @@ nemotron-h-56b nemotron_h 118 64 8 8192 8192 bf16
 llama-3.3-nemotron-super-49b nemotron-nas 80 64 null 8192 131072 bf16
 jamba-v0.1 jamba 32 32 8 4096 262144 bf16 attn_layer_period=8 attn_layer_offset=4 mamba_d_conv=4
     mamba_d_state=16 mamba_expand=2
+lfm2-350m lfm2 16 16 8 1024 128000 bf16 conv_L_cache=3
+lfm2-700m lfm2 16 24 8 1536 128000 bf16 conv_L_cache=3
 lfm2-1.2b lfm2 16 32 8 2048 128000 bf16 conv_L_cache=3
+lfm2-2.6b lfm2 30 32 8 2048 128000 bf16 conv_L_cache=3
+lfm2-8b-a1b lfm2_moe 24 32 8 2048 128000 bf16 conv_L_cache=3
 command-r cohere 40 64 64 8192 131072 fp16
 command-r7b cohere2 32 32 8 4096 132096 fp16 sliding_window=4096 head_dim=128
 command-a cohere2 64 96 8 12288 131072 bf16 sliding_window=4096 head_dim=128
@@ -232,8 +241,34 @@ smollm-360m llama 32 15 5 960 2048 bf16
 smollm-1.7b llama 24 32 32 2048 2048 bf16
 smollm2-135m llama 30 9 3 576 8192 bf16
 smollm2-360m llama 32 15 5 960 8192 bf16
+smollm2-1.7b llama 24 32 32 2048 8192 bf16
 smollm3-3b smollm3 36 16 4 2048 65536 bf16
+granite-3.0-1b-a400m granitemoe 24 16 8 1024 4096
+granite-3.0-3b-a800m granitemoe 32 24 8 1536 4096 bf16
+granite-3.0-2b granite 40 32 8 2048 4096 bf16
+granite-3.1-1b-a400m granitemoe 24 16 8 1024 131072 bf16
+granite-3.1-3b-a800m granitemoe 32 24 8 1536 131072 bf16
+granite-3.1-2b granite 40 32 8 2048 131072 bf16
+granite-3.1-8b granite 40 32 8 4096 131072
+granite-3.2-2b granite 40 32 8 2048 131072 bf16
+granite-3.2-8b granite 40 32 8 4096 131072 bf16
 granite-3.3-8b granite 40 32 8 4096 131072 bf16
+granite-4.0-350m granite 28 16 4 1024 32768
+granite-4.0-1b granite 40 16 4 2048 131072
+granite-4.0-micro granite 40 40 8 2560 131072
+granite-4.0-h-350m granitemoehybrid 32 12 4 768 32768 mamba_expand=2 mamba_n_groups=1
+    mamba_d_conv=4 mamba_d_state=128 mamba_n_heads=48 mamba_d_head=32
+granite-4.0-h-1b granitemoehybrid 40 12 4 1536 131072 mamba_expand=2 mamba_n_groups=1
+    mamba_d_conv=4 mamba_d_state=128 mamba_n_heads=48 mamba_d_head=64
+granite-4.0-h-micro granitemoehybrid 40 32 8 2048 131072 mamba_expand=2 mamba_n_groups=1
+    mamba_d_conv=4 mamba_d_state=128 mamba_n_heads=64 mamba_d_head=64
+granite-4.0-h-tiny granitemoehybrid 40 12 4 1536 131072 bf16 mamba_expand=2 mamba_n_groups=1
+    mamba_d_conv=4 mamba_d_state=128 mamba_n_heads=48 mamba_d_head=64
+granite-4.0-h-small granitemoehybrid 40 32 8 4096 131072 bf16 mamba_expand=2 mamba_n_groups=1
+    mamba_d_conv=4 mamba_d_state=128 mamba_n_heads=128 mamba_d_head=64
+granite-4.1-3b granite 40 40 8 2560 131072
+granite-4.1-8b granite 40 32 8 4096 131072
+granite-4.1-30b granite 64 32 8 4096 131072
 starcoder2-15b starcoder2 40 48 4 6144 16384 bf16 sliding_window=4096
 yi-34b llama 60 56 8 7168 4096 bf16
 falcon-7b falcon bf16 num_hidden_layers=32 num_attention_heads=71 hidden_size=4544
@@ -247,6 +282,11 @@ falcon-mamba-7b falcon_mamba bf16 num_hidden_layers=64 hidden_size=4096 intermed
 rwkv-5-3b rwkv5 num_hidden_layers=32 hidden_size=2560 attention_hidden_size=2560 head_size=64
     context_length=4096
 """
+
+
+def _layer_types(layers: int, attention: Collection[int], full: str, other: str) -> dict[str, Any]:
+    return {"layer_types": [full if i in attention else other for i in range(layers)]}
+
 
 #: Fields that are lists or objects.
 _LISTS: Final[dict[str, dict[str, Any]]] = {
@@ -270,7 +310,21 @@ _LISTS: Final[dict[str, dict[str, Any]]] = {
             "short_conv_kernel_size": 4,
         }
     },
+    "lfm2-700m": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
     "lfm2-1.2b": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+    **{
+        name: _layer_types(layers, attention, "full_attention", "conv")
+        for name, layers, attention in (
+            ("lfm2-350m", 16, (2, 5, 8, 10, 12, 14)),
+            ("lfm2-2.6b", 30, (2, 5, 9, 13, 17, 21, 24, 27)),
+            ("lfm2-8b-a1b", 24, (2, 6, 10, 14, 18, 21)),
+        )
+    },
+    "granite-4.0-h-350m": _layer_types(32, (10, 13, 17, 27), "attention", "mamba"),
+    **dict.fromkeys(
+        ("granite-4.0-h-1b", "granite-4.0-h-micro", "granite-4.0-h-tiny", "granite-4.0-h-small"),
+        _layer_types(40, (5, 15, 25, 35), "attention", "mamba"),
+    ),
     "llama-3.3-nemotron-super-49b": {
         "block_configs": [
             {"attention": {"no_op": False, "n_heads_in_group": 8} if attends else {"no_op": True}}
@@ -377,11 +431,20 @@ _NAMES: Final = {
         qwen2-1.5b qwen2-7b qwen2.5-0.5b qwen2.5-1.5b qwen2.5-3b qwen3-1.7b qwen3-4b rwkv-5-3b
         smollm-135m smollm-360m smollm2-135m smollm2-360m tinyllama-1.1b""",
     "config.json on huggingface.co, its own or a finetune's": """
-        bloom-7b1 command-r7b gemma-2-9b glm-4.5-air jamba-v0.1 opt-6.7b whisper-large-v3""",
+        bloom-7b1 command-r7b gemma-2-9b gemma-7b glm-4.5-air granite-3.0-1b-a400m
+        granite-3.0-2b granite-3.0-3b-a800m granite-3.1-1b-a400m granite-3.1-2b
+        granite-3.1-3b-a800m granite-3.1-8b granite-3.2-2b granite-3.2-8b granite-4.0-h-micro
+        jamba-v0.1 lfm2-2.6b lfm2-350m lfm2-700m lfm2-8b-a1b mistral-7b-v0.2 mistral-large-2407
+        mistral-large-2411 opt-6.7b smollm2-1.7b whisper-large-v3""",
+    "a copy of params.json in public source code": "mistral-large-3",
+    "metadata of a GGUF file in Ollama's library": """
+        granite-4.0-1b granite-4.0-350m granite-4.0-micro granite-4.1-30b granite-4.1-3b
+        granite-4.1-8b""",
     "copies of config.json in public source code": """
         command-a deepseek-r1 exaone-4-32b falcon-40b falcon-7b falcon-mamba-7b gemma-3-12b
         gemma-3-27b gemma-3-4b gemma-3n-e2b gemma-3n-e4b gemma-4-12b gemma-4-31b gemma-4-e2b
-        gemma-4-e4b glm-4-9b glm-4.5 granite-3.3-8b kimi-linear-48b-a3b lfm2-1.2b llama-3.1-405b
+        gemma-4-e4b glm-4-9b glm-4.5 granite-3.3-8b granite-4.0-h-1b granite-4.0-h-350m
+        granite-4.0-h-small granite-4.0-h-tiny kimi-linear-48b-a3b lfm2-1.2b llama-3.1-405b
         mixtral-8x22b olmo-3-7b qwen2.5-14b qwen2.5-32b qwen2.5-72b qwen2.5-7b qwen3-14b
         qwen3-235b-a22b qwen3-coder-480b-a35b qwen3.6-35b-a3b seed-oss-36b smollm3-3b""",
     "cache sizes in public logs agree; layers and heads from the model card": """
@@ -393,8 +456,9 @@ _NAMES: Final = {
 ORIGINS: Final = {name: origin for origin, names in _NAMES.items() for name in names.split()}
 
 #: Bytes of the weights of the built-in models as they are published, in GB (10^9 bytes), from their
-#: parameter counts (of the model cards, or of transformers' modules for the published config) and the
-#: element types of their checkpoints; at most three digits. What is missing was not found.
+#: parameter counts (of the model cards or the hub's listing, where these are rounded counted for the
+#: published config) and the element types of their checkpoints; at most three digits. What is missing
+#: was not found.
 _PUBLISHED_GB: Final = """
 llama-2-7b 13.5 llama-2-13b 26.0 llama-2-70b 138 llama-3-8b 16.1 llama-3-70b 141 llama-3.1-8b 16.1
 llama-3.1-70b 141 llama-3.1-405b 812 llama-3.2-1b 2.47 llama-3.2-3b 6.43 llama-3.3-70b 141
@@ -418,7 +482,12 @@ qwen3-vl-8b 17.5 qwen3-vl-235b-a22b 471 qwen3.5-27b 55.6 qwen3.5-397b-a17b 807 q
 rwkv-5-3b 6.12 minimax-m2.7 230 deepseek-v3.1 689 glm-5.1 1510 glm-5.2 1510 qwen3.5-35b-a3b 71.9
 qwen3.6-27b 55.6 smollm-135m 0.269 smollm-360m 0.724 smollm2-135m 0.269 smollm2-360m 0.724
 qwen2-0.5b 0.988 qwen2-1.5b 3.09 codellama-7b 13.5 codellama-13b 26.0 codellama-34b 67.5
-tinyllama-1.1b 2.20 phi-3.5-mini 7.64 gemma-2b 5.01
+tinyllama-1.1b 2.20 phi-3.5-mini 7.64 gemma-2b 5.01 gemma-7b 17.1 mistral-7b-v0.2 14.5
+mistral-large-2407 245 mistral-large-2411 245 smollm2-1.7b 3.42 lfm2-350m 0.709 lfm2-700m 1.48
+lfm2-2.6b 5.14 lfm2-8b-a1b 16.7 granite-3.0-1b-a400m 2.67 granite-3.1-1b-a400m 2.67
+granite-3.0-2b 5.07 granite-3.1-2b 5.07 granite-3.2-2b 5.07 granite-3.1-8b 16.3
+granite-3.2-8b 16.3 granite-4.0-1b 3.26 granite-4.0-micro 6.81 granite-4.0-h-micro 6.38
+granite-4.0-h-tiny 13.9 granite-4.0-h-small 64.4
 """
 
 

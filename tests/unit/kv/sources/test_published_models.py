@@ -80,6 +80,29 @@ def test_a_published_model_costs_what_was_worked_out_for_it(row):
         ("NVIDIA-Nemotron-3-Super-120B-A12B", "nemotron-3-super-120b-a12b"),
         ("Kimi-K3", "kimi-k3"),
         ("GLM-5.2", "glm-5.2"),
+        ("Mistral-7B-Instruct-v0.2", "mistral-7b-v0.2"),
+        ("Mistral-Large-Instruct-2407", "mistral-large-2407"),
+        ("Mistral-Large-Instruct-2411", "mistral-large-2411"),
+        ("gemma-7b", "gemma-7b"),
+        ("LFM2-350M", "lfm2-350m"),
+        ("LFM2-700M", "lfm2-700m"),
+        ("LFM2-2.6B", "lfm2-2.6b"),
+        ("LFM2-8B-A1B", "lfm2-8b-a1b"),
+        ("SmolLM2-1.7B-Instruct", "smollm2-1.7b"),
+        ("granite-3.0-1b-a400m-base", "granite-3.0-1b-a400m"),
+        ("granite-3.0-3b-a800m-instruct", "granite-3.0-3b-a800m"),
+        ("granite-3.0-2b-instruct", "granite-3.0-2b"),
+        ("granite-3.1-1b-a400m-base", "granite-3.1-1b-a400m"),
+        ("granite-3.1-3b-a800m-instruct", "granite-3.1-3b-a800m"),
+        ("granite-3.1-2b-instruct", "granite-3.1-2b"),
+        ("granite-3.1-8b-instruct", "granite-3.1-8b"),
+        ("granite-3.2-2b-instruct", "granite-3.2-2b"),
+        ("granite-3.2-8b-instruct", "granite-3.2-8b"),
+        ("granite-4.0-h-350m", "granite-4.0-h-350m"),
+        ("granite-4.0-h-1b", "granite-4.0-h-1b"),
+        ("granite-4.0-h-micro", "granite-4.0-h-micro"),
+        ("granite-4.0-h-tiny", "granite-4.0-h-tiny"),
+        ("granite-4.0-micro", "granite-4.0-micro"),
     ],
 )
 def test_a_built_in_model_is_what_its_published_file_comes_to(model, builtin):
@@ -95,6 +118,25 @@ def test_a_built_in_model_states_no_type_where_its_published_file_does_not(model
     row = next(row for row in PUBLISHED if row["model"] == model)
     assert sources.load(builtin).dtype is None
     assert resolve(row["config"], "config.json", "m").dtype is None
+
+
+@pytest.mark.parametrize(
+    ("name", "keeping", "bytes_a_token"),
+    [
+        ("mistral-large-3", 61, 61 * (512 + 64) * 2),
+        ("granite-4.0-350m", 28, 28 * 2 * 4 * 64 * 2),
+        ("granite-4.0-1b", 40, 40 * 2 * 4 * 128 * 2),
+        ("granite-4.0-h-small", 4, 4 * 2 * 8 * 128 * 2),
+        ("granite-4.1-3b", 40, 40 * 2 * 8 * 64 * 2),
+        ("granite-4.1-8b", 40, 40 * 2 * 8 * 128 * 2),
+        ("granite-4.1-30b", 64, 64 * 2 * 8 * 128 * 2),
+    ],
+)
+def test_a_built_in_model_without_a_config_file_costs_what_was_worked_out_for_it(
+    name, keeping, bytes_a_token
+):
+    kept = [sum(bytes_per_token(own_tensors(layer))) for layer in sources.load(name).layers]
+    assert (sum(map(bool, kept)), sum(kept)) == (keeping, bytes_a_token)
 
 
 def own_tensors(layer):
