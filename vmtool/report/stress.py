@@ -183,10 +183,9 @@ def answer(result: StressResult) -> str:
         return checks
     granule = format_size(result.settings.granule_bytes)
     spread = _spread(result, costs[0][0])
-    return (
-        f"{costs[0][0]}: committing, touching and releasing {granule} takes "
-        f"{format_duration(costs[0][1])}{spread}; {checks}"
-    )
+    touched = result.methods[0].phase("touch") is not None
+    what = "committing, touching and releasing" if touched else "committing and releasing"
+    return f"{costs[0][0]}: {what} {granule} takes {format_duration(costs[0][1])}{spread}; {checks}"
 
 
 def cycle_ns(method: MethodResult) -> int | None:
