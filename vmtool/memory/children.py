@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import vmtool
@@ -213,6 +212,8 @@ def prepare_child() -> None:
     It ends with its parent, even while a call hangs, and is the first choice of the OOM killer
     (Linux); a fault in it opens no dialog (Windows, where :func:`start_child` lets it end with us).
     """
+    from pathlib import Path  # not above: doctor, which starts no child, would load it
+
     show_no_error_box()
     _end_with_parent()
     try:
@@ -252,6 +253,8 @@ def _stop_signals_blocked() -> Iterator[None]:
 
 def _environment() -> dict[str, str]:
     """Return an environment in which a child finds the vmtool that runs here, and writes UTF-8."""
+    from pathlib import Path
+
     root = str(Path(vmtool.__file__).parent.parent)
     # The signal comes when the thread that started the child ends, be it not the process
     # (man 2 PR_SET_PDEATHSIG).
