@@ -248,6 +248,15 @@ def test_every_result_of_a_device_carries_its_facts(with_nvml, command, tmp_path
     assert device["fresh_zero"] is (None if command in {"reserve", "limits"} else False)
 
 
+def test_doctor_has_the_facts_too_and_stress_names_the_neighbour(with_nvml):
+    ran = with_nvml(["doctor", "--json"], others="200MiB", attributes="133=1")
+    (device,) = json.loads(ran.stdout)["devices"]
+    assert (device["mps"], device["module_version"]) == (True, "580.65.06")
+    ran = with_nvml([*FACTS["stress"], "--json"], others="200MiB", context_memory="8MiB")
+    (other,) = json.loads(ran.stdout)["machine"]["device"]["used_by"]
+    assert other == {"pid": 4242, "name": "/opt/other/engine", "used_bytes": 200 * MIB}
+
+
 def test_the_text_has_the_facts_of_the_device(with_nvml):
     ran = with_nvml(FACTS["grow"], mode="mig", attributes="133=1,100=1")
     words = " ".join(ran.stdout.split())

@@ -11,6 +11,7 @@ from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError
 
 if TYPE_CHECKING:
+    from vmtool.machine.facts import DeviceFacts
     from vmtool.machine.findings import Finding
 
 
@@ -45,8 +46,9 @@ def command(
     output = Output(as_json, path, quiet)
     on_machine = examine(facts) if backing in {"all", "host"} else ()
     on_devices = () if backing == "host" else _examine_devices(ordinal, output, backing)
+    devices = _describe_devices(ordinal) if as_json and backing != "host" else ()
     conditions = None if watch is None else watch.finish()
-    result = DoctorResult.of(facts, on_machine, on_devices, conditions)
+    result = DoctorResult.of(facts, on_machine, on_devices, conditions, devices)
     output.emit(result, lambda console: to_text(result, console))
     problems = [each for each in (*on_machine, *on_devices) if each.rating is Rating.PROBLEM]
     if strict and problems:
@@ -54,6 +56,20 @@ def command(
             f"{len(problems)} problem{'s'[: len(problems) > 1]}, the first: {problems[0].kind}",
             hint=problems[0].remedy,
         )
+
+
+def _describe_devices(ordinal: int | None) -> tuple[DeviceFacts, ...]:
+    """Return the facts of one device, or of all; none where the driver fails: the findings say it."""
+    from contextlib import suppress
+
+    from vmtool.errors import VmtoolError
+    from vmtool.machine.device_facts import read_device_facts
+    from vmtool.memory.cuda.device_info import device, devices
+
+    with suppress(VmtoolError):
+        infos = devices() if ordinal is None else (device(ordinal),)
+        return tuple(map(read_device_facts, infos))
+    return ()
 
 
 def _examine_devices(ordinal: int | None, output: Output, backing: str) -> tuple[Finding, ...]:

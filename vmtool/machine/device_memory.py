@@ -156,6 +156,11 @@ def _shared(info: DeviceInfo, free: int) -> int:
     return free if available is None else min(free, safe_part(available))
 
 
+def users_of(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
+    """Return the other processes on a device; ``None`` if not available. No context is made for it."""
+    return _others(read_nvml(info.uuid).device(info.uuid))
+
+
 def _others(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
     if managed is None or managed.processes is None:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass, field
 from typing import Final
 
+from vmtool.machine.nvml import DeviceProcess  # noqa: TC001 - decoding reads the types
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit  # noqa: TC001 - decoding reads the types
 from vmtool.units import GIB, MIB, format_size
@@ -359,6 +360,7 @@ class DeviceFacts:
         persistence: Whether the driver stays loaded without a client.
         binding_ns: What Python and the binding add to each driver call: the median of the cheapest.
         fresh_zero: Whether a new handle's memory was zero when it was tried; nothing promises it.
+        used_by: Who else used it after a run of ``stress``, by NVML; ``None`` where that is not asked.
         attributes: Further attributes of the driver, by name.
     """
 
@@ -380,6 +382,7 @@ class DeviceFacts:
     persistence: bool | None = None
     binding_ns: int | None = None
     fresh_zero: bool | None = None
+    used_by: tuple[DeviceProcess, ...] | None = None
     attributes: Mapping[str, int | None] = field(default_factory=dict)
 
 

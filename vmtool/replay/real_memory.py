@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
-from vmtool.machine.device_facts import with_device
+from vmtool.machine.device_facts import is_fresh_zero, with_device
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
@@ -197,7 +198,15 @@ class RealMemory:
             self._most_held = tuple(HeldBytes(*item) for item in held.items() if item[1])
 
     def result(self) -> RealRun:
-        """Return what was measured."""
+        """Return what was measured.
+
+        Raises:
+            CudaError: If a device fails when its fresh memory is read.
+        """
+        machine = with_device(read_facts(), self._backing.name)
+        if machine.device is not None:
+            zero = is_fresh_zero(self._backing.name)
+            machine = replace(machine, device=replace(machine.device, fresh_zero=zero))
         return RealRun(
             backing=self._backing.name,
             method="cold" if self._pool is not None and not self._retains else self._backing.method,
@@ -211,7 +220,7 @@ class RealMemory:
             checks=self._checks,
             ledger_peak_bytes=self._governor.ledger(self._backing.tier).peak_bytes,
             held=self._most_held,
-            machine=with_device(read_facts(), self._backing.name),
+            machine=machine,
         )
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.machine.facts import MachineFacts  # noqa: TC001
+from vmtool.machine.facts import DeviceFacts, MachineFacts  # noqa: TC001
 from vmtool.machine.findings import Finding  # noqa: TC001 - decoding reads the types
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 
@@ -31,6 +31,7 @@ class DoctorResult:
         device_findings: About CUDA devices; empty where only the host was selected.
         counts: How many findings have each rating.
         conditions: When and where it was found; ``None`` unless a document was asked for.
+        devices: The facts of each device that was examined; empty unless a document was asked for.
     """
 
     machine: MachineFacts
@@ -41,6 +42,7 @@ class DoctorResult:
     device_findings: tuple[Finding, ...]
     counts: RatingCounts
     conditions: RunConditions | None = None
+    devices: tuple[DeviceFacts, ...] = ()
 
     @classmethod
     def of(
@@ -49,6 +51,7 @@ class DoctorResult:
         machine_findings: tuple[Finding, ...],
         device_findings: tuple[Finding, ...],
         conditions: RunConditions | None = None,
+        devices: tuple[DeviceFacts, ...] = (),
     ) -> DoctorResult:
         """Return the result with what follows from *facts* and the findings."""
         ratings = [finding.rating.value for finding in (*machine_findings, *device_findings)]
@@ -61,4 +64,5 @@ class DoctorResult:
             device_findings=device_findings,
             counts=RatingCounts(*map(ratings.count, ("ok", "note", "problem"))),
             conditions=conditions,
+            devices=devices,
         )

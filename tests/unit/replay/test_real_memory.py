@@ -185,6 +185,7 @@ def test_the_stand_in_device_agrees_with_and_without_a_pool(fakecuda, dense_cost
     assert real.real.ledger_peak_bytes == simulated.usage.charged.peak_bytes
     assert not real.real.touched
     assert real.real.populated
+    assert real.real.machine.device.fresh_zero
     assert (simulated.operations.reused_bytes > 0) == (retain > 0)
     assert fakecuda.report()["live"]["physical_bytes"] == 0
     del real

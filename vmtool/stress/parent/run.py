@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.documents import decode, plain
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.machine.device_facts import read_device_facts
+from vmtool.machine.device_memory import users_of
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import describe_device
 from vmtool.memory.children import KILL_TIMEOUT_S
@@ -467,7 +468,10 @@ def _device_facts(backing: str, unmapping: UnmapResult | None) -> dict[str, Any]
         info = describe_device(backing)
         if info is not None:
             fresh = None if unmapping is None else unmapping.fresh_zero
-            facts: dict[str, Any] = plain(replace(read_device_facts(info), fresh_zero=fresh))
+            found = read_device_facts(info)
+            # The workers have ended, and this process has no context: whoever is listed is another.
+            found = replace(found, fresh_zero=fresh, used_by=users_of(info))
+            facts: dict[str, Any] = plain(found)
             return facts
     return None
 
