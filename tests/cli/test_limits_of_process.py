@@ -126,7 +126,7 @@ def test_a_sandbox_that_refuses_reservations_is_not_a_lack_of_addresses(vmtool_c
 def test_where_no_thread_can_be_started_the_limits_are_named(vmtool_child):
     """An old container runtime answers EPERM to the clone3 of a new C library."""
     no_threads = refusing("clone3") + refusing(arguments=[("clone", 0, 0x3D0F00)])
-    before = "import vmtool.memory.children as p; start = p.start_thread\n"
+    before = "import vmtool.memory.threads as p; start = p.start_thread\n"
     ran = vmtool_child("stress", "--cycles", "30", before=before + no_threads)
     assert ran.code == 1, ran.stderr
     assert "Traceback" not in ran.stderr

@@ -9,13 +9,13 @@ from typing import Final
 
 from vmtool import __version__
 from vmtool.machine.facts import LimitFacts, MemoryFacts, SystemFacts
-from vmtool.memory.children import can_start_thread
 from vmtool.memory.rlimits import (
     has_capability,
     has_seccomp_filter,
     in_initial_user_namespace,
     read_resource_limit,
 )
+from vmtool.memory.threads import can_start_thread
 
 
 def read_system(cpu_model: str | None) -> SystemFacts:

@@ -1,4 +1,4 @@
-"""Child processes and threads of vmtool's own: started, made harmless, ended, and the signals.
+"""Child processes of vmtool's own: started, made harmless, ended, and the signals.
 
 Nothing here belongs to a backing. It is in this package because only ``memory`` may call the
 operating system through ctypes.
@@ -14,16 +14,16 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import vmtool
 from vmtool.errors import VmtoolError
-from vmtool.memory.counters import read_limits
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
-from vmtool.units import MIB, format_size
+from vmtool.memory.threads import TASKS_HINT, TASKS_LIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 # https://learn.microsoft.com/en-us/windows/win32/api/errhandlingapi/nf-errhandlingapi-seterrormode
 # and docs/platform-facts.md#windows-error-box
@@ -130,63 +130,6 @@ def end_child(child: subprocess.Popen[str], timeout_s: float = KILL_TIMEOUT_S) -
                 stream.close()
 
 
-def start_thread(
-    target: Callable[..., object], *arguments: object, name: str | None = None
-) -> threading.Thread:
-    """Start a thread that does not keep this process alive.
-
-    Raises:
-        VmtoolError: If the platform allows no more threads.
-    """
-    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-    try:
-        thread.start()
-    except (RuntimeError, MemoryError) as error:  # Python keeps the errno to itself
-        cause, hint = _no_room_for_stack() or (_TASKS_LIMITED, _TASKS_HINT)
-        message = f"a thread cannot be started: {error}"
-        raise VmtoolError(message, cause=cause, hint=hint) from error
-    return thread
-
-
-def can_start_thread() -> bool:
-    """Return whether the platform starts a thread, or only a lack of memory for it is in the way."""
-    thread = threading.Thread(target=bool, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return _no_room_for_stack() is not None
-    thread.join()
-    return True
-
-
-def _no_room_for_stack() -> tuple[str, str] | None:
-    """Return the limit that leaves no room for the stack of a thread, and what to do.
-
-    The C library maps a stack as long as RLIMIT_STACK, or 2 MiB where that is unlimited (man 3
-    pthread_create); it counts as address space and as private writable memory.
-    """
-    stack, limits = read_resource_limit("RLIMIT_STACK"), read_limits()
-    nbytes = 2 * MIB if stack is None or stack.soft is None else stack.soft
-    for name, limit, used in (
-        ("RLIMIT_AS", limits.address_space_limit_bytes, limits.address_space_bytes),
-        ("RLIMIT_DATA", limits.data_limit_bytes, limits.data_bytes),
-    ):
-        if limit is not None and used is not None and used + nbytes > limit:
-            words = (
-                f"{name} is {format_size(limit)} and the process uses {format_size(used)}: "
-                f"a thread's stack of {format_size(nbytes)} does not fit"
-            )
-            return words, f"{how_to_raise(name)}, or make stacks smaller: ulimit -s 1024"
-    return None
-
-
-_TASKS_LIMITED: Final = (
-    "the limit of processes and threads is reached (pids.max of a control group, RLIMIT_NPROC), "
-    "memory is short, or a seccomp filter refuses clone3"
-)
-_TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
-
-
 def _why_no_process(error: OSError) -> tuple[str | None, str]:
     """Return cause and hint of a process that could not be started."""
     if error.errno == errno.EMFILE:
@@ -197,7 +140,7 @@ def _why_no_process(error: OSError) -> tuple[str | None, str]:
     if error.errno == errno.ENFILE:
         return "the whole system has too many open files", "sysctl -w fs.file-max=..."
     if error.errno in {errno.EAGAIN, errno.EPERM}:
-        return _TASKS_LIMITED, _TASKS_HINT
+        return TASKS_LIMITED, TASKS_HINT
     if error.errno == errno.ENOMEM or getattr(error, "winerror", None) in _WINDOWS_LIMITS:
         return (
             "there is not enough memory for one more process",
@@ -212,8 +155,6 @@ def prepare_child() -> None:
     It ends with its parent, even while a call hangs, and is the first choice of the OOM killer
     (Linux); a fault in it opens no dialog (Windows, where :func:`start_child` lets it end with us).
     """
-    from pathlib import Path  # not above: doctor, which starts no child, would load it
-
     show_no_error_box()
     _end_with_parent()
     try:
@@ -253,8 +194,6 @@ def _stop_signals_blocked() -> Iterator[None]:
 
 def _environment() -> dict[str, str]:
     """Return an environment in which a child finds the vmtool that runs here, and writes UTF-8."""
-    from pathlib import Path
-
     root = str(Path(vmtool.__file__).parent.parent)
     # The signal comes when the thread that started the child ends, be it not the process
     # (man 2 PR_SET_PDEATHSIG).

@@ -28,8 +28,8 @@ from vmtool.memory.children import (
     prepare_child,
     signal_name,
     start_child,
-    start_thread,
 )
+from vmtool.memory.threads import start_thread
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.run import run_replay
 from vmtool.results.kv_replay import ReplayAccident, ReplayResult

@@ -13,8 +13,9 @@ import pytest
 from vmtool.errors import VmtoolError
 from vmtool.memory import methods_of
 from vmtool.memory.accounting import MemoryLimits
-from vmtool.memory.children import start_child, start_thread
+from vmtool.memory.children import start_child
 from vmtool.memory.rlimits import ResourceLimit
+from vmtool.memory.threads import start_thread
 from vmtool.probes.child import ask
 from vmtool.units import MIB
 
@@ -85,9 +86,9 @@ def test_a_thread_whose_stack_does_not_fit_is_not_one_too_many(monkeypatch, limi
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", refuse)
-    monkeypatch.setattr("vmtool.memory.children.read_limits", lambda: limits)
+    monkeypatch.setattr("vmtool.memory.threads.read_limits", lambda: limits)
     stack = ResourceLimit(8 * MIB, None)
-    monkeypatch.setattr("vmtool.memory.children.read_resource_limit", lambda _name: stack)
+    monkeypatch.setattr("vmtool.memory.threads.read_resource_limit", lambda _name: stack)
     with pytest.raises(VmtoolError, match="cannot be started") as caught:
         start_thread(print)
     assert cause in caught.value.cause

@@ -22,8 +22,9 @@ from vmtool.machine.killed_children import (
     ended_children_s,
     read_state,
 )
-from vmtool.memory.children import start_child, start_thread, wait_killed, why_not_killed
+from vmtool.memory.children import start_child, wait_killed, why_not_killed
 from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.threads import start_thread
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.leaks import MOST, Timeline

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
-from vmtool.memory.children import prepare_child, start_thread
+from vmtool.memory.children import prepare_child
+from vmtool.memory.threads import start_thread
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session

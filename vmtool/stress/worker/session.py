@@ -13,12 +13,12 @@ from vmtool.machine.run_conditions import peak_resident_bytes
 from vmtool.memory import is_device
 from vmtool.memory.backing import OutOfMemoryError, failed_call
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.children import start_thread
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.driver import DeviceLostError
 from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
+from vmtool.memory.threads import start_thread
 from vmtool.results.stress import PHASES, CallFailure, HoldResult, MethodResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget

@@ -1,0 +1,74 @@
+"""Threads of vmtool's own, and why one cannot be started.
+
+Apart from child processes: facts about the machine need this, and not what starts a process.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import VmtoolError
+from vmtool.memory.counters import read_limits
+from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.units import MIB, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Why no process or thread can be started, and what to do.
+TASKS_LIMITED: Final = (
+    "the limit of processes and threads is reached (pids.max of a control group, RLIMIT_NPROC), "
+    "memory is short, or a seccomp filter refuses clone3"
+)
+TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
+
+
+def start_thread(
+    target: Callable[..., object], *arguments: object, name: str | None = None
+) -> threading.Thread:
+    """Start a thread that does not keep this process alive.
+
+    Raises:
+        VmtoolError: If the platform allows no more threads.
+    """
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:  # Python keeps the errno to itself
+        cause, hint = _no_room_for_stack() or (TASKS_LIMITED, TASKS_HINT)
+        message = f"a thread cannot be started: {error}"
+        raise VmtoolError(message, cause=cause, hint=hint) from error
+    return thread
+
+
+def can_start_thread() -> bool:
+    """Return whether the platform starts a thread, or only a lack of memory for it is in the way."""
+    thread = threading.Thread(target=bool, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return _no_room_for_stack() is not None
+    thread.join()
+    return True
+
+
+def _no_room_for_stack() -> tuple[str, str] | None:
+    """Return the limit that leaves no room for the stack of a thread, and what to do.
+
+    The C library maps a stack as long as RLIMIT_STACK, or 2 MiB where that is unlimited (man 3
+    pthread_create); it counts as address space and as private writable memory.
+    """
+    stack, limits = read_resource_limit("RLIMIT_STACK"), read_limits()
+    nbytes = 2 * MIB if stack is None or stack.soft is None else stack.soft
+    for name, limit, used in (
+        ("RLIMIT_AS", limits.address_space_limit_bytes, limits.address_space_bytes),
+        ("RLIMIT_DATA", limits.data_limit_bytes, limits.data_bytes),
+    ):
+        if limit is not None and used is not None and used + nbytes > limit:
+            words = (
+                f"{name} is {format_size(limit)} and the process uses {format_size(used)}: "
+                f"a thread's stack of {format_size(nbytes)} does not fit"
+            )
+            return words, f"{how_to_raise(name)}, or make stacks smaller: ulimit -s 1024"
+    return None
