@@ -631,6 +631,13 @@ def test_a_missing_call_takes_its_own_measurement_only(run_with_fakecuda, argume
     assert [control.leaks(report) for report in ran.reports if control.leaks(report)] == []
 
 
+def test_a_driver_without_the_work_s_call_is_not_a_failure_of_mapping(run_with_fakecuda):
+    arguments = ["allocators", "--budget", "16MiB", "--most", "2MiB", "--rounds", "1"]
+    ran = run_with_fakecuda([*arguments, "--beside-work"], missing="cuMemsetD32Async")
+    assert ran.returncode == 4, ran.stderr
+    assert "not available: cuMemsetD32Async is not offered" in " ".join(ran.stdout.split())
+
+
 def test_a_failing_trim_of_a_pool_is_called_so(run_on_standin):
     arguments = [
         "stress",
@@ -647,6 +654,7 @@ def test_a_failing_trim_of_a_pool_is_called_so(run_on_standin):
     assert ran.returncode == 1
     words = " ".join(ran.stdout.split())
     assert "failed in trim of the pool" in words
+    assert "in 0 ns" not in words
     assert "of granule" not in words.partition("failed in")[2]
 
 

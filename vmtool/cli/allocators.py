@@ -8,7 +8,7 @@ import click
 
 from vmtool.cli.options import BACKING, COUNT, SIZE, Command, option_group, output_options
 from vmtool.cli.output import Output
-from vmtool.errors import CheckFailedError, ExitCode, UsageError, VmtoolError
+from vmtool.errors import CheckFailedError, ExitCode, UnavailableError, UsageError, VmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +151,8 @@ def _judge(device: DeviceAllocators) -> None:
     beside = device.beside
     if beside is None:
         return
+    if beside.error is not None and not beside.available:
+        raise UnavailableError(f"mapping beside work was not measured: {beside.error}")
     if beside.error is not None:
         raise VmtoolError(
             f"mapping while other work ran on {device.backing} "

@@ -18,7 +18,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from vmtool.documents import decode
-from vmtool.errors import VmtoolError
+from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.memory import open_device
 from vmtool.memory.addresses import Block, differs
 from vmtool.memory.children import end_child, prepare_child, start_child
@@ -60,10 +60,12 @@ def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
     """Do it in this process.
 
     Raises:
+        UnavailableError: If the driver lacks a call of it.
         VmtoolError: If the memory for it cannot be had.
     """
     backing = open_device(f"cuda:{ordinal}")
     context, unit = backing.context, backing.granularity
+    context.driver.require("cuStreamCreate", "cuStreamDestroy", "cuMemsetD32Async")
     work = backing.reserve(work_bytes)
     beside = backing.reserve(unit)
     backing.commit(work, 0, work_bytes)
@@ -180,7 +182,11 @@ def main(arguments: list[str]) -> int:
     try:
         result = measure(ordinal, work_bytes, steps)
     except VmtoolError as error:
-        result = BesideWork(error=str(error), lost=isinstance(error, DeviceLostError))
+        result = BesideWork(
+            error=str(error),
+            lost=isinstance(error, DeviceLostError),
+            available=not isinstance(error, UnavailableError),
+        )
     print(json.dumps(asdict(result)))  # noqa: T201 - the parent reads it
     return 0
 

@@ -124,7 +124,8 @@ def _beside(beside: BesideWork) -> Iterator[RenderableType]:
     yield Text("\nmapping beside work", style="bold")
     if beside.error is not None:
         yield paragraph(
-            f"{'the context was lost' if beside.lost else 'failed'}: {beside.error}",
+            f"{'the context was lost' if beside.lost else 'failed' if beside.available else 'not available'}: "
+            f"{beside.error}",
             style="bold red",
         )
     if beside.alone is None or beside.beside is None:

@@ -98,6 +98,7 @@ class BesideWork:
         range_intact: Whether the range held what was written to it, each time.
         error: What ended it; ``None`` if nothing did.
         lost: Whether the device was lost by it.
+        available: Whether the driver has the calls of the measurement.
     """
 
     cycles: int = 0
@@ -107,6 +108,7 @@ class BesideWork:
     range_intact: bool | None = None
     error: str | None = None
     lost: bool = False
+    available: bool = True
 
 
 @dataclass(frozen=True, slots=True)
