@@ -65,13 +65,20 @@ mistral-large-2407 mistral 88 96 8 12288 131072 bf16 sliding_window=null head_di
 mistral-large-2411 mistral 88 96 8 12288 131072 bf16 sliding_window=null head_dim=128
 mistral-large-3 deepseek_v3 61 128 128 7168 294912 kv_lora_rank=512 qk_rope_head_dim=64
 ministral-3-3b ministral3 26 32 8 3072 262144 bf16 head_dim=128
+ministral-8b mistral 36 32 8 4096 32768 bf16 sliding_window=32768 head_dim=128
+codestral-22b mistral 56 48 8 6144 32768 bf16 sliding_window=null
+pixtral-12b mistral 40 32 8 5120 1024000 bf16 sliding_window=null head_dim=128
+pixtral-large mistral 88 96 8 12288 131072 sliding_window=null
 mixtral-8x7b mixtral 32 32 8 4096 32768 bf16
 mixtral-8x22b mixtral 56 48 8 6144 65536 bf16
 # Alibaba
+qwen1.5-7b qwen2 32 32 32 4096 32768 bf16
+qwen1.5-72b qwen2 80 64 64 8192 32768 bf16
 qwen1.5-moe-a2.7b qwen2_moe 24 16 16 2048 32768 bf16
 qwen2-0.5b qwen2 24 14 2 896 32768 bf16
 qwen2-1.5b qwen2 28 12 2 1536 32768 bf16
 qwen2-7b qwen2 28 28 4 3584 32768 bf16
+qwen2-72b qwen2 80 64 8 8192 32768 bf16
 qwen2.5-0.5b qwen2 24 14 2 896 32768 bf16
 qwen2.5-1.5b qwen2 28 12 2 1536 32768 bf16
 qwen2.5-3b qwen2 36 16 2 2048 32768 bf16
@@ -79,14 +86,19 @@ qwen2.5-7b qwen2 28 28 4 3584 32768 bf16
 qwen2.5-14b qwen2 48 40 8 5120 32768 bf16
 qwen2.5-32b qwen2 64 40 8 5120 32768 bf16
 qwen2.5-72b qwen2 80 64 8 8192 32768 bf16
+qwen2.5-vl-3b qwen2_5_vl 36 16 2 2048 128000 bf16
+qwen2.5-vl-7b qwen2_5_vl 28 28 4 3584 128000 bf16
+qwq-32b qwen2 64 40 8 5120 131072 bf16
 qwen3-0.6b qwen3 28 16 8 1024 40960 bf16 head_dim=128
 qwen3-1.7b qwen3 28 16 8 2048 40960 bf16 head_dim=128
 qwen3-4b qwen3 36 32 8 2560 40960 bf16 head_dim=128
+qwen3-4b-2507 qwen3 36 32 8 2560 262144 bf16 head_dim=128
 qwen3-8b qwen3 36 32 8 4096 40960 bf16 head_dim=128
 qwen3-14b qwen3 40 40 8 5120 40960 bf16 head_dim=128
 qwen3-32b qwen3 64 64 8 5120 40960 bf16 head_dim=128
 qwen3-30b-a3b qwen3_moe 48 32 4 2048 40960 bf16 head_dim=128
 qwen3-235b-a22b qwen3_moe 94 64 4 4096 40960 bf16 head_dim=128
+qwen3-coder-30b-a3b qwen3_moe 48 32 4 2048 262144 head_dim=128
 qwen3-coder-480b-a35b qwen3_moe 62 96 8 6144 262144 bf16 head_dim=128
 qwen3-vl-2b qwen3_vl_text 28 16 8 2048 262144 bf16 head_dim=128
 qwen3-vl-4b qwen3_vl_text 36 32 8 2560 262144 bf16 head_dim=128
@@ -97,6 +109,9 @@ qwen3-vl-235b-a22b qwen3_vl_moe_text 94 64 4 4096 262144 bf16 head_dim=128
 qwen3-next-80b-a3b qwen3_next 48 16 2 2048 262144 bf16 linear_num_value_heads=32 head_dim=256
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128
+qwen3.5-4b qwen3_5_text 32 16 4 2560 262144 bf16 linear_num_value_heads=32 head_dim=256
+    full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
+    linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
 qwen3.5-27b qwen3_5_text 64 24 4 5120 262144 bf16 linear_num_value_heads=48 head_dim=256
     full_attention_interval=4 linear_conv_kernel_dim=4 linear_key_head_dim=128
     linear_num_key_heads=16 linear_value_head_dim=128 mamba_ssm_dtype=float32
@@ -127,6 +142,8 @@ gemma-7b gemma 28 16 16 3072 8192 bf16 head_dim=256
 gemma-2-2b gemma2 26 8 4 2304 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-9b gemma2 42 16 8 3584 8192 bf16 sliding_window=4096 head_dim=256
 gemma-2-27b gemma2 46 32 16 4608 8192 bf16 sliding_window=4096 head_dim=128
+gemma-3-270m gemma3_text 18 4 1 640 32768 bf16 sliding_window=512 sliding_window_pattern=6
+    head_dim=256
 gemma-3-1b gemma3_text 26 4 1 1152 32768 bf16 sliding_window=512 sliding_window_pattern=6
     head_dim=256
 gemma-3-4b gemma3_text 34 8 4 2560 131072 bf16 sliding_window=1024 sliding_window_pattern=6
@@ -156,8 +173,14 @@ gpt2 gpt2 n_layer=12 n_head=12 n_embd=768 n_positions=1024
 whisper-large-v3 whisper fp16 decoder_layers=32 decoder_attention_heads=20 d_model=1280
     max_source_positions=1500 max_target_positions=448
 # DeepSeek
+deepseek-llm-7b llama 30 32 32 4096 4096
+deepseek-llm-67b llama 95 64 8 8192 4096 bf16
 deepseek-moe-16b deepseek 28 16 16 2048 4096 bf16
 deepseek-v2-lite deepseek_v2 27 16 16 2048 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
+deepseek-v2.5 deepseek_v2 60 128 128 5120 163840 kv_lora_rank=512 qk_rope_head_dim=64
+deepseek-coder-v2 deepseek_v2 60 128 128 5120 163840 kv_lora_rank=512 qk_rope_head_dim=64
+deepseek-coder-v2-lite deepseek_v2 27 16 16 2048 163840 bf16 kv_lora_rank=512
+    qk_rope_head_dim=64
 deepseek-v3 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
     num_nextn_predict_layers=1
 deepseek-r1 deepseek_v3 61 128 128 7168 163840 bf16 kv_lora_rank=512 qk_rope_head_dim=64
@@ -179,6 +202,7 @@ kimi-k3 kimi_k3 93 96 96 7168 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 kimi-linear-48b-a3b kimi_linear 27 32 32 2304 1048576 bf16 kv_lora_rank=512 qk_rope_head_dim=64
 # Zhipu
 glm-4-9b glm4 40 32 2 4096 32768 bf16 head_dim=128
+glm-4-32b glm4 61 48 2 6144 32768 bf16 head_dim=128
 glm-4.5 glm4_moe 92 96 8 5120 131072 bf16 head_dim=128 num_nextn_predict_layers=1
 glm-4.5-air glm4_moe 46 96 8 4096 131072 bf16 head_dim=128 num_nextn_predict_layers=1
 glm-4.7 glm4_moe 92 96 8 5120 202752 bf16 head_dim=128 num_nextn_predict_layers=1
@@ -200,10 +224,16 @@ mimo-v2-flash mimo_v2_flash 48 64 4 4096 262144 bf16 head_dim=192 v_head_dim=128
 phi-1.5 phi 24 32 32 2048 2048 fp16
 phi-2 phi 32 32 32 2560 2048 fp16
 phi-3-mini-4k phi3 32 32 32 3072 4096 bf16 sliding_window=2047
+phi-3-medium-4k phi3 40 40 10 5120 4096 bf16 sliding_window=2047
 phi-3.5-mini phi3 32 32 32 3072 131072 bf16 sliding_window=262144
 phi-3.5-vision phi3_v 32 32 32 3072 131072 bf16 sliding_window=131072
 phi-4 phi3 40 40 10 5120 16384 bf16
 phi-4-mini phi3 32 24 8 3072 131072 bf16 sliding_window=262144
+minitron-4b nemotron 32 24 8 3072 4096 bf16 head_dim=128
+minitron-8b nemotron 32 48 8 4096 4096 bf16 head_dim=128
+nemotron-nano-9b-v2 nemotron_h 56 40 8 4480 131072
+    hybrid_override_pattern=M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-
+    mamba_num_heads=128 mamba_head_dim=80 n_groups=8 ssm_state_size=128 conv_kernel=4 head_dim=128
 nemotron-3-nano-30b-a3b nemotron_h 52 32 2 2688 262144 bf16
     hybrid_override_pattern=MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME
     mamba_num_heads=64 mamba_head_dim=64 n_groups=8 ssm_state_size=128 conv_kernel=4
@@ -431,22 +461,29 @@ _NAMES: Final = {
         qwen2-1.5b qwen2-7b qwen2.5-0.5b qwen2.5-1.5b qwen2.5-3b qwen3-1.7b qwen3-4b rwkv-5-3b
         smollm-135m smollm-360m smollm2-135m smollm2-360m tinyllama-1.1b""",
     "config.json on huggingface.co, its own or a finetune's": """
-        bloom-7b1 command-r7b gemma-2-9b gemma-7b glm-4.5-air granite-3.0-1b-a400m
-        granite-3.0-2b granite-3.0-3b-a800m granite-3.1-1b-a400m granite-3.1-2b
-        granite-3.1-3b-a800m granite-3.1-8b granite-3.2-2b granite-3.2-8b granite-4.0-h-micro
-        jamba-v0.1 lfm2-2.6b lfm2-350m lfm2-700m lfm2-8b-a1b mistral-7b-v0.2 mistral-large-2407
-        mistral-large-2411 opt-6.7b smollm2-1.7b whisper-large-v3""",
+        bloom-7b1 codestral-22b command-r7b deepseek-coder-v2-lite deepseek-llm-67b
+        deepseek-llm-7b gemma-2-9b gemma-3-270m gemma-7b glm-4-32b glm-4.5-air
+        granite-3.0-1b-a400m granite-3.0-2b granite-3.0-3b-a800m granite-3.1-1b-a400m
+        granite-3.1-2b granite-3.1-3b-a800m granite-3.1-8b granite-3.2-2b granite-3.2-8b
+        granite-4.0-h-micro jamba-v0.1 lfm2-2.6b lfm2-350m lfm2-700m lfm2-8b-a1b ministral-8b
+        minitron-4b minitron-8b mistral-7b-v0.2 mistral-large-2407 mistral-large-2411 opt-6.7b
+        phi-3-medium-4k pixtral-12b pixtral-large qwen1.5-72b qwen1.5-7b qwen2-72b qwen2.5-vl-3b
+        qwen2.5-vl-7b qwen3-4b-2507 qwen3-coder-30b-a3b qwen3.5-4b qwq-32b smollm2-1.7b
+        whisper-large-v3""",
     "a copy of params.json in public source code": "mistral-large-3",
     "metadata of a GGUF file in Ollama's library": """
         granite-4.0-1b granite-4.0-350m granite-4.0-micro granite-4.1-30b granite-4.1-3b
         granite-4.1-8b""",
+    "llama.cpp's log of its GGUF file, and DeepSeek's config_236B.json": """
+        deepseek-coder-v2 deepseek-v2.5""",
     "copies of config.json in public source code": """
         command-a deepseek-r1 exaone-4-32b falcon-40b falcon-7b falcon-mamba-7b gemma-3-12b
         gemma-3-27b gemma-3-4b gemma-3n-e2b gemma-3n-e4b gemma-4-12b gemma-4-31b gemma-4-e2b
         gemma-4-e4b glm-4-9b glm-4.5 granite-3.3-8b granite-4.0-h-1b granite-4.0-h-350m
         granite-4.0-h-small granite-4.0-h-tiny kimi-linear-48b-a3b lfm2-1.2b llama-3.1-405b
-        mixtral-8x22b olmo-3-7b qwen2.5-14b qwen2.5-32b qwen2.5-72b qwen2.5-7b qwen3-14b
-        qwen3-235b-a22b qwen3-coder-480b-a35b qwen3.6-35b-a3b seed-oss-36b smollm3-3b""",
+        mixtral-8x22b nemotron-nano-9b-v2 olmo-3-7b qwen2.5-14b qwen2.5-32b qwen2.5-72b
+        qwen2.5-7b qwen3-14b qwen3-235b-a22b qwen3-coder-480b-a35b qwen3.6-35b-a3b seed-oss-36b
+        smollm3-3b""",
     "cache sizes in public logs agree; layers and heads from the model card": """
         command-r gpt-oss-120b mistral-small-24b smollm-1.7b yi-34b""",
     "model card or paper; no config.json was seen": """
@@ -487,7 +524,7 @@ mistral-large-2407 245 mistral-large-2411 245 smollm2-1.7b 3.42 lfm2-350m 0.709 
 lfm2-2.6b 5.14 lfm2-8b-a1b 16.7 granite-3.0-1b-a400m 2.67 granite-3.1-1b-a400m 2.67
 granite-3.0-2b 5.07 granite-3.1-2b 5.07 granite-3.2-2b 5.07 granite-3.1-8b 16.3
 granite-3.2-8b 16.3 granite-4.0-1b 3.26 granite-4.0-micro 6.81 granite-4.0-h-micro 6.38
-granite-4.0-h-tiny 13.9 granite-4.0-h-small 64.4
+granite-4.0-h-tiny 13.9 granite-4.0-h-small 64.4 deepseek-v2.5 471 deepseek-coder-v2 471
 """
 
 
