@@ -524,7 +524,7 @@ mistral-large-2407 245 mistral-large-2411 245 smollm2-1.7b 3.42 lfm2-350m 0.709 
 lfm2-2.6b 5.14 lfm2-8b-a1b 16.7 granite-3.0-1b-a400m 2.67 granite-3.1-1b-a400m 2.67
 granite-3.0-2b 5.07 granite-3.1-2b 5.07 granite-3.2-2b 5.07 granite-3.1-8b 16.3
 granite-3.2-8b 16.3 granite-4.0-1b 3.26 granite-4.0-micro 6.81 granite-4.0-h-micro 6.38
-granite-4.0-h-tiny 13.9 granite-4.0-h-small 64.4 deepseek-v2.5 471 deepseek-coder-v2 471
+granite-4.0-h-tiny 13.9 granite-4.0-h-small 64.4 deepseek-v2.5 472 deepseek-coder-v2 472
 deepseek-coder-v2-lite 31.4 qwq-32b 65.5 qwen3-4b-2507 8.04 qwen3-coder-30b-a3b 61.1
 """
 
