@@ -606,6 +606,7 @@ def test_a_process_that_cannot_be_killed_is_given_up():
         ),
         (["granularity", "--prove"], "cuMemCreate:4=999", "cuMemCreate"),
         (["granularity", "--prove", "--backing", "cuda"], "cuMemCreate:1=999", "cuMemCreate"),
+        (["granularity", "--prove", "--backing", "cuda"], "cuMemRelease:4=304", "cuMemRelease"),
     ],
 )
 def test_a_failing_call_is_the_headline_and_no_verdict(run_on_standin, arguments, fault, call):
