@@ -297,6 +297,8 @@ _RATIO_TICKS: Final = (
     *((1.0,), (0.5, 2.0), (0.25, 4.0), (0.125, 8.0), (0.0625, 16.0)),
     *((0.8, 1.25), (2 / 3, 1.5), (0.9, 1.1), (1 / 3, 3.0)),
 )
+#: Longer names of rows are squeezed into this many characters, so that the axis keeps its room.
+_LONGEST_NAME: Final = 24
 _ROW: Final = 22
 
 
@@ -315,7 +317,8 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) 
         limit: Half the width of the band of what counts as unchanged, such as 0.05.
         end: Of the axis, see :func:`ratio_reach`; an arrow points at what is beyond.
     """
-    names = max((len(row.name) for row in rows), default=0) * _CHARACTER + 8
+    longest = max((len(row.name) for row in rows), default=0)
+    names = min(longest, _LONGEST_NAME) * _CHARACTER + 8
     width, top = float(WIDTH), 6.0
     bottom = top + _ROW * len(rows)
     reach = math.log(end)
@@ -360,7 +363,10 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) 
 
 
 def _ratio_row(row: RatioRow, y: float, x: Callable[[float], float], reach: float) -> Markup:
-    parts = [tag("title", row.words), tag("text", row.name, x=0, y=y + 4)]
+    squeezed = len(row.name) > _LONGEST_NAME
+    room = {"textLength": _LONGEST_NAME * _CHARACTER, "lengthAdjust": "spacingAndGlyphs"}
+    name = tag("text", row.name, x=0, y=y + 4, **(room if squeezed else {}))
+    parts = [tag("title", row.words), name]
     if row.low is not None and row.high is not None:
         parts.append(tag("line", class_="interval", x1=x(row.low), x2=x(row.high), y1=y, y2=y))
         for end, way in ((row.low, -1), (row.high, 1)):

@@ -440,7 +440,7 @@ def reasons(
     """
     lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
     if reason is MethodReason.PROMISES_MORE and fastest is not None:
-        words = f"it does not clearly cost over 10 % more than {method_option_words(fastest)}"
+        words = f"it does not clearly cost over 25 % more than {method_option_words(fastest)}"
         lacking = lacks.get(base_method(fastest))
         yield f"{words}, which {lacking}" if lacking else words
     elif reason is MethodReason.NO_CLEAR_WINNER:

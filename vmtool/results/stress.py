@@ -371,9 +371,9 @@ class Scaling:
 class MethodReason(enum.Enum):
     """Why a method is to be used."""
 
-    #: All others clearly cost over 10 % more.
+    #: All others clearly cost over 25 % more.
     FASTEST = "fastest"
-    #: It does not clearly cost over 10 % more than the cheapest, which promises less.
+    #: It does not clearly cost over 25 % more than the cheapest, which promises less.
     PROMISES_MORE = "promises-more"
     #: It is the cheapest, but not clearly; of those near it none promises more.
     NO_CLEAR_WINNER = "no-clear-winner"

@@ -34,7 +34,7 @@ _OUTLIER_PART: Final = 0.01  # of the samples: fewer do not reach the 99th perce
 _CHECKPOINT_PART: Final = 0.1
 _RESIDENT_SLACK: Final = 8 * MIB
 #: A method that promises more must cost clearly more than this times the cheapest to be given up.
-_WORTH_IT: Final = 1.1
+_WORTH_IT: Final = 1.25
 #: The same where there are too few runs or rounds for an interval.
 _WORTH_IT_UNPROVEN: Final = 2
 #: Those that promise more first: a guard on what is released, memory given back at once.
@@ -79,7 +79,7 @@ def choose_method(
 ) -> tuple[str, str, MethodReason]:
     """Return which method to use, which is the cheapest, and why the one is used.
 
-    Of all that do not clearly cost over 10 % more than the cheapest it is the one that promises
+    Of all that do not clearly cost over 25 % more than the cheapest it is the one that promises
     most, and then the one without huge pages: an order that is fixed, so that small differences
     between two measurements of one machine never change the answer.
 

@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 from stored_runs import method
@@ -59,7 +59,8 @@ def test_no_row_is_wider_than_the_terminal(width):
     assert "…" not in text
 
 
-@given(st.floats(1.3125, 16), st.integers(1, 27))
+@given(st.floats(1.3125, 16), st.integers(1, 80))
+@example(1.5, 80)
 def test_the_ticks_of_ratios_are_on_both_sides_of_one(end, letters):
     row = RatioRow("n" * letters, 1.1, 1.0, 1.2, "soft", "words")
     chart = str(ratio_chart("ratios", [row], 0.05, end))

@@ -3,6 +3,7 @@
 import io
 import random
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from rich.console import Console
@@ -136,7 +137,7 @@ def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
         "advise",
     )
     text = recommendation_text(found, "Linux")
-    assert "it does not clearly cost over 10 % more than advise, which has no guards" in text
+    assert "it does not clearly cost over 25 % more than advise, which has no guards" in text
 
 
 def test_the_cheapest_is_not_called_the_fastest_where_another_is_near():
@@ -165,7 +166,7 @@ def test_methods_whose_runs_overlap_are_a_tie():
             for i, pair in enumerate(touches)
         ]
 
-    apart = runs(*[(33_000, 20_000), (34_000, 20_500), (32_500, 19_000), (33_500, 20_000)] * 2)
+    apart = runs(*[(53_000, 20_000), (54_000, 20_500), (52_500, 19_000), (53_500, 20_000)] * 2)
     assert recommend(methods, apart).method == "advise"
     clear_but_small = runs(*[(23_000, 20_000), (23_100, 20_100), (22_900, 19_900)] * 3)
     assert recommend(methods, clear_but_small).method == "fixed"
@@ -201,15 +202,15 @@ def test_a_method_without_samples_is_not_recommended():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_small_differences_never_change_the_answer(seed):
-    # What four checks of one machine measured, one after the other: 131 to 151 us.
+    # What checks of one machine measured, one after the other: 131 to 151 us, fixed 9 to 12 % above.
     noise = random.Random(seed)
-    middle = {"fixed": 147_000, "protect": 141_000, "advise": 134_000}
-    factors = {name: sorted(noise.gauss(1, 0.02) for _ in range(5)) for name in middle}
+    middle = {"fixed": 150_000, "protect": 141_000, "advise": 134_000}
+    factors = {name: [noise.gauss(1, 0.02) for _ in range(5)] for name in middle}
 
     def runs(name):
         return [middle[name] * factor for factor in factors[name]]
 
-    costs = {name: round(runs(name)[2]) for name in middle}
+    costs = {name: round(median(runs(name))) for name in middle}
     chosen, _, _ = choose_method(costs, lambda a, b: shift(runs(a), runs(b), 0.95).low)
     assert chosen == "fixed"
     ends = {name: (min(runs(name)), max(runs(name))) for name in middle}
