@@ -57,3 +57,27 @@ def test_ours_and_others_are_distinguished(fakecuda_lib, tmp_path, mode, counted
     assert used == 214 * MIB
     assert names == ["/opt/other/engine"]
     done.assert_clean()
+
+
+INSPECT = """
+import json, os
+from vmtool.inspect.devices import read_devices
+from vmtool.memory import open_device
+backing = open_device("cuda")
+reservation = backing.reserve(4 * backing.granularity)
+backing.commit(reservation, 0, 2 * backing.granularity)
+for mode in ("on", "container", "denied"):
+    os.environ["FAKENVML"] = mode
+    found, absent = read_devices((os.getpid(),))
+    print(json.dumps([[each.own_bytes for each in found], absent and absent.reason]))
+backing.unreserve(reservation)
+backing.close()
+"""
+
+
+def test_inspect_counts_what_is_listed_and_says_where_nothing_is(fakecuda_lib, tmp_path):
+    path = control.environment(tmp_path)["PYTHONPATH"]
+    env = {"PYTHONPATH": f"{NVML}:{path}", "FAKENVML": "on"}
+    done = control.run_python(["-c", INSPECT], tmp_path, env=env, context_memory="10MiB")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found == [[[14 * MIB], None], [[], "not listed"], [[None], None]], done.stderr

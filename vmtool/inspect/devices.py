@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.nvml import read_nvml
 from vmtool.results.inspect import ProcessDevice, Unavailable
 
 if TYPE_CHECKING:
-    from vmtool.machine.nvml import NvmlReading
+    from vmtool.machine.nvml import ManagedDevice, NvmlReading
+
+_NOT_LISTED: Final = (
+    "NVML lists none of its processes; in a container without --pid=host that is so even where it holds "
+    "memory on a GPU, as NVML has the host's process numbers: run vmtool on the host to know"
+)
 
 
 def read_devices(
     pids: tuple[int, ...], reading: NvmlReading | None = None
 ) -> tuple[tuple[ProcessDevice, ...], Unavailable | None]:
-    """Return every device that one of *pids* has memory on, or why that is not known.
+    """Return every device that one of *pids* may have memory on, and what is not known of that.
+
+    In a container NVML lists no process, or the host's numbers, where *pids* are not found: that none
+    is listed does not prove that nothing is held.
 
     Args:
         pids: The process and those of its descendants that count as its own.
@@ -25,18 +33,23 @@ def read_devices(
         return (), Unavailable("devices", "platform", nvml.absent)
     found = []
     for device in nvml.devices:
-        own = [used for pid in pids if (used := device.bytes_of(pid)) is not None]
-        here = {process.pid for process in device.processes or ()} & set(pids)
-        if device.processes is not None and not here:
+        if device.processes is not None and not _listed(device, pids):
             continue
+        own = [used for pid in pids if (used := device.bytes_of(pid)) is not None]
         found.append(
             ProcessDevice(
                 device=device.index,
                 name=device.name,
                 total_bytes=device.total_bytes,
                 free_bytes=device.free_bytes,
-                own_bytes=sum(own) if own else None,
+                own_bytes=sum(own) if len(own) == len(pids) else None,
                 others=device.others(*pids),
             )
         )
+    if len(found) < len(nvml.devices) and not any(_listed(each, pids) for each in nvml.devices):
+        return tuple(found), Unavailable("devices", "not listed", _NOT_LISTED)
     return tuple(found), None
+
+
+def _listed(device: ManagedDevice, pids: tuple[int, ...]) -> bool:
+    return any(process.pid in pids for process in device.processes or ())

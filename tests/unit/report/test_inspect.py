@@ -216,6 +216,10 @@ def test_the_page_has_all_that_the_text_has_of_a_reservation():
             {"devices": (ProcessDevice(0, "H200", GIB, GIB, MIB, (DeviceProcess(9, "x", KIB),)),)},
             ["GPU 0 H200: 1 MiB used by this process", "also x (9) 1 KiB"],
         ),
+        (
+            {"unavailable": (Unavailable("devices", "not listed", "NVML lists none"),)},
+            ["devices: NVML lists none"],
+        ),
         ({"children": (ChildProcess(9, "engine", 3 * GIB, 0, 77),)}, ["engine", "3 GiB", "77"]),
         ({"ending": WatchEnding.INTERRUPTED}, ["interrupted: the figures cover what was watched"]),
         ({"ending": WatchEnding.PROCESS_ENDED}, ["the process ended: the figures are the last"]),
