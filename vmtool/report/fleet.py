@@ -229,16 +229,22 @@ def _split_lines(group: Group) -> Iterator[str]:
     for split in group.splits:
         ways.setdefault(frozenset(part.hosts for part in split.parts), []).append(split)
     for splits in ways.values():
-        parts = sorted(splits[0].parts, key=lambda part: len(part.hosts))
-        *fewer, most = parts
+        parts = splits[0].parts
+        # The same one as in the result where several are as large: it alone has no reasons.
+        most = max(parts, key=lambda part: len(part.hosts))
+        fewer = sorted((p for p in parts if p is not most), key=lambda part: len(part.hosts))
         sizes = [f"{len(part.hosts):,} machines ({_named(part.hosts)})" for part in fewer]
         text = f"{_part_count(len(parts))}, {', '.join(sizes)} and {len(most.hosts):,}: "
-        text += "; ".join(_split_text(split) for split in splits[:3])
+        order = [part.hosts for part in (*fewer, most)]
+        text += "; ".join(_split_text(split, order) for split in splits[:3])
         if len(splits) > 3:
             text += f"; and {count_of(len(splits) - 3, 'more measure')}"
         why = [why_text(part.reasons, several=True) for part in fewer]
         if len(why) > 1:
-            why = [f"{_named(p.hosts, 1)}: {each}" for p, each in zip(fewer, why, strict=True)]
+            why = [
+                f"{_named(part.hosts, 1)}: {each[0].lower()}{each[1:]}"
+                for part, each in zip(fewer, why, strict=True)
+            ]
         yield f"{text}. {'. '.join(why)}"
 
 
@@ -246,10 +252,12 @@ def _part_count(number: int) -> str:
     return "Two parts" if number == 2 else f"{number} parts"
 
 
-def _split_text(split: Split) -> str:
-    usual = [part.usual for part in split.parts]
-    *before, last = (value_text(split.measure, value) for value in usual)
-    ratio = f" ({usual[-1] / usual[0]:.2f}x)" if usual[0] > 0 else ""
+def _split_text(split: Split, order: Sequence[tuple[str, ...]]) -> str:
+    """Return what is usual in each part, in the *order* of their hosts."""
+    usual = {part.hosts: part.usual for part in split.parts}
+    *before, last = (value_text(split.measure, usual[hosts]) for hosts in order)
+    least, most = min(usual.values()), max(usual.values())
+    ratio = f" ({most / least:.2f}x)" if least > 0 else ""
     return f"{split.measure} {', '.join(before)} and {last}{ratio}"
 
 

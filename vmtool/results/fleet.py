@@ -72,7 +72,8 @@ class Part:
     Attributes:
         usual: What is usual there.
         hosts: The machines.
-        reasons: Facts that separate them from the largest part, the best first; none of that itself.
+        reasons: Facts that separate them from the largest part, the best first; none of that itself,
+            which is the first of those that are as large.
     """
 
     usual: float

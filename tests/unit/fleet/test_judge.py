@@ -2,12 +2,14 @@
 
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
+from printed import printed
 
 from vmtool.fleet.judge import Fleet, baseline_of, judge, reasons
 from vmtool.fleet.measures import MachineReading
-from vmtool.report.fleet import answer_text
+from vmtool.report.fleet import answer_text, to_text
 
 COMMIT, RATE = "stress.fixed.commit.median_ns", "stress.fixed.cycles_per_s"
 
@@ -92,8 +94,21 @@ def test_half_of_the_machines_slower_is_a_split_with_its_reason():
     low, high = split.parts
     assert high.usual / low.usual == pytest.approx(1.5, rel=0.1)
     assert high.hosts == tuple(f"node{n:03}" for n in range(0, 40, 2))
-    (reason,) = low.reasons or high.reasons
+    assert not low.reasons  # of two parts that are as large, the first is the one to compare with
+    (reason,) = high.reasons
     assert (reason.fact, reason.separation) == ("governor", 1)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_the_report_of_an_even_split_gives_figures_and_reasons_of_those_it_names(parts):
+    fleet = uneven(12 * parts, lambda n: (1, 1.5, 2.2)[n % parts])
+    text = " ".join("\n".join(printed(partial(to_text, judge(fleet)))).split())
+    assert "No recorded fact" not in text
+    assert text.lower().count("the only fact that separates them: setting") == parts - 1
+    named, figures = text.index("12 machines (node0001"), text.index(f"{COMMIT} ")
+    first = float(text[figures:].split()[1])
+    assert named < figures
+    assert first == pytest.approx(60, rel=0.1)  # of those named first, which are not the fastest
 
 
 def uneven(machines, by, seed=1):
