@@ -159,10 +159,12 @@ def _cgroup(facts: MachineFacts, loaded_later_bytes: int = _LOADED_LATER) -> Fin
         words += "; at the limit a process is killed"
     if level.pressure is not None and level.pressure.some_percent >= _WAITING:
         words += _pressure(level.pressure)
-    remedy = (
-        f"raise {group_limit_file(level)}: MemoryMax= of the unit, docker run --memory=..., "
-        "resources.limits.memory of the pod"
-    )
+    where = "MemoryMax= of the unit, docker run --memory=..., resources.limits.memory of the pod"
+    if level.throttles:
+        where = (
+            "MemoryHigh= of the unit; Docker has no option for it, and MemoryQoS sets it in a pod"
+        )
+    remedy = f"raise {group_limit_file(level)}: {where}"
     safe = safe_part(max(level.available_bytes - loaded_later_bytes, 0))
     least = min(_MIN_AVAILABLE, level.bound_bytes // 10)
     if level.available_bytes < least or safe < _MIN_SAFE:

@@ -192,11 +192,13 @@ def test_the_remedy_names_the_file_that_binds():
     level = CgroupLevel("/cg/app", 2, limit_bytes=8 * GIB, high_bytes=4 * GIB, used_bytes=0)
     facts = replace(HEALTHY, cgroup=CgroupFacts((level,)))
     (check,) = [c for c in examine(facts) if c.kind == "cgroup-limit"]
-    assert "/cg/app/memory.high" in check.remedy
+    assert check.remedy.startswith(
+        "raise /cg/app/memory.high: MemoryHigh= of the unit; Docker has no"
+    )
     v1 = replace(level, version=1, high_bytes=None)
     facts = replace(HEALTHY, cgroup=CgroupFacts((v1,)))
     (check,) = [c for c in examine(facts) if c.kind == "cgroup-limit"]
-    assert "/cg/app/memory.limit_in_bytes" in check.remedy
+    assert check.remedy.startswith("raise /cg/app/memory.limit_in_bytes: MemoryMax= of the unit")
 
 
 def found(kind, **changes):

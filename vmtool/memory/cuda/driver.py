@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.cuda import diagnosis
+from vmtool.memory.rlimits import address_space_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,6 +445,11 @@ def _render(arguments: tuple[Any, ...]) -> str:
     return ", ".join(map(one, arguments))
 
 
+#: Loading the bindings took 17 MiB of address space. An import that runs out of it may never end:
+#: CPython 3.11 was seen to try the same failing allocation again and again.
+_BINDINGS_BYTES: Final = 24 << 20
+
+
 @functools.cache
 def load() -> Driver:
     """Import the bindings and initialise the driver, once; no context is created.
@@ -451,6 +457,9 @@ def load() -> Driver:
     Raises:
         UnavailableError: If the package, the driver or a device is missing, or any is too old.
     """
+    left = address_space_left()
+    if left is not None and left < _BINDINGS_BYTES:
+        raise diagnosis.no_bindings(MemoryError(f"{left >> 20} MiB of address space is left"))
     try:
         from cuda.bindings import __version__, driver
     # RuntimeError: the bindings look for libdl.so.2 while they are imported.

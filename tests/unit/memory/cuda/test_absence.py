@@ -65,6 +65,15 @@ def test_missing_bindings_say_how_to_install_them(monkeypatch):
     assert caught.value.exit_code == ExitCode.UNAVAILABLE
 
 
+def test_the_bindings_are_not_imported_where_they_do_not_fit(monkeypatch):
+    """Python 3.11 was seen to spin for ever in an import that ran out of address space."""
+    driver.forget()
+    monkeypatch.setattr(driver, "address_space_left", lambda: 16 << 20)
+    monkeypatch.setitem(sys.modules, "cuda", None)  # its import would be another error
+    with pytest.raises(UnavailableError, match="16 MiB of address space is left"):
+        driver.load()
+
+
 def test_missing_bindings_on_macos_are_no_fault(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "macOS" in str(diagnosis.no_bindings(ImportError("cuda")))
