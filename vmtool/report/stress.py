@@ -63,7 +63,9 @@ def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
 
 
 def unmapping_words(found: UnmapResult) -> str:
-    """Return in a sentence whether unmapping waited for running work."""
+    """Return in a sentence whether unmapping waited for running work, or why that is not known."""
+    if found.not_measured is not None:
+        return f"whether unmapping waits for running work was not measured: {found.not_measured}"
     unmap = _waiting("cuMemUnmap", found.waited, found.idle_ns, found.busy_ns, found.left_ns)
     release = _waiting(
         "cuMemRelease",
@@ -74,7 +76,7 @@ def unmapping_words(found: UnmapResult) -> str:
     )
     return (
         f"{unmap}; {release} (medians of {found.rounds}); synchronising before it costs "
-        f"{format_duration(found.idle_synchronise_ns)} on an idle device"
+        f"{_duration(found.idle_synchronise_ns)} on an idle device"
     )
 
 
@@ -104,8 +106,14 @@ def _peer_words(device: DeviceResult) -> str:
     )
 
 
-def _waiting(call: str, waited: bool | None, idle_ns: int, busy_ns: int, left_ns: int) -> str:
-    idle, busy, left = map(format_duration, (idle_ns, busy_ns, left_ns))
+def _waiting(
+    call: str,
+    waited: bool | None,
+    idle_ns: int | None,
+    busy_ns: int | None,
+    left_ns: int | None,
+) -> str:
+    idle, busy, left = map(_duration, (idle_ns, busy_ns, left_ns))
     words = {
         True: f"{call} waited for work that ran on another range",
         False: f"{call} did not wait for work that ran on another range",

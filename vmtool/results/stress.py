@@ -315,7 +315,8 @@ class CallFailure:
 class UnmapResult:
     """Whether unmapping and releasing waited for work that was running elsewhere on the device.
 
-    A call has waited if it took most of what was left of the work when it was made.
+    A call has waited if it took most of what was left of the work when it was made. Where it was not
+    measured, all but *fresh_zero* and *access_ns* is ``None``, and *rounds* 0.
 
     Attributes:
         waited: Whether cuMemUnmap did; ``None`` if the work never lasted long enough.
@@ -332,22 +333,24 @@ class UnmapResult:
         release_left_ns: As ``left_ns``, of cuMemRelease.
         fresh_zero: Whether a handle created afterwards read as zero; ``None`` without room for one.
         access_ns: The median of cuMemSetAccess on one new mapping: for the device alone, then with one of
-            its peers, with two, and so on.
+            its peers, with two, and so on; empty without room for one.
+        not_measured: Why waiting was not measured: no memory, no budget, or a driver without a call.
     """
 
-    waited: bool | None
-    rounds: int
-    idle_ns: int
-    busy_ns: int
-    work_ns: int
-    idle_synchronise_ns: int
-    left_ns: int = 0
+    waited: bool | None = None
+    rounds: int = 0
+    idle_ns: int | None = None
+    busy_ns: int | None = None
+    work_ns: int | None = None
+    idle_synchronise_ns: int | None = None
+    left_ns: int | None = None
     release_waited: bool | None = None
-    release_idle_ns: int = 0
-    release_busy_ns: int = 0
-    release_left_ns: int = 0
+    release_idle_ns: int | None = None
+    release_busy_ns: int | None = None
+    release_left_ns: int | None = None
     fresh_zero: bool | None = None
     access_ns: tuple[int, ...] = ()
+    not_measured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +443,7 @@ class DeviceResult:
         device: The driver's own name of it; ``None`` if no worker reported.
         outcome: How its workers ended.
         methods: In the order requested.
-        unmapping: What running work does to unmapping on it; ``None`` if it was not measured.
+        unmapping: What running work does to unmapping on it; ``None`` after a failure.
         machine: Facts about the device.
         peers: The other devices, such as ``cuda:1``, that had access to what was committed on it.
     """
@@ -503,8 +506,8 @@ class StressResult:
         conditions: When, where and beside what it ran.
         machine: Facts about the machine, as ``vmtool doctor`` shows them.
         device: The driver's own name of the device; ``None`` for the host.
-        unmapping: What running work does to unmapping; ``None`` for the host, or if it was not
-            measured; of several devices that of the first.
+        unmapping: What running work does to unmapping; ``None`` for the host, or after a
+            failure; of several devices that of the first.
         devices: With the backing ``cuda:all``, each device apart.
     """
 

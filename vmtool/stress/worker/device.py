@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from vmtool.errors import RefusedError, UnavailableError
 from vmtool.machine.device_facts import access_costs, is_fresh_zero
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.memory import device_ordinal, open_device
+from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.calls import TIMED, CallTimes
@@ -137,6 +141,18 @@ class DeviceTarget:
         for index in range(len(self.backings)):
             if (pool := self._pool(index)) is not None:
                 pool.trim()
+        # A full device, or a driver without these calls: the run was complete, the rest is measured.
+        try:
+            result = self._measure_waiting()
+        except (OutOfMemoryError, RefusedError, UnavailableError) as error:
+            result = UnmapResult(not_measured=str(error))
+        with suppress(OutOfMemoryError, UnavailableError):
+            result = replace(result, fresh_zero=is_fresh_zero(self._backing))
+        with suppress(OutOfMemoryError, UnavailableError):
+            result = replace(result, access_ns=access_costs(self._plain))
+        return result
+
+    def _measure_waiting(self) -> UnmapResult:
         used = self._governor.ledger(Tier.DEVICE).used_bytes
         free = worker_budget(self._settings) - used
         found = measure_waiting(
@@ -157,8 +173,6 @@ class DeviceTarget:
             release_idle_ns=_median(found.release.idle_ns),
             release_busy_ns=_median(found.release.busy_ns),
             release_left_ns=_median(found.release.left_ns),
-            fresh_zero=is_fresh_zero(self._backing),
-            access_ns=access_costs(self._plain),
         )
 
     def _pool(self, index: int) -> HandlePool | None:
@@ -171,8 +185,8 @@ class DeviceTarget:
                 self._calls[index][name].extend(samples)
 
 
-def _median(samples: Sequence[int]) -> int:
-    return sorted(samples)[len(samples) // 2] if samples else 0
+def _median(samples: Sequence[int]) -> int | None:
+    return sorted(samples)[len(samples) // 2] if samples else None
 
 
 #: Asking costs a microsecond for each handle; larger buffers are not counted.

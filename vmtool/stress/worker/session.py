@@ -8,10 +8,10 @@ from random import Random
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import RefusedError, UnavailableError, VmtoolError
+from vmtool.errors import VmtoolError
 from vmtool.machine.run_conditions import peak_resident_bytes
 from vmtool.memory import is_device
-from vmtool.memory.backing import OutOfMemoryError, failed_call
+from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.driver import DeviceLostError
@@ -494,12 +494,7 @@ class Session:
         first = self.plan.worker < len(self.settings.places)  # of its device
         if not complete or not self.plan.checks or not first or self.plan.run:
             return None
-        try:
-            return self.target.measure_unmapping()
-        except (OutOfMemoryError, RefusedError, UnavailableError):
-            return (
-                None  # a full device, or a driver without these calls: the run itself was complete
-            )
+        return self.target.measure_unmapping()
 
     def _unmapping_failed(self, error: VmtoolError) -> CallFailure:
         """Return the failure of the one measurement that unmaps beside running work."""

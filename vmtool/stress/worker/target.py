@@ -120,5 +120,5 @@ class Target(Protocol):
         """Measure whether unmapping waits for running work; ``None`` where there is no such thing.
 
         Raises:
-            VmtoolError: If the memory for it cannot be had.
+            VmtoolError: If a call fails other than for lack of memory.
         """

@@ -17,7 +17,7 @@ from vmtool.memory import open_device
 from vmtool.memory.cuda.calls import CallTimes
 from vmtool.memory.cuda.driver import NOT_READY, STREAM_NON_BLOCKING, CudaError
 from vmtool.memory.unwinding import Unwinding
-from vmtool.units import MIB, align_down
+from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking
@@ -118,7 +118,10 @@ def measure_waiting(
         stack.undo(backing.close)
         backing.context.driver.require(*_CALLS)
         if work + unit > budget_bytes:
-            raise RefusedError(f"{budget_bytes} bytes do not hold two chunks of {unit} bytes")
+            raise RefusedError(
+                f"the {format_size(budget_bytes)} left of the budget do not hold two chunks of "
+                f"{format_size(unit)}"
+            )
         handle_range = backing.reserve(unit)
         stack.undo(backing.unreserve, handle_range)
         filled = backing.reserve(work)

@@ -7,9 +7,11 @@ from array import array
 
 import pytest
 
+from vmtool.memory.cuda import driver
 from vmtool.memory.governor import Governor
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
+from vmtool.report.stress import unmapping_words
 from vmtool.results.stress import StressSettings
 from vmtool.stress.worker.device import DeviceTarget
 
@@ -21,8 +23,8 @@ def make(fakecuda):
     """Return a function that makes the target of a worker, and the word that it beats."""
     made = []
 
-    def target(backing="cuda:0", *, faults=None, devices=(), method="cold"):
-        sizes = dict.fromkeys(("capacity_bytes", "budget_bytes"), 4 * MIB)
+    def target(backing="cuda:0", *, faults=None, devices=(), method="cold", budget=4 * MIB):
+        sizes = {"capacity_bytes": 4 * MIB, "budget_bytes": budget}
         settings = StressSettings(
             backing=backing, methods=(method,), granule_bytes=64 << 10, devices=devices, **sizes
         )
@@ -61,3 +63,27 @@ def test_each_device_is_open_to_those_that_reach_it(make, fakecuda, peers, expec
     assert backing.peers == expected
     assert backing.granularity == (128 << 10 if peers else 64 << 10)
     assert len(target.measure_unmapping().access_ns) == 1 + len(expected)
+
+
+@pytest.mark.parametrize(
+    ("setting", "budget", "reason"),
+    [
+        ({"fail": "cuMemsetD8Async:3=2"}, 4 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"),
+        ({}, 64 << 10, "the 64 KiB left of the budget do not hold two chunks of 64 KiB"),
+        ({"missing": "cuStreamQuery"}, 4 * MIB, "cuStreamQuery"),
+        ({"missing": "cuMemsetD8Async"}, 4 * MIB, "cuMemsetD8Async"),
+        ({"missing": "cuStreamCreate"}, 4 * MIB, "cuStreamCreate"),
+    ],
+)
+def test_what_is_not_measured_says_why_and_keeps_nothing_else_back(
+    make, fakecuda, setting, budget, reason
+):
+    driver.load()  # the bindings look their functions up once a process
+    fakecuda.reset(devices=2, peers=1, granularity="64KiB", **setting)
+    target, _ = make(devices=("cuda:0", "cuda:1"), budget=budget)
+    found = target.measure_unmapping()
+    assert reason in found.not_measured
+    assert reason in unmapping_words(found)
+    assert (found.waited, found.rounds, found.idle_ns, found.work_ns) == (None, 0, None, None)
+    assert found.fresh_zero is not None
+    assert len(found.access_ns) == 2
