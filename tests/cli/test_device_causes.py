@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -257,6 +258,45 @@ def test_doctor_has_the_facts_too_and_stress_names_the_neighbour(with_nvml):
     assert other == {"pid": 4242, "name": "/opt/other/engine", "used_bytes": 200 * MIB}
 
 
+@pytest.mark.parametrize("command", ["stress", "grow", "reserve"])
+@pytest.mark.parametrize("mode", ["on", "wddm"])
+def test_the_text_names_the_neighbour_and_its_bytes(with_nvml, command, mode):
+    ran = with_nvml(FACTS[command], mode=mode, others="200MiB", context_memory="8MiB")
+    words = " ".join(ran.stdout.split())
+    size = " with 200 MiB" if mode == "on" else ""  # not counted by process
+    assert f"in use by /opt/other/engine (4242){size}" in words
+    assert words.count("(4242)") == 1  # it is not ours
+    assert (" with 200 MiB" in words) == (mode == "on")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_nobody_is_a_neighbour_where_the_list_may_hold_us_under_another_number(monkeypatch, listed):
+    from types import SimpleNamespace
+
+    from vmtool.machine import device_memory
+    from vmtool.machine.nvml import DeviceProcess
+
+    other, ours = DeviceProcess(4242, "engine", MIB), DeviceProcess(os.getpid(), "vmtool", MIB)
+    processes = (other, ours) if listed else (other,)
+    managed = SimpleNamespace(
+        processes=processes, others=lambda pid: tuple(e for e in processes if e.pid != pid)
+    )
+    reading = SimpleNamespace(device=lambda _uuid: managed)
+    monkeypatch.setattr(device_memory, "read_nvml", lambda _uuid: reading)
+    found = device_memory.users_beside_us(SimpleNamespace(uuid="x"))
+    assert found == ((other,) if listed else None)
+
+
+def test_what_is_safe_on_the_host_is_not_taken_for_the_device(with_nvml):
+    ran = with_nvml(["granularity", "--backing", "cuda:0"])
+    first, *_ = ran.stdout.splitlines()
+    granule, safe = first.split("; ")
+    assert granule == "granule: cuda:0 2 MiB"
+    size = safe.removesuffix(" is safe to commit on the host")
+    assert size != safe
+    assert f"{size} (limited by" in ran.stdout  # the same figure among the host's facts
+
+
 def test_the_text_has_the_facts_of_the_device(with_nvml):
     ran = with_nvml(FACTS["grow"], mode="mig", attributes="133=1,100=1")
     words = " ".join(ran.stdout.split())
@@ -345,7 +385,7 @@ def test_every_pair_of_devices_is_in_the_matrix(run_on_standin, backing):
     ran = run_on_standin(["granularity", "--backing", backing, "--prove"], devices=2)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("yes, contents seen") == 2
-    assert ("host" in ran.stdout.splitlines()[0]) == (backing == "all")
+    assert ("granule: host" in ran.stdout.splitlines()[0]) == (backing == "all")
     assert "several devices share: granules of 2 MiB, the largest of any device" in ran.stdout
     assert {each["rule"] for each in ran.reports[0]["violations"]} == {"C1"}  # tried on purpose
     assert not any(ran.reports[0]["live"].values())
@@ -533,6 +573,8 @@ def test_limits_takes_no_device_that_others_may_use(run_on_standin, with_nvml):
         ran = with_nvml(["limits", kind, "--backing", "cuda"], others="200MiB")
         assert ran.returncode == 5
         assert "/opt/other/engine (4242)" in ran.stderr
+        assert ("takes all memory of cuda" in ran.stderr) == (kind == "commit")
+        assert ("maps one handle of cuda" in ran.stderr) == (kind == "mappings")
 
 
 def test_an_empty_list_proves_nobody_only_where_this_process_would_be_in_it(with_nvml):

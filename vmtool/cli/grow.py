@@ -158,7 +158,7 @@ def _run(options: GrowOptions, output: Output) -> int:
         result, error = run_growth(
             opened,
             plan,
-            with_device(facts, options.backing),
+            with_device(facts, options.backing, users=True),
             governor=governor,
             stop=lambda: interruption.requested,
             progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),

@@ -25,9 +25,7 @@ _KINDS = ("reserve", "commit", "mappings")
 @backing_option
 @method_option
 @host_option
-@click.option(
-    "--force", is_flag=True, help="Take all memory of a device even if others may use it."
-)
+@click.option("--force", is_flag=True, help="Exhaust a device even if others may use it.")
 @output_options
 def command(
     *,

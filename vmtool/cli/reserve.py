@@ -66,7 +66,7 @@ def command(
         chunk=chunk,
         label="vmtool reserve",
     )
-    facts = with_device(facts, backing)
+    facts = with_device(facts, backing, users=True)
     with measured_reservation(opened, size, facts) as result:
         output.emit(result, lambda console: to_text(result, console))
         if hold and not _hold(output, result.base):

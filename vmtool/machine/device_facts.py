@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
+from vmtool.machine.device_memory import users_beside_us
 from vmtool.machine.facts import DeviceFacts
 from vmtool.machine.nvml import COMPUTE_MODES, read_nvml
 
@@ -21,17 +22,25 @@ _BINDING_CALLS: Final = 201
 _ACCESS_ROUNDS: Final = 9
 
 
-def with_device(facts: MachineFacts, backing: str) -> MachineFacts:
+def with_device(facts: MachineFacts, backing: str, *, users: bool = False) -> MachineFacts:
     """Return *facts* with those of the device that *backing* names.
 
     They are unchanged for the host, and where the driver answers no more: the result says why.
+
+    Args:
+        facts: The machine's.
+        backing: The name of a backing.
+        users: Whether to ask NVML who else uses the device, on which this process has a context.
     """
     from vmtool.memory import describe_device
 
     with suppress(VmtoolError):
         info = describe_device(backing)
         if info is not None:
-            return replace(facts, device=read_device_facts(info))
+            found = replace(
+                read_device_facts(info), used_by=users_beside_us(info) if users else None
+            )
+            return replace(facts, device=found)
     return facts
 
 

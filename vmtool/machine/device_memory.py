@@ -161,6 +161,17 @@ def users_of(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
     return _others(read_nvml(info.uuid).device(info.uuid))
 
 
+def users_beside_us(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
+    """Return the other processes on a device on which this one has a context.
+
+    ``None`` if not available, or where this process is not listed: in a container NVML may list it
+    under another number, as one of the others.
+    """
+    managed = read_nvml(info.uuid).device(info.uuid)
+    listed = () if managed is None else managed.processes or ()
+    return _others(managed) if any(each.pid == os.getpid() for each in listed) else None
+
+
 def _others(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
     if managed is None or managed.processes is None:
         return None

@@ -360,7 +360,8 @@ class DeviceFacts:
         persistence: Whether the driver stays loaded without a client.
         binding_ns: What Python and the binding add to each driver call: the median of the cheapest.
         fresh_zero: Whether a new handle's memory was zero when it was tried; nothing promises it.
-        used_by: Who else used it after a run of ``stress``, by NVML; ``None`` where that is not asked.
+        used_by: Who else used it, by NVML, after a run of ``stress``, at the start of
+            ``reserve`` or ``grow``; ``None`` where that is not asked.
         attributes: Further attributes of the driver, by name.
     """
 

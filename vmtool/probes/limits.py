@@ -263,7 +263,7 @@ def _why_not(answer: Answer) -> str | None:
 
 
 def refuse_shared_device(backing: str, kind: str) -> None:
-    """Raise unless this process may take all of a device: nobody else is on it.
+    """Raise unless this process may exhaust a device: nobody else is on it.
 
     Raises:
         RefusedError: If others use it, or NVML cannot say that nobody does.
@@ -278,13 +278,15 @@ def refuse_shared_device(backing: str, kind: str) -> None:
         return
     if others:
         names = ", ".join(f"{each.name or 'a process'} ({each.pid})" for each in others)
-        cause = f"{backing} is in use by {names}, which would run out of memory meanwhile"
+        cause = f"{backing} is in use by {names}, which may be refused memory meanwhile"
     else:
         why = reading.absent or "NVML lists no processes, not even this one"
         cause = f"who else uses {backing} is unknown: {why}"
-    raise RefusedError(
-        f"limits {kind} takes all memory of {backing}", cause=cause, hint="use --force to do it"
-    )
+    does = {
+        "commit": f"takes all memory of {backing}",
+        "mappings": f"maps one handle of {backing} until the driver refuses",
+    }
+    raise RefusedError(f"limits {kind} {does[kind]}", cause=cause, hint="use --force to do it")
 
 
 def _lists_us(info: DeviceInfo) -> bool:

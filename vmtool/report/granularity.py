@@ -204,7 +204,10 @@ def _answer(result: GranularityResult) -> str:
         if each.granularity is not None
     ]
     granules = f"granule: {', '.join(units)}; " if units else ""
-    return f"{granules}{format_size(result.safe_bytes)} is safe to commit"
+    # A device has memory of its own, of which this figure says nothing.
+    device = any(each.device is not None for each in result.backings)
+    where = " on the host" if device else ""
+    return f"{granules}{format_size(result.safe_bytes)} is safe to commit{where}"
 
 
 def _unit(name: str) -> Callable[[BackingGranularity], str]:

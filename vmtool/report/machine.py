@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.documents import plain
 from vmtool.errors import printable
 from vmtool.report.table import pairs
 from vmtool.units import format_duration, format_size
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts, MemoryPressure
+    from vmtool.machine.nvml import DeviceProcess
     from vmtool.machine.run_conditions import RunConditions
 
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}
@@ -52,7 +54,16 @@ def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
         parts.append(f"new memory was {'zero' if fresh else 'not zero'}")
     if cost is not None:
         parts.append(f"Python and the binding add about {format_duration(cost)} to each call")
+    if users := get("used_by"):
+        parts.append(f"in use by {', '.join(map(_user, users))}")
     return ", ".join(parts)
+
+
+def _user(process: DeviceProcess | Mapping[str, Any]) -> str:
+    each = process if isinstance(process, Mapping) else plain(process)
+    who = f"{printable(each.get('name') or 'a process')} ({each.get('pid')})"
+    used = each.get("used_bytes")
+    return who if used is None else f"{who} with {format_size(used)}"
 
 
 def running_on(facts: MachineFacts) -> str:
