@@ -122,15 +122,7 @@ class DeviceContext:
                 address_limit_bytes=diagnosis.address_limit_bytes(),
             )
         )
-        return CudaOutOfMemoryError(
-            error.call,
-            error.arguments,
-            code=error.code,
-            symbol=error.symbol,
-            detail=error.detail,
-            cause=found.cause,
-            hint=found.remedy,
-        )
+        return error.explained(found)
 
     def used_bytes(self) -> int | None:
         """Return what is in use on the device; ``None`` where free memory is only a budget.

@@ -15,6 +15,8 @@ from vmtool.memory.rlimits import address_space_left
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.memory.diagnosis import Diagnosis
+
 INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
@@ -50,6 +52,18 @@ class CudaOutOfMemoryError(CudaError, OutOfMemoryError):
 
     ``cause`` says which, where the device's own numbers show it.
     """
+
+    def explained(self, found: Diagnosis) -> CudaOutOfMemoryError:
+        """Return the same error with the cause and the remedy that were found."""
+        return CudaOutOfMemoryError(
+            self.call,
+            self.arguments,
+            code=self.code,
+            symbol=self.symbol,
+            detail=self.detail,
+            cause=found.cause,
+            hint=found.remedy,
+        )
 
 
 class CudaNotSupportedError(CudaError):

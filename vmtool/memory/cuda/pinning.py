@@ -30,16 +30,7 @@ def pinned(context: DeviceContext, address: int, nbytes: int) -> Iterator[None]:
         try:
             context.call("cuMemHostRegister", address, nbytes, 0)
         except CudaOutOfMemoryError as error:
-            found = diagnose_pinning(context.info.driver_model)
-            raise CudaOutOfMemoryError(
-                error.call,
-                error.arguments,
-                code=error.code,
-                symbol=error.symbol,
-                detail=error.detail,
-                cause=found.cause,
-                hint=found.remedy,
-            ) from error
+            raise error.explained(diagnose_pinning(context.info.driver_model)) from error
         try:
             yield
         finally:
