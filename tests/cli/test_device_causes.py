@@ -663,6 +663,7 @@ def test_a_failing_call_is_the_headline_and_no_verdict(run_on_standin, arguments
         (["allocators", "--budget", "16MiB", "--most", "2MiB", "--rounds", "1"], "cuMemAlloc"),
         (["grow", "--to", "8MiB", "--backing", "cuda"], "cuMemAlloc"),
         (["granularity", "--prove", "--backing", "cuda"], "cuMemExportToShareableHandle"),
+        (["granularity", "--prove", "--backing", "cuda"], "cuMemImportFromShareableHandle"),
     ],
 )
 def test_a_missing_call_takes_its_own_measurement_only(run_with_fakecuda, arguments, missing):

@@ -86,7 +86,8 @@ class FakeCuda:
     def assert_clean(self) -> None:
         """Assert that no rule was broken and, unless the device was lost, that nothing is held."""
         report = self.report()
-        assert broken_rules(report) == []
+        broken = broken_rules(report)
+        assert not broken, "\n".join(broken)
         assert report["sticky"] or leaks(report) == {}
 
 
@@ -103,7 +104,8 @@ class Finished:
         """Assert that it used the stand-in, broke no rule and, unless lost, held nothing at exit."""
         assert self.reports, "the process never loaded the stand-in"
         for report in self.reports:
-            assert broken_rules(report) == []
+            broken = broken_rules(report)
+            assert not broken, "\n".join(broken)
             assert report["sticky"] or leaks(report) == {}
 
 

@@ -9,11 +9,11 @@ import json
 import os
 import socket
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.errors import CallError, UnavailableError, VmtoolError
 from vmtool.machine.device_facts import access_costs
 from vmtool.memory import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
@@ -26,10 +26,16 @@ from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
 
 _PATTERN: Final = bytes(range(256)) * 16
 _ANSWER: Final = _PATTERN[::-1]
 _TIMEOUT_S: Final = 60
+_EXPORT: Final = "cuMemExportToShareableHandle"
+#: What says that a kind of handle is not to be had here; any other code is a failure of the driver.
+_REFUSALS: Final = frozenset({cu.NOT_PERMITTED, cu.NOT_SUPPORTED})
+#: A driver may also not know the kind of handle, or not offer it on this device.
+_CREATION_REFUSALS: Final = _REFUSALS | {cu.INVALID_VALUE, cu.INVALID_DEVICE}
 #: Kinds of handle that can be exported, by the name that results use.
 HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
 
@@ -41,9 +47,26 @@ def try_handles(backing: CudaBacking) -> tuple[HandleTrial, ...]:
     fabric handle needs an IMEX channel as well.
 
     Raises:
-        DeviceLostError: If the device is lost meanwhile.
+        CudaError: If a call fails for another reason than that this kind is not supported or permitted.
     """
-    return tuple(_try_handle(backing, *kind) for kind in (("none", 0), *HANDLES.items()))
+    with _first_failure():
+        return tuple(_try_handle(backing, *kind) for kind in (("none", 0), *HANDLES.items()))
+
+
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """Raise the first call that failed, whatever fails while it is undone."""
+    try:
+        yield
+    except VmtoolError as error:
+        first, link = error, error.__context__
+        while link is not None:
+            if isinstance(link, VmtoolError):
+                first = link
+            link = link.__context__
+        if first is error:
+            raise
+        raise first from None
 
 
 def _try_handle(backing: CudaBacking, name: str, number: int) -> HandleTrial:
@@ -53,17 +76,15 @@ def _try_handle(backing: CudaBacking, name: str, number: int) -> HandleTrial:
     try:
         handle = context.call("cuMemCreate", nbytes, properties, 0)
     except CudaError as error:
-        return _refused(context, name, error, created=False)
+        return _refused(name, error, _CREATION_REFUSALS, created=False)
     try:
         if not number:
             return HandleTrial(name, created=True, exported=None)
-        shared = context.call(
-            "cuMemExportToShareableHandle", handle, context.driver.handle_type(number), 0
-        )
+        shared = context.call(_EXPORT, handle, context.driver.handle_type(number), 0)
         if number == cu.HANDLE_POSIX_FD and sys.platform != "win32":
             os.close(int(shared))
     except CudaError as error:
-        return _refused(context, name, error, created=True)
+        return _refused(name, error, _REFUSALS, created=True)
     except UnavailableError as error:  # no such call
         return HandleTrial(name, created=True, exported=None, cause=str(error))
     finally:
@@ -73,8 +94,10 @@ def _try_handle(backing: CudaBacking, name: str, number: int) -> HandleTrial:
     return HandleTrial(name, created=True, exported=True)
 
 
-def _refused(context: DeviceContext, name: str, error: CudaError, *, created: bool) -> HandleTrial:
-    if context.lost:
+def _refused(
+    name: str, error: CudaError, refusals: frozenset[int], *, created: bool
+) -> HandleTrial:
+    if error.code not in refusals:
         raise error
     return HandleTrial(name, created, False if created else None, error.symbol, error.cause)
 
@@ -82,16 +105,25 @@ def _refused(context: DeviceContext, name: str, error: CudaError, *, created: bo
 def share_between_processes(ordinal: int) -> SharingTrial:
     """Let another process export memory of a device, use it here, and let that process die.
 
+    What the driver lacks for it, or an export that it refuses, is the trial's ``error``.
+
     Raises:
         UnavailableError: If there is no such device, or no way to pass a descriptor here.
+        CudaError: If a call fails, here or in the other process: the first that did.
+        VmtoolError: If the other process cannot be started, ends early or does not answer.
     """
     if sys.platform == "win32":
         raise UnavailableError("device memory is shared by descriptor on Linux only")
     else:
         backing = open_device(f"cuda:{ordinal}")
         try:
-            return _Importer(backing).run()
-        except VmtoolError as error:
+            with _first_failure():
+                return _Importer(backing).run()
+        except (CudaError, UnavailableError) as error:
+            if isinstance(error, CudaError) and not (
+                error.call == _EXPORT and error.code in _REFUSALS
+            ):
+                raise
             return SharingTrial(error=str(error))
         finally:
             with suppress(VmtoolError):
@@ -123,24 +155,22 @@ class _Importer:
     def _use(
         self, channel: socket.socket, child: subprocess.Popen[str], stack: ExitStack
     ) -> SharingTrial:
-        message, descriptors = _receive(channel)
-        if not descriptors:
-            words = json.loads(message)["error"] if message else "the exporting process died"
-            return SharingTrial(error=words)
-        self._steps.update(json.loads(message)["steps_ns"])
+        answer, descriptors = _receive(channel)
+        self._steps.update(answer["steps_ns"])
         before = _count_descriptors()
         address = self._import(descriptors[0], stack)
         after = _count_descriptors()
         seen = self._read(address) == _PATTERN
         self._write(address)
-        channel.sendall(b"look")
-        answer = channel.recv(16)
+        with suppress(OSError):  # it may have ended; receiving says so
+            channel.sendall(b"look")
+        answer, _ = _receive(channel)
         child.kill()
         wait_killed(child)
         alive = self._is_still(address, _ANSWER)
         return SharingTrial(
             seen=seen,
-            written_back=answer == b"seen",
+            written_back=answer["seen"],
             outlives_exporter=alive,
             descriptors=None if before is None or after is None else after - before + 1,
             steps_ns=self._steps,
@@ -175,10 +205,10 @@ class _Importer:
     def _is_still(self, address: int, expected: bytes) -> bool:
         try:
             return self._read(address) == expected
-        except CudaError:
-            if self._context.lost:
+        except CudaError as error:
+            if (error.call, error.code) != ("cuMemcpyDtoH", cu.INVALID_VALUE):
                 raise
-            return False  # it went with the exporter
+            return False  # no such address: it went with the exporter
 
     def _write(self, address: int) -> None:
         _write(self._context, address, _ANSWER)
@@ -204,13 +234,40 @@ def _write(context: DeviceContext, address: int, data: bytes) -> None:
         context.call("cuStreamSynchronize", 0)
 
 
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Return a message and the descriptors that came with it."""
+def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return what the exporter says and the descriptors that came with it.
+
+    Raises:
+        VmtoolError: What failed in the exporter, or that it has ended or does not answer.
+    """
     if sys.platform == "win32":  # share_between_processes refuses that system
         raise NotImplementedError
     else:
-        message, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
-        return message, descriptors
+        try:
+            message, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
+        except OSError as error:
+            raise VmtoolError(f"the exporting process does not answer: {error}") from error
+        if not message:
+            raise VmtoolError("the exporting process ended before it answered")
+        answer: dict[str, Any] = json.loads(message)
+        if "unavailable" in answer:
+            raise UnavailableError(answer["unavailable"])
+        if "call" in answer:
+            raise cu.error_class(answer["code"])(**answer)
+        if "message" in answer:
+            raise VmtoolError(answer.pop("message"), **answer)
+        return answer, descriptors
+
+
+def _as_message(error: VmtoolError) -> bytes:
+    """Return *error* as :func:`_receive` raises it in the other process."""
+    if isinstance(error, UnavailableError):
+        return json.dumps({"unavailable": str(error)}).encode()
+    fields = ["cause", "hint"]
+    if isinstance(error, CallError):
+        fields += ["call", "arguments", "code", "symbol", "detail"]
+    said = {name: getattr(error, name) for name in fields}
+    return json.dumps(said if "call" in said else said | {"message": str(error)}).encode()
 
 
 def _send(channel: socket.socket, message: bytes, descriptor: int) -> None:
@@ -234,12 +291,13 @@ def _export(channel: socket.socket, ordinal: int, nbytes: int) -> None:
     _write(context, address, _PATTERN)
     began = perf_counter_ns()
     kind = loaded.handle_type(cu.HANDLE_POSIX_FD)
-    descriptor = int(call("cuMemExportToShareableHandle", handle, kind, 0))
+    descriptor = int(call(_EXPORT, handle, kind, 0))
     steps["export"] = perf_counter_ns() - began
     _send(channel, json.dumps({"steps_ns": steps}).encode(), descriptor)
     os.close(descriptor)
     channel.recv(16)
-    channel.sendall(b"seen" if _read(context, address) == _ANSWER else b"not seen")
+    seen = _read(context, address) == _ANSWER
+    channel.sendall(json.dumps({"seen": seen}).encode())
     channel.recv(16)  # until this process is ended, with everything still mapped
 
 
@@ -290,9 +348,10 @@ def main(arguments: list[str]) -> int:
     prepare_child()
     with socket.socket(fileno=descriptor) as channel:
         try:
-            _export(channel, ordinal, nbytes)
+            with _first_failure():
+                _export(channel, ordinal, nbytes)
         except VmtoolError as error:
-            channel.sendall(json.dumps({"error": str(error)}).encode())
+            channel.sendall(_as_message(error))
     return 0
 
 

@@ -84,7 +84,7 @@ def _handle(trial: HandleTrial, device: DeviceFacts) -> str:
 
 def _sharing(trial: SharingTrial) -> str:
     if trial.error is not None:
-        return f"sharing between two processes failed: {trial.error}"
+        return f"sharing between two processes is not available: {trial.error}"
     steps = ", ".join(
         f"{name} {format_duration(ns)}" for name, ns in (trial.steps_ns or {}).items()
     )

@@ -81,7 +81,7 @@ class SharingTrial:
         descriptors: File descriptors that one imported handle keeps open; ``None`` if not available.
         steps_ns: What each step took: ``create`` and ``export`` on one side, ``import``, ``map``,
             ``access``, ``unmap`` and ``release`` on the other.
-        error: What ended it; ``None`` if nothing did.
+        error: Why it is not available; ``None`` if it is.
     """
 
     seen: bool | None = None

@@ -10,6 +10,7 @@ from vmtool.machine.device_facts import access_costs
 from vmtool.memory import open_device
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
+from vmtool.memory.cuda.driver import CudaError
 from vmtool.probes.sharing import try_handles, try_peers
 
 SHARE = """
@@ -43,11 +44,21 @@ def test_a_fabric_handle_that_the_attribute_promises_may_be_refused(opened):
     assert "IMEX" in trials["fabric"].cause
 
 
-def test_an_export_that_fails_is_distinguished_from_a_creation_that_does(opened, fakecuda):
+@pytest.mark.parametrize("code", ["800", "801"])
+def test_an_export_that_is_refused_is_distinguished_from_a_creation(opened, fakecuda, code):
     backing = opened()
-    fakecuda.fail("cuMemExportToShareableHandle:1=999")
+    fakecuda.fail(f"cuMemExportToShareableHandle:1={code}")
     trial = try_handles(backing)[1]
-    assert (trial.created, trial.exported, trial.refusal) == (True, False, "CUDA_ERROR_UNKNOWN")
+    assert (trial.created, trial.exported) == (True, False)
+    assert trial.refusal in {"CUDA_ERROR_NOT_PERMITTED", "CUDA_ERROR_NOT_SUPPORTED"}
+
+
+@pytest.mark.parametrize("fault", ["cuMemExportToShareableHandle:1=999", "cuMemCreate:2=999"])
+def test_a_handle_that_fails_for_another_reason_is_an_error(opened, fakecuda, fault):
+    backing = opened()
+    fakecuda.fail(fault)
+    with pytest.raises(CudaError, match=fault.partition(":")[0]):
+        try_handles(backing)
 
 
 def test_memory_is_shared_between_two_processes(python_with_fakecuda):
@@ -72,10 +83,38 @@ def test_memory_that_goes_with_its_exporter_is_no_failure_but_an_answer(python_w
     assert (found["seen"], found["written_back"], found["outlives_exporter"]) == (True, True, False)
 
 
-def test_what_fails_on_either_side_is_said(python_with_fakecuda):
-    for call in ("cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemMap"):
-        done = python_with_fakecuda(SHARE, fail=f"{call}:1=999")
-        assert call in json.loads(done.stdout)["error"]
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "cuCtxPopCurrent:2=999",  # of the exporter, after it was told to look
+        "cuCtxPushCurrent:2=999",
+        "cuMemcpyDtoH:2=999",  # of the importer, once the exporter is gone
+        "cuMemExportToShareableHandle:1=999",
+        "cuMemImportFromShareableHandle:1=999",
+        "cuMemMap:1=999",
+        "cuMemcpyDtoH:1=999,cuMemUnmap:1=304",  # the first is said, not what fails while it is undone
+    ],
+)
+def test_a_call_that_fails_on_either_side_is_an_error(python_with_fakecuda, fault):
+    done = python_with_fakecuda(SHARE, fail=fault)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert f"{fault.partition(':')[0]}(" in last
+    assert "CUDA_ERROR_UNKNOWN" in last
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"missing": "cuMemImportFromShareableHandle"}, "is not offered"),
+        ({"missing": "cuMemExportToShareableHandle"}, "is not offered"),
+        ({"fail": "cuMemExportToShareableHandle:1=801"}, "CUDA_ERROR_NOT_SUPPORTED"),
+    ],
+)
+def test_what_the_driver_does_not_offer_is_not_available(python_with_fakecuda, settings, words):
+    done = python_with_fakecuda(SHARE, **settings)
+    assert done.returncode == 0, done.stderr
+    assert words in json.loads(done.stdout)["error"]
 
 
 @pytest.mark.parametrize(("peers", "granted"), [(1, True), (0, False)])

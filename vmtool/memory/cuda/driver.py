@@ -21,7 +21,9 @@ INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
 DEVICE_UNAVAILABLE: Final = 46
+INVALID_DEVICE: Final = 101
 NOT_READY: Final = 600
+NOT_PERMITTED: Final = 800
 NOT_SUPPORTED: Final = 801
 
 # The codes of which cuda.h 13.0 says that every later call returns the same error, or that the process
