@@ -153,7 +153,7 @@ def test_a_bound_on_what_a_pool_keeps_makes_it_create(run_on_standin):
 
 @pytest.mark.parametrize(("waits", "expected"), [(0, False), (1, True)])
 def test_whether_unmapping_waited_for_running_work_is_reported(run_on_standin, waits, expected):
-    ran = run_on_standin(stress("--touch", "none"), busy_ms=3, unmap_waits=waits)
+    ran = run_on_standin(stress("--touch", "none"), busy_ms=20, unmap_waits=waits)
     assert ran.returncode == 0, ran.stderr
     unmapping = json.loads(ran.stdout)["unmapping"]
     assert unmapping["waited"] is expected
