@@ -7,7 +7,6 @@ A soft limit can be raised up to the hard one by anybody, and a hard one only wi
 
 from __future__ import annotations
 
-import mmap
 import sys
 from dataclasses import dataclass
 from typing import Final
@@ -81,18 +80,6 @@ def read_resource_limit(name: str) -> ResourceLimit | None:
         return ResourceLimit(
             None if soft == unlimited else soft, None if hard == unlimited else hard
         )
-
-
-def address_space_left() -> int | None:
-    """Return what RLIMIT_AS leaves this process in bytes; ``None`` without a limit, or off Linux."""
-    limit = read_resource_limit("RLIMIT_AS")
-    if limit is None or limit.soft is None:
-        return None
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return limit.soft - int(file.read().split()[0]) * mmap.PAGESIZE
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def has_capability(number: int) -> bool:

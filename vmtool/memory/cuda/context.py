@@ -122,7 +122,7 @@ class DeviceContext:
                 address_limit_bytes=diagnosis.address_limit_bytes(),
             )
         )
-        return error.explained(found)
+        return error.copy(found)
 
     def used_bytes(self) -> int | None:
         """Return what is in use on the device; ``None`` where free memory is only a budget.

@@ -10,7 +10,7 @@ from typing import Final
 
 from vmtool.errors import UnavailableError, is_no_memory, why_no_memory
 from vmtool.memory.diagnosis import Diagnosis
-from vmtool.memory.rlimits import how_to_raise
+from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import format_size
 
 _INSTALL_DRIVER: Final = "install the NVIDIA display driver, or use --backing host"
@@ -357,13 +357,8 @@ _FEW_DESCRIPTORS: Final = 16
 
 def address_limit_bytes() -> int | None:
     """Return RLIMIT_AS in bytes; ``None`` where there is no such limit."""
-    if sys.platform == "win32":
-        return None
-    else:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        return None if limit == resource.RLIM_INFINITY else limit
+    limit = read_resource_limit("RLIMIT_AS")
+    return None if limit is None else limit.soft
 
 
 def _descriptors() -> tuple[int, int] | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.counters import read_process_limits
 from vmtool.memory.cuda import diagnosis
-from vmtool.memory.rlimits import address_space_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,24 +48,24 @@ _ON_THE_HOST: Final = frozenset(
 class CudaError(CallError):
     """A CUDA driver call that failed: ``code`` is the CUresult, ``symbol`` its name."""
 
+    def copy(self, found: Diagnosis | None = None) -> Self:
+        """Return the same error without its traceback, explained by what was *found* if given."""
+        return type(self)(
+            self.call,
+            self.arguments,
+            code=self.code,
+            symbol=self.symbol,
+            detail=self.detail,
+            cause=found.cause if found else self.cause,
+            hint=found.remedy if found else self.hint,
+        )
+
 
 class CudaOutOfMemoryError(CudaError, OutOfMemoryError):
     """The device, its address space or one of its tables is full (CUDA_ERROR_OUT_OF_MEMORY).
 
     ``cause`` says which, where the device's own numbers show it.
     """
-
-    def explained(self, found: Diagnosis) -> CudaOutOfMemoryError:
-        """Return the same error with the cause and the remedy that were found."""
-        return CudaOutOfMemoryError(
-            self.call,
-            self.arguments,
-            code=self.code,
-            symbol=self.symbol,
-            detail=self.detail,
-            cause=found.cause,
-            hint=found.remedy,
-        )
 
 
 class CudaNotSupportedError(CudaError):
@@ -342,7 +342,7 @@ class Driver:
     def _bind(self, name: str) -> Callable[..., tuple[Any, ...]]:
         lost = self._lost
         if lost is not None:  # what is reported is the call that lost it, whichever comes after
-            raise _copy(lost)
+            raise lost.copy()
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
         if function is None or name in self._absent:
             raise diagnosis.no_function(name, self.version, self.bindings_version)
@@ -390,7 +390,7 @@ class Driver:
         )
         if isinstance(error, DeviceLostError):
             # A copy: the traceback of what is raised would keep what its callers hold from being reclaimed.
-            self._lost = self._lost or _copy(error)
+            self._lost = self._lost or error.copy()
         elif code in _SUSPICIOUS_CODES:
             self._suspect = name, code
         else:
@@ -429,18 +429,6 @@ class Driver:
         return exc
 
 
-def _copy(error: DeviceLostError) -> DeviceLostError:
-    return DeviceLostError(
-        error.call,
-        error.arguments,
-        code=error.code,
-        symbol=error.symbol,
-        detail=error.detail,
-        cause=error.cause,
-        hint=error.hint,
-    )
-
-
 def _unknown_code(exc: Exception) -> int:
     found = _UNKNOWN_CODE.search(str(exc))
     return int(found[1]) if found else -1
@@ -473,9 +461,11 @@ def load() -> Driver:
     Raises:
         UnavailableError: If the package, the driver or a device is missing, or any is too old.
     """
-    left = address_space_left()
-    if left is not None and left < _BINDINGS_BYTES:
-        raise diagnosis.no_bindings(MemoryError(f"{left >> 20} MiB of address space is left"))
+    process = read_process_limits()
+    limit, used = process.address_space_limit_bytes, process.address_space_bytes
+    if limit is not None and used is not None and limit - used < _BINDINGS_BYTES:
+        words = f"{(limit - used) >> 20} MiB of address space is left"
+        raise diagnosis.no_bindings(MemoryError(words))
     try:
         from cuda.bindings import __version__, driver
     # RuntimeError: the bindings look for libdl.so.2 while they are imported.

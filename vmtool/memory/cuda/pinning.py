@@ -30,7 +30,7 @@ def pinned(context: DeviceContext, address: int, nbytes: int) -> Iterator[None]:
         try:
             context.call("cuMemHostRegister", address, nbytes, 0)
         except CudaOutOfMemoryError as error:
-            raise error.explained(diagnose_pinning(context.info.driver_model)) from error
+            raise error.copy(diagnose_pinning(context.info.driver_model)) from error
         try:
             yield
         finally:

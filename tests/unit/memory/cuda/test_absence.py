@@ -9,6 +9,7 @@ import pytest
 from fakecuda import build, control
 
 from vmtool.errors import ExitCode, UnavailableError
+from vmtool.memory.accounting import ProcessLimits
 from vmtool.memory.cuda import device_info, diagnosis, driver
 
 LOAD = """
@@ -57,7 +58,7 @@ def stub(tmp_path, fakecuda_lib):
 def test_missing_bindings_say_how_to_install_them(monkeypatch):
     driver.forget()
     monkeypatch.setattr(sys, "platform", "linux")  # macOS, which has none, hears of no package
-    monkeypatch.setattr(driver, "address_space_left", lambda: None)  # not read as on Linux
+    monkeypatch.setattr(driver, "read_process_limits", ProcessLimits)  # not read as on Linux
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(UnavailableError, match="bindings cannot be imported") as caught:
@@ -69,7 +70,8 @@ def test_missing_bindings_say_how_to_install_them(monkeypatch):
 def test_the_bindings_are_not_imported_where_they_do_not_fit(monkeypatch):
     """Python 3.11 was seen to spin for ever in an import that ran out of address space."""
     driver.forget()
-    monkeypatch.setattr(driver, "address_space_left", lambda: 16 << 20)
+    process = ProcessLimits(address_space_bytes=24 << 20, address_space_limit_bytes=40 << 20)
+    monkeypatch.setattr(driver, "read_process_limits", lambda: process)
     monkeypatch.setitem(sys.modules, "cuda", None)  # its import would be another error
     with pytest.raises(UnavailableError, match="16 MiB of address space is left"):
         driver.load()
