@@ -76,6 +76,7 @@ _FORMATS: Final = (
         1,
         aliases=("fp8_e4m3", "fp8_e5m2", "e4m3", "e5m2", "float8", "f8"),
     ),
+    ElementFormat("uint8", "8-bit integer, one scale per tensor", 1, 1, aliases=("u8",)),
     ElementFormat(
         "fp8_per_token_head",
         "8-bit float, fp32 scale per token and head",

@@ -261,7 +261,7 @@ def _format_text(result: EstimateResult) -> str:
 
 _ORIGINS: Final = {
     FormatOrigin.GIVEN: "as given",
-    FormatOrigin.CHECKPOINT: "as the checkpoint's quantization says",
+    FormatOrigin.CHECKPOINT: "as the checkpoint says",
     FormatOrigin.MODEL: "the model's own",
     FormatOrigin.SERVED: "as vLLM serves models of fp32 (llama.cpp: fp16)",
     FormatOrigin.ASSUMED: "assumed: vLLM takes the type of the weights, llama.cpp fp16",

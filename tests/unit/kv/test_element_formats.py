@@ -19,6 +19,7 @@ BYTES = {
     "fp16": (2048, 1152),
     "bf16": (2048, 1152),
     "fp8": (1024, 576),
+    "uint8": (1024, 576),
     "fp8_per_token_head": (1056, 580),
     "int8_per_token_head": (1056, 580),
     "int4_per_token_head": (544, 292),

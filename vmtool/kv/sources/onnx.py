@@ -8,6 +8,7 @@ more than one without.
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from vmtool.kv.geometry import (
     ModelGeometry,
     Provenance,
     Source,
+    StatePart,
+    StateTensor,
     Tensor,
     TensorRole,
 )
@@ -150,23 +153,30 @@ class _Reader:
         raise InputError(self._path, message)
 
 
-#: onnx.TensorProto's element types.
+#: onnx.TensorProto's element types: floats that a model computes with, and those of K and V alone.
 _DTYPES = {1: "fp32", 10: "fp16", 16: "bf16"}
-#: ``past_key_values.3.key`` (optimum, GenAI) and ``past_key_self_3`` (whisper exports).
+_CACHE_DTYPES = {**_DTYPES, 2: "uint8", 3: "uint8", 17: "fp8"}
+#: ``past_key_values.3.key`` (optimum, GenAI), ``past_key_self_3`` (whisper exports), and the states of
+#: GenAI's builders: ``past_conv.3`` (LFM2), ``past_key_values.3.conv_state`` (Qwen3.5).
 _PAST = re.compile(
-    r"past_(?:key_values\.(?P<a>\d{1,5})\.(?:decoder\.)?(?P<what>key|value)"
-    r"|(?P<self>key|value)_(?:self_)?(?P<b>\d{1,5}))"
+    r"past_(?:key_values\.(?P<a>\d{1,5})\.(?:decoder\.)?(?P<what>key|value|conv_state|recurrent_state)"
+    r"|(?P<self>key|value)_(?:self_)?(?P<b>\d{1,5})|(?P<conv>conv)\.(?P<c>\d{1,5}))"
 )
-_RANK = 4  # batch, heads, tokens, head width
+_ROLES = {"key": TensorRole.KEY, "value": TensorRole.VALUE}
+#: Dimensions of each input: batch, heads, tokens, width of K and V; batch, channels, columns of a
+#: convolution; batch, heads and a matrix of a recurrent state.
+_RANKS = {"key": 4, "value": 4, "conv": 3, "recurrent": 4}
 #: Fields of ValueInfoProto, TypeProto, its Tensor, TensorShapeProto and its Dimension.
 _NAME, _TYPE, _TENSOR, _ELEMENT, _SHAPE, _DIM, _VALUE = 1, 2, 1, 1, 2, 1, 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Past:
+    """One input with a cache: ``heads`` rows of ``size`` elements, for each token or in all."""
+
     name: str
     heads: int
-    dim: int
+    size: int
     dtype: str
 
 
@@ -183,7 +193,7 @@ def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
 
 
 def _pasts(path: str, inputs: list[bytes]) -> dict[tuple[int, str], _Past]:
-    """Return the past inputs by layer and by ``key`` or ``value``."""
+    """Return the past inputs by layer and by ``key``, ``value``, ``conv`` or ``recurrent``."""
     found: dict[tuple[int, str], _Past] = {}
     for data in inputs:
         parts = _parts(path, data)
@@ -196,29 +206,34 @@ def _pasts(path: str, inputs: list[bytes]) -> dict[tuple[int, str], _Past]:
             if name.startswith("past_"):
                 _fail(path, name, "is a cache that is not understood")
             continue
-        layer = int(match["a"] or match["b"])
-        what = match["what"] or match["self"]
+        layer = int(match["a"] or match["b"] or match["c"])
+        what = (match["what"] or match["self"] or match["conv"]).removesuffix("_state")
         if layer >= MAX_LAYERS or (layer, what) in found:
             _fail(path, name, "is given twice, or its number is too large")
-        found[layer, what] = _past(path, name, b"".join(parts.get(_TYPE, [])))
+        found[layer, what] = _past(path, name, what, b"".join(parts.get(_TYPE, [])))
     return found
 
 
-def _past(path: str, name: str, data: bytes) -> _Past:
+def _past(path: str, name: str, what: str, data: bytes) -> _Past:
     # Parts of a message that is given twice are those of both, which is what joining them does.
     tensor = _parts(path, b"".join(_parts(path, data).get(_TENSOR, [])))
     shape = _parts(path, b"".join(tensor.get(_SHAPE, [])))
     dims = [_number(_parts(path, dim), _VALUE) for dim in shape.get(_DIM, [])]
-    if len(dims) != _RANK:
-        _fail(path, name, f"has {len(dims)} dimensions; 4 are understood")
-    heads, dim = dims[1], dims[3]
-    if not (0 < heads <= MAX_SIZE and 0 < dim <= MAX_SIZE):
+    rank = _RANKS[what]
+    is_state = what not in _ROLES
+    # The states after each of the last tokens come first (recurrent_state.cpp of GenAI 0.16).
+    steps = dims.pop(0) if is_state and len(dims) == rank + 1 else 1
+    if len(dims) != rank:
+        _fail(path, name, f"has {len(dims)} dimensions; {rank} are understood")
+    sizes = [steps, *dims[1:]] if is_state else [dims[1], dims[3]]
+    if not all(0 < size <= MAX_SIZE for size in sizes):
         _fail(path, name, "does not state its heads and head width as numbers")
+    heads, size = (sizes[1], steps * math.prod(sizes[2:])) if is_state else sizes
     element = _number(tensor, _ELEMENT)
-    dtype = _DTYPES.get(element)
+    dtype = (_DTYPES if is_state else _CACHE_DTYPES).get(element)
     if dtype is None:
         _fail(path, name, f"has the element type {element}, not understood")
-    return _Past(name, heads, dim, dtype)
+    return _Past(name, heads, size, dtype)
 
 
 def _parts(path: str, data: bytes) -> dict[int, list[bytes]]:
@@ -238,28 +253,49 @@ def _number(parts: dict[int, list[bytes]], field: int) -> int:
 
 
 def _geometry(path: str, pasts: dict[tuple[int, str], _Past]) -> ModelGeometry:
-    if not pasts:
+    if not any(what in _ROLES for _, what in pasts):
         _fail(path, "graph.input", "has no past_key_values inputs, so no cache is described")
-    count = max(layer for layer, _ in pasts) + 1
-    if len(pasts) != 2 * count:
-        _fail(path, "graph.input", f"has {len(pasts)} past inputs for {count} layers, not 2 each")
-    dtypes = {past.dtype for past in pasts.values()}
+    dtypes = {past.dtype for (_, what), past in pasts.items() if what in _ROLES}
     if len(dtypes) != 1:
         _fail(path, "graph.input", f"mixes the element types {', '.join(sorted(dtypes))}")
-    layers, facts = [], {}
-    for i in range(count):
-        tensors = []
-        for what, role in (("key", TensorRole.KEY), ("value", TensorRole.VALUE)):
-            past = pasts.get((i, what))
-            if past is None:
-                _fail(path, "graph.input", f"has no past {what} for layer {i}")
-            tensors.append(Tensor(role.value, role, past.heads, past.dim, Extent()))
-            facts[f"layer {i} {what}"] = Provenance(
-                f"{past.heads} x {past.dim}", Source.FILE, path, past.name
-            )
-        layers.append(Layer(i, LayerKind.FULL, tuple(tensors)))
-    facts["layers"] = Provenance(count, Source.DERIVED, path, "number of past key inputs")
-    return ModelGeometry(name_of(path), "onnx", tuple(layers), dtype=dtypes.pop(), provenance=facts)
+    count = max(layer for layer, _ in pasts) + 1
+    layers = tuple(_layer(path, i, pasts) for i in range(count))
+    facts = {
+        f"layer {i} {what}": Provenance(f"{past.heads} x {past.size}", Source.FILE, path, past.name)
+        for (i, what), past in sorted(pasts.items())
+    }
+    facts["layers"] = Provenance(count, Source.DERIVED, path, "the highest number of a past input")
+    stored = dtypes.pop()
+    floats = stored in _DTYPES.values()
+    return ModelGeometry(
+        name_of(path),
+        "onnx",
+        layers,
+        dtype=stored if floats else None,
+        cache_dtype=None if stored in ("fp16", "bf16") else stored,
+        provenance=facts,
+    )
+
+
+def _layer(path: str, index: int, pasts: dict[tuple[int, str], _Past]) -> Layer:
+    """Return layer *index*; one without any input keeps nothing, as those that share their K and V."""
+    found = {what: pasts[index, what] for what in _RANKS if (index, what) in pasts}
+    if ("key" in found) != ("value" in found):
+        _fail(path, "graph.input", f"has only one of past key and value for layer {index}")
+    tensors = tuple(
+        Tensor(role.value, role, found[what].heads, found[what].size, Extent())
+        for what, role in _ROLES.items()
+        if what in found
+    )
+    states = tuple(
+        StateTensor(what, (StatePart(past.heads, past.size),), past.dtype)
+        for what, past in found.items()
+        if what not in _ROLES
+    )
+    kind = LayerKind.FULL if tensors else LayerKind.NONE
+    if states:
+        kind = LayerKind.LINEAR if "recurrent" in found else LayerKind.SHORT_CONV
+    return Layer(index, LayerKind.PARALLEL if tensors and states else kind, tensors, states)
 
 
 def _fail(path: str, field: str, message: str) -> NoReturn:

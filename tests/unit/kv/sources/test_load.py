@@ -1,11 +1,10 @@
-"""Built-in models, flags, the hub, GenAI and ONNX: every other way to name a model."""
+"""Built-in models, flags and the hub: every other way to name a model."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import sys
-import tracemalloc
 import types
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.kv import sources
-from vmtool.kv.geometry import LayerKind, Source, Span, TensorRole
+from vmtool.kv.geometry import LayerKind, Source
 from vmtool.kv.sources.builtin import ORIGINS
 from vmtool.kv.weights import bytes_on_hub
 
@@ -272,196 +271,3 @@ def test_without_the_optional_package_the_hub_is_unavailable(monkeypatch):
     with pytest.raises(UnavailableError) as caught:
         sources.from_hub("owner/name")
     assert "pip install 'vmtool[hub]'" in caught.value.hint
-
-
-# ---- ONNX Runtime GenAI ---------------------------------------------------------------------------
-
-
-def genai(**decoder):
-    base = {
-        "num_hidden_layers": 4,
-        "num_key_value_heads": 8,
-        "num_attention_heads": 32,
-        "head_size": 128,
-        "inputs": {"past_key_names": "past_key_values.%d.key"},
-    }
-    return {"model": {"type": "llama", "context_length": 4096, "decoder": {**base, **decoder}}}
-
-
-def test_a_genai_config_gives_layers_heads_and_context(write_config):
-    geometry = sources.load(write_config(genai(), "genai_config.json"))
-    assert (len(geometry.layers), geometry.context_tokens) == (4, 4096)
-    assert [(t.heads, t.dim) for t in geometry.layers[0].tensors] == [(8, 128), (8, 128)]
-    assert geometry.provenance["kv_heads"].detail == "model.decoder.num_key_value_heads"
-
-
-def test_a_genai_window_slides_the_layers_it_lists(write_config):
-    window = {"window_size": 512, "layers": [0, 2]}
-    geometry = sources.load(write_config(genai(sliding_window=window)))
-    assert [layer.window for layer in geometry.layers] == [512, None, 512, None]
-    everywhere = sources.load(write_config(genai(sliding_window={"window_size": 512})))
-    assert [layer.window for layer in everywhere.layers] == [512] * 4
-    kept = {"window_size": 512, "slide_key_value_cache": False}
-    assert sources.load(write_config(genai(sliding_window=kept))).layers[0].window is None
-
-
-def test_genai_whisper_also_keeps_the_encoders_frames(write_config):
-    config = genai(inputs={"cross_past_key_names": "past_key_cross_%d"})
-    with pytest.raises(InputError, match="cross_past_key_names: is set"):
-        sources.load(write_config(config))
-    config["model"]["type"] = "whisper"
-    tensors = sources.load(write_config(config)).layers[0].tensors
-    assert [t.tokens_held(7) for t in tensors] == [7, 7, 1500, 1500]
-
-
-def test_a_genai_state_whose_size_is_elsewhere_is_refused(write_config):
-    config = genai(inputs={"past_conv_names": "past.%d.conv_state"})
-    with pytest.raises(InputError, match=r"model\.decoder\.inputs\.past_conv_names") as caught:
-        sources.load(write_config(config))
-    assert ".onnx" in caught.value.hint
-
-
-@pytest.mark.parametrize("kind", ["lfm2", "newarch", None])
-def test_a_genai_type_that_is_not_understood_is_refused(write_config, kind):
-    config = genai()
-    config["model"]["type"] = kind
-    with pytest.raises(InputError, match=r"model\.type"):
-        sources.load(write_config(config))
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"head_size": None}, "model.decoder.head_size"),
-        ({"num_hidden_layers": 0}, "model.decoder.num_hidden_layers"),
-        ({"num_key_value_heads": "8"}, "model.decoder.num_key_value_heads"),
-        ({"inputs": []}, "model.decoder.inputs"),
-        ({"sliding_window": {"window_size": -1}}, "model.decoder.sliding_window.window_size"),
-        ({"sliding_window": {"window_size": 8, "layers": [4]}}, "model.decoder.sliding_window.lay"),
-    ],
-)
-def test_a_wrong_genai_field_is_refused_by_name(write_config, change, field):
-    with pytest.raises(InputError) as caught:
-        sources.load(write_config(genai(**change)))
-    assert caught.value.field.startswith(field)
-
-
-# ---- ONNX -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def write_onnx(tmp_path):
-    onnx = pytest.importorskip("onnx", reason="the optional onnx package is not installed")
-
-    def write(inputs, elem_type=onnx.TensorProto.FLOAT16):
-        values = [
-            onnx.helper.make_tensor_value_info(name, elem_type, shape) for name, shape in inputs
-        ]
-        path = tmp_path / "model.onnx"
-        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", values, [])), path)
-        return str(path)
-
-    return write
-
-
-def pasts(count, name="past_key_values.{}.{}", shape=("batch", 8, "past", 128)):
-    return [(name.format(i, what), list(shape)) for i in range(count) for what in ("key", "value")]
-
-
-def test_an_onnx_decoder_shows_its_cache_in_its_inputs(write_onnx):
-    ids = ("input_ids", ["batch", "tokens"])
-    geometry = sources.load(write_onnx([ids, *pasts(12)]))
-    assert (len(geometry.layers), geometry.dtype) == (12, "fp16")
-    assert [(t.role, t.heads, t.dim) for t in geometry.layers[11].tensors] == [
-        (TensorRole.KEY, 8, 128),
-        (TensorRole.VALUE, 8, 128),
-    ]
-    assert geometry.layers[0].tensors[0].extent.span is Span.ALL
-    assert geometry.provenance["layer 0 key"].detail == "past_key_values.0.key"
-
-
-@pytest.mark.parametrize(("elem_type", "dtype"), [(1, "fp32"), (10, "fp16"), (16, "bf16")])
-def test_the_element_type_of_an_onnx_cache_is_the_models(write_onnx, elem_type, dtype):
-    assert sources.load(write_onnx(pasts(1), elem_type)).dtype == dtype
-
-
-def test_an_onnx_cache_of_another_element_type_is_refused(write_onnx):
-    with pytest.raises(InputError, match=r"past_key_values\.0\.key: has the element type 7"):
-        sources.load(write_onnx(pasts(1), 7))
-
-
-@pytest.mark.parametrize("name", ["past_key_values.{}.decoder.{}", "past_{1}_self_{0}"])
-def test_other_spellings_of_past_inputs_are_recognised(write_onnx, name):
-    assert len(sources.load(write_onnx(pasts(2, name))).layers) == 2
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ([], "no past_key_values inputs"),
-        (pasts(2)[:-1], "3 past inputs for 2 layers"),
-        ([*pasts(1), ("past_key_values.0.conv_state", ["b", 6, 3])], "conv_state: is a cache"),
-        (pasts(1, shape=("batch", "heads", "past", 128)), "does not state its heads"),
-        (pasts(1, shape=("batch", 8, 128)), "has 3 dimensions"),
-        ([("past_key_values.4096.key", [1, 8, 4, 128])], "number is too large"),
-        ([("past_key_values.4095.key", [1, 8, 4, 128])], "1 past inputs for 4096 layers"),
-        (pasts(1, shape=("batch", 8, "past", 1 << 25)), "does not state its heads"),
-    ],
-)
-def test_an_onnx_model_that_does_not_say_is_refused(write_onnx, inputs, message):
-    with pytest.raises(InputError, match=message):
-        sources.load(write_onnx(inputs))
-
-
-def test_overrides_do_not_apply_to_onnx(write_onnx):
-    with pytest.raises(UsageError, match="--layers does not apply to an ONNX model"):
-        sources.load(write_onnx(pasts(1)), overrides={"layers": 2})
-
-
-@pytest.mark.parametrize(
-    ("tail", "message"),
-    [
-        (b"\xff" * 100, "a number of over 64 bits"),
-        (b"\x0b", "wire type 3"),
-        (b"\x3a\xff\xff\xff\xff\x0f", "is truncated: 4294967295 bytes"),
-        (b"\x3a", "is truncated"),
-        (b"\x3d\x00", "is truncated"),
-        (b"\x3a\x03\x5a\x01\xff", "is truncated"),
-        (b"\x3a\x03\x5a\x09\xff", "is truncated: 9 bytes"),
-        (b"\x3a\x01\x08\x01", "beyond its whole"),
-        (b"\x3a\x85\x80\x01\x5a\x81\x80\x01" + b"\0" * 16385, "one input in 16385 bytes"),
-    ],
-)
-def test_damaged_onnx_is_refused(tmp_path, tail, message):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x07" + tail)
-    with pytest.raises(InputError, match=message):
-        sources.load(str(path))
-
-
-def test_an_onnx_input_whose_name_is_not_utf8_is_refused(write_onnx):
-    path = Path(write_onnx(pasts(1)))
-    path.write_bytes(path.read_bytes().replace(b"values.0.key", b"values.0.\x80ey"))
-    with pytest.raises(InputError, match="a name that is not UTF-8"):
-        sources.load(str(path))
-
-
-def test_weights_inside_an_onnx_file_cost_no_memory(write_onnx):
-    path = Path(write_onnx(pasts(2)))
-    weights = 300 << 20  # field 9 of a graph in a second, merged graph field
-    with path.open("ab") as file:
-        file.write(b"\x3a" + varint(weights + 6) + b"\x4a" + varint(weights))
-        file.truncate(file.tell() + weights)
-    tracemalloc.start()
-    assert len(sources.load(str(path)).layers) == 2
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 64 << 20
-
-
-def varint(value):
-    data = bytearray()
-    while value >= 0x80:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*data, value])
