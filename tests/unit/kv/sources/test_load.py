@@ -6,11 +6,10 @@ import io
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
-from vmtool.errors import InputError, UnavailableError, UsageError
+from vmtool.errors import UnavailableError, UsageError
 from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Source
 from vmtool.kv.sources.builtin import ORIGINS
