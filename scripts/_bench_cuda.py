@@ -100,7 +100,10 @@ def bench_cuda(folder: str, rounds: int, row: Callable[..., bool]) -> list[bool]
     subprocess.run(["cc", "-O2", "-o", program, source, "-ldl"], check=True)
     fake = control.FakeCuda()
     fake.reset(granularity=GRANULE)
-    print(f"\non {_device_name()}: what is added to its calls, which mean nothing themselves")
+    print(
+        f"\non {_device_name()}: what vmtool adds to each call (the calls themselves prove nothing "
+        "about hardware)"
+    )
     floor, raw, cold, pooled = (
         statistics.median(column)
         for column in zip(

@@ -72,7 +72,10 @@ def delayed(generator: random.Random, cv: float) -> float:
 
 def simulate(pairs: int) -> None:
     """Print how often figures of known distributions get a verdict."""
-    print(f"simulated, {SET} runs against {SET}, {pairs} pairs each; a verdict needs 5 %")
+    print(
+        f"simulated, {SET} runs against {SET}, {pairs} pairs per row; a verdict needs a change of "
+        "5 %"
+    )
     print(f"{'distribution':14}{'runs vary by':>14}{'A/A verdicts':>14}{'+20 % found':>13}")
     for draw in (normal, heavy, delayed):
         for cv in (0.03, 0.06, 0.08, 0.10):
@@ -155,11 +158,17 @@ def _cycle(run: StoredRun) -> float:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description="How often vmtool compare is right.")
-    parser.add_argument("--runs", type=int, default=40, help="real runs of each plan")
-    parser.add_argument("--pairs", type=int, default=2000, help="pairs of sets")
-    parser.add_argument("--simulate-only", action="store_true", help="make no real runs")
-    parser.add_argument("--keep", type=Path, help="keep the real runs there, and use those there")
+    parser = argparse.ArgumentParser(description="Measure how often vmtool compare is right.")
+    parser.add_argument("--runs", type=int, default=40, help="number of real runs of each plan")
+    parser.add_argument(
+        "--pairs", type=int, default=2000, help="number of pairs of sets to compare"
+    )
+    parser.add_argument(
+        "--simulate-only", action="store_true", help="simulate, and make no real runs"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="keep the real runs in this folder, and reuse those that it has"
+    )
     options = parser.parse_args()
     simulate(options.pairs)
     if options.simulate_only:
@@ -167,7 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
-        print(f"\nreal, {SET} runs against {SET} drawn from pools, {options.pairs} pairs each")
+        print(f"\nreal, {SET} runs against {SET} drawn from pools, {options.pairs} pairs per pool")
         print(
             f"{'':22}{'pool':>6}{'cycle CV':>10}{'figures':>10}{'A/A verdicts':>14}"
             f"{'in order':>12}{'A/B change':>12}{'found':>9}{'needed':>8}{'found':>9}"

@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--leaks", type=int, default=0)
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    print(f"load of the machine         {load:>10.1f}")
+    print(f"load average                {load:>10.1f}")
     if arguments.leaks:
         right = watch_leaks(arguments.leaks)
         return int(arguments.check and not right)

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-assert sys.platform != "win32", "the floor is a loop of POSIX calls"
+assert sys.platform != "win32", "this benchmark compares with POSIX calls"
 
 from vmtool.memory import open_backing
 from vmtool.memory.buffer import VirtualBuffer
@@ -221,8 +221,13 @@ def cuda_rows(rounds: int) -> list[bool]:
 def main() -> int:
     """Run every comparison and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="alternating rounds (7)")
-    parser.add_argument("--check", action="store_true", help="exit 1 when over a budget")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=7,
+        help="number of rounds, in which vmtool and C take turns (default: 7)",
+    )
+    parser.add_argument("--check", action="store_true", help="exit 1 if a limit is exceeded")
     options = parser.parse_args()
     if shutil.which("cc") is None:
         print("bench_memory: needs cc, a C compiler", file=sys.stderr)
@@ -262,8 +267,8 @@ def main() -> int:
     )
     results += cuda_rows(options.rounds)
     print(
-        "\nfloor: the same calls from C; for the last two host rows 1,000 blocks, and reallocating and\n"
-        "copying (24 of 16,384 steps measured, evenly spaced, and multiplied up)."
+        "\nfloor: the same calls from C; for the last two host rows 1,000 blocks, and "
+        "reallocating and\ncopying (24 of 16,384 steps measured, evenly spaced, and scaled up)."
     )
     return 1 if options.check and not all(results) else 0
 

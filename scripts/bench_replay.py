@@ -125,9 +125,11 @@ def requests(rounds: int) -> bool:
 def main() -> int:
     """Run every case and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (3)")
-    parser.add_argument("--trace", default=TRACE, help="another trace")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a case is too slow")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of rounds of each case (default: 3)"
+    )
+    parser.add_argument("--trace", default=TRACE, help="trace to replay")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a case is too slow")
     options = parser.parse_args()
     print(f"{MODEL}, 40 GiB, {options.trace}\n")
     print(f"{'':<24} {'steps':>11} {'a step':>9} {'steps/s':>13} {'floor':>9} {'ratio':>8}")
@@ -150,8 +152,9 @@ def main() -> int:
             f"{format_duration(floor):>9} {own / floor:>6.2f} ×  {verdict}"
         )
     print(
-        f"\nratio: one token-step here against one turn of the bare loop. At least "
-        f"{LEAST:,} steps/s;\nbest of {options.rounds} rounds, floors the median."
+        "\nratio: one token-step of vmtool against one iteration of a bare loop over tokens. The "
+        f"limit is\n{LEAST:,} steps/s. Times are the best of {options.rounds} rounds, floors the "
+        "median."
     )
     good &= requests(options.rounds)
     return 1 if options.check and not good else 0

@@ -119,9 +119,11 @@ class Cost:
 
 def main() -> int:
     """Measure, print the table, and return 1 if a limit is exceeded and ``--check`` is given."""
-    parser = argparse.ArgumentParser(description="What starting vmtool costs.")
-    parser.add_argument("--rounds", type=int, default=40, help="starts of every command (40)")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a limit is exceeded")
+    parser = argparse.ArgumentParser(description="Measure what starting vmtool costs.")
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="how often to start every command (default: 40)"
+    )
+    parser.add_argument("--check", action="store_true", help="exit 1 if a limit is exceeded")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -134,7 +136,7 @@ def main() -> int:
         parser.exit(1, f"bench_startup: click cannot be imported here: {failed[FLOOR]}\n")
     costs = {name: Cost.of(found) for name, found in samples.items()}
     print(f"{options.rounds} rounds, Python {sys.version.split()[0]}, {sys.platform}")
-    print(f"{'':20}   median      min      cpu   ratios of these")
+    print(f"{'':20}   median      min      cpu   ratios to import click")
     over = False
     for name, subject in SUBJECTS.items():
         if name in failed:

@@ -100,7 +100,9 @@ def measure(seconds: float) -> dict[str, float]:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Measure what vmtool stress itself costs.")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="length of each run (default: 2)"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = measure(options.seconds)

@@ -139,12 +139,12 @@ def fresh_memory(rig: Rig) -> str:
         rig.call("cuMemsetD8", address, 0xA5, rig.unit)
         rig.call("cuCtxSynchronize")
         rig.call("cuMemUnmap", address, rig.unit)
-    return f"{dirty} of {tries} handles were not zero when fresh"
+    return f"{dirty} of {tries} new handles were not zero"
 
 
 @question
 def bad_copy(rig: Rig) -> str:
-    return rig.copy("a copy from reserved memory", rig.reserve(1))
+    return rig.copy("a copy from addresses without memory", rig.reserve(1))
 
 
 @question
@@ -159,7 +159,9 @@ def free_with_mappings(rig: Rig) -> str:
     address = rig.reserve(2)
     rig.commit(address)
     before = rig.free()
-    words = rig.told("freeing a range with a mapping", "cuMemAddressFree", address, 2 * rig.unit)
+    words = rig.told(
+        "freeing a range that has a mapping", "cuMemAddressFree", address, 2 * rig.unit
+    )
     return f"{words}, {rig.free() - before} bytes freed"
 
 
@@ -172,7 +174,9 @@ def access_where_nothing_is_mapped(rig: Rig) -> str:
 def access_of_a_part(rig: Rig) -> str:
     address = rig.reserve(2)
     rig.call("cuMemMap", address, 2 * rig.unit, 0, rig.create(2), 0)
-    return rig.told("on half of a mapping", "cuMemSetAccess", address, rig.unit, rig.access, 1)
+    return rig.told(
+        "access to half of a mapping", "cuMemSetAccess", address, rig.unit, rig.access, 1
+    )
 
 
 @question
@@ -345,7 +349,7 @@ def inject(rig: Rig) -> str:
 @question
 def tests_marked_gpu(rig: Rig) -> str:
     if rig.quick:
-        return "left out by --quick"
+        return "skipped (--quick)"
     wanted = ("pytest", "-q", "-n", "0", "-m", "gpu", "-p", "no:cacheprovider")
     ran = subprocess.run(
         [sys.executable, "-m", *wanted], capture_output=True, text=True, check=False, cwd=ROOT
@@ -367,10 +371,18 @@ def arguments_of(given: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--download", type=Path, help="fill this folder with packages, and end")
-    parser.add_argument("--packages", type=Path, help="install from this folder, without a network")
-    parser.add_argument("--here", action="store_true", help="use the Python that runs this")
-    parser.add_argument("--stand-in", action="store_true", help="use the driver of the tests")
+    parser.add_argument(
+        "--download", type=Path, help="download the packages to this folder and exit"
+    )
+    parser.add_argument(
+        "--packages", type=Path, help="install the packages from this folder, without a network"
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="use the packages of the Python that runs this script"
+    )
+    parser.add_argument(
+        "--stand-in", action="store_true", help="use the stand-in driver of the tests"
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--ask", help=argparse.SUPPRESS)
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(QUESTIONS))
@@ -409,7 +421,7 @@ def environment(*, stand_in: bool) -> dict[str, str]:
 def ask(name: str, arguments: argparse.Namespace, env: dict[str, str], left_s: float) -> str:
     """Return the answer to one question, from a process of its own."""
     if left_s <= 0:
-        return f"not answered: the {LIMIT_S} s of all questions are over; ask it alone"
+        return f"not answered: the {LIMIT_S} s for all questions are over; run this question alone"
     timeout_s = min(left_s, TIMEOUT_S)
     line = [sys.executable, __file__, "--here", "--ask", name, "--device", str(arguments.device)]
     line += ["--quick"] * arguments.quick
@@ -423,7 +435,7 @@ def ask(name: str, arguments: argparse.Namespace, env: dict[str, str], left_s: f
         child.kill()
         with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
             child.communicate(timeout=10)
-        return f"not answered: not finished after {timeout_s:.0f} s"
+        return f"not answered: no end after {timeout_s:.0f} s"
     if child.returncode:
         last = err.strip().splitlines()
         return f"not answered: {last[-1] if last else f'exit {child.returncode}'}"
@@ -441,7 +453,8 @@ def main(given: list[str] | None = None) -> int:
     wanted = arguments.questions or list(QUESTIONS)
     if unknown := [name for name in wanted if name not in QUESTIONS]:
         print(
-            f"no question {', '.join(unknown)}; there are {', '.join(QUESTIONS)}", file=sys.stderr
+            f"unknown question {', '.join(unknown)}; use one of {', '.join(QUESTIONS)}",
+            file=sys.stderr,
         )
         return 2
     if not arguments.here:

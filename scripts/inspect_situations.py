@@ -98,7 +98,7 @@ def group(controller: str) -> Iterator[tuple[Path, int]]:
 def areas() -> Iterator[tuple[int, str]]:
     most = int(Path("/proc/sys/vm/max_map_count").read_text())
     if most > 200_000:
-        raise Skipped(f"vm.max_map_count is {most}, which takes long to fill")
+        raise Skipped(f"vm.max_map_count is {most}, which would take too long to fill")
     with process(f"""
 base = libc.mmap(None, {most} * 8192, 3, 0x22, -1, 0)
 for i in range({most}):
@@ -141,7 +141,7 @@ for i in range(64):
 
 def forking(*, modes: bool) -> Iterator[tuple[int, str]]:
     if not modes or os.geteuid():
-        raise Skipped("needs root and --modes: vm.overcommit_memory=2 holds for the whole machine")
+        raise Skipped("needs root and --modes: vm.overcommit_memory=2 applies to the whole machine")
     system = Path("/proc/sys/vm")
     names = ("overcommit_memory", "overcommit_kbytes", "overcommit_ratio")
     kept = {name: (system / name).read_text() for name in names}

@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
     everything = ["--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder"]
     tests = subprocess.call([python, "-m", "pytest", *(arguments or everything)], cwd=root)
     if failed:
-        print("vmtool: error: a check failed (see above the tests)", file=sys.stderr)
+        print(
+            "vmtool: error: a check failed (its output is above that of the tests)", file=sys.stderr
+        )
     return tests or int(failed)
 
 

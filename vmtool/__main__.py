@@ -13,7 +13,7 @@ _BALLAST_BYTES = 2 << 20
 _REFUSALS = (1, 38)
 _SANDBOX = (
     "a security policy does not allow it (seccomp, SELinux or a sandbox)",
-    "look at the seccomp profile of the container, or run outside of it",
+    "check the seccomp profile of the container, or run outside the container",
 )
 
 
@@ -54,7 +54,7 @@ def entry() -> None:
 def _explain(error: BaseException, *, loaded: bool) -> str:
     """Return lines for a lack of memory, or a refusal while vmtool was loaded; empty for others."""
     refused = isinstance(error, OSError) and error.errno in _REFUSALS and not loaded
-    first = "this process cannot have more memory" if loaded else "not enough memory to load vmtool"
+    first = "this process cannot get more memory" if loaded else "not enough memory to load vmtool"
     cause: str | None
     try:
         from vmtool.errors import is_no_memory, why_no_memory  # noqa: PLC0415 - loaded if possible
@@ -71,7 +71,7 @@ def _explain(error: BaseException, *, loaded: bool) -> str:
     except Exception:  # noqa: BLE001 - whatever a lack of memory raises
         cause, hint = (
             None,
-            "raise the one of `ulimit -v` and `ulimit -d` that is set, and run again",
+            "raise `ulimit -v` or `ulimit -d`, whichever is set, and run again",
         )
     told = f"vmtool: error: {first}\n" + (f"  cause: {cause}\n" if cause else "")
     return f"{told}  hint: {hint}\n"

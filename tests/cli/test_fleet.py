@@ -132,7 +132,7 @@ def test_a_baseline_that_cannot_be_is_refused(vmtool, tmp_path, change, words):
         (("--dask", "somewhere", "--", "doctor"), "not an address"),
         (("--dask", "local:2", "--", "fleet"), "cannot be fleet"),
         (("--dask", "local:2", "--", "stress", "--nope"), "--nope"),
-        (("--dask", "local:2", "--", "stress", "--help"), "asks for help"),
+        (("--dask", "local:2", "--", "stress", "--help"), "must not ask for help"),
         (("--dask", "local:2", "--", "stress", "-o", "x.json"), "give -o before"),
         (("--dask", "local:2", "--", "inspect", "--", "ls"), "cannot have a -- of its own"),
         (("--timeout", "1s", "x.json"), "needs --dask"),

@@ -235,7 +235,7 @@ def test_a_plan_that_reserves_too_much_names_the_options_that_lower_that(vmtool_
         (("--compare", "block=0"), "at least one token"),
         (("--method", "fixed"), "need --backing"),
         (("--no-touch",), "need --backing"),
-        (("--prefix-cache", "--no-share"), "keeps shared prefixes"),
+        (("--prefix-cache", "--no-share"), "needs shared prefixes"),
         (("--prefix-cache", "--find-budget"), "fills any budget"),
         (("--backing", "host", "--granule", "5000", "--budget", "64MiB"), "not a multiple"),
         (("--html", "/nowhere/x.html"), "cannot write"),

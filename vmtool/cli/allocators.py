@@ -41,7 +41,7 @@ _WORK_BYTES = 64 << 20
         "--budget",
         type=SIZE,
         metavar="SIZE",
-        help="The most to use on the device at once; by default half of what is safe.",
+        help="The most memory to use on the device at once; by default half of what is safe.",
     ),
     click.option(
         "--rounds",
@@ -49,7 +49,7 @@ _WORK_BYTES = 64 << 20
         default="9",
         show_default=True,
         metavar="N",
-        help="How many times to measure each, in turn with the others.",
+        help="How many rounds to measure; each round measures every allocator once.",
     ),
     heading="What to measure",
 )
@@ -73,7 +73,7 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Say whether virtual memory management is faster than what an engine uses today.
+    """Compare virtual memory management with the allocators that an engine uses today.
 
     \b
     vmtool allocators
@@ -177,7 +177,7 @@ def _budget(ordinal: int, budget: int | None) -> int:
         return safe // 2
     if budget > safe:
         raise RefusedError(
-            f"a budget of {format_size(budget)} is more than the {format_size(safe)} that are safe",
+            f"a budget of {format_size(budget)} is more than the {format_size(safe)} that is safe",
             hint=f"use --budget {safe} or less",
         )
     return budget

@@ -250,7 +250,7 @@ def _unforeseen(error: Exception) -> VmtoolError:
         told = _refused(error) if error.errno in _REFUSALS else VmtoolError(str(error))
     else:
         cause, hint = why_no_memory()
-        told = VmtoolError("this process cannot have more memory", cause=cause, hint=hint)
+        told = VmtoolError("this process cannot get more memory", cause=cause, hint=hint)
     told.__cause__ = error
     return told
 
@@ -271,7 +271,7 @@ def _refused(error: OSError) -> VmtoolError:
     return VmtoolError(
         f"a system call failed{where}: {symbol} ({error.errno}): {error.strerror}",
         cause="a security policy does not allow it (seccomp, SELinux or a sandbox)",
-        hint="look at the seccomp profile of the container, or run outside of it",
+        hint="check the seccomp profile of the container, or run outside the container",
     )
 
 

@@ -43,7 +43,7 @@ def command(
 
     It commits at most 256 MiB. It shows the limits of the machine, the best method and granule, and
     what huge pages change, and checks leaks, contents, counters and guards; then the same for each
-    CUDA device. Exit code 3 means that something is wrong.
+    CUDA device. The exit code is 3 if something is wrong.
     """  # noqa: D301 - click's own mark
     from vmtool.check import run_check
     from vmtool.cli.interrupt import watch_signals
@@ -84,7 +84,9 @@ def command(
         output.notice("interrupted; everything is released, and the check is partial")
         return ExitCode.INTERRUPTED
     if not result.passed:
-        raise CheckFailedError(answer(result), hint="`vmtool doctor` and `vmtool stress --explain`")
+        raise CheckFailedError(
+            answer(result), hint="run `vmtool doctor` and `vmtool stress --explain` for the details"
+        )
     if all(memory.refused is not None for memory in result.memory):
         tell(f"vmtool: error: {answer(result)}")
         return ExitCode.REFUSED

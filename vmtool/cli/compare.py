@@ -37,7 +37,7 @@ class _Percent(click.FloatRange):
         help="Exit 3 when the whole interval of the change meets the condition, such as "
         "cycle.median>+20%. Can be given several times.",
     ),
-    click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not proven."),
+    click.option("--strict", is_flag=True, help="Exit 3 also if a condition is not proven."),
     heading="Checks",
 )
 @option_group(
@@ -73,7 +73,7 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Say what got faster or slower between two sets of runs, and how certain that is.
+    """Show what got faster or slower between two sets of runs, and how certain that is.
 
     \b
     vmtool compare before.json after.json
@@ -103,7 +103,7 @@ def command(
     output = Output(as_json=as_json, path=path, quiet=quiet)
     for side in sides:
         if not side.runs:
-            why = "; ".join(map(left_out_text, side.incomplete)) or "it has no runs"
+            why = "; ".join(map(left_out_text, side.incomplete)) or "there are no runs"
             raise InputError(side.path, f"nothing to compare: {why}")
         if fail_on and len(side.runs) < RUNS_NEEDED:
             raise UsageError(

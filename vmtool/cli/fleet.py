@@ -79,7 +79,7 @@ class FleetOptions:
 )  # fmt: skip
 @click.option(
     "--save", type=FILE, metavar="FILE",
-    help="Also write what is usual for these machines, for --baseline.",
+    help="Also write what is usual for these machines to FILE, for a later --baseline.",
 )  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show every machine and every problem.")
 @csv_option("every machine and measure")
@@ -168,7 +168,9 @@ def _check_command(arguments: tuple[str, ...]) -> None:
             hint="inspect a process that runs: -- inspect PID",
         )
     if not {"-h", "--help"}.isdisjoint(rest):
-        raise UsageError("the command after -- asks for help", hint=f"vmtool {name} --help")
+        raise UsageError(
+            "the command after -- must not ask for help", hint=f"run: vmtool {name} --help"
+        )
     module = import_module(f"vmtool.cli.{name}")
     # click keeps a command's help option as it was first made.
     names = click.get_current_context().help_option_names
@@ -177,7 +179,8 @@ def _check_command(arguments: tuple[str, ...]) -> None:
     )
     if parsed.params.get("path", "-") != "-":
         raise UsageError(
-            "-o of the command after -- would write on its host", hint="give -o before the --"
+            "-o after -- would write a file on the host that runs the command",
+            hint="give -o before the --",
         )
 
 

@@ -54,7 +54,7 @@ class GrowOptions:
 
 @click.command("grow", cls=Command)
 @option_group(
-    click.option("--to", type=SIZE, required=True, metavar="SIZE", help="The peak length."),
+    click.option("--to", type=SIZE, required=True, metavar="SIZE", help="The length to grow to."),
     click.option(
         "--step",
         type=SIZE,
@@ -75,7 +75,7 @@ class GrowOptions:
         type=click.Choice(("linear", "doubling", "sawtooth")),
         default="linear",
         show_default=True,
-        help="The way up and down.",
+        help="How the length rises and falls.",
     ),
     click.option(
         "--against",
@@ -265,6 +265,8 @@ def _exit_code(result: GrowResult, output: Output) -> int:
             else "run again with another --method, and no other process on the device",
         )
     if result.interrupted:
-        output.notice(f"interrupted after {len(result.steps.elapsed_ns)} steps; all was released")
+        output.notice(
+            f"interrupted after {len(result.steps.elapsed_ns)} steps; everything is released"
+        )
         return ExitCode.INTERRUPTED
     return ExitCode.DONE

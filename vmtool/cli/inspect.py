@@ -85,7 +85,7 @@ class InspectCommand:
     "--assert", "conditions", multiple=True, metavar="CONDITION",
     help="Exit 3 unless the condition, such as 'resident.slope<1MiB/min', holds. Can be given several times.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit 3 also when a condition is not proven.")
+@click.option("--strict", is_flag=True, help="Exit 3 also if a condition is not proven.")
 @csv_option("the samples as a table")
 @html_option
 @click.option(

@@ -85,7 +85,10 @@ def read_memory(text: str) -> ChosenMemory:
     try:
         total = parse_size(text, exact=False)
     except ValueError as error:
-        hint = "give a size, auto, cuda:0, a device such as h100, 90% of one, or 8x one"
+        hint = (
+            "give a size, auto, cuda:0, a device such as h100, or part or several of it ('90% of "
+            "h100', 8xh100)"
+        )
         raise UsageError(f"--budget: {error}", hint=hint) from None
     if not total:
         raise UsageError("--budget: it must be more than 0")
@@ -131,7 +134,10 @@ def refuse_weights(budget: Budget, ranks: int) -> None:
         f" {format_size(budget.total_bytes)}",
         hint=SIZES_HINT
         if budget.total_bytes < MIB
-        else "use more ranks (--tp), --weights with what is loaded, or --weights none",
+        else (
+            "use more ranks (--tp), give the size that is loaded (--weights SIZE), or use "
+            "--weights none"
+        ),
     )
 
 
@@ -184,7 +190,9 @@ def read_weights(text: str | None) -> tuple[int, str]:
     try:
         return parse_size(text, exact=False), "as given"
     except ValueError as error:
-        raise UsageError(f"--weights: {error}", hint="or give the path of the weights") from None
+        raise UsageError(
+            f"--weights: {error}", hint="give a size, or the path of the weights"
+        ) from None
 
 
 def own_weights(name: str | None) -> tuple[int, str]:

@@ -157,7 +157,7 @@ estimate_options: Final = option_group(
             "granules",
             type=SIZE,
             multiple=True,
-            help="Granule of packing, 2MiB by default; further ones are added to the table.",
+            help="Granule of packing, 2MiB by default; further granules get columns of their own.",
         ),
         POLICY,
         click.option(
@@ -175,7 +175,7 @@ estimate_options: Final = option_group(
         click.option(
             "--packing", is_flag=True, help="Also show every packing policy and every granule."
         ),
-        heading="How it is packed",
+        heading="Packing",
     ),
     option_group(
         click.option(
@@ -213,7 +213,7 @@ estimate_options: Final = option_group(
         click.option(
             "--flash-attention/--no-flash-attention",
             default=True,
-            help="llama.cpp: without it, V of each layer is as wide as the widest V.",
+            help="llama.cpp: no flash attention; V of each layer is then as wide as the widest V.",
         ),
         click.option(
             "--attention-windows",
@@ -313,11 +313,11 @@ def _refuse_assumed(request: EstimateRequest, output: Output) -> None:
     if not model.assumed:
         return
     what = (
-        f"{model.architecture[:60]!r} is not an architecture that vmtool knows; all of its fields are"
-        " standard, so it is taken for standard attention"
+        f"{model.architecture[:60]!r} is not an architecture that vmtool knows; all of its fields "
+        "are standard, so standard attention is assumed"
     )
     if request.options.strict:
-        raise RefusedError(what, hint="leave out --strict to assume it")
+        raise RefusedError(what, hint="leave out --strict to assume standard attention")
     output.notice(what)
 
 
@@ -326,8 +326,8 @@ def _say_without_draft(request: EstimateRequest, output: Output) -> None:
     model = request.model
     if request.options.draft_tokens and not model.draft:
         output.notice(
-            f"{model.name} states no MTP layers, so --draft-tokens adds no cache of a draft;"
-            " --draft-model names a model that has one"
+            f"{model.name} states no MTP layers, so --draft-tokens adds no draft cache; name a "
+            "draft model with --draft-model"
         )
 
 
@@ -335,8 +335,8 @@ def _say_beyond_context(question: Question, output: Output) -> None:
     context = question.geometry.context_tokens
     if context is not None and question.length > context:
         output.notice(
-            f"--context {question.length:,} is beyond the model's own {context:,}; its positions may"
-            " not be trained for it"
+            f"--context {question.length:,} is beyond the model's own {context:,}; it may not be "
+            "trained for longer positions"
         )
 
 
@@ -402,8 +402,8 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     request = request.with_alike(values.get("budget", ()))
     if request.as_device:
         output.notice(
-            "every budget is taken as the memory of a device, as one of them is: weights are"
-            " subtracted, and what the engine leaves of it"
+            "one budget is the memory of a device, so all are treated alike: the weights and the "
+            "engine's share for other memory are subtracted"
         )
     refusals: list[UsageError | RefusedError] = []
     chosen = [(request.changed(labels), labels) for labels in combinations(values)]

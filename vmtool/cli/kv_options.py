@@ -160,11 +160,12 @@ class EstimateRequest:
         """Why that is, and what to do."""
         if self.keeps_only_cache:
             return (
-                "no weights are subtracted: with --as, the budget is the memory of the cache;"
-                " --weights auto subtracts them"
+                "no weights are subtracted: with --as, the budget is the memory of the cache; use "
+                "--weights auto to subtract them"
             )
         return (
-            "no weights are subtracted from the budget: their size is not known; --weights gives it"
+            "no weights are subtracted from the budget: their size is not known; give it with "
+            "--weights"
         )
 
     def with_alike(self, budgets: Sequence[str]) -> EstimateRequest:

@@ -63,7 +63,7 @@ _TRACE: Final = (
         default=100,
         show_default=True,
         metavar="N",
-        help="Fail when more than N lines are not requests.",
+        help="Fail if more than N lines are not requests.",
     ),
     click.option(
         "--seed",
@@ -221,7 +221,7 @@ _FILES: Final = (
         "--dask",
         metavar="ADDRESS",
         help="Replay combinations of --compare on the workers of a Dask cluster: tcp://HOST:PORT, "
-        "or local:N. TRACE and MODEL must be there under the same name.",
+        "or local:N. TRACE and MODEL must have the same paths there.",
     ),
     html_option,
     csv_option("the timeline, or the table of --compare, as CSV"),
@@ -314,7 +314,8 @@ class _Run:
         budget = choose_budget(options, backing)
         if options.budget is not None and options.weights is None and budget.origin != GIVEN:
             self._output.notice(
-                f"no weights are subtracted from the budget ({budget.origin}); --weights gives them"
+                f"no weights are subtracted from the budget ({budget.origin}); give them with "
+                "--weights"
             )
         granule = None if backing is None else backing.granularity
         cells = replay_cells(options, self._axes)

@@ -187,7 +187,7 @@ class ReplayOptions:
         if self.commit_ahead > _MOST_AHEAD:  # also of an axis of --compare, hence not in click
             raise UsageError(f"--commit-ahead must be at most {_MOST_AHEAD}")
         if self.prefix_cache and not self.share:
-            raise UsageError("--prefix-cache keeps shared prefixes", hint="leave --no-share out")
+            raise UsageError("--prefix-cache needs shared prefixes", hint="leave out --no-share")
         if self.prefix_cache and self.find_budget:
             raise UsageError(
                 "--find-budget does not work with --prefix-cache, which fills any budget",
@@ -351,7 +351,7 @@ def _safe(backing: VirtualBacking) -> int:
     if safe <= 0:
         words, remedy = describe_safe(facts)
         raise RefusedError(
-            "no memory is left that is safe to commit beside the process that replays",
+            "no memory is safe to commit beside the process that replays the trace",
             cause=words,
             hint=remedy,
         )

@@ -25,7 +25,7 @@ _KINDS = ("reserve", "commit", "mappings")
 @backing_option
 @method_option
 @host_option
-@click.option("--force", is_flag=True, help="Exhaust a device even if others may use it.")
+@click.option("--force", is_flag=True, help="Exhaust a device even if other programs may use it.")
 @output_options
 def command(
     *,
@@ -38,7 +38,7 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Find how much can be reserved, committed, mapped and locked; each try runs in a new process.
+    """Find how much can be reserved, committed, mapped and locked, trying each size in a new process.
 
     \b
     vmtool limits
@@ -49,8 +49,8 @@ def command(
     minute. lock keeps host memory in RAM, at most 1 GiB: with mlock, or pinned for a device with
     --backing cuda (cuMemHostRegister).
 
-    On a device, commit and mappings go on until the driver refuses. Unless NVML shows that nobody
-    else uses the device, this needs --force; without it the exit code is 5.
+    On a device, commit and mappings go on until the driver refuses. Unless NVML shows that no other
+    program uses the device, this needs --force; without it the exit code is 5.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -111,4 +111,4 @@ def command(
 
 
 def _show_try(show: Callable[[Callable[[], str]], None], kind: str, tries: int) -> None:
-    show(lambda: f"{kind}: try {tries}")
+    show(lambda: f"{kind}: attempt {tries}")

@@ -49,7 +49,7 @@ def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     help="Which granules to measure.  [default: 4KiB,64KiB,2MiB; on a device multiples of its own]",
 )
 @click.option(
-    "--model", metavar="MODEL", help="Also show how much of its cache each granule wastes."
+    "--model", metavar="MODEL", help="Also show how much of this model's cache each granule wastes."
 )
 @click.option(
     "--context",
@@ -75,17 +75,17 @@ def command(
     path: str,
     quiet: bool,
 ) -> int:
-    """Run every pattern with every method and granule, briefly, and say which granule to use.
+    """Run every pattern with every method and granule, briefly, and recommend a granule.
 
     \b
     vmtool matrix
     vmtool matrix --granule 64KiB,2MiB --model llama-3.1-8b --context 8k
 
-    It takes about 25 seconds, 15 of them for the runs (--duration) and the rest to start their
-    processes, which a busy machine does more slowly, and at most 128 MiB. Where huge pages are
-    available on request, granules of whole huge pages are measured with and without them. On a
-    device the granules are handles of 1, 3 and 8 times its granularity, unless --chunk is given;
-    `vmtool allocators` has more of them.
+    It takes at most 128 MiB and about 25 seconds: 15 for the runs (--duration), the rest to start
+    their processes, which takes longer on a busy machine. Where huge pages are available on
+    request, granules of whole huge pages are measured with and without them. On a device the
+    granules are handles of 1, 3 and 8 times its granularity, unless --chunk is given; `vmtool
+    allocators` measures more sizes.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line

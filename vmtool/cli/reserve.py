@@ -88,6 +88,6 @@ def _hold(output: Output, base: int) -> bool:
     try:
         wait_for_enter(lambda: output.notice(message))
     except KeyboardInterrupt:
-        output.notice("interrupted; the reservation was released")
+        output.notice("interrupted; the reservation is released")
         return False
     return True

@@ -188,7 +188,7 @@ _SOAK: Final = click.option(
     "soak_ns",
     type=DURATION,
     metavar="TIME",
-    help="Make one run of TIME, such as 1h, to find leaks; memory use stays the same.",
+    help="Make one run of TIME, such as 1h, to find leaks; a longer run takes no more memory.",
 )
 _LABEL: Final = click.option(
     "--label", metavar="TEXT", help="A label for this result, such as before-upgrade."
@@ -216,7 +216,7 @@ _ASSERT: Final = click.option(
     "Can be given several times; needs 4 runs.",
 )
 _STRICT: Final = click.option(
-    "--strict", is_flag=True, help="Exit 3 also when an --assert is not proven."
+    "--strict", is_flag=True, help="Exit 3 also if an --assert is not proven."
 )
 _REQUIRE: Final = click.option(
     "--require",
@@ -234,7 +234,7 @@ hang_option: Final = click.option(
     help="Kill a worker that makes no progress for TIME.",
 )
 _FORCE: Final = click.option(
-    "--force", is_flag=True, help="Run even if the preflight says that it is not safe."
+    "--force", is_flag=True, help="Run even if the preflight finds the plan unsafe."
 )
 _EXPLAIN: Final = click.option(
     "--explain", is_flag=True, help="Also print distributions, each check and the warnings."

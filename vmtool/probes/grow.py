@@ -361,7 +361,7 @@ def _failure(growth: _Growth, error: Exception) -> GrowFailure:
         length_bytes=growth.length,
         call=call.call if call else "",
         symbol=call.symbol if call else type(error).__name__,
-        message=str(error) or "this process cannot have more memory",
+        message=str(error) or "this process cannot get more memory",
         cause=getattr(error, "cause", None),
         hint=getattr(error, "hint", None),
     )

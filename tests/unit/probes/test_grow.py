@@ -149,7 +149,7 @@ def test_what_cannot_be_given_back_at_the_end_is_a_failure_with_every_step():
     ("error", "symbol", "words"),
     [
         (OSError(24, "Too many open files"), "OSError", "Too many open files"),
-        (MemoryError(), "MemoryError", "cannot have more memory"),
+        (MemoryError(), "MemoryError", "cannot get more memory"),
     ],
 )
 def test_a_limit_that_ends_a_check_leaves_what_was_measured_before(
