@@ -12,12 +12,12 @@ from vmtool.fleet.measures import MachineReading
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
 from vmtool.kv.packing import POLICIES
-from vmtool.machine.findings import Finding
+from vmtool.machine.doctor_findings import Finding
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.check import to_html as check_page
 from vmtool.report.compare_page import to_html as compare_page
 from vmtool.report.fleet import to_html as fleet_page
-from vmtool.report.kv_page import to_html as estimate_page
+from vmtool.report.kv_estimate_page import to_html as estimate_page
 from vmtool.report.matrix import to_html as matrix_page
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.check import MachineCheckResult, MemoryCheck

@@ -10,7 +10,7 @@ from rich.console import Console
 from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
 from vmtool.machine.doctor import examine
-from vmtool.machine.findings import Finding, Rating
+from vmtool.machine.doctor_findings import Finding, Rating
 from vmtool.memory.rlimits import has_capability
 from vmtool.report.doctor import to_text
 from vmtool.results.doctor import DoctorResult

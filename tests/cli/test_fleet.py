@@ -18,8 +18,8 @@ from fleet_results import ClientWithoutScheduler, check, stress
 from stored_runs import described
 
 from vmtool import __version__
-from vmtool.fleet.hosts import Cluster as DaskCluster
-from vmtool.fleet.hosts import read_task
+from vmtool.fleet.dask_hosts import Cluster as DaskCluster
+from vmtool.fleet.dask_hosts import read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
@@ -269,7 +269,7 @@ def test_a_scheduler_that_dies_keeps_the_replays_that_were_made(vmtool, monkeypa
     rules = (*rules, "--budget", "1GiB")
     client = ClientWithoutScheduler(json.dumps(vmtool(*rules).document))
     cluster = DaskCluster(client, "tcp://head:1", alone=False)
-    monkeypatch.setattr("vmtool.fleet.hosts.connected", lambda _: nullcontext(cluster))
+    monkeypatch.setattr("vmtool.fleet.dask_hosts.connected", lambda _: nullcontext(cluster))
     axes = ("--compare", "granule=64KiB,2MiB", "--dask", "tcp://head:1")
     ran = vmtool(*rules, *axes)
     assert ran.code == 4
@@ -474,7 +474,7 @@ print({document!r})
         os.kill(os.getpid(), signal.SIGINT)
         return read_task(*arguments)
 
-    monkeypatch.setattr("vmtool.fleet.hosts.read_task", read_and_interrupt)
+    monkeypatch.setattr("vmtool.fleet.dask_hosts.read_task", read_and_interrupt)
     ran = vmtool("fleet", "--dask", cluster.address, "--json", "--", "check")
     assert ran.code == 130
     assert "the result covers what was gathered until then" in ran.stderr

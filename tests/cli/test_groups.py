@@ -336,7 +336,7 @@ def test_a_search_whose_tries_cannot_be_started_is_refused_with_their_limit(
     from vmtool.machine import read_facts
 
     limited = replace(read_facts(), cgroup=CgroupFacts(tasks=GroupLimit("/cg/app", 1, 1)))
-    monkeypatch.setattr("vmtool.probes.child.read_facts", lambda: limited)
+    monkeypatch.setattr("vmtool.probes.question_process.read_facts", lambda: limited)
     ran = vmtool(*arguments)
     assert ran.code == 5
     assert "cause: pids.max of control group /cg/app is 1, 1 in use" in ran.stderr

@@ -135,7 +135,7 @@ def _measure(
     from dataclasses import replace
 
     from vmtool.probes.allocators import measure_allocators
-    from vmtool.probes.beside_work import run_beside_work
+    from vmtool.probes.mapping_beside_work import run_beside_work
 
     result = measure_allocators(ordinal, options, progress=show, stopping=stopping)
     if not beside_work or stopping():

@@ -50,7 +50,7 @@ def command(
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.machine.doctor_devices import examine_devices
-    from vmtool.machine.findings import Rating
+    from vmtool.machine.doctor_findings import Rating
     from vmtool.memory import ALL_DEVICES, device_ordinal, open_backing
     from vmtool.report.check import answer, to_html, to_markdown, to_text
 

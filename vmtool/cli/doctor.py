@@ -11,8 +11,8 @@ from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError
 
 if TYPE_CHECKING:
+    from vmtool.machine.doctor_findings import Finding
     from vmtool.machine.facts import DeviceFacts
-    from vmtool.machine.findings import Finding
 
 
 @click.command("doctor", cls=Command)
@@ -34,7 +34,7 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.doctor import examine
-    from vmtool.machine.findings import Rating
+    from vmtool.machine.doctor_findings import Rating
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory import ALL_DEVICES, device_ordinal
     from vmtool.report.doctor import to_text

@@ -188,8 +188,8 @@ def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.options import keep_inputs
     from vmtool.cli.progress import progress_line
-    from vmtool.fleet.gather import list_files
     from vmtool.fleet.judge import Fleet, baseline_of, judge
+    from vmtool.fleet.result_files import list_files
     from vmtool.report.fleet import not_saved
 
     _check(options)
@@ -260,7 +260,7 @@ def _gather(
     stop: Callable[[], bool],
 ) -> None:
     if options.dask is not None:
-        from vmtool.fleet.hosts import connected
+        from vmtool.fleet.dask_hosts import connected
 
         timeout = None if options.timeout is None else options.timeout / 1e9
         with connected(options.dask) as cluster:
@@ -273,7 +273,7 @@ def _gather(
             ):
                 fleet.add(found)
         return
-    from vmtool.fleet.gather import read_files
+    from vmtool.fleet.result_files import read_files
 
     results = read_files(files)
     while not stop():

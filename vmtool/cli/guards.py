@@ -36,10 +36,10 @@ def command(
     from vmtool.documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch
-    from vmtool.probes.child import WRITES
     from vmtool.probes.guards.children import prove_guards
+    from vmtool.probes.question_process import WRITES
     from vmtool.report.guards import to_text
-    from vmtool.report.outcomes import describe, hint
+    from vmtool.report.sentences import describe, hint
     from vmtool.results.guards import GuardsResult
     from vmtool.results.outcomes import all_passed
     from vmtool.stress.plan import method_names

@@ -23,10 +23,10 @@ from vmtool.cli.output import Output
 from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from vmtool.cli.kv_options import EstimateOptions, EstimateRequest
+    from vmtool.cli.kv_estimate_options import EstimateOptions, EstimateRequest
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_compare_result import ComparisonRow
-    from vmtool.report.kv_page import PageResult
+    from vmtool.report.kv_estimate_page import PageResult
 
 AXES: Final = (
     "model",
@@ -267,7 +267,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     genai_config.json, an ONNX model, OWNER/NAME on the hub or its address, - for stdin, or nothing
     with --layers, --kv-heads and --head-dim.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_options import EstimateOptions, read_request
+    from vmtool.cli.kv_estimate_options import EstimateOptions, read_request
 
     output = Output(as_json, path, quiet)
     given = EstimateOptions(**options)
@@ -363,7 +363,7 @@ def _save_page(path: str | None, result: PageResult, output: Output) -> None:
 
     def make() -> str:
         from vmtool.cli.output import command_line
-        from vmtool.report.kv_page import to_html
+        from vmtool.report.kv_estimate_page import to_html
 
         return to_html(result, command_line())
 

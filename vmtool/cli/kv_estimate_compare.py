@@ -12,7 +12,7 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.cli.kv_options import EstimateRequest
+    from vmtool.cli.kv_estimate_options import EstimateRequest
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.sglang import SglangResult
     from vmtool.kv.engines.trtllm import TrtllmResult
@@ -31,7 +31,7 @@ def refuse_large_weights(question: Question) -> None:
         RefusedError: With how large they are.
     """
     if question.budget is not None:
-        from vmtool.cli.kv_budget import refuse_weights
+        from vmtool.cli.kv_memory import refuse_weights
 
         refuse_weights(question.budget, question.geometry.tp * question.geometry.pp)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.cli.compare_axes import combinations, read_axes
-from vmtool.cli.kv_options import read_granule
+from vmtool.cli.kv_estimate_options import read_granule
 from vmtool.errors import InputError, RefusedError, UsageError
 from vmtool.units import parse_count
 
@@ -167,7 +167,7 @@ def _executor(jobs: int, address: str | None) -> Iterator[Executor]:
 
         yield LocalExecutor(jobs)
         return
-    from vmtool.fleet.hosts import connected
+    from vmtool.fleet.dask_hosts import connected
 
     with connected(address) as cluster:
         yield cluster

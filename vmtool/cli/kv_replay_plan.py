@@ -203,7 +203,7 @@ def load_options_model(options: ReplayOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.cli.kv_options import ModelOptions, load_model
+    from vmtool.cli.kv_estimate_options import ModelOptions, load_model
 
     return load_model(ModelOptions.of(asdict(options)))
 
@@ -239,7 +239,7 @@ def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Bud
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take, or the weights are more than the budget.
     """
-    from vmtool.cli.kv_budget import read_budget, refuse_weights
+    from vmtool.cli.kv_memory import read_budget, refuse_weights
     from vmtool.kv.estimate_result import Budget
 
     if options.budget is None and backing is not None:

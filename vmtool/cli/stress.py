@@ -203,7 +203,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 
 
 def _show_warnings(output: Output, result: StressResult) -> None:
-    from vmtool.report.outcomes import advice_text
+    from vmtool.report.sentences import advice_text
 
     shown: dict[str, list[str]] = {}
     for advice in result.warnings:
@@ -253,7 +253,7 @@ def _preflight(
 
 def _exit_code(output: Output, result: StressResult) -> int:
     """Return the exit code; what failed is in the result, and the first of it on stderr."""
-    from vmtool.report.outcomes import describe
+    from vmtool.report.sentences import describe
     from vmtool.results.stress import Outcome
 
     if result.outcome is Outcome.INTERRUPTED:

@@ -27,7 +27,7 @@ from vmtool.inspect.areas import (
 )
 from vmtool.machine.cgroup import read_cgroups, read_level
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
-from vmtool.memory.control_groups import parse_limit
+from vmtool.memory.cgroup_paths import parse_limit
 from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:

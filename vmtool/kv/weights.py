@@ -11,7 +11,12 @@ from typing import Final
 
 from vmtool.errors import InputError, UnavailableError
 from vmtool.kv.sources import hub
-from vmtool.kv.sources.reading import MAX_JSON_BYTES, open_regular, parse_object, read_object
+from vmtool.kv.sources.untrusted_files import (
+    MAX_JSON_BYTES,
+    open_regular,
+    parse_object,
+    read_object,
+)
 
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 

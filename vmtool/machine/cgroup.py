@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.files import parse_int, parse_pairs, parse_pressure
-from vmtool.memory.control_groups import group_directories, huge_page_groups, parse_limit
+from vmtool.memory.cgroup_paths import group_directories, huge_page_groups, parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

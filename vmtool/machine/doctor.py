@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from vmtool.machine.doctor_findings import Finding
 from vmtool.machine.facts import FREE_RAM, safe_part
-from vmtool.machine.findings import Finding
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     descriptors_left,

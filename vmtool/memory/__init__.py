@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
-    from vmtool.memory.cuda.calls import CallTimes
+    from vmtool.memory.cuda.call_wrappers import CallTimes
     from vmtool.memory.cuda.device_info import DeviceInfo
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls

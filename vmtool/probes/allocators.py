@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.memory import open_device
-from vmtool.memory.cuda.calls import CallTimes
+from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.driver import CudaError, DeviceLostError
 from vmtool.memory.unwinding import Unwinding
 from vmtool.results.allocators import (

@@ -14,7 +14,7 @@ from vmtool.machine.preflight import describe_safe
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 from vmtool.memory.windows.wine import wine_version
-from vmtool.probes.child import Answer, ask
+from vmtool.probes.question_process import Answer, ask
 from vmtool.results.limits import KindLimits, MethodLimit
 from vmtool.units import GIB, align_down, format_size
 

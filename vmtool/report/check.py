@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.errors import printable
-from vmtool.machine.findings import Rating
+from vmtool.machine.doctor_findings import Rating
 from vmtool.report.machine import device_words, moment, page_place
-from vmtool.report.outcomes import (
+from vmtool.report.page import facts, join, report, section, tag
+from vmtool.report.sentences import (
     describe,
     huge_text,
     method_option_words,
     recommendation_text,
     summarize,
 )
-from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.table import backing_label, pairs, paragraph
 from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.machine.findings import Finding
+    from vmtool.machine.doctor_findings import Finding
     from vmtool.results.check import MachineCheckResult, MemoryCheck
 
 _MOST_NOTES: Final = 3

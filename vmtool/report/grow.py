@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.report.machine import device_words, running_on
-from vmtool.report.outcomes import describe, hint
+from vmtool.report.sentences import describe, hint
 from vmtool.report.table import ReportTable, backing_label, plain_table
 from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import count_of, format_duration, format_size

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from vmtool.report.chart import histogram_rows
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.outcomes import (
+from vmtool.report.sentences import (
     advice_text,
     describe,
     hint,

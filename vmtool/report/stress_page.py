@@ -7,13 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.report.chart import Series, histogram_chart, timeline_chart
 from vmtool.report.machine import moment, page_place
-from vmtool.report.outcomes import (
-    advice_text,
-    describe,
-    hint,
-    huge_text,
-    leak_amount,
-)
 from vmtool.report.page import (
     Markup,
     check,
@@ -28,6 +21,13 @@ from vmtool.report.page import (
     section,
     table,
     tag,
+)
+from vmtool.report.sentences import (
+    advice_text,
+    describe,
+    hint,
+    huge_text,
+    leak_amount,
 )
 from vmtool.report.stress import (
     DEVICE_HEADINGS,

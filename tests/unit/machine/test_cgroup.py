@@ -8,7 +8,7 @@ import pytest
 from vmtool.machine.cgroup import read_cgroups
 from vmtool.machine.facts import GroupLimit
 from vmtool.machine.files import KernelFiles
-from vmtool.memory.control_groups import (
+from vmtool.memory.cgroup_paths import (
     CgroupMount,
     ancestry,
     parse_limit,

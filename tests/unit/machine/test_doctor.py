@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from vmtool.machine.doctor import examine
+from vmtool.machine.doctor_findings import Rating
 from vmtool.machine.facts import (
     CgroupFacts,
     CgroupLevel,
@@ -20,7 +21,6 @@ from vmtool.machine.facts import (
     NumaNode,
     SystemFacts,
 )
-from vmtool.machine.findings import Rating
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, KIB, MIB

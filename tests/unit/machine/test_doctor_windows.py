@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from vmtool.machine.doctor import examine
+from vmtool.machine.doctor_findings import Rating
 from vmtool.machine.facts import (
     CommitFacts,
     HugePageFacts,
@@ -12,7 +13,6 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
-from vmtool.machine.findings import Rating
 from vmtool.units import GIB, MIB
 
 HEALTHY = MachineFacts(

@@ -15,7 +15,7 @@ from vmtool.probes.allocators import (
     knee,
     measure_allocators,
 )
-from vmtool.probes.beside_work import measure
+from vmtool.probes.mapping_beside_work import measure
 from vmtool.results.allocators import AllocationTiming, ChunkCost
 
 MIB = 1 << 20
@@ -149,7 +149,7 @@ def test_a_range_is_mapped_and_unmapped_beside_running_work(fakecuda):
 
 def test_a_device_lost_beside_work_is_said(fakecuda, python_with_fakecuda):
     code = (
-        "import dataclasses; from vmtool.probes.beside_work import run_beside_work\n"
+        "import dataclasses; from vmtool.probes.mapping_beside_work import run_beside_work\n"
         "print(dataclasses.asdict(run_beside_work(0, 2 << 20, steps=20)))"
     )
     done = python_with_fakecuda(code)

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from vmtool.probes.child import Answer
 from vmtool.probes.guards.children import prove_guards
+from vmtool.probes.question_process import Answer
 from vmtool.report.guards import to_text
 from vmtool.results.guards import GuardsResult
 from vmtool.results.outcomes import Check, CheckOutcome, all_passed

@@ -13,8 +13,8 @@ from vmtool.errors import RefusedError
 from vmtool.machine import read_facts
 from vmtool.machine.facts import CgroupFacts, CgroupLevel
 from vmtool.memory import host_methods
-from vmtool.probes.child import Answer, ask
 from vmtool.probes.limits import find_limits
+from vmtool.probes.question_process import Answer, ask
 from vmtool.report.limits import to_text
 from vmtool.results.limits import KindLimits, LimitsResult, MethodLimit
 from vmtool.units import GIB, MIB
@@ -83,7 +83,7 @@ def test_a_probe_that_takes_long_is_ended_when_the_user_stops(monkeypatch):
     pipe = subprocess.PIPE
     program = [sys.executable, "-c", "import time; time.sleep(100)"]
     child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
-    monkeypatch.setattr("vmtool.probes.child.start_child", lambda *_: child)
+    monkeypatch.setattr("vmtool.probes.question_process.start_child", lambda *_: child)
     asked = iter([False, False, True])
     assert ask("reserve", "host", "fixed", GIB, stopping=lambda: next(asked)) is None
     assert child.returncode
@@ -128,7 +128,7 @@ def test_a_commit_after_which_nothing_works_is_no_ceiling():
     program = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
-from vmtool.probes.child import main
+from vmtool.probes.question_process import main
 main(["commit", "host", "fixed", str(512 << 20)])
 """
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
@@ -174,7 +174,9 @@ def test_what_can_be_locked_is_what_the_limit_says_and_costs_are_measured():
 
 @linux
 def test_a_process_that_may_lock_nothing_says_so_at_once():
-    ran = run_limited(0, "vmtool.probes.child", "lock", "host", "fixed", str(mmap.PAGESIZE))
+    ran = run_limited(
+        0, "vmtool.probes.question_process", "lock", "host", "fixed", str(mmap.PAGESIZE)
+    )
     answer = json.loads(ran.stdout)
     assert answer["works"] is False
     assert "EPERM" in answer["error"]
@@ -286,7 +288,7 @@ def test_a_limit_of_addresses_does_not_keep_areas_from_being_counted():
 import json, resource
 from dataclasses import asdict
 from vmtool.memory.counters import read_limits
-from vmtool.probes.child import answer
+from vmtool.probes.question_process import answer
 for left in (4 << 20, 24 << 20, 1 << 30):
     limit = read_limits().address_space_bytes + left
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

@@ -9,8 +9,8 @@ from printed import printed
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
-from vmtool.probes.child import Answer, answer
 from vmtool.probes.limits import find_limits
+from vmtool.probes.question_process import Answer, answer
 from vmtool.report.limits import to_text
 from vmtool.results.limits import LimitsResult
 from vmtool.units import MIB

@@ -111,7 +111,7 @@ def _checked(overrides: Mapping[str, int] | None) -> dict[str, int]:
 def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
     """Return the geometry in *path*, telling the formats apart by their first bytes."""
     from vmtool.inputs import is_stream  # noqa: PLC0415
-    from vmtool.kv.sources.reading import config_in, head_of  # noqa: PLC0415
+    from vmtool.kv.sources.untrusted_files import config_in, head_of  # noqa: PLC0415
 
     path = config_in(path)
     head = head_of(path, 4)
@@ -128,7 +128,7 @@ def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
 
 
 def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
-    from vmtool.kv.sources.reading import (  # noqa: PLC0415
+    from vmtool.kv.sources.untrusted_files import (  # noqa: PLC0415
         MAX_CONFIG_BYTES,
         name_of,
         quantization_beside,

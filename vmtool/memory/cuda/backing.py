@@ -19,7 +19,7 @@ from vmtool.memory.backing import (
 )
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.driver import CudaError
-from vmtool.memory.cuda.mapping import ColdHandles, HandleSource, MappedRange
+from vmtool.memory.cuda.mapped_range import ColdHandles, HandleSource, MappedRange
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
 from vmtool.units import align_up

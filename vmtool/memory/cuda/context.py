@@ -6,7 +6,7 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.cuda import calls, diagnosis, driver
+from vmtool.memory.cuda import call_wrappers, diagnosis, driver
 from vmtool.memory.cuda.device_info import DeviceInfo, device, require_vmm
 from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
 
@@ -43,17 +43,17 @@ class DeviceContext:
         self,
         ordinal: int,
         *,
-        times: calls.CallTimes | None = None,
+        times: call_wrappers.CallTimes | None = None,
         faults: FaultyCalls | None = None,
     ) -> None:
         self.driver = driver.load()
         self.info: DeviceInfo = device(ordinal)
         require_vmm(self.info)
-        self.call: calls.Caller = self.driver.call
+        self.call: call_wrappers.Caller = self.driver.call
         if times is not None:
             self.call = times.wrap(self.call)
         if faults is not None:
-            self.call = calls.inject(self.call, self.driver, faults)
+            self.call = call_wrappers.inject(self.call, self.driver, faults)
         self._handle: int = self.call("cuDevicePrimaryCtxRetain", ordinal)
         # Finalizers run at exit in the reverse order of their making: after the reservations'.
         self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)

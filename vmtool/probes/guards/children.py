@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import UnavailableError
 from vmtool.memory import device_ordinal, open_backing
 from vmtool.memory.children import signal_name
-from vmtool.probes.child import GUARDED, WRITES, ask
+from vmtool.probes.question_process import GUARDED, WRITES, ask
 from vmtool.results.outcomes import Check, CheckOutcome
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.backing import CudaBacking
-from vmtool.memory.cuda.calls import TIMED, CallTimes
+from vmtool.memory.cuda.call_wrappers import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
@@ -31,7 +31,7 @@ from vmtool.results.stress import (
 from vmtool.stats import Histogram, summarize
 from vmtool.stress.plan import device_peers, live_limit, worker_budget
 from vmtool.stress.worker.contents import DeviceContents
-from vmtool.stress.worker.waiting import measure_waiting
+from vmtool.stress.worker.unmap_waits import measure_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

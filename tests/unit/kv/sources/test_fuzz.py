@@ -22,7 +22,7 @@ from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.layers import ARCHITECTURES
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.hf.config import families, resolve
-from vmtool.kv.sources.reading import parse_object
+from vmtool.kv.sources.untrusted_files import parse_object
 
 ODD = st.one_of(
     st.none(),

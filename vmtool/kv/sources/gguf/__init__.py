@@ -16,7 +16,7 @@ from vmtool.kv.sources.gguf.layers import (
     Builder,
 )
 from vmtool.kv.sources.gguf.reader import read_metadata
-from vmtool.kv.sources.reading import name_of
+from vmtool.kv.sources.untrusted_files import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,11 +8,11 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.architecture import NAMES, Family, layers_of, mtp_layers_of, source_of
 from vmtool.kv.sources.hf.attention import context
-from vmtool.kv.sources.hf.dense import DENSE
 from vmtool.kv.sources.hf.encoders import refuse_encoder
-from vmtool.kv.sources.hf.layers import encoder_cross
+from vmtool.kv.sources.hf.families.dense import DENSE
+from vmtool.kv.sources.hf.family import NAMES, Family, layers_of, mtp_layers_of, source_of
+from vmtool.kv.sources.hf.special_layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread_fields import refuse_of_wrapper, refuse_unread
 
@@ -153,8 +153,8 @@ ARCHITECTURES = {
 
 def families() -> dict[str, Family]:
     """Return every known architecture, by its ``model_type``."""
-    from vmtool.kv.sources.hf.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
-    from vmtool.kv.sources.hf.hybrid import HYBRID  # noqa: PLC0415
+    from vmtool.kv.sources.hf.families.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
+    from vmtool.kv.sources.hf.families.hybrid import HYBRID  # noqa: PLC0415
 
     return {**DENSE, **ENCODER_DECODER, **HYBRID}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, layer_kinds, layers
-from vmtool.kv.sources.hf.architecture import Family
+from vmtool.kv.sources.hf import attention, layer_kinds, special_layers
+from vmtool.kv.sources.hf.family import Family
 
 _WINDOW = LayerKind.WINDOW
 _WINDOWED = Family(plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES)
@@ -21,7 +21,7 @@ _GEMMA4 = Family(
     plan=layer_kinds.unless_last_of(6, _WINDOW, last_is_rest=True),
     meaning=layer_kinds.WINDOW_NAMES,
     attention=attention.gemma4,
-    finish=layers.share_last,
+    finish=special_layers.share_last,
     names={
         "global_kv_heads": ("num_global_key_value_heads",),
         "shared_layers": ("num_kv_shared_layers",),
@@ -74,7 +74,7 @@ DENSE: dict[str, Family] = {
             plan=layer_kinds.no_window,
             meaning=layer_kinds.WINDOW_NAMES,
             names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
-            finish=layers.step3p5,
+            finish=special_layers.step3p5,
             mha_by_default=True,
             harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
         ),
@@ -96,7 +96,7 @@ DENSE: dict[str, Family] = {
         names={"head_dim": ("dim_head",)}, defaults={"head_dim": 128}, mha_by_default=True
     ),
     "k2_horizon": Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"})),
-    "iquestloopcoder": Family(finish=layers.loopcoder, mha_by_default=True),
+    "iquestloopcoder": Family(finish=special_layers.loopcoder, mha_by_default=True),
     "doge": Family(
         plan=layer_kinds.window_if_set,
         mha_by_default=True,
@@ -161,11 +161,11 @@ DENSE: dict[str, Family] = {
         mha_by_default=True,
         harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
     ),
-    "dory": Family(build=layers.dory),
+    "dory": Family(build=special_layers.dory),
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_vl_text"),
         Family(
-            build=layers.minimax_m3,
+            build=special_layers.minimax_m3,
             names={"index_dim": ("index_head_dim",)},
             harmless=frozenset(
                 {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
@@ -218,7 +218,7 @@ DENSE: dict[str, Family] = {
     "gemma3n_text": Family(
         plan=layer_kinds.unless_last_of(5, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
-        finish=layers.share_last,
+        finish=special_layers.share_last,
         names={"shared_layers": ("num_kv_shared_layers",)},
         defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
         harmless=frozenset({"activation_sparsity_pattern"}),
@@ -284,7 +284,7 @@ DENSE: dict[str, Family] = {
         },
     ),
     "openelm": Family(
-        build=layers.heads_per_layer,
+        build=special_layers.heads_per_layer,
         names={
             "layers": ("num_transformer_layers",),
             "kv_heads": ("num_kv_heads",),
@@ -294,9 +294,9 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
     ),
     "deci": Family(
-        build=layers.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
+        build=special_layers.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
     ),
-    "nemotron-nas": Family(build=layers.block_configs),
+    "nemotron-nas": Family(build=special_layers.block_configs),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={
@@ -305,5 +305,5 @@ DENSE: dict[str, Family] = {
         },
         defaults={"kv_heads": 1, "head_dim": 256},
     ),
-    "mllama_text_model": Family(plan=layers.mllama_plan, attention=layers.mllama),
+    "mllama_text_model": Family(plan=special_layers.mllama_plan, attention=special_layers.mllama),
 }

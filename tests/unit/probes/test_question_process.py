@@ -16,7 +16,7 @@ from vmtool.memory.accounting import MemoryLimits
 from vmtool.memory.children import start_child
 from vmtool.memory.rlimits import ResourceLimit
 from vmtool.memory.threads import start_thread
-from vmtool.probes.child import ask
+from vmtool.probes.question_process import ask
 from vmtool.units import MIB
 
 
@@ -24,7 +24,7 @@ from vmtool.units import MIB
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_what_stops_vmtool_stops_no_child_even_before_its_first_line(name):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with start_child("vmtool.probes.child", "commit", "host", "fixed", "65536") as child:
+    with start_child("vmtool.probes.question_process", "commit", "host", "fixed", "65536") as child:
         child.send_signal(getattr(signal, name))  # it is still loading Python
         stdout, stderr = child.communicate(timeout=60)
     assert (child.returncode, stderr) == (0, "")
@@ -43,7 +43,7 @@ def _refused(monkeypatch, error):
 
     monkeypatch.setattr("subprocess.Popen", refuse)
     with pytest.raises(VmtoolError, match="cannot be started") as caught:
-        start_child("vmtool.probes.child")
+        start_child("vmtool.probes.question_process")
     return caught.value
 
 

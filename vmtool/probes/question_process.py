@@ -1,6 +1,6 @@
 """One question in a process of its own, whose death is an answer.
 
-``python -m vmtool.probes.child QUESTION BACKING METHOD NUMBER``
+``python -m vmtool.probes.question_process QUESTION BACKING METHOD NUMBER``
 
 =============  ==========================================================================
 reserve        reserve NUMBER bytes
@@ -111,7 +111,7 @@ def ask(
     _refuse_without_tasks(before)
     # A device is filled handle by handle, which takes half a minute where it is large.
     timeout_s = _TIMEOUT_S if device_ordinal(backing) is None else _DEVICE_TIMEOUT_S
-    child = start_child("vmtool.probes.child", question, backing, method, str(number))
+    child = start_child("vmtool.probes.question_process", question, backing, method, str(number))
     try:
         for _ in range(round(timeout_s / _TURN_S)):
             try:

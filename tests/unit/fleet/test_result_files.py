@@ -19,11 +19,11 @@ from vmtool import __version__
 from vmtool.documents import encode
 from vmtool.errors import UsageError
 from vmtool.executors import TaskResult
-from vmtool.fleet import gather, hosts
-from vmtool.fleet.gather import list_files, read_files
-from vmtool.fleet.hosts import Cluster, read_task
+from vmtool.fleet import dask_hosts, result_files
+from vmtool.fleet.dask_hosts import Cluster, read_task
 from vmtool.fleet.judge import Fleet, judge
 from vmtool.fleet.measures import MachineReading, checked, read_document
+from vmtool.fleet.result_files import list_files, read_files
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.run_conditions import RunConditions
@@ -291,8 +291,8 @@ def test_what_is_broken_in_a_stream_loses_no_other_result(tmp_path, broken, good
 
 
 def test_the_bound_is_that_of_a_document_and_not_of_a_stream(tmp_path, monkeypatch):
-    monkeypatch.setattr(gather, "MAX_BYTES", len(INDENTED) + 9)
-    monkeypatch.setattr(gather, "_CHUNK", 1000)
+    monkeypatch.setattr(result_files, "MAX_BYTES", len(INDENTED) + 9)
+    monkeypatch.setattr(result_files, "_CHUNK", 1000)
     larger = json.dumps({**ODD, "more": list(range(20_000))}, indent=2)
     for end in ("json", "json.gz"):
         path = tmp_path / f"all.{end}"
@@ -475,7 +475,7 @@ def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
 
 
 def test_of_many_lines_that_are_no_results_only_the_number_is_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(gather, "_MOST_PROBLEMS", 5)
+    monkeypatch.setattr(result_files, "_MOST_PROBLEMS", 5)
     path = tmp_path / "lines.jsonl"
     path.write_text("{}\n" * 30 + json.dumps(stress(100)) + "\n")
     found = list(read_files([str(path)]))
@@ -489,7 +489,7 @@ def test_of_many_lines_that_are_no_results_only_the_number_is_listed(tmp_path, m
 
 def test_stdin_is_called_standard_input_and_may_be_empty(monkeypatch):
     for text, source, words in ((b"\n", "", "is empty"), (b"{}\n{}\n", ":1", "is not a result")):
-        monkeypatch.setattr(gather, "open_text", lambda _, text=text: io.BytesIO(text))
+        monkeypatch.setattr(result_files, "open_text", lambda _, text=text: io.BytesIO(text))
         first, *_ = read_files(["-"])
         assert (first.source, first.problem[: len(words)]) == (f"standard input{source}", words)
 
@@ -498,7 +498,7 @@ def test_loggers_of_dask_with_levels_of_their_own_are_quiet_too():
     logger = logging.getLogger("distributed.client")
     before = logger.level
     logger.setLevel(logging.WARNING)
-    with hosts._quiet():
+    with dask_hosts._quiet():
         assert not logger.isEnabledFor(logging.ERROR)
     assert logger.level == logging.WARNING
     logger.setLevel(before)

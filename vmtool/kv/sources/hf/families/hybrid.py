@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, layer_kinds, layers, state
-from vmtool.kv.sources.hf.architecture import Family
+from vmtool.kv.sources.hf import attention, layer_kinds, special_layers, state
+from vmtool.kv.sources.hf.family import Family
 
 _MLA_HARMLESS = frozenset(
     {"head_dim", "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim"}
@@ -23,7 +23,7 @@ _SPARSE_MLA = Family(
         ("full_attention", "indexed_attention", "deepseek_sparse_attention"), LayerKind.MLA
     ),
     defaults={"index_head_dim": 128},
-    finish=layers.shared_indexes,
+    finish=special_layers.shared_indexes,
     harmless=_MLA_HARMLESS
     | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
     | {"index_skip_topk_offset", "index_share_for_mtp_iteration"},
@@ -45,7 +45,7 @@ _INKLING = Family(
         "swa_kv_heads": ("swa_num_key_value_heads",),
         "conv_kernel": ("conv_kernel_size",),
     },
-    finish=layers.looped,
+    finish=special_layers.looped,
     harmless=frozenset({"swa_num_attention_heads", "number_of_conv_states"}),
 )
 
@@ -166,7 +166,7 @@ HYBRID: dict[str, Family] = {
         },
         states={LayerKind.KIMI_DELTA: state.kimi_delta},
         names=_KIMI_DELTA_NAMES,
-        finish=layers.shared_indexes,
+        finish=special_layers.shared_indexes,
         harmless=_SPARSE_MLA.harmless
         | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
     ),
@@ -182,7 +182,7 @@ HYBRID: dict[str, Family] = {
         plan=layer_kinds.unlisted,
         attention=attention.indexed_or_windowed_latent,
         meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
-        finish=layers.shared_indexes,
+        finish=special_layers.shared_indexes,
         harmless=_SPARSE_MLA.harmless,
     ),
     **dict.fromkeys(("inkling_text", "inkling2_text", "inkling2_loop_text"), _INKLING),
@@ -215,8 +215,8 @@ HYBRID: dict[str, Family] = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek_ref"),
         Family(
-            build=layers.deepseek_v4,
-            mtp=layers.deepseek_v4_mtp,
+            build=special_layers.deepseek_v4,
+            mtp=special_layers.deepseek_v4_mtp,
             harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
             | {"o_lora_rank", "q_lora_rank"},
         ),

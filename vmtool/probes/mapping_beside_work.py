@@ -1,6 +1,6 @@
 """Mapping and unmapping beside running work, in a process of its own, which that may end.
 
-``python -m vmtool.probes.beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
+``python -m vmtool.probes.mapping_beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
 
 Fills run over and over on one range, each with a word of its own, and are read back now and then; another
 range is mapped, filled, checked and unmapped meanwhile by a second thread. That is what an engine does that grows its cache while it decodes; on some devices
@@ -44,7 +44,9 @@ def run_beside_work(ordinal: int, work_bytes: int, *, steps: int = STEPS) -> Bes
     Raises:
         VmtoolError: If the process cannot be started or, stuck in the driver, not be ended.
     """
-    child = start_child("vmtool.probes.beside_work", str(ordinal), str(work_bytes), str(steps))
+    child = start_child(
+        "vmtool.probes.mapping_beside_work", str(ordinal), str(work_bytes), str(steps)
+    )
     try:
         out, _ = child.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:

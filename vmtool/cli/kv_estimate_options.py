@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.cli.kv_budget import GIVEN, ChosenMemory, own_weights, read_memory, read_weights
+from vmtool.cli.kv_memory import GIVEN, ChosenMemory, own_weights, read_memory, read_weights
 from vmtool.errors import UsageError
 from vmtool.units import parse_count, parse_percent, parse_size
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vmtool.kv.sources.hf import layer_kinds, layers
-from vmtool.kv.sources.hf.architecture import Family
+from vmtool.kv.sources.hf import layer_kinds, special_layers
+from vmtool.kv.sources.hf.family import Family
 
 _HARMLESS = frozenset({"is_encoder_decoder"})
 _BART_NAMES = {
@@ -15,7 +15,7 @@ _BART_NAMES = {
 }
 # The longest input that they were made for, where the config does not say.
 _BART = Family(
-    finish=layers.encoder_cross,
+    finish=special_layers.encoder_cross,
     names=_BART_NAMES,
     defaults={"frames": 1024, "context": 1024},
     mha_by_default=True,
@@ -32,7 +32,7 @@ _BART_MODELS = (
 )
 _SPEECH_MODELS = "speech_to_text speecht5"
 _T5 = Family(
-    build=layers.t5,
+    build=special_layers.t5,
     names={
         "layers": ("num_decoder_layers",),
         "encoder_layers": ("num_layers",),
@@ -50,7 +50,7 @@ _T5 = Family(
 
 ENCODER_DECODER: dict[str, Family] = {
     "whisper": Family(
-        finish=layers.encoder_cross,
+        finish=special_layers.encoder_cross,
         names={
             "layers": ("decoder_layers",),
             "heads": ("decoder_attention_heads",),
@@ -67,7 +67,7 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         _SPEECH_MODELS.split(),
         Family(
-            finish=layers.encoder_cross,
+            finish=special_layers.encoder_cross,
             names={
                 **_BART_NAMES,
                 "context": ("max_target_positions", "max_text_positions"),
@@ -89,7 +89,7 @@ ENCODER_DECODER: dict[str, Family] = {
     ),
     "canary_decoder": Family(mha_by_default=True),
     "cohere_asr": Family(
-        finish=layers.encoder_cross,
+        finish=special_layers.encoder_cross,
         names={"frames": ("max_position_embeddings",)},
         defaults={"frames": 1024},
         mha_by_default=True,
@@ -114,7 +114,7 @@ ENCODER_DECODER: dict[str, Family] = {
         ["longt5", "mt5", "pop2piano", "switch_transformers", "t5", "udop", "umt5"], _T5
     ),
     "pix2struct_text_model": Family(
-        finish=layers.encoder_cross,
+        finish=special_layers.encoder_cross,
         names={"heads": ("num_heads",), "head_dim": ("d_kv",), "frames": ("max_patches",)},
         defaults={"head_dim": 64, "frames": 2048},
         mha_by_default=True,
@@ -122,7 +122,7 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         ("moonshine", "moonshine_streaming"),
         Family(
-            finish=layers.encoder_cross,
+            finish=special_layers.encoder_cross,
             names={
                 "layers": ("decoder_num_hidden_layers", "num_hidden_layers"),
                 "heads": ("decoder_num_attention_heads", "num_attention_heads"),

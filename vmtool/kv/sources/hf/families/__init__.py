@@ -1,0 +1,1 @@
+"""Which Hugging Face architectures are known, in tables."""
