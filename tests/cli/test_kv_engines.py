@@ -141,6 +141,20 @@ def test_only_vllm_has_other_versions_than_the_modelled_one(estimate):
 
 
 @pytest.mark.parametrize(
+    ("in_flight", "requests"),
+    [
+        ("", "7 requests of 32,768 tokens (8,192"),
+        ("--in-flight 512", "9 requests of 32,768 tokens (512"),
+    ],
+)
+def test_trtllm_counts_the_requests_of_windows_by_what_a_step_reads(estimate, in_flight, requests):
+    # Pools of 2,048 and 10,240 blocks; a request takes 288 or 48 of them, and 1,025.
+    line = "gemma-3-12b --as trtllm --attention-windows --budget 40GiB --context 32k"
+    text = " ".join(estimate(f"{line} {in_flight}".strip()).stdout.split())
+    assert f"room for {requests} tokens in flight)" in text
+
+
+@pytest.mark.parametrize(
     ("line", "verdict"),
     [
         ("--as vllm --budget 20GiB --sequences 17", "17 requests of 8,192 tokens fit at once."),

@@ -137,7 +137,7 @@ estimate_options: Final = option_group(
             "--in-flight",
             type=COUNT,
             metavar="TOKENS",
-            help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm and 512 with --as llama.cpp.",
+            help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm or trtllm, and 512 with --as llama.cpp.",
         ),
         click.option(
             "--draft-tokens",

@@ -67,9 +67,14 @@ def engine_result(
         return as_sglang(question, SglangSettings(options.block or 1, slots))
     if name == "trtllm":
         from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm
+        from vmtool.kv.estimate import PREFILL_TOKENS
 
         longest = TrtllmSettings(
-            question.length, options.block or 32, options.draft_tokens, options.attention_windows
+            question.length,
+            options.block or 32,
+            options.draft_tokens,
+            options.attention_windows,
+            question.in_flight or PREFILL_TOKENS,
         )
         return as_trtllm(question, longest, version)
     from vmtool.kv.engines.llamacpp import as_llamacpp

@@ -116,12 +116,11 @@ def _trtllm(result: TrtllmResult) -> _Parts:
     texts.append(
         f"{result.model} in TensorRT-LLM {result.engine_version}, {result.format_k}, with"
         f" {both(result.budget_bytes)} of KV memory on each rank: {count_of(result.tokens, 'token')} in"
-        f" blocks of {result.block_tokens}"
+        f" blocks of {result.block_tokens}; room for {count_of(result.sequences, 'request')} of {length}"
     )
-    if result.sequences is None:
-        texts[0] += ". How many requests that is depends on max_num_tokens."
-    else:
-        texts[0] += f"; room for {count_of(result.sequences, 'request')} of {length}."
+    if len(result.pools) > 1:
+        texts[0] += f" ({count_of(result.in_flight_tokens, 'token')} in flight)"
+    texts[0] += "."
     if result.sequences == 0:
         texts.append("TensorRT-LLM shortens the longest request to what the blocks hold.")
     return texts, {"": result.log_lines}

@@ -3,8 +3,11 @@
 Source: class ``KVCacheManager`` in ``_torch/pyexecutor/resource_manager.py`` of 1.2, and the lines of
 ``kvCacheManager.cpp``. A block has so many tokens of every layer. Windows count only where
 ``max_attention_window`` names them; then each window has a pool of its own, and the memory is divided
-evenly among the pools (``calculate_max_num_blocks_for_vswa``). Versions from 1.3 on have a second manager
-(``KVCacheManagerV2``), which some models use by default; it is not modelled.
+evenly among the pools (``calculate_max_num_blocks_for_vswa``), and a request reserves in each the window and
+what one step may read besides (``getRemainingBlocksToCompletion`` of ``kvCacheManager.cpp``,
+``calculateTemporaryAttentionWindow`` of ``kvCacheManager.h``). Versions from 1.3 on have a second manager
+(``KVCacheManagerV2``), which some models use by default; it is not modelled: it divides the memory by
+``avg_seq_len``, ``max_batch_size`` and ``max_num_tokens``, and anew while it runs (``rebalance_*``).
 """
 
 from __future__ import annotations
@@ -34,17 +37,24 @@ class TrtllmSettings:
         block: Tokens of a block, ``tokens_per_block``.
         draft_tokens: Tokens of a draft, ``max_draft_len``.
         windows: Whether ``max_attention_window`` has the windows of the model's layers.
+        in_flight: Tokens that one step reads at most, ``max_num_tokens``.
     """
 
     max_seq_len: int
     block: int = 32
     draft_tokens: int = 0
     windows: bool = False
+    in_flight: int = 8192
 
     @property
     def longest(self) -> int:
         """Tokens of a request with one more, of the overlap scheduler, and those of a draft."""
         return self.max_seq_len + 1 + self.draft_tokens
+
+    def blocks_for(self, window: int) -> int:
+        """Return the blocks that a request reserves of the pool of *window* tokens."""
+        besides = max(min(self.in_flight, self.longest - 1 - window), 0)
+        return -(-min(self.longest, window + besides) // self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,8 @@ class TrtllmResult:
         max_seq_len_tokens: Tokens of the longest request.
         pools: One for each window.
         tokens: Tokens of all sequences together, in the layers that keep most of them.
-        sequences: Requests of that length for which there are blocks; ``None`` where windows have
-            pools of their own: what a request takes there depends on ``max_num_tokens``.
+        in_flight_tokens: Tokens that one step reads at most.
+        sequences: Requests of that length for which there are blocks in every pool.
         log_lines: The lines that it would log.
     """
 
@@ -90,7 +100,8 @@ class TrtllmResult:
     max_seq_len_tokens: int
     pools: tuple[TrtllmPool, ...]
     tokens: int
-    sequences: int | None
+    in_flight_tokens: int
+    sequences: int
     log_lines: tuple[str, ...]
 
 
@@ -108,7 +119,6 @@ def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> Trt
         raise UsageError(f"--as trtllm: it has no KV type {name}", hint=hint)
     budget = kv_bytes(question, "trtllm")
     pools = trtllm_pools(question.cost, budget, settings)
-    per_request = -(-settings.longest // settings.block)
     own = [pool for pool in pools if not pool.draft]
     blocks = max(own, key=lambda pool: pool.window_tokens).blocks
     return TrtllmResult(
@@ -120,7 +130,8 @@ def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> Trt
         max_seq_len_tokens=settings.max_seq_len,
         pools=pools,
         tokens=blocks * settings.block,
-        sequences=blocks // per_request if len(own) == 1 else None,
+        in_flight_tokens=settings.in_flight,
+        sequences=min(pool.blocks // settings.blocks_for(pool.window_tokens) for pool in own),
         log_lines=tuple(log_lines(pools, settings)),
     )
 

@@ -71,7 +71,24 @@ def test_windows_count_only_where_they_are_set_and_share_the_memory_evenly():
     assert (full.window_tokens, full.blocks) == (8193, GIB // 2 // (8 * 8192) // 32)
 
 
-def test_the_requests_are_not_counted_where_windows_have_pools_of_their_own():
+@pytest.mark.parametrize(
+    ("context", "in_flight", "window_blocks", "full_blocks"),
+    [
+        (8192, 8192, 256, 257),  # 1024 + min(8192, 8192 - 1024) = 8192 of 8193 tokens
+        (32768, 8192, 288, 1025),  # 1024 + 8192 tokens
+        (32768, 2048, 96, 1025),
+        (512, 8192, 17, 17),
+    ],
+)
+def test_a_request_reserves_the_window_and_what_one_step_reads(
+    context, in_flight, window_blocks, full_blocks
+):
+    settings = TrtllmSettings(context, 32, windows=True, in_flight=in_flight)
+    assert settings.blocks_for(min(1024, settings.longest)) == window_blocks
+    assert settings.blocks_for(settings.longest) == full_blocks
+
+
+def test_the_requests_are_those_for_which_every_pool_has_blocks():
     model = sources.load("gemma-3-12b")
     formats = choose_formats(model.dtype, key=None, value=None)
     budget = Budget(4 * GIB, "given")
@@ -79,7 +96,11 @@ def test_the_requests_are_not_counted_where_windows_have_pools_of_their_own():
     whole = as_trtllm(question, TrtllmSettings(8192), "1.2")
     assert whole.sequences == 4 * GIB // (48 * 8192) // 32 // 257
     windows = as_trtllm(question, TrtllmSettings(8192, windows=True), "1.2")
-    assert (windows.sequences, windows.tokens) == (None, 2 * GIB // (8 * 8192))
+    assert windows.tokens == 2 * GIB // (8 * 8192)
+    assert windows.sequences == 2 * GIB // (40 * 8192) // 32 // 256  # the window's pool is the less
+    long = as_trtllm(question, TrtllmSettings(32768, windows=True, in_flight=512), "1.2")
+    # 204 blocks of the window's pool, 48 a request; 1,024 of the other, 1,025 a request.
+    assert long.sequences == 0
 
 
 @pytest.mark.parametrize(
