@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where it isn't installed
 
-from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.judge import judge
+from vmtool.fleet.machines import Fleet
 from vmtool.fleet.measures import MachineReading
 from vmtool.fleet.result_files import list_files, read_files
 

@@ -61,7 +61,7 @@ class Rig:
 
     def code(self, name: str, *arguments: Any) -> int:
         """Return the CUresult of a call, 0 if it succeeded."""
-        from vmtool.memory.cuda.driver import CudaError
+        from vmtool.memory.cuda.errors import CudaError
 
         try:
             self.call(name, *arguments)
@@ -118,10 +118,11 @@ def context_cost(rig: Rig) -> str:
 def context_free_calls(rig: Rig) -> str:
     """Whether reserving works before any context was made."""
     from vmtool.memory.cuda import driver
+    from vmtool.memory.cuda.errors import CudaError
 
     loaded = driver.load()
     unit = loaded.granularity(loaded.allocation_properties(rig.device), driver.GRANULARITY_MINIMUM)
-    with suppress(driver.CudaError):
+    with suppress(CudaError):
         address = loaded.call("cuMemAddressReserve", unit, 0, 0, 0)
         loaded.call("cuMemAddressFree", address, unit)
         return "cuMemAddressReserve works without a context"

@@ -7,7 +7,8 @@ from stored_runs import MACHINE, gaussian, method, run, several
 from vmtool.cli.app import run as run_vmtool
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
-from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.judge import judge
+from vmtool.fleet.machines import Fleet
 from vmtool.fleet.measures import MachineReading
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
@@ -24,8 +25,8 @@ from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.fleet import Problem
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import Outcome, StressSettings
-from vmtool.stress.advice import recommend
 from vmtool.stress.matrix import best_granule, choose_granules
+from vmtool.stress.method_choice import recommend
 from vmtool.stress.workloads import PATTERNS
 
 CONDITIONS = RunConditions("2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93)

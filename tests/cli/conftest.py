@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from vmtool.cli.app import run
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 from vmtool.machine.facts import (
-    CgroupFacts,
-    CgroupLevel,
     CommitFacts,
     EnvironmentFacts,
     HugePageFacts,

@@ -474,15 +474,15 @@ def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
 
 def test_growing_on_a_device_finds_bytes_that_are_gone(fakecuda, monkeypatch):
     from vmtool.memory import open_device
-    from vmtool.probes import patterns
+    from vmtool.probes import stamps
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB")
     plan = GrowPlan((64 << 10, 256 << 10, 64 << 10), 1 << 20, against_copying=False)
     backing = open_device("cuda")
-    stamp = patterns._stamp
+    stamp = stamps._stamp
     numbers = iter(range(100))
-    monkeypatch.setattr(patterns, "_stamp", lambda index: stamp(index + next(numbers)))
+    monkeypatch.setattr(stamps, "_stamp", lambda index: stamp(index + next(numbers)))
     result, _ = run_growth(backing, plan, read_facts())
     (check,) = [check for check in result.checks if check.failed]
     assert (check.name, check.values["offset"]) == ("contents", 0)

@@ -11,7 +11,7 @@ from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
 from vmtool.machine.doctor import examine
 from vmtool.machine.doctor_findings import Finding, Rating
-from vmtool.memory.rlimits import has_capability
+from vmtool.memory.capabilities import has_capability
 from vmtool.report.doctor import to_text
 from vmtool.results.doctor import DoctorResult
 
@@ -176,7 +176,7 @@ def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group)
     import subprocess
 
     from vmtool.machine import cgroup, read_facts
-    from vmtool.machine.facts import CgroupFacts
+    from vmtool.machine.cgroup_facts import CgroupFacts
     from vmtool.machine.files import KernelFiles
     from vmtool.machine.killed_children import diagnose_kill
 

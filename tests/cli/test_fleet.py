@@ -20,7 +20,8 @@ from stored_runs import described
 from vmtool import __version__
 from vmtool.fleet.dask_hosts import Cluster as DaskCluster
 from vmtool.fleet.dask_hosts import read_task
-from vmtool.fleet.judge import Fleet, judge
+from vmtool.fleet.judge import judge
+from vmtool.fleet.machines import Fleet
 from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
 

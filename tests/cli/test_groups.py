@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from seccomp import refusing
 
-from vmtool.machine.facts import CgroupFacts, CgroupLevel, GroupLimit
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.units import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")

@@ -130,7 +130,7 @@ def test_a_limit_on_the_address_space_is_refused_by_the_preflight(vmtool_child):
 
 
 def test_a_broken_promise_is_exit_3_and_names_it(vmtool, monkeypatch):
-    from vmtool.probes.patterns import Stamps
+    from vmtool.probes.stamps import Stamps
 
     monkeypatch.setattr(Stamps, "find_nonzero", lambda *_: 4096)
     ran = vmtool("grow", "--to", "1MiB")
@@ -238,7 +238,7 @@ def test_no_digit_is_cut_at_any_width(width):
     from vmtool.machine import read_facts
     from vmtool.memory import open_backing
     from vmtool.probes.grow import GrowPlan, run_growth
-    from vmtool.probes.patterns import lengths
+    from vmtool.probes.grow_lengths import lengths
 
     plan = GrowPlan(tuple(lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True)
     result, _ = run_growth(open_backing(), plan, read_facts())

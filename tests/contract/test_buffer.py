@@ -9,10 +9,10 @@ import pickle
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory.backing import ClosedError, NotCommittedError, OverlapError
 from vmtool.memory.buffer import CapacityError, VirtualBuffer
 from vmtool.memory.exports import LiveViewError
 from vmtool.memory.governor import BudgetError, Governor, Tier
+from vmtool.memory.reservation import ClosedError, NotCommittedError, OverlapError
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory.backing import BusyError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Tier
+from vmtool.memory.reservation import BusyError
 from vmtool.units import MIB
 
 THREADS = 4

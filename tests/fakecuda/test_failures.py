@@ -4,6 +4,7 @@ import pytest
 from fakecuda.rig import GRANULE, driver
 
 from vmtool.memory.cuda import driver as vmtool_driver
+from vmtool.memory.cuda import errors as vmtool_errors
 
 
 def test_a_bad_copy_can_lose_the_device(fakecuda):
@@ -39,13 +40,13 @@ def test_one_of_several_devices_fails_alone(fakecuda):
     fakecuda.fail("cuMemCreate@1:2+=2,cuDeviceGetName@0:1=999")
     handles = [cuda.call(*create[n]) for n in (0, 0, 1, 0)]
     for _ in range(2):
-        with pytest.raises(vmtool_driver.CudaOutOfMemoryError):
+        with pytest.raises(vmtool_errors.CudaOutOfMemoryError):
             cuda.call(*create[1])
     handles.append(cuda.call(*create[0]))
     for handle in handles:
         cuda.call("cuMemRelease", handle)
     assert cuda.call("cuDeviceGetName", 8, 1)
-    with pytest.raises(vmtool_driver.CudaError, match="999"):
+    with pytest.raises(vmtool_errors.CudaError, match="999"):
         cuda.call("cuDeviceGetName", 8, 0)
     assert [cuda.attribute("COMPUTE_MODE", n) for n in (0, 1)] == [0, 3]
 
@@ -57,7 +58,7 @@ def test_devices_may_have_different_granules(fakecuda):
     found = [[cuda.granularity(each, option) for option in (0, 1)] for each in properties]
     assert found == [[64 << 10, 2 << 20], [4 << 20, 4 << 20], [64 << 10, 2 << 20]]
     cuda.call("cuMemRelease", cuda.call("cuMemCreate", 2 << 20, properties[2], 0))
-    with pytest.raises(vmtool_driver.CudaError, match="INVALID_VALUE"):
+    with pytest.raises(vmtool_errors.CudaError, match="INVALID_VALUE"):
         cuda.call("cuMemCreate", 2 << 20, properties[1], 0)
     assert len(fakecuda.forgive()) == 1
 

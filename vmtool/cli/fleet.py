@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.cli.interrupt import Interruption
-    from vmtool.fleet.judge import Fleet
+    from vmtool.fleet.machines import Fleet
     from vmtool.results.fleet import FleetBaseline, FleetResult
 
 
@@ -188,7 +188,8 @@ def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.options import keep_inputs
     from vmtool.cli.progress import progress_line
-    from vmtool.fleet.judge import Fleet, baseline_of, judge
+    from vmtool.fleet.judge import baseline_of, judge
+    from vmtool.fleet.machines import Fleet
     from vmtool.fleet.result_files import list_files
     from vmtool.report.fleet import not_saved
 

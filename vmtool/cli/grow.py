@@ -127,7 +127,7 @@ def _run(options: GrowOptions, output: Output) -> int:
     from vmtool.memory import open_backing
     from vmtool.memory.governor import Governor
     from vmtool.probes.grow import GrowPlan, run_growth
-    from vmtool.probes.patterns import lengths
+    from vmtool.probes.grow_lengths import lengths
     from vmtool.report.grow import to_text
 
     facts = read_facts()

@@ -360,7 +360,8 @@ class _Run:
 
     def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
         from vmtool.cli.kv_replay_plan import refuse_if_none_fits
-        from vmtool.report.kv_replay import to_csv, to_html, to_text
+        from vmtool.report.kv_replay import to_csv, to_text
+        from vmtool.report.kv_replay_page import to_html
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
+from vmtool.fleet.machines import ALIKE, Fleet, Machine, _same_amount, _settle_amounts
 from vmtool.fleet.parts import find_parts
 from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
 from vmtool.results.fleet import (
@@ -20,7 +21,6 @@ from vmtool.results.fleet import (
     Group,
     Outlier,
     Part,
-    Problem,
     Reason,
     Split,
     Spread,
@@ -29,16 +29,11 @@ from vmtool.results.fleet import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.fleet.measures import MachineReading
 
-#: Facts by which machines are alike unless others are named.
-ALIKE: Final = ("system.cpu_model", "system.cpus", "memory.total_bytes", "device")
 #: Fewer machines than this say nothing of what is usual.
 LEAST_MACHINES: Final = 8
 #: The part of outliers that may be so by chance.
 FALSE_DISCOVERIES: Final = 0.01
-#: Amounts of memory are the same if they differ by this part: a kernel keeps some for itself.
-_SAME_AMOUNT: Final = 0.02
 #: A scale below this part is taken as this: measures are not so exact.
 _LEAST_SCALE: Final = 0.002
 _MOST_REASONS: Final = 5
@@ -46,87 +41,6 @@ _MOST_REASONS: Final = 5
 #: any value is shared by all, so that it must be rarer elsewhere.
 _LEAST_SEPARATION: Final = 0.5
 _LEAST_SEPARATION_OF_ONE: Final = 0.8
-
-
-@dataclass(slots=True)
-class Machine:
-    """One machine: what all its documents say.
-
-    Attributes:
-        host: Its name.
-        facts: By path; of the last document that has it.
-        runs: Of each measure, a value a run.
-        named: Whether its documents say its name, and not their file.
-    """
-
-    host: str
-    facts: dict[str, str] = field(default_factory=dict)
-    runs: dict[str, list[float]] = field(default_factory=dict)
-    named: bool = False
-
-    def add(self, reading: MachineReading) -> None:
-        """Add what a document says."""
-        self.facts.update(reading.facts)
-        self.named |= reading.named
-        for run in reading.runs:
-            for measure, value in run.items():
-                self.runs.setdefault(measure, []).append(value)
-
-
-@dataclass(slots=True)
-class Fleet:
-    """Machines by name, as documents come in.
-
-    Attributes:
-        machines: The machines.
-        problems: Sources that gave no result.
-        results: Documents that were added.
-    """
-
-    machines: dict[str, Machine] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    results: int = 0
-    _texts: dict[str, str] = field(default_factory=dict)
-    _ambiguous: set[str] = field(default_factory=set)
-
-    def add(self, found: MachineReading | Problem) -> None:
-        """Add one document, or what is wrong with it."""
-        if isinstance(found, Problem):
-            self.problems.append(found)
-            return
-        self.results += 1
-        if found.failed:
-            self.problems.append(
-                Problem(found.host, "checks", f"failed: {', '.join(found.failed)}")
-            )
-        machine = self.machines.setdefault(found.host, Machine(found.host))
-        differing = [
-            name
-            for name in ALIKE[:-1]  # of devices a machine may have several
-            if name in machine.facts
-            and name in found.facts
-            and not _same_amount(machine.facts[name], found.facts[name])
-        ]
-        if differing and found.host not in self._ambiguous:
-            self._ambiguous.add(found.host)
-            both = "; ".join(
-                f"{name} {machine.facts[name]} and {found.facts[name]}" for name in differing
-            )
-            self.problems.append(
-                Problem(
-                    found.host,
-                    "ambiguous",
-                    f"may be several machines of one name: {both}",
-                )
-            )
-        machine.add(found)
-        # Ten thousand machines have the same few facts: each text is kept once.
-        texts = self._texts
-        machine.facts = {
-            texts.setdefault(name, name): texts.setdefault(value, value)
-            for name, value in machine.facts.items()
-        }
-        machine.runs = {texts.setdefault(name, name): runs for name, runs in machine.runs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,31 +189,6 @@ def _grouped(
         )
         for key, found in ordered
     ]
-
-
-def _same_amount(first: str, second: str) -> bool:
-    """Return whether two values of a fact are the same, or amounts of memory that nearly are."""
-    if first == second or not (first.endswith(" GiB") and second.endswith(" GiB")):
-        return first == second
-    low, high = sorted(float(text.removesuffix(" GiB")) for text in (first, second))
-    return high <= low * (1 + _SAME_AMOUNT)
-
-
-def _settle_amounts(machines: Sequence[Machine]) -> None:
-    """Give amounts of memory that are nearly the same the most frequent text of them."""
-    counts: dict[str, Counter[str]] = {}
-    for machine in machines:
-        for name, value in machine.facts.items():
-            if value.endswith(" GiB"):
-                counts.setdefault(name, Counter())[value] += 1
-    for name, values in counts.items():
-        common: dict[str, str] = {}
-        for value, _ in sorted(values.items(), key=lambda item: (-item[1], item[0])):
-            known = common.values()
-            common[value] = next((each for each in known if _same_amount(each, value)), value)
-        for machine in machines:
-            if name in machine.facts:
-                machine.facts[name] = common[machine.facts[name]]
 
 
 def _saved(baseline: FleetBaseline | None, alike: Mapping[str, str]) -> BaselineGroup | None:

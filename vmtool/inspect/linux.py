@@ -33,7 +33,7 @@ from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.machine.facts import CgroupFacts, CgroupLevel
+    from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
 _LIMITS: Final = {

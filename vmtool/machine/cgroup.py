@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.facts import CgroupFacts, CgroupLevel, GroupLimit
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.files import parse_int, parse_pairs, parse_pressure
 from vmtool.memory.cgroup_paths import group_directories, huge_page_groups, parse_limit
 

@@ -20,7 +20,8 @@ from vmtool.units import GIB, KIB, MIB, count_of, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.machine.facts import CgroupLevel, GroupLimit, MachineFacts, MemoryPressure
+    from vmtool.machine.cgroup_facts import CgroupLevel, GroupLimit, MemoryPressure
+    from vmtool.machine.facts import MachineFacts
 
 
 #: What `stress` and `kv-replay` have loaded when they plan, beside what doctor has (5 to 6 MiB).

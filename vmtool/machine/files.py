@@ -6,7 +6,7 @@ import os
 import re
 from typing import Final, Protocol
 
-from vmtool.machine.facts import MemoryPressure
+from vmtool.machine.cgroup_facts import MemoryPressure
 
 
 class Files(Protocol):

@@ -10,7 +10,8 @@ from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
-    from vmtool.machine.facts import CgroupLevel, MachineFacts
+    from vmtool.machine.cgroup_facts import CgroupLevel
+    from vmtool.machine.facts import MachineFacts
     from vmtool.machine.files import Files
 
 #: Linux counts ticks for the limit, so that a child may die a little before its exact time.

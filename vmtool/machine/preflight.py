@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from fractions import Fraction
 
-    from vmtool.machine.facts import CgroupLevel, MachineFacts
+    from vmtool.machine.cgroup_facts import CgroupLevel
+    from vmtool.machine.facts import MachineFacts
 
 # One 8-byte entry maps a page; the tables above that last level add less than 1 %.
 _ENTRY_BYTES: Final = 8

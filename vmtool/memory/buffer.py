@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory.backing import ClosedError, QuarantineError
+from vmtool.memory.backing import QuarantineError
 from vmtool.memory.exports import (
     CPU,
     CUDA,
@@ -18,6 +18,7 @@ from vmtool.memory.exports import (
     host_view,
 )
 from vmtool.memory.governor import BudgetError, Owner, Role, Tier
+from vmtool.memory.reservation import ClosedError
 from vmtool.memory.span_map import SpanMap
 from vmtool.units import align_up, format_size
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     # Type checkers know it without the package; Python 3.13 has it in types.
     from typing_extensions import CapsuleType
 
-    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.governor import Governor, Lease
+    from vmtool.memory.reservation import Reservation
 
 
 class CapacityError(UsageError):

@@ -16,7 +16,7 @@ from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.memory import open_device
 from vmtool.memory.cuda.call_wrappers import CallTimes
-from vmtool.memory.cuda.driver import CudaError, DeviceLostError
+from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.memory.unwinding import Unwinding
 from vmtool.results.allocators import (
     AllocationTiming,
@@ -29,9 +29,9 @@ from vmtool.units import GIB, align_down, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.memory.backing import Reservation
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.memory.reservation import Reservation
 
 MANAGED: Final = ("cold", "pooled")
 BASELINES: Final = ("malloc", "async")

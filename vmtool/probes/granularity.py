@@ -13,7 +13,7 @@ from vmtool.machine.nvml import read_nvml
 from vmtool.memory import describe_device, open_backing
 from vmtool.memory.backing import Granularity
 from vmtool.memory.cuda import driver
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.governor import Tier
 from vmtool.probes.guards.calls import prove_granularity
 from vmtool.probes.limits import largest_reservation

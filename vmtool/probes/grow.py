@@ -16,7 +16,7 @@ from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
-from vmtool.probes.patterns import Stamps, stamps_for
+from vmtool.probes.stamps import Stamps, stamps_for
 from vmtool.results.grow import CopyResult, GrowFailure, GrowResult, GrowSteps
 from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.stats import summarize_samples
@@ -192,7 +192,7 @@ class GrowPlan:
     """What to do.
 
     Attributes:
-        lengths: Every length in turn; see :func:`vmtool.probes.patterns.lengths`.
+        lengths: Every length in turn; see :func:`vmtool.probes.grow_lengths.lengths`.
         budget_bytes: The most that may be committed.
         against_copying: Whether to grow a copied buffer through the same lengths.
         node: The NUMA node that the pages must be on; ``None`` for any.

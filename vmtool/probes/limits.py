@@ -12,7 +12,7 @@ from vmtool.machine import read_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.machine.preflight import describe_safe
 from vmtool.memory import describe_device, open_backing
-from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
 from vmtool.memory.windows.wine import wine_version
 from vmtool.probes.question_process import Answer, ask
 from vmtool.results.limits import KindLimits, MethodLimit

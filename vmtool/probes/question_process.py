@@ -36,7 +36,7 @@ from vmtool.memory import device_ordinal, open_backing, open_device
 from vmtool.memory.addresses import window
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
 from vmtool.memory.counters import count_mappings, read_limits
-from vmtool.memory.cuda.driver import CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import CudaOutOfMemoryError
 from vmtool.memory.governor import Tier
 from vmtool.results.limits import ADDS_NONE
 from vmtool.units import MIB, align_up
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.reservation import Reservation
 
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.counters import Counters
     from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.reservation import Reservation
 
 #: The interpreter may map and touch a little of its own between the two readings.
 PROCESS_TOLERANCE_BYTES: Final = 1 << 20

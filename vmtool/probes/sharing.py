@@ -18,10 +18,11 @@ from vmtool.machine.device_facts import access_costs
 from vmtool.memory import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
 from vmtool.memory.cuda import driver as cu
+from vmtool.memory.cuda import errors
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.device_info import devices
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ _ANSWER: Final = _PATTERN[::-1]
 _TIMEOUT_S: Final = 60
 _EXPORT: Final = "cuMemExportToShareableHandle"
 #: What says that a kind of handle is not to be had here; any other code is a failure of the driver.
-_REFUSALS: Final = frozenset({cu.NOT_PERMITTED, cu.NOT_SUPPORTED})
+_REFUSALS: Final = frozenset({errors.NOT_PERMITTED, errors.NOT_SUPPORTED})
 #: A driver may also not know the kind of handle, or not offer it on this device.
-_CREATION_REFUSALS: Final = _REFUSALS | {cu.INVALID_VALUE, cu.INVALID_DEVICE}
+_CREATION_REFUSALS: Final = _REFUSALS | {errors.INVALID_VALUE, errors.INVALID_DEVICE}
 #: Kinds of handle that can be exported, by the name that results use.
 HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
 
@@ -206,7 +207,7 @@ class _Importer:
         try:
             return self._read(address) == expected
         except CudaError as error:
-            if (error.call, error.code) != ("cuMemcpyDtoH", cu.INVALID_VALUE):
+            if (error.call, error.code) != ("cuMemcpyDtoH", errors.INVALID_VALUE):
                 raise
             return False  # no such address: it went with the exporter
 
@@ -253,7 +254,7 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
         if "unavailable" in answer:
             raise UnavailableError(answer["unavailable"])
         if "call" in answer:
-            raise cu.error_class(answer["code"])(**answer)
+            raise errors.error_class(answer["code"])(**answer)
         if "message" in answer:
             raise VmtoolError(answer.pop("message"), **answer)
         return answer, descriptors

@@ -10,7 +10,8 @@ from vmtool.replay.stores import MOST_STEPS, PrefixStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.kv.packing.growth import BlockClass, BlockPool, Run
+    from vmtool.kv.packing.block_pools import BlockClass, BlockPool
+    from vmtool.kv.packing.growth import Run
     from vmtool.replay.byte_totals import Account, Piece
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence

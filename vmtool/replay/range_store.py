@@ -9,7 +9,8 @@ from vmtool.replay.stores import MOST_STEPS, PrefixStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.packing.growth import Run, Shape
+    from vmtool.kv.packing.growth import Run
+    from vmtool.kv.packing.range_shapes import Shape
     from vmtool.replay.byte_totals import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.kv.packing.growth import block_classes, shapes_of
+from vmtool.kv.packing.block_pools import block_classes
+from vmtool.kv.packing.range_shapes import shapes_of
 from vmtool.machine.preflight import Demand, SizeOption
 from vmtool.replay.byte_totals import Account
 from vmtool.replay.pool_store import PoolStore

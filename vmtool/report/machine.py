@@ -13,7 +13,8 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts, MemoryPressure
+    from vmtool.machine.cgroup_facts import MemoryPressure
+    from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts
     from vmtool.machine.nvml import DeviceProcess
     from vmtool.machine.run_conditions import RunConditions
 

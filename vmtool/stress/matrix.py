@@ -14,7 +14,7 @@ from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method
-from vmtool.stress.advice import choose_method, cycle_ns
+from vmtool.stress.method_choice import choose_method, cycle_ns
 from vmtool.stress.parent.run import run_stress, what_ended
 from vmtool.stress.plan import demand, settle, with_huge
 from vmtool.stress.workloads import PATTERNS

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 from printed import printed
 
-from vmtool.fleet.judge import Fleet, baseline_of, judge, reasons
+from vmtool.fleet.judge import baseline_of, judge, reasons
+from vmtool.fleet.machines import Fleet
 from vmtool.fleet.measures import MachineReading
 from vmtool.report.fleet import answer_text, to_text
 
@@ -259,7 +260,7 @@ def test_a_fact_that_every_machine_has_for_itself_is_no_reason():
 
 
 def test_a_fact_that_is_missing_separates_as_well():
-    from vmtool.fleet.judge import Machine
+    from vmtool.fleet.machines import Machine
 
     bare = Machine("bare", {"kernel": "6"})
     others = {"kernel": Counter({"6": 9}), "cgroup": Counter({"v2": 9})}

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from vmtool.machine.cgroup import read_cgroups
-from vmtool.machine.facts import GroupLimit
+from vmtool.machine.cgroup_facts import GroupLimit
 from vmtool.machine.files import KernelFiles
 from vmtool.memory.cgroup_paths import (
     CgroupMount,

@@ -4,20 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit, MemoryPressure
 from vmtool.machine.doctor import examine
 from vmtool.machine.doctor_findings import Rating
 from vmtool.machine.facts import (
-    CgroupFacts,
-    CgroupLevel,
     CommitFacts,
     EnvironmentFacts,
-    GroupLimit,
     HugePageFacts,
     HugePool,
     LimitFacts,
     MachineFacts,
     MemoryFacts,
-    MemoryPressure,
     NumaNode,
     SystemFacts,
 )
@@ -245,7 +242,7 @@ def test_the_cache_of_zfs_is_available():
 
 
 def test_a_hard_limit_is_raised_where_it_was_set(monkeypatch):
-    monkeypatch.setattr("vmtool.memory.rlimits.has_capability", lambda _: False)
+    monkeypatch.setattr("vmtool.memory.capabilities.has_capability", lambda _: False)
     process = replace(HEALTHY.process, address_space_limit_bytes=GIB)
     hard = LimitFacts(address_space=ResourceLimit(GIB, GIB))
     remedy = found("address-space-limit", process=process, limits=hard).remedy

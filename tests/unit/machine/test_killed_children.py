@@ -8,14 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.facts import (
-    CgroupFacts,
-    CgroupLevel,
-    MachineFacts,
-    MemoryFacts,
-    MemoryPressure,
-    SystemFacts,
-)
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, MemoryPressure
+from vmtool.machine.facts import MachineFacts, MemoryFacts, SystemFacts
 from vmtool.machine.files import KernelFiles
 from vmtool.machine.killed_children import diagnose_hang, diagnose_kill, read_state
 from vmtool.memory.rlimits import ResourceLimit

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from vmtool.machine import read_facts
+from vmtool.machine.cgroup_facts import MemoryPressure
 from vmtool.machine.facts import (
     CommitFacts,
     HugePageFacts,
     HugePool,
     HugeSize,
     MemoryFacts,
-    MemoryPressure,
     NumaNode,
     safe_part,
 )
@@ -24,7 +24,7 @@ from vmtool.machine.linux import (
 )
 from vmtool.machine.portable import read_memory
 from vmtool.memory.accounting import parse_kib
-from vmtool.memory.rlimits import in_initial_user_namespace
+from vmtool.memory.capabilities import in_initial_user_namespace
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"

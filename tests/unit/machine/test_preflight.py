@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import ExitCode, RefusedError
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.facts import (
-    CgroupFacts,
-    CgroupLevel,
     CommitFacts,
-    GroupLimit,
     HugePool,
     LimitFacts,
     MachineFacts,

@@ -8,7 +8,8 @@ import pytest
 
 from vmtool.errors import RefusedError
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.memory.cuda.driver import CudaError, Driver
+from vmtool.memory.cuda.driver import Driver
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.probes.allocators import (
     AllocatorOptions,
     faster_from,

@@ -12,7 +12,7 @@ from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
 from vmtool.probes.grow import CopiedBuffer, GrowPlan
 from vmtool.probes.grow import run_growth as run_with_error
-from vmtool.probes.patterns import PATTERNS, lengths
+from vmtool.probes.grow_lengths import PATTERNS, lengths
 from vmtool.units import KIB, MIB
 
 MACHINE = read_facts()
@@ -155,7 +155,7 @@ def test_what_cannot_be_given_back_at_the_end_is_a_failure_with_every_step():
 def test_a_limit_that_ends_a_check_leaves_what_was_measured_before(
     monkeypatch, error, symbol, words
 ):
-    from vmtool.probes.patterns import Stamps
+    from vmtool.probes.stamps import Stamps
 
     def fail(*_):
         raise error

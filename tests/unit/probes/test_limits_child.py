@@ -11,7 +11,7 @@ from printed import printed
 
 from vmtool.errors import RefusedError
 from vmtool.machine import read_facts
-from vmtool.machine.facts import CgroupFacts, CgroupLevel
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 from vmtool.memory import host_methods
 from vmtool.probes.limits import find_limits
 from vmtool.probes.question_process import Answer, ask

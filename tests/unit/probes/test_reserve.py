@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmtool.memory.backing import Reservation
+from vmtool.memory.reservation import Reservation
 from vmtool.probes.reserve import PROCESS_TOLERANCE_BYTES, check_counters
 from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import GIB, MIB

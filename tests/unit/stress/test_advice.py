@@ -14,7 +14,8 @@ from vmtool.machine import read_facts
 from vmtool.report.sentences import advice_text, huge_text, recommendation_text
 from vmtool.report.stress import to_text
 from vmtool.results.stress import MethodReason, Outcome, RunResult
-from vmtool.stress.advice import choose_method, recommend, warn
+from vmtool.stress.advice import warn
+from vmtool.stress.method_choice import choose_method, recommend
 from vmtool.units import MIB
 
 QUIET = gaussian(1, 20_000, 2000, spread=0.02)

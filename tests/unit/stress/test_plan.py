@@ -11,8 +11,8 @@ from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.facts import CommitFacts, MachineFacts, MemoryFacts, SystemFacts
 from vmtool.machine.preflight import check
 from vmtool.memory import host_methods, open_backing
-from vmtool.memory.backing import MisalignedError
 from vmtool.memory.counters import ProcessLimits
+from vmtool.memory.reservation import MisalignedError
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import (
     Room,

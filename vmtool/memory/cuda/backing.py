@@ -10,18 +10,13 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError, VmtoolError
-from vmtool.memory.backing import (
-    Granularity,
-    MisalignedError,
-    PhysicalMemoryAccounting,
-    QuarantineError,
-    Reservation,
-)
+from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting, QuarantineError
 from vmtool.memory.cuda import driver as cu
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.mapped_range import ColdHandles, HandleSource, MappedRange
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
+from vmtool.memory.reservation import MisalignedError, Reservation
 from vmtool.units import align_up
 
 if TYPE_CHECKING:

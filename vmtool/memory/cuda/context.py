@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.cuda import call_wrappers, diagnosis, driver
 from vmtool.memory.cuda.device_info import DeviceInfo, device, require_vmm
-from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ class DeviceContext:
 
     @property
     def lost(self) -> bool:
-        """Whether an error has made the driver unusable (see :data:`driver.LOST_CODES`)."""
+        """Whether an error has made the driver unusable (see :data:`errors.LOST_CODES`)."""
         return self.driver.lost is not None
 
     @contextmanager

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
-from vmtool.memory.backing import ClosedError, NotCommittedError, OutOfRangeError
+from vmtool.memory.reservation import ClosedError, NotCommittedError, OutOfRangeError
 
 if TYPE_CHECKING:
-    from vmtool.memory.backing import Reservation
     from vmtool.memory.cuda.context import DeviceContext
+    from vmtool.memory.reservation import Reservation
 
 _WORD: Final = 4
 

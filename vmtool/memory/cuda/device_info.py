@@ -10,6 +10,7 @@ from typing import Final
 
 from vmtool.errors import UnavailableError
 from vmtool.memory.cuda import diagnosis, driver
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.units import MIB
 
 #: What the use of a device may move by without us: its driver keeps tables of its own, and counts
@@ -141,7 +142,7 @@ def read_uuid(loaded: driver.Driver, handle: int) -> str | None:
         return None
     try:
         text = bytes(loaded.call(name, handle).bytes).hex()
-    except (UnavailableError, driver.CudaError):
+    except (UnavailableError, CudaError):
         if loaded.lost is not None:
             raise
         return None  # a nicety: the device is usable without

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.backing import QuarantineError
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

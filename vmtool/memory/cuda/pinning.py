@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from vmtool.memory.cuda.diagnosis import diagnose_pinning
-from vmtool.memory.cuda.driver import CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import CudaOutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import UsageError
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.governor import Governor, Role, Tier
 
 if TYPE_CHECKING:

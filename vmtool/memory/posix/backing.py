@@ -26,14 +26,7 @@ import weakref
 from typing import Final
 
 from vmtool.errors import CallError, UnavailableError, UsageError
-from vmtool.memory.backing import (
-    BusyError,
-    Granularity,
-    MisalignedError,
-    PhysicalMemoryAccounting,
-    QuarantineError,
-    Reservation,
-)
+from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting, QuarantineError
 from vmtool.memory.governor import Tier
 from vmtool.memory.posix.calls import (
     CALLS,
@@ -59,6 +52,7 @@ from vmtool.memory.posix.calls import (
 )
 from vmtool.memory.posix.huge import mmap_flags
 from vmtool.memory.posix.numa import read_nodes
+from vmtool.memory.reservation import BusyError, MisalignedError, Reservation
 from vmtool.units import MIB, align_up, format_size
 
 METHODS: Final = ("fixed", "protect", "advise")

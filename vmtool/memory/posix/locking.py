@@ -17,9 +17,10 @@ import os
 from typing import Final
 
 from vmtool.memory.accounting import parse_kib
+from vmtool.memory.capabilities import has_capability
 from vmtool.memory.diagnosis import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
-from vmtool.memory.rlimits import has_capability, how_to_raise, read_resource_limit
+from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import format_size
 
 _CAP_IPC_LOCK: Final = 14  # include/uapi/linux/capability.h

@@ -28,13 +28,9 @@ import weakref
 from typing import Final
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory.backing import (
-    Granularity,
-    MisalignedError,
-    PhysicalMemoryAccounting,
-    Reservation,
-)
+from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting
 from vmtool.memory.governor import Tier
+from vmtool.memory.reservation import MisalignedError, Reservation
 from vmtool.memory.windows.calls import (
     ALLOCATION_BYTES,
     CALLS,

@@ -49,7 +49,7 @@ from vmtool.memory.windows.counters import read_regions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.memory.backing import Reservation
+    from vmtool.memory.reservation import Reservation
     from vmtool.memory.span_map import Span
 
 # Of VirtualFree: cut a part out of a placeholder, or turn memory back into one.

@@ -6,16 +6,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, VmtoolError
-from vmtool.memory.backing import MisalignedError, QuarantineError
-from vmtool.memory.cuda.driver import INVALID_VALUE, CudaError
+from vmtool.memory.backing import QuarantineError
+from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
 from vmtool.memory.governor import Tier
+from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.unwinding import Unwinding
 from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.reservation import Reservation
     from vmtool.results.outcomes import Check
 
 

@@ -28,8 +28,9 @@ from vmtool.results.stress import (
     StressResult,
     StressSettings,
 )
-from vmtool.stress.advice import recommend, warn
+from vmtool.stress.advice import warn
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
+from vmtool.stress.method_choice import recommend
 from vmtool.stress.parent.leaks import MOST, leak_checks, worker_slopes
 from vmtool.stress.parent.worker_process import Ending, JournalFolder, RunningWorker
 from vmtool.stress.plan import alone, device_peers, live_limit, run_settings

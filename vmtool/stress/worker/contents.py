@@ -16,8 +16,8 @@ from vmtool.memory.addresses import Block, copy, differs, window
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from vmtool.memory.backing import Reservation
     from vmtool.memory.cuda.copies import DeviceCopies
+    from vmtool.memory.reservation import Reservation
     from vmtool.results.outcomes import Value
 
 #: The smallest page of any platform: every stretch of this size carries its own stamp.

@@ -17,7 +17,7 @@ from vmtool.memory.cuda.call_wrappers import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
 from vmtool.results.stress import (
@@ -36,10 +36,10 @@ from vmtool.stress.worker.unmap_waits import measure_waiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from vmtool.memory.backing import Reservation
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls
+    from vmtool.memory.reservation import Reservation
     from vmtool.results.outcomes import Value
     from vmtool.results.stress import StressSettings
     from vmtool.stress.worker.target import CheckedBuffer

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.memory.backing import Reservation
+    from vmtool.memory.reservation import Reservation
     from vmtool.memory.span_map import Span, SpanMap
     from vmtool.results.stress import StressSettings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.cuda.driver import DeviceLostError
+from vmtool.memory.cuda.errors import DeviceLostError
 from vmtool.memory.governor import BudgetError, Tier
 from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.stress.plan import worker_budget

@@ -14,7 +14,7 @@ from vmtool.memory import is_device
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
-from vmtool.memory.cuda.driver import DeviceLostError
+from vmtool.memory.cuda.errors import DeviceLostError
 from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls

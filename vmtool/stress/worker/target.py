@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vmtool.memory.backing import Reservation, VirtualBacking
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.buffer import VirtualBuffer
+    from vmtool.memory.reservation import Reservation
     from vmtool.memory.span_map import SpanMap
     from vmtool.results.outcomes import Value
     from vmtool.results.stress import (

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError
 from vmtool.memory import open_device
 from vmtool.memory.cuda.call_wrappers import CallTimes
-from vmtool.memory.cuda.driver import NOT_READY, STREAM_NON_BLOCKING, CudaError
+from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
+from vmtool.memory.cuda.errors import NOT_READY, CudaError
 from vmtool.memory.unwinding import Unwinding
 from vmtool.units import MIB, align_down, format_size
 

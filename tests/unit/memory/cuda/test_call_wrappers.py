@@ -7,7 +7,7 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.memory import open_device
 from vmtool.memory.cuda.call_wrappers import INJECTABLE, TIMED, CallTimes
-from vmtool.memory.cuda.driver import CudaError, CudaOutOfMemoryError, DeviceLostError
+from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 

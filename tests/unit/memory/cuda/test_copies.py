@@ -6,8 +6,8 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory import open_device
-from vmtool.memory.backing import ClosedError, NotCommittedError, OutOfRangeError
 from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.memory.reservation import ClosedError, NotCommittedError, OutOfRangeError
 
 CHUNK = 64 << 10
 

@@ -15,7 +15,7 @@ from vmtool.memory.cuda.diagnosis import (
     explain_code,
     limits_below_free,
 )
-from vmtool.memory.cuda.driver import CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import CudaOutOfMemoryError
 from vmtool.units import GIB, MIB
 
 MANY = 523_404

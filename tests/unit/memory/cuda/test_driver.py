@@ -12,7 +12,7 @@ import pytest
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.cuda import device_info, driver
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.driver import (
+from vmtool.memory.cuda.errors import (
     LOST_CODES,
     CudaError,
     CudaNotSupportedError,

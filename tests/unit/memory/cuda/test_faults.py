@@ -10,7 +10,7 @@ from vmtool.errors import CallError, UsageError, VmtoolError
 from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.driver import DeviceLostError
+from vmtool.memory.cuda.errors import DeviceLostError
 
 GRANULES = 16
 STEPS = [

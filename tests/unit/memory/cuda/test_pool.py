@@ -11,7 +11,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.buffer import AuthorityError, VirtualBuffer
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.driver import CudaError
+from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import BudgetError, Governor, Role, Tier
 

@@ -8,7 +8,7 @@ import pytest
 
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.memory.cuda import driver
-from vmtool.memory.cuda.driver import CudaError, DeviceLostError
+from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.stress.worker.unmap_waits import CallBesideWork, measure_waiting
 
 MIB = 1 << 20

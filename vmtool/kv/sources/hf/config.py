@@ -8,7 +8,7 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.attention import context
+from vmtool.kv.sources.hf.context_length import context
 from vmtool.kv.sources.hf.encoders import refuse_encoder
 from vmtool.kv.sources.hf.families.dense import DENSE
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of, mtp_layers_of, source_of

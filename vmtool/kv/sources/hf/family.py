@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from vmtool.kv.geometry import Extent, Layer, LayerKind, StateTensor, Tensor, whole_layer
 from vmtool.kv.sources.fields import MAX_LAYERS
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.attention import context, grouped
+from vmtool.kv.sources.hf.attention import grouped
+from vmtool.kv.sources.hf.context_length import context
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

@@ -1,11 +1,10 @@
-"""The lengths that a growing buffer goes through, and the stamps that prove its contents."""
+"""What is written into a growing range and checked at its end: a stamp in each stride."""
 
 from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from vmtool.errors import UsageError
 from vmtool.machine.device_memory import DeviceMemoryUse
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier
@@ -16,77 +15,27 @@ if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.copies import DeviceCopies
 
-PATTERNS: Final = ("linear", "doubling", "sawtooth")
-
-#: More steps than this would measure the harness and fill the memory with samples.
-MAX_STEPS: Final = 1 << 18
-#: A tooth goes up so many steps and down half as many.
-_TOOTH_UP: Final = 4
-_TOOTH_DOWN: Final = 2
-
-
-def lengths(pattern: str, to: int, step: int) -> list[int]:
-    """Return every length in turn; the last is 0.
-
-    ``linear`` goes up and down by *step*; ``doubling`` starts at *step*, doubles, and halves on
-    the way down; ``sawtooth`` goes up four steps and down two until it reaches the peak, then down
-    by four. Each reaches *to* exactly.
-
-    Args:
-        pattern: One of :data:`PATTERNS`.
-        to: The peak in bytes, positive.
-        step: The step in bytes, positive.
-
-    Raises:
-        UsageError: If the pattern is unknown, or there would be more than 262,144 steps.
-    """
-    if pattern not in PATTERNS:
-        raise UsageError(f"unknown pattern {pattern!r}", hint=f"use one of {', '.join(PATTERNS)}")
-    if pattern == "doubling":
-        up = _doublings(to, step)
-        return [*up, *reversed(up[:-1]), 0]
-    steps = -(-to // step) * (4 if pattern == "sawtooth" else 2)
-    if steps > MAX_STEPS:
-        least = -(-to * steps // (MAX_STEPS * -(-to // step)))
-        raise UsageError(
-            f"{steps} steps of {step} bytes are more than {MAX_STEPS}",
-            hint=f"use a step of {least} bytes or more",
-        )
-    if pattern == "linear":
-        up = [*range(step, to, step), to]
-        return [*up, *reversed(up[:-1]), 0]
-    return [*_teeth(to, step), *range(to - _TOOTH_UP * step, 0, -_TOOTH_UP * step), 0]
-
-
-def _doublings(to: int, step: int) -> list[int]:
-    up = []
-    length = step
-    while length < to:
-        up.append(length)
-        length *= 2
-    return [*up, to]
-
-
-def _teeth(to: int, step: int) -> list[int]:
-    found = []
-    low = 0
-    while True:
-        for rise in range(1, _TOOTH_UP + 1):
-            found.append(min(low + rise * step, to))
-            if found[-1] == to:
-                return found
-        low += (_TOOTH_UP - _TOOTH_DOWN) * step
-        found.append(low)
-
 
 #: A view has a stamp at each multiple of this: the smallest page of any platform.
 STRIDE: Final = 4 * KIB
+
+
 _WORD: Final = 8
+
+
 _STRIDE_WORDS: Final = STRIDE // _WORD
+
+
 #: Stamps compared in each step; all are compared at each turn from growing to shrinking and back.
 _HOST_SAMPLE: Final = 1024
+
+
 _DEVICE_SAMPLE: Final = 256
+
+
 _CHUNK: Final = MIB
+
+
 # Stamps must not be small numbers, which other data often is.
 _SALT: Final = 0x5EED_0000_0000_0001
 
@@ -157,6 +106,8 @@ def _words(view: memoryview) -> memoryview:
 
 #: Compared with zero at each end of a granule of a device.
 _PIECE: Final = 4 * KIB
+
+
 #: A driver takes memory for its own tables: less than this cannot be distinguished from those.
 _MIN_DEVICE_BYTES: Final = 32 * MIB
 
@@ -295,7 +246,7 @@ class DeviceStamps:
 
     def _used(self) -> int | None:
         """Return the device memory in use without what the pool keeps unmapped."""
-        from vmtool.memory.cuda.driver import CudaError
+        from vmtool.memory.cuda.errors import CudaError
         from vmtool.memory.cuda.pool import HandlePool
 
         source = self._backing.source

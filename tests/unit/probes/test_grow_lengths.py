@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.probes.patterns import MAX_STEPS, PATTERNS, lengths
+from vmtool.probes.grow_lengths import MAX_STEPS, PATTERNS, lengths
 
 
 @pytest.mark.parametrize(
