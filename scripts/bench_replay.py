@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it
 
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
-from vmtool.kv.packing import make_policy
+from vmtool.kv.packing.policy import make_policy
 from vmtool.kv.sources import load
-from vmtool.kv.traces import Trace
+from vmtool.kv.traces.trace import Trace
 from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store

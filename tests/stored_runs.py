@@ -10,7 +10,7 @@ import jsonschema
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
 from vmtool.machine.run_conditions import RunConditions
-from vmtool.results import DOCUMENTS, document_of
+from vmtool.results.kinds import DOCUMENTS, document_of
 from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.results.stress import (
     Accident,

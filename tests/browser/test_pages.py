@@ -16,7 +16,7 @@ from stored_runs import eventful
 
 from vmtool.compare.runs import compare
 from vmtool.compare.stored import StoredRun, set_of
-from vmtool.kv.packing import POLICIES
+from vmtool.kv.packing.policy import POLICIES
 from vmtool.report.compare_page import to_html
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.outcomes import Check, CheckOutcome

@@ -9,7 +9,7 @@ import pytest
 import vmtool as package
 from vmtool.cli.app import COMMAND_GROUPS, COMMANDS, main
 from vmtool.documents import schema
-from vmtool.results import DOCUMENTS
+from vmtool.results.kinds import DOCUMENTS
 
 
 def test_every_command_stands_under_its_question(vmtool):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
+from vmtool.cli.streams import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
 from vmtool.errors import ExitCode, UsageError, VmtoolError, is_no_memory, why_no_memory
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ def command(
     the mean of their runs; at least 8 of them and 2 runs each are needed. The exit code is 3 if a
     machine differs or has failed checks.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli import COMMAND_AFTER
+    from vmtool.cli.streams import COMMAND_AFTER
 
     arguments = context.meta.get(COMMAND_AFTER, ())
     chosen = FleetOptions(arguments=arguments, threshold=_part(threshold), **options)
@@ -306,8 +306,8 @@ def read_baseline(path: str) -> FleetBaseline:
     from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
     from vmtool.errors import InputError
     from vmtool.inputs import read_bytes
-    from vmtool.results import document_named
     from vmtool.results.fleet import FleetBaseline
+    from vmtool.results.kinds import document_named
 
     document = parse(path, read_bytes(path, MAX_BYTES, text=True))
     kind = document_named("fleet.baseline")
@@ -334,6 +334,6 @@ def read_baseline(path: str) -> FleetBaseline:
 def write_baseline(baseline: FleetBaseline) -> str:
     """Return the document of *baseline*."""
     from vmtool.documents import encode
-    from vmtool.results import document_of
+    from vmtool.results.kinds import document_of
 
     return encode(baseline, document_of(baseline).head(command_line()))

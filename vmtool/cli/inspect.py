@@ -128,7 +128,7 @@ def command(
     watch prints one report, or one JSON document, when it ends, also after Ctrl-C or SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli import COMMAND_AFTER
+    from vmtool.cli.streams import COMMAND_AFTER
     from vmtool.inspect.trends import parse_condition
     from vmtool.inspect.watch import InspectOptions
 

@@ -343,7 +343,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
 def _answer(request: EstimateRequest, output: Output) -> None:
     from vmtool.cli.kv_estimate_compare import refuse_large_weights
     from vmtool.kv.estimate import answer_question
-    from vmtool.kv.packing import POLICIES
+    from vmtool.kv.packing.policy import POLICIES
     from vmtool.report.kv_estimate import to_text
 
     question = request.question()

@@ -117,7 +117,7 @@ def row_of(
         budget_bytes=None if budget is None else budget.total_bytes,
     )
     from vmtool.kv.element_formats import find_format
-    from vmtool.kv.packing import POLICIES, unknown_policy
+    from vmtool.kv.packing.policy import POLICIES, unknown_policy
 
     if request.options.policy not in POLICIES:
         raise unknown_policy(request.options.policy)

@@ -35,7 +35,7 @@ from vmtool.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.kv.traces import Trace
+    from vmtool.kv.traces.trace import Trace
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.rules import Rules
     from vmtool.results.kv_replay import ReplayComparison, ReplayResult

@@ -10,7 +10,7 @@ from vmtool.errors import RefusedError, UsageError
 if TYPE_CHECKING:
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
-    from vmtool.kv.traces import Trace
+    from vmtool.kv.traces.trace import Trace
     from vmtool.memory.backing import VirtualBacking
     from vmtool.replay.real_memory import RealMemory
     from vmtool.replay.rules import Plan, Rules
@@ -79,7 +79,7 @@ class ReplayOptions:
             UsageError: If its settings are wrong.
             InputError: If the file is not a trace.
         """
-        from vmtool.kv.traces import Trace
+        from vmtool.kv.traces.trace import Trace
 
         return Trace(**self.trace_arguments())
 
@@ -108,7 +108,7 @@ class ReplayOptions:
         from vmtool.kv.cost import SequenceCost
         from vmtool.kv.element_formats import choose_formats
         from vmtool.kv.estimate import DEFAULT_CONTEXT, fullest_rank
-        from vmtool.kv.packing import make_policy
+        from vmtool.kv.packing.policy import make_policy
         from vmtool.replay.rules import Plan, Rules, prefill_ns, step_ns
         from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from vmtool import units
-from vmtool.cli import MARKDOWN, print_help
+from vmtool.cli.streams import MARKDOWN, print_help
 from vmtool.errors import UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _format_names() -> Iterable[str]:
 
 
 def _policy_names() -> Iterable[str]:
-    from vmtool.kv.packing import POLICIES
+    from vmtool.kv.packing.policy import POLICIES
 
     return POLICIES
 

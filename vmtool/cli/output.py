@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten, reader_is_gone
+from vmtool.cli.streams import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten, reader_is_gone
 from vmtool.errors import UsageError, VmtoolError, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Output:
 
 def _document(result: Any) -> str:
     from vmtool.documents import encode
-    from vmtool.results import document_of
+    from vmtool.results.kinds import document_of
 
     return encode(result, document_of(result).head(command_line()))
 

@@ -8,7 +8,7 @@ from vmtool.cli.options import Command, completing, output_file_option
 
 
 def _names() -> list[str]:
-    from vmtool.results import DOCUMENTS
+    from vmtool.results.kinds import DOCUMENTS
 
     return [document.name.removeprefix("vmtool.") for document in DOCUMENTS]
 
@@ -27,7 +27,7 @@ def command(name: str | None, path: str) -> None:
 
     from vmtool.cli.output import Output
     from vmtool.documents import schema
-    from vmtool.results import DOCUMENTS, document_named
+    from vmtool.results.kinds import DOCUMENTS, document_named
 
     output = Output(path=path)
     if name is None:

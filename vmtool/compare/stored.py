@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
 from vmtool.errors import InputError
 from vmtool.inputs import kind_of, read_bytes
-from vmtool.results import document_named
 from vmtool.results.compare import LeftOut
 from vmtool.results.earlier_versions import from_version_1
+from vmtool.results.kinds import document_named
 from vmtool.results.stress import Outcome, StressResult
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from vmtool.kv.estimate_result import (
     TensorResult,
 )
 from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
-from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
+from vmtool.kv.packing.policy import POLICIES, make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,24 +18,12 @@ if TYPE_CHECKING:
 
 #: A view has a stamp at each multiple of this: the smallest page of any platform.
 STRIDE: Final = 4 * KIB
-
-
 _WORD: Final = 8
-
-
 _STRIDE_WORDS: Final = STRIDE // _WORD
-
-
 #: Stamps compared in each step; all are compared at each turn from growing to shrinking and back.
 _HOST_SAMPLE: Final = 1024
-
-
 _DEVICE_SAMPLE: Final = 256
-
-
 _CHUNK: Final = MIB
-
-
 # Stamps must not be small numbers, which other data often is.
 _SALT: Final = 0x5EED_0000_0000_0001
 
@@ -106,8 +94,6 @@ def _words(view: memoryview) -> memoryview:
 
 #: Compared with zero at each end of a granule of a device.
 _PIECE: Final = 4 * KIB
-
-
 #: A driver takes memory for its own tables: less than this cannot be distinguished from those.
 _MIN_DEVICE_BYTES: Final = 32 * MIB
 

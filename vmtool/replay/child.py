@@ -19,7 +19,7 @@ import msgspec
 
 from vmtool import errors
 from vmtool.documents import decode, plain
-from vmtool.kv.traces import Trace
+from vmtool.kv.traces.trace import Trace
 from vmtool.machine import read_facts
 from vmtool.machine.killed_children import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
 from vmtool.memory import open_backing

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vmtool.kv.packing.blocks import Paged, StraddleLoses
-    from vmtool.kv.traces import Trace
+    from vmtool.kv.traces.trace import Trace
     from vmtool.replay.real_memory import RealMemory
     from vmtool.replay.rules import Plan
     from vmtool.replay.timeline import Recorder

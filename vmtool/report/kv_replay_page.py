@@ -74,8 +74,6 @@ packing and the granule waste. Reserved bytes are addresses and take no memory.
 A point of a chart is the maximum over its stretch of time; the band goes from the minimum to the maximum. The
 time is that of the trace, not of the machine.
 """
-
-
 #: Why a result is not complete, if nothing else is the reason.
 INTERRUPTED: Final = "interrupted (everything was released)"
 

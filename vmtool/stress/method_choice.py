@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 #: A method that promises more must cost clearly more than this times the cheapest to be given up.
 _WORTH_IT: Final = 1.25
-
-
 #: The same where there are too few runs or rounds for an interval.
 _WORTH_IT_UNPROVEN: Final = 2
-
-
 #: Those that promise more first: a guard on what is released, memory given back at once.
 _PREFERENCE: Final = ("fixed", "protect", "advise", "cold", "pooled")
 

@@ -29,11 +29,11 @@ from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.probes.granularity import make_result
-from vmtool.results import document_of
 from vmtool.results.doctor import DoctorResult
 from vmtool.results.fleet import Problem
 from vmtool.results.granularity import BackingGranularity, LargestReservation
 from vmtool.results.inspect import ProcessIdentity, Sample
+from vmtool.results.kinds import document_of
 
 MACHINE = {
     "system": {"cpu_model": "A", "cpus": 4, "kernel": "6.1"},

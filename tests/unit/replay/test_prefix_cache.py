@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vmtool.kv.packing import make_policy
-from vmtool.kv.traces import Request
+from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.traces.request import Request
 from vmtool.memory import open_backing
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan

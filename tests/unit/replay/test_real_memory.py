@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
-from vmtool.kv.packing import POLICIES, make_policy
-from vmtool.kv.traces import Request, Trace
+from vmtool.kv.packing.policy import POLICIES, make_policy
+from vmtool.kv.traces.request import Request
+from vmtool.kv.traces.trace import Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range
 from vmtool.memory.governor import Tier

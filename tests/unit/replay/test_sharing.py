@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.packing import make_policy
-from vmtool.kv.traces import Request
+from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.traces.request import Request
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
 from vmtool.results.kv_replay import OnRefusal

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay_reference import Reference
 
-from vmtool.kv.packing import make_policy
-from vmtool.kv.traces import Request
+from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.traces.request import Request
 from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store, run_replay

@@ -4,9 +4,9 @@ import random
 
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
-from vmtool.kv.packing import POLICIES, make_policy
+from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.sources import load
-from vmtool.kv.traces import Request
+from vmtool.kv.traces.request import Request
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
 from vmtool.results.kv_replay import OnRefusal

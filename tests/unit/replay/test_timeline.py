@@ -5,8 +5,8 @@ from dataclasses import astuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.packing import make_policy
-from vmtool.kv.traces import Request
+from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.traces.request import Request
 from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import host_demand, make_store

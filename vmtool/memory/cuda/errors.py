@@ -12,36 +12,18 @@ if TYPE_CHECKING:
 
 
 INVALID_VALUE: Final = 1
-
-
 OUT_OF_MEMORY: Final = 2
-
-
 NOT_INITIALIZED: Final = 3
-
-
 DEVICE_UNAVAILABLE: Final = 46
-
-
 INVALID_DEVICE: Final = 101
-
-
 NOT_READY: Final = 600
-
-
 NOT_PERMITTED: Final = 800
-
-
 NOT_SUPPORTED: Final = 801
-
-
 # The codes of which cuda.h 13.0 says that every later call returns the same error, or that the process
 # (710: the context) has to be given up. The others leave the driver usable.
 STICKY_CODES: Final = frozenset(
     {226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911},
 )
-
-
 # An uncorrectable error of the device's memory (214) or of NVLink (220): cuda.h does not call them
 # sticky, but the Xid catalogue (48, 63, 74, 94, 95) has the process or the device reset after them:
 # https://docs.nvidia.com/deploy/xid-errors/

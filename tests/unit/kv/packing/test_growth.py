@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.packing.block_pools import block_classes
 from vmtool.kv.packing.growth import EntryCount, UsedBytes
+from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.packing.range_shapes import StridedRange, shapes_of
 
 LONGEST = 400

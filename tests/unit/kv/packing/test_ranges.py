@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
 from vmtool.kv.geometry import Extent, Span
-from vmtool.kv.packing import POLICIES, make_policy
 from vmtool.kv.packing.blocks import FloorPerPage, Paged, StraddleLoses
+from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.packing.ranges import (
     HeadMajor,
     KvMerged,

@@ -1,0 +1,203 @@
+"""The kinds of document: their names and versions, and the type that describes each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from vmtool import __version__
+from vmtool.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One kind of document.
+
+    Attributes:
+        name: Such as ``vmtool.stress``.
+        version: Raised when a key changes or goes; a new key does not raise it.
+        title: What the document is.
+        module: Where its type is.
+        type_name: What the type is called there.
+    """
+
+    name: str
+    version: int
+    title: str
+    module: str
+    type_name: str
+
+    def load(self) -> type:
+        """Import the type."""
+        kind: type = getattr(import_module(self.module), self.type_name)
+        return kind
+
+    def head(self, command: list[str]) -> dict[str, Any]:
+        """Return the first keys of a document that *command* made."""
+        return {
+            "schema": self.name,
+            "version": self.version,
+            "vmtool": __version__,
+            "command": command,
+        }
+
+
+DOCUMENTS: Final = (
+    Document(
+        "vmtool.check",
+        1,
+        "What vmtool check found on a machine",
+        "vmtool.results.check",
+        "MachineCheckResult",
+    ),
+    Document(
+        "vmtool.granularity",
+        2,
+        "What each backing can map, and in what unit",
+        "vmtool.results.granularity",
+        "GranularityResult",
+    ),
+    Document("vmtool.doctor", 2, "What the doctor found", "vmtool.results.doctor", "DoctorResult"),
+    Document("vmtool.reserve", 2, "A reservation", "vmtool.results.reserve", "ReserveResult"),
+    Document("vmtool.grow", 2, "A growth in place", "vmtool.results.grow", "GrowResult"),
+    Document(
+        "vmtool.compare",
+        2,
+        "Two sets of runs of vmtool stress compared",
+        "vmtool.results.compare",
+        "CompareResult",
+    ),
+    Document(
+        "vmtool.kv-replay",
+        1,
+        "A replay of a trace of requests by vmtool kv-replay",
+        "vmtool.results.kv_replay",
+        "ReplayResult",
+    ),
+    Document(
+        "vmtool.kv-replay.compare",
+        1,
+        "Replays of a trace under several rules by vmtool kv-replay --compare",
+        "vmtool.results.kv_replay",
+        "ReplayComparison",
+    ),
+    Document(
+        "vmtool.fleet",
+        1,
+        "Results of many machines judged against each other by vmtool fleet",
+        "vmtool.results.fleet",
+        "FleetResult",
+    ),
+    Document(
+        "vmtool.fleet.baseline",
+        1,
+        "What is usual on machines, kept by vmtool fleet --save",
+        "vmtool.results.fleet",
+        "FleetBaseline",
+    ),
+    Document(
+        "vmtool.inspect",
+        1,
+        "A look at a process by vmtool inspect",
+        "vmtool.results.inspect",
+        "InspectResult",
+    ),
+    Document(
+        "vmtool.allocators",
+        1,
+        "Allocators of a device beside virtual memory management, by vmtool allocators",
+        "vmtool.results.allocators",
+        "AllocatorsResult",
+    ),
+    Document("vmtool.stress", 2, "A run of vmtool stress", "vmtool.results.stress", "StressResult"),
+    Document(
+        "vmtool.matrix", 2, "Every pattern by granule", "vmtool.results.matrix", "MatrixResult"
+    ),
+    Document("vmtool.limits", 2, "How far memory goes", "vmtool.results.limits", "LimitsResult"),
+    Document("vmtool.guards", 2, "Whether memory faults", "vmtool.results.guards", "GuardsResult"),
+    Document(
+        "vmtool.kv-estimate",
+        2,
+        "What a model's KV cache costs, by vmtool kv-estimate",
+        "vmtool.kv.estimate_result",
+        "EstimateResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.compare",
+        2,
+        "A comparison by vmtool kv-estimate --compare",
+        "vmtool.kv.estimate_compare_result",
+        "ComparisonResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.sweep",
+        2,
+        "Many lengths, by vmtool kv-estimate --sweep",
+        "vmtool.kv.estimate_compare_result",
+        "SweepResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.models",
+        1,
+        "The built-in models, by vmtool kv-estimate --list",
+        "vmtool.kv.estimate_compare_result",
+        "ModelList",
+    ),
+    Document(
+        "vmtool.kv-estimate.vllm",
+        1,
+        "What vLLM would make of the memory, by vmtool kv-estimate --as vllm",
+        "vmtool.kv.engines.vllm",
+        "VllmResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.sglang",
+        1,
+        "What SGLang would make of the memory, by vmtool kv-estimate --as sglang",
+        "vmtool.kv.engines.sglang",
+        "SglangResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.llama.cpp",
+        1,
+        "The caches that llama.cpp would make, by vmtool kv-estimate --as llama.cpp",
+        "vmtool.kv.engines.llamacpp",
+        "LlamaCppResult",
+    ),
+    Document(
+        "vmtool.kv-estimate.trtllm",
+        1,
+        "What TensorRT-LLM would make of the memory, by vmtool kv-estimate --as trtllm",
+        "vmtool.kv.engines.trtllm",
+        "TrtllmResult",
+    ),
+)
+
+
+def document_of(result: Any) -> Document:
+    """Return the kind of document that *result* is."""
+    kind = type(result)
+    for document in DOCUMENTS:
+        if (document.module, document.type_name) == (kind.__module__, kind.__name__):
+            return document
+    raise TypeError(f"{kind.__module__}.{kind.__name__} is not in vmtool.results.DOCUMENTS")
+
+
+def document_named(name: str) -> Document:
+    """Return the kind of document called *name*; ``vmtool.`` in front may be left out.
+
+    Raises:
+        UsageError: If there is no such document.
+    """
+    names = {document.name.removeprefix("vmtool."): document for document in DOCUMENTS}
+    short = name.removeprefix("vmtool.")
+    if short in names:
+        return names[short]
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
+    near = get_close_matches(short, names, n=1)
+    raise UsageError(
+        f"no document is called {name!r}",
+        hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}",
+    )
