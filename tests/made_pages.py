@@ -13,7 +13,7 @@ from vmtool.fleet.measures import MachineReading
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
 from vmtool.kv.packing.policy import POLICIES
-from vmtool.machine.doctor_findings import Finding
+from vmtool.machine.doctor.findings import Finding
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.check import to_html as check_page
 from vmtool.report.compare_page import to_html as compare_page

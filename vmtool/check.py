@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
 from vmtool.errors import CallError, RefusedError, UnavailableError
-from vmtool.machine.doctor import examine
-from vmtool.machine.doctor_findings import Rating
+from vmtool.machine.doctor.examine import examine
+from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.preflight import check as check_plan
 from vmtool.machine.preflight import refuse_unsafe
 from vmtool.machine.run_conditions import RunConditionsWatch
@@ -26,7 +26,7 @@ from vmtool.units import KIB, MIB, align_down, align_up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.machine.doctor_findings import Finding
+    from vmtool.machine.doctor.findings import Finding
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results.outcomes import Value

@@ -8,7 +8,7 @@ import pytest
 from stored_runs import described
 
 from vmtool.machine import read_facts
-from vmtool.machine.doctor_devices import check_device
+from vmtool.machine.doctor.device_rules import check_device
 from vmtool.memory.cuda.device_info import DeviceInfo
 from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import GIB, MIB

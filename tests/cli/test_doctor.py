@@ -9,8 +9,8 @@ from rich.console import Console
 
 from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
-from vmtool.machine.doctor import examine
-from vmtool.machine.doctor_findings import Finding, Rating
+from vmtool.machine.doctor.examine import examine
+from vmtool.machine.doctor.findings import Finding, Rating
 from vmtool.memory.capabilities import has_capability
 from vmtool.report.doctor import to_text
 from vmtool.results.doctor import DoctorResult
@@ -46,7 +46,7 @@ def test_the_text_has_both_sections_and_a_count(vmtool):
 
 def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
     bad = Finding("mapping-limit", Rating.PROBLEM, "full", "sysctl -w vm.max_map_count=1")
-    monkeypatch.setattr("vmtool.machine.doctor.examine", lambda _: (bad,))
+    monkeypatch.setattr("vmtool.machine.doctor.examine.examine", lambda _: (bad,))
     assert vmtool("doctor").code == 0
     ran = vmtool("doctor", "--strict")
     assert ran.code == 3
@@ -56,7 +56,7 @@ def test_strict_makes_a_problem_exit_3(vmtool, monkeypatch):
 
 def test_strict_is_0_without_a_problem(vmtool, monkeypatch):
     fine = Finding("swap", Rating.NOTE, "none", "add some")
-    monkeypatch.setattr("vmtool.machine.doctor.examine", lambda _: (fine,))
+    monkeypatch.setattr("vmtool.machine.doctor.examine.examine", lambda _: (fine,))
     assert vmtool("doctor", "--strict").code == 0
 
 

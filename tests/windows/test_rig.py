@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # platform: what calls the operating system is run there.
 PATHS = (
     *("windows", "contract", "unit/memory", "unit/probes"),
-    *("unit/machine/test_doctor_windows.py", "unit/machine/test_run_conditions.py"),
+    *("unit/machine/doctor/test_windows.py", "unit/machine/test_run_conditions.py"),
     *("unit/stress/parent/test_worker_process.py", "unit/stress/worker/test_contents.py"),
     *("unit/stress/worker/test_expected.py", "unit/stress/worker/test_journal.py"),
     "unit/stress/worker/test_session.py",

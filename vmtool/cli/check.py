@@ -49,8 +49,8 @@ def command(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
-    from vmtool.machine.doctor_devices import examine_devices
-    from vmtool.machine.doctor_findings import Rating
+    from vmtool.machine.doctor.device_rules import examine_devices
+    from vmtool.machine.doctor.findings import Rating
     from vmtool.memory import ALL_DEVICES, device_ordinal, open_backing
     from vmtool.report.check import answer, to_html, to_markdown, to_text
 

@@ -11,7 +11,7 @@ from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from vmtool.machine.doctor_findings import Finding
+    from vmtool.machine.doctor.findings import Finding
     from vmtool.machine.facts import DeviceFacts
 
 
@@ -33,8 +33,8 @@ def command(
     ordinary use fail. Nothing is changed.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
-    from vmtool.machine.doctor import examine
-    from vmtool.machine.doctor_findings import Rating
+    from vmtool.machine.doctor.examine import examine
+    from vmtool.machine.doctor.findings import Rating
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory import ALL_DEVICES, device_ordinal
     from vmtool.report.doctor import to_text
@@ -74,7 +74,7 @@ def _describe_devices(ordinal: int | None) -> tuple[DeviceFacts, ...]:
 
 def _examine_devices(ordinal: int | None, output: Output, backing: str) -> tuple[Finding, ...]:
     """Return the findings of one device, or of all; the host alone needs none of these modules."""
-    from vmtool.machine.doctor_devices import examine_device, examine_devices
+    from vmtool.machine.doctor.device_rules import examine_device, examine_devices
 
     if ordinal is None:
         return examine_devices()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.errors import printable
-from vmtool.machine.doctor_findings import Rating
+from vmtool.machine.doctor.findings import Rating
 from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.sentences import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.machine.doctor_findings import Finding
+    from vmtool.machine.doctor.findings import Finding
     from vmtool.results.check import MachineCheckResult, MemoryCheck
 
 _MOST_NOTES: Final = 3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.machine.doctor_findings import Rating
+from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.preflight import describe_safe
 from vmtool.report.machine import system_name
 from vmtool.units import count_of, format_size
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.machine.doctor_findings import Finding
+    from vmtool.machine.doctor.findings import Finding
     from vmtool.results.doctor import DoctorResult
 
 _STYLES: Final = {Rating.OK: "green", Rating.NOTE: "yellow", Rating.PROBLEM: "bold red"}

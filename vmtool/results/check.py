@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any
 
-from vmtool.machine.doctor_findings import Finding  # noqa: TC001 - likewise
+from vmtool.machine.doctor.findings import Finding  # noqa: TC001 - likewise
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.matrix import GranuleChoice  # noqa: TC001 - likewise
 from vmtool.results.outcomes import Check  # noqa: TC001 - likewise

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from vmtool.machine import read_facts
-from vmtool.machine.doctor import examine
-from vmtool.machine.doctor_findings import Rating
+from vmtool.machine.doctor.examine import examine
+from vmtool.machine.doctor.findings import Rating
 from vmtool.memory import open_backing
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.units import GIB, align_up

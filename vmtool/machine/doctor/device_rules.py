@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine.device_memory import read_device_memory
-from vmtool.machine.doctor_findings import Finding
+from vmtool.machine.doctor.findings import Finding
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

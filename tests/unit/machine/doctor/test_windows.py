@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.doctor import examine
-from vmtool.machine.doctor_findings import Rating
+from vmtool.machine.doctor.examine import examine
+from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.facts import (
     CommitFacts,
     HugePageFacts,

@@ -1,0 +1,204 @@
+"""Rules about the memory that the whole machine, or a control group, can give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vmtool.machine.doctor.findings import Finding
+from vmtool.machine.facts import FREE_RAM, safe_part
+from vmtool.machine.preflight import (
+    WORKER_BYTES,
+    group_limit_file,
+)
+from vmtool.units import GIB, MIB, count_of, format_size
+
+if TYPE_CHECKING:
+    from vmtool.machine.cgroup_facts import CgroupLevel, MemoryPressure
+    from vmtool.machine.facts import MachineFacts
+
+
+#: What `stress` and `kv-replay` have loaded when they plan, beside what doctor has (5 to 6 MiB).
+LOADED_LATER_BYTES: Final = 6 * MIB
+#: With less available than this, ordinary use fails.
+_MIN_AVAILABLE: Final = 512 * MIB
+#: With less than this safe to commit `stress` is refused: a worker, and half of the rest, its
+#: budget, is not one granule of 2 MiB.
+_MIN_SAFE: Final = WORKER_BYTES + 4 * MIB
+#: A share of time, in percent, from which on waiting for memory is worth saying.
+_WAITING: Final = 1.0
+
+
+def _pressure(pressure: MemoryPressure) -> str:
+    return f"; tasks waited for memory {pressure.some_percent:.0f} % of the last 10 s"
+
+
+def available_memory(facts: MachineFacts) -> Finding | None:
+    """Rate the memory that is available now."""
+    total, available = facts.memory.total_bytes, facts.memory.available_bytes
+    if total is None or available is None:
+        if facts.system.os != "Linux":
+            return None
+        return Finding.note(
+            "unknown-memory",
+            "RAM and the limits of this process are unknown: /proc is missing or hidden",
+            "mount -t proc proc /proc; until then vmtool treats 1 GiB as safe",
+        )
+    words = f"{format_size(available)} of {format_size(total)} RAM available"
+    if facts.memory.arc_bytes:
+        words += f", and {format_size(facts.memory.arc_bytes)} of ZFS' cache"
+        available += facts.memory.arc_bytes
+    if facts.memory.pressure is not None and facts.memory.pressure.some_percent >= _WAITING:
+        words += _pressure(facts.memory.pressure)
+    if available < min(_MIN_AVAILABLE, total // 10):
+        return Finding.problem("available-memory", words, FREE_RAM)
+    return Finding.ok("available-memory", words)
+
+
+def swap(facts: MachineFacts) -> Finding | None:
+    """Rate the swap that a shortage would use."""
+    total = facts.memory.swap_total_bytes
+    if total is not None and facts.system.os == "Darwin":
+        return Finding.ok("swap", f"{format_size(total)} of swap; macOS makes more as it needs it")
+    if total is None or facts.system.os != "Linux":
+        return None  # Windows' page files are in its commit limit
+    if total == 0:
+        return Finding.note(
+            "no-swap",
+            "no swap: when RAM runs out, a process is killed at once",
+            "keep the budget below what is available; vmtool does so by default",
+        )
+    free = facts.memory.swap_free_bytes or 0
+    words = f"{format_size(total - free)} of {format_size(total)} swap in use"
+    if free < total // 10:
+        return Finding.note(
+            "swap-full", words, "measured latencies will include swapping; free some RAM"
+        )
+    return Finding.ok("swap", words)
+
+
+def overcommit(facts: MachineFacts) -> Finding | None:
+    """Rate the mode of the kernel's commit accounting, and what it leaves."""
+    commit = facts.commit
+    if commit.mode is None:
+        return None
+    if commit.mode == 1:
+        return Finding.note(
+            "always-overcommit",
+            "vm.overcommit_memory is 1: no commit is refused, and the OOM killer ends a process when "
+            "RAM runs out",
+            "sysctl -w vm.overcommit_memory=0",
+        )
+    if not commit.is_enforced or commit.headroom_bytes is None:
+        most = facts.most_at_once_bytes
+        words = "vm.overcommit_memory is 0: only a commit larger than all RAM and swap is refused"
+        if most is not None:
+            words += f", {format_size(most)}"
+        return Finding.ok("overcommit", words)
+    limit, headroom = commit.limit_bytes or 0, commit.headroom_bytes
+    words = (
+        f"vm.overcommit_memory is 2 and {format_size(max(headroom, 0))} of the commit limit of "
+        f"{format_size(limit)} is left"
+    )
+    remedy = "sysctl -w vm.overcommit_ratio=95, add swap, or sysctl -w vm.overcommit_memory=0"
+    if headroom < max(GIB, limit // 20):
+        return Finding.problem("commit-limit", words, remedy)
+    return Finding.note("commit-limit", words + "; writable reservations count as well", remedy)
+
+
+def commit_limit_of_windows(facts: MachineFacts) -> Finding | None:
+    """Rate what is left of Windows' commit limit."""
+    limit, headroom = facts.commit.limit_bytes, facts.commit.headroom_bytes
+    if not facts.commit.enforced or limit is None or headroom is None:
+        return None
+    words = (
+        f"{format_size(max(headroom, 0))} of the commit limit of {format_size(limit)} is left; "
+        "committed memory counts, touched or not; at the limit a commit fails with error 1455"
+    )
+    if headroom < max(GIB, limit // 20):
+        remedy = "enlarge the page file (System Properties, Advanced, Performance), or commit less"
+        return Finding.problem("commit-limit", words, remedy)
+    return Finding.ok("commit-limit", words)
+
+
+def control_group(
+    facts: MachineFacts, loaded_later_bytes: int = LOADED_LATER_BYTES
+) -> Finding | None:
+    """Rate the tightest memory limit of the control groups; *loaded_later_bytes* as in ``examine``."""
+    if not facts.cgroup.levels:
+        return None
+    level = facts.cgroup.tightest
+    total = facts.memory.total_bytes
+    if level is None or level.bound_bytes is None or level.available_bytes is None:
+        return Finding.ok("cgroup-limit", "no control group above this process limits memory")
+    if total is not None and level.bound_bytes >= total:
+        return Finding.ok(
+            "cgroup-limit", f"the control group {level.path} allows more memory than there is RAM"
+        )
+    words = (
+        f"{format_size(level.available_bytes)} left of the {format_size(level.bound_bytes)} of "
+        f"control group {level.path} (v{level.version}){_used(level)}"
+    )
+    if level.throttles:
+        words += "; above memory.high its tasks are slowed down, not killed"
+    else:
+        words += "; at the limit a process is killed"
+    if level.pressure is not None and level.pressure.some_percent >= _WAITING:
+        words += _pressure(level.pressure)
+    where = "MemoryMax= of the unit, docker run --memory=..., resources.limits.memory of the pod"
+    if level.throttles:
+        where = (
+            "MemoryHigh= of the unit; Docker has no option for it, and MemoryQoS sets it in a pod"
+        )
+    remedy = f"raise {group_limit_file(level)}: {where}"
+    safe = safe_part(max(level.available_bytes - loaded_later_bytes, 0))
+    least = min(_MIN_AVAILABLE, level.bound_bytes // 10)
+    if level.available_bytes < least or safe < _MIN_SAFE:
+        return Finding.problem("cgroup-limit", words, remedy)
+    return Finding.note("cgroup-limit", words, remedy)
+
+
+def _used(level: CgroupLevel) -> str:
+    if not level.used_bytes:
+        return ""
+    cache = ""
+    if level.reclaimable_bytes:
+        cache = f", of which {format_size(level.reclaimable_bytes)} is cache that is dropped first"
+    return f"; {format_size(level.used_bytes)} used{cache}"
+
+
+def oom_kills(facts: MachineFacts) -> Finding | None:
+    """Rate what the OOM killer ended since the start."""
+    here = sum(level.oom_kills or 0 for level in facts.cgroup.levels[:1])
+    machine = facts.memory.oom_kills
+    if here:
+        return Finding.note(
+            "oom-kills",
+            f"{count_of(here, 'kill')} for lack of memory in this control group so far",
+            "raise the limit of the group, or commit less",
+        )
+    if machine is None:
+        return None
+    if machine:
+        return Finding.note(
+            "oom-kills",
+            f"{count_of(machine, 'kill')} for lack of memory since the machine started",
+            "`dmesg | grep -i 'killed process'` names the processes",
+        )
+    return Finding.ok("oom-kills", "no process was killed for lack of memory")
+
+
+_PAGE_FILE = "System Properties > Advanced > Performance > Advanced > Virtual memory"
+
+
+def page_file(facts: MachineFacts) -> Finding | None:
+    """Rate the page file of Windows."""
+    total = facts.memory.swap_total_bytes
+    if total is None or facts.system.os != "Windows":
+        return None
+    if total == 0:
+        return Finding.note(
+            "no-page-file",
+            "no page file: the commit limit is RAM alone, and commits fail with error 1455 while RAM is free",
+            f"let Windows manage one: {_PAGE_FILE}",
+        )
+    return Finding.ok("page-file", f"page files of {format_size(total)}, part of the commit limit")
