@@ -99,7 +99,7 @@ class Rig:
 @question
 def facts(rig: Rig) -> str:
     from vmtool.machine.device_facts import read_device_facts
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     return str(read_device_facts(device(rig.device)))
 
@@ -288,7 +288,7 @@ def peers(_rig: Rig) -> str:
 @question
 def peer_without_context(rig: Rig) -> str:
     """Whether another device can be given access before it has a context here."""
-    from vmtool.memory.cuda.device_info import devices, peers_of
+    from vmtool.memory.cuda.devices import devices, peers_of
 
     peers = peers_of(rig.device, range(len(devices())))
     if not peers:

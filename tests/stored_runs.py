@@ -10,8 +10,8 @@ import jsonschema
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.documents import encode, schema
 from vmtool.machine.run_conditions import RunConditions
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.kinds import DOCUMENTS, document_of
-from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.results.stress import (
     Accident,
     Advice,

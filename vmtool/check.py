@@ -16,7 +16,7 @@ from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import device_ordinal, open_backing
 from vmtool.probes.guards.children import prove_guards
 from vmtool.results.check import MachineCheckResult, MemoryCheck
-from vmtool.results.outcomes import Check, CheckOutcome, all_passed
+from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed
 from vmtool.results.stress import HUGE, Outcome, StressSettings, base_method
 from vmtool.stress.matrix import best_granule, cell_of, choose_granules, run_matrix
 from vmtool.stress.parent.run import run_stress, what_ended
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vmtool.machine.doctor.findings import Finding
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressResult
     from vmtool.stress.plan import Room
 

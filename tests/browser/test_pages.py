@@ -19,7 +19,7 @@ from vmtool.compare.stored import StoredRun, set_of
 from vmtool.kv.packing.policy import POLICIES
 from vmtool.report.compare_page import to_html
 from vmtool.report.stress_page import to_html as stress_page
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import Outcome
 
 pytestmark = pytest.mark.browser

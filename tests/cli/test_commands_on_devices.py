@@ -9,8 +9,8 @@ from stored_runs import described
 
 from vmtool.machine import read_facts
 from vmtool.machine.doctor.device_rules import check_device
-from vmtool.memory.cuda.device_info import DeviceInfo
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.memory.cuda.devices import DeviceInfo
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import GIB, MIB
 
 

@@ -51,7 +51,7 @@ def test_an_integrated_device_is_bounded_by_the_host(run_on_standin):
 
 def test_a_coherent_device_is_bounded_by_the_host_too(fakecuda):
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     fakecuda.reset(memory="900TiB")
     alone = read_device_memory(device(0))
@@ -65,7 +65,7 @@ def test_a_coherent_device_is_bounded_by_the_host_too(fakecuda):
 def test_the_page_cache_of_an_integrated_device_counts_as_free(fakecuda):
     """Its driver reports the cache as used (vllm issue 48140); the host's MemAvailable knows better."""
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     fakecuda.reset(memory="1GiB", others="1000MiB", integrated=1)
     assert read_device_memory(device(0)).free_bytes > 24 * MIB
@@ -73,7 +73,7 @@ def test_the_page_cache_of_an_integrated_device_counts_as_free(fakecuda):
 
 def test_each_worker_needs_a_context(fakecuda):
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     fakecuda.reset(memory="4GiB", context_memory="300MiB")
     one, four = (read_device_memory(device(0), contexts=n) for n in (1, 4))

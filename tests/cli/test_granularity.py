@@ -11,8 +11,8 @@ from vmtool.cli import granularity as module
 from vmtool.memory.backing import Granularity
 from vmtool.probes.granularity import make_result
 from vmtool.report.granularity import to_text
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.granularity import BackingGranularity, LargestReservation
-from vmtool.results.outcomes import Check, CheckOutcome
 
 
 def test_the_host_is_described_and_absent_cuda_says_why(vmtool):

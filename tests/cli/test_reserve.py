@@ -11,7 +11,7 @@ import pytest
 from vmtool.cli import reserve as module
 from vmtool.memory.counters import read_process
 from vmtool.report.reserve import to_text
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.reserve import ReserveResult
 from vmtool.units import GIB, TIB, align_up
 

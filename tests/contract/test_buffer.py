@@ -10,7 +10,7 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.buffer import CapacityError, VirtualBuffer
-from vmtool.memory.exports import LiveViewError
+from vmtool.memory.buffer_views import LiveViewError
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.reservation import ClosedError, NotCommittedError, OverlapError
 

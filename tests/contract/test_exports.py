@@ -9,7 +9,7 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.exports import LiveViewError
+from vmtool.memory.buffer_views import LiveViewError
 from vmtool.memory.governor import Tier
 
 

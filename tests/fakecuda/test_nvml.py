@@ -13,7 +13,7 @@ CODE = """
 import json, os
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory import open_device
-from vmtool.memory.cuda.device_info import device
+from vmtool.memory.cuda.devices import device
 backing = open_device("cuda")
 reservation = backing.reserve(4 * backing.granularity)
 backing.commit(reservation, 0, 2 * backing.granularity)
@@ -30,7 +30,7 @@ SLICE = """
 import json
 from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.nvml import read_nvml
-from vmtool.memory.cuda.device_info import device
+from vmtool.memory.cuda.devices import device
 info = device(0)
 facts = read_device_facts(info)
 print(json.dumps([len(read_nvml().devices), read_nvml().device(info.uuid) is None,

@@ -20,7 +20,7 @@ PATHS = (
     *("windows", "contract", "unit/memory", "unit/probes"),
     *("unit/machine/doctor/test_windows.py", "unit/machine/test_run_conditions.py"),
     *("unit/stress/parent/test_worker_process.py", "unit/stress/worker/test_contents.py"),
-    *("unit/stress/worker/test_expected.py", "unit/stress/worker/test_journal.py"),
+    *("unit/stress/worker/test_expected_counters.py", "unit/stress/worker/test_journal.py"),
     "unit/stress/worker/test_session.py",
     *("unit/test_documents.py", "unit/test_errors.py", "unit/test_interrupt.py"),
     *("cli/test_codepage.py", "cli/test_doctor.py", "cli/test_granularity.py", "cli/test_grow.py"),

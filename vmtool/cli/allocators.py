@@ -88,7 +88,7 @@ def command(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.memory import ALL_DEVICES, device_ordinal
-    from vmtool.memory.cuda.device_info import devices
+    from vmtool.memory.cuda.devices import devices
     from vmtool.probes.allocators import AllocatorOptions
     from vmtool.report.allocators import to_text
     from vmtool.results.allocators import AllocatorsResult
@@ -169,7 +169,7 @@ def _budget(ordinal: int, budget: int | None) -> int:
     from vmtool.errors import RefusedError
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.machine.preflight import safe_device_part
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
     from vmtool.units import format_size
 
     safe = safe_device_part(read_device_memory(device(ordinal)).free_bytes)

@@ -96,7 +96,7 @@ def command(
 def _backings(*, host: bool) -> list[str]:
     """Return the host, or none, and every CUDA device that can be used."""
     from vmtool.errors import VmtoolError
-    from vmtool.memory.cuda.device_info import devices
+    from vmtool.memory.cuda.devices import devices
 
     try:
         found = [f"cuda:{device.ordinal}" for device in devices()]

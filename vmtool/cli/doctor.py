@@ -64,7 +64,7 @@ def _describe_devices(ordinal: int | None) -> tuple[DeviceFacts, ...]:
 
     from vmtool.errors import VmtoolError
     from vmtool.machine.device_facts import read_device_facts
-    from vmtool.memory.cuda.device_info import device, devices
+    from vmtool.memory.cuda.devices import device, devices
 
     with suppress(VmtoolError):
         infos = devices() if ordinal is None else (device(ordinal),)

@@ -40,8 +40,8 @@ def command(
     from vmtool.probes.question_process import WRITES
     from vmtool.report.guards import to_text
     from vmtool.report.sentences import describe, hint
+    from vmtool.results.check_outcomes import all_passed
     from vmtool.results.guards import GuardsResult
-    from vmtool.results.outcomes import all_passed
     from vmtool.stress.plan import method_names
 
     output = Output(as_json, path, quiet)

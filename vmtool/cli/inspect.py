@@ -415,8 +415,8 @@ def _print_on_stderr(result: InspectResult) -> None:
 
 def _exit_code(asked: InspectCommand, result: InspectResult) -> int:
     from vmtool.report.inspect import describe_check
+    from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
     from vmtool.results.inspect import WatchEnding
-    from vmtool.results.outcomes import NOT_PROVEN, CheckOutcome
 
     for check in result.checks:
         not_done = check.outcome is CheckOutcome.NOT_DONE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.compare_axes import combinations, read_axes
+from vmtool.cli.kv_compare_axes import combinations, read_axes
 from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,

@@ -77,7 +77,7 @@ def read_memory(text: str) -> ChosenMemory:
         return ChosenMemory(
             int(_available() * _part(name, text)), f"{name} of what is available on this machine"
         )
-    from vmtool.kv.devices import find_device
+    from vmtool.kv.known_devices import find_device
 
     device = find_device(name)
     if device is not None:
@@ -166,7 +166,7 @@ def _device_free(name: str) -> tuple[int, str]:
     from vmtool.cli.options import BACKING
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory import device_ordinal
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     name = BACKING.convert(name, None, None)
     info = device(device_ordinal(name) or 0)  # without virtual memory management too

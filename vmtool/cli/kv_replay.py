@@ -259,7 +259,7 @@ def command(*, name_host: bool, as_json: bool, path: str, quiet: bool, **options
     admission, then each decode step adds a token. Time is simulated; with --backing the memory is
     real.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.compare_axes import split_axes
+    from vmtool.cli.kv_compare_axes import split_axes
     from vmtool.cli.kv_replay_compare import AXES
 
     names, axes = split_axes(options.pop("trace"), options.pop("compare"), AXES)

@@ -453,7 +453,7 @@ def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
     if ordinal is None:
         return None
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     return read_device_memory(device(ordinal), contexts=contexts).free_bytes
 

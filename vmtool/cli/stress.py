@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vmtool.cli.stress_options import StressControl
     from vmtool.compare.assertions import Condition
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import StressResult, StressSettings
     from vmtool.stress.plan import Room
 
@@ -220,7 +220,7 @@ def _show_warnings(output: Output, result: StressResult) -> None:
 
 def _required(name: str, result: StressResult) -> Check:
     """Return whether the checks that ``--require`` calls *name* were done."""
-    from vmtool.results.outcomes import Check, CheckOutcome
+    from vmtool.results.check_outcomes import Check, CheckOutcome
 
     prefixes = {"leaks": "leak.", "counters": "counters.", "contents": "contents"}
     found = [check for check in result.checks if check.name.startswith(prefixes[name])]

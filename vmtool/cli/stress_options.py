@@ -318,7 +318,7 @@ def with_devices(settings: StressSettings) -> StressSettings:
 
     if settings.backing != ALL_DEVICES:
         return settings
-    from vmtool.memory.cuda.device_info import devices
+    from vmtool.memory.cuda.devices import devices
 
     found = tuple(f"cuda:{device.ordinal}" for device in devices())
     return replace(settings, devices=found, workers=settings.workers * len(found))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.compare.condition_syntax import holds, split_condition
 from vmtool.compare.permutation import RUNS_NEEDED, location, shift
 from vmtool.errors import UsageError
-from vmtool.results.outcomes import NOT_PROVEN, Check, CheckOutcome
+from vmtool.results.check_outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.stress import HUGE, METHODS, PHASES, base_method
 from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size, parse_duration, parse_size
@@ -21,7 +21,7 @@ from vmtool.units import format_duration, format_size, parse_duration, parse_siz
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import MethodResult, StressResult
 
 #: Of every interval, at least.

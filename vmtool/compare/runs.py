@@ -27,6 +27,7 @@ from vmtool.compare.differences import (
     settings_differences,
 )
 from vmtool.compare.permutation import RUNS_NEEDED, runs_needed, shift, variation
+from vmtool.results.check_outcomes import all_passed
 from vmtool.results.compare import (
     Change,
     ComparedFile,
@@ -38,7 +39,6 @@ from vmtool.results.compare import (
     Rate,
     UnlikeFile,
 )
-from vmtool.results.outcomes import all_passed
 from vmtool.results.stress import PHASES
 
 if TYPE_CHECKING:

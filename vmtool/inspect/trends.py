@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.condition_syntax import holds, split_condition
 from vmtool.errors import UsageError
+from vmtool.results.check_outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.inspect import Sample, Trend
-from vmtool.results.outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.stats import median_slope, slope
 from vmtool.units import MIB, parse_count, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.inspect import LimitUse
-    from vmtool.results.outcomes import Value
 
 #: The counters that can grow without end, by the name that reports and conditions use.
 COUNTERS: Final = {

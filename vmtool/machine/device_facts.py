@@ -16,7 +16,7 @@ from vmtool.machine.nvml import COMPUTE_MODES, read_nvml
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.cuda.backing import CudaBacking
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 _BINDING_CALLS: Final = 201
 _ACCESS_ROUNDS: Final = 9

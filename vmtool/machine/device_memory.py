@@ -15,7 +15,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from vmtool.machine.nvml import DeviceProcess, ManagedDevice, Nvml
     from vmtool.memory.cuda.context import DeviceContext
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 #: What a context is taken to need where it cannot be measured: 300 to 600 MiB were reported on Hopper.
 #: It is never taken for more than the device has in use.
@@ -56,7 +56,7 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
         UnavailableError: If there is no usable driver.
         CudaError: If NVML is not available and the device has no room for a context.
     """
-    from vmtool.memory.cuda.device_info import free_bytes
+    from vmtool.memory.cuda.devices import free_bytes
 
     managed = read_nvml(info.uuid).device(info.uuid)
     measured = False

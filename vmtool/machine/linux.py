@@ -28,7 +28,7 @@ from vmtool.machine.files import (
     parse_pressure,
 )
 from vmtool.machine.portable import read_limits, read_memory, read_system
-from vmtool.memory.accounting import parse_kib
+from vmtool.memory.counter_types import parse_kib
 from vmtool.memory.counters import read_process_limits
 
 if TYPE_CHECKING:

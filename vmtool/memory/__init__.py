@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.call_wrappers import CallTimes
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.memory.cuda.devices import DeviceInfo
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls
 
@@ -82,7 +82,7 @@ def describe_device(kind: str) -> DeviceInfo | None:
     ordinal = device_ordinal(kind)
     if ordinal is None:
         return None
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     return device(ordinal)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import QuarantineError
-from vmtool.memory.exports import (
+from vmtool.memory.buffer_views import (
     CPU,
     CUDA,
     Export,

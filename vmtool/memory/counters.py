@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from vmtool.memory.accounting import Counters, MemoryLimits, ProcessLimits
+from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits
 
 if sys.platform == "win32":
     from vmtool.memory.windows.counters import (

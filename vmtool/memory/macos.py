@@ -8,7 +8,7 @@ import struct
 import sys
 from typing import Any, Final
 
-from vmtool.memory.accounting import Counters
+from vmtool.memory.counter_types import Counters
 
 _TEXT_BYTES: Final = 256
 _NUMBER_BYTES: Final = 8

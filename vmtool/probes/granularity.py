@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.memory.cuda.devices import DeviceInfo
     from vmtool.results.granularity import PeerTrial
 
 
@@ -157,7 +157,7 @@ def probe_all(
     """
     found = [probe("host", prove=prove)] if host else []
     try:
-        from vmtool.memory.cuda.device_info import devices
+        from vmtool.memory.cuda.devices import devices
 
         infos = devices()
     except VmtoolError as error:
@@ -245,7 +245,7 @@ def _device(backing: VirtualBacking, *, prove: bool) -> dict[str, Any]:
     if backing.tier is not Tier.DEVICE:
         return {}
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     info = device(int(backing.name.partition(":")[2]))
     tried: dict[str, Any] = {}

@@ -17,8 +17,8 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.stamps import Stamps, stamps_for
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.grow import CopyResult, GrowFailure, GrowResult, GrowSteps
-from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.stats import summarize_samples
 from vmtool.units import align_up
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.context import DeviceContext
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
 
 #: Copying stops after so long: the smaller the steps, the more is copied.
 COPY_LIMIT_NS: Final = 2 * 10**9

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 _LARGEST: Final = 1 << 62
 

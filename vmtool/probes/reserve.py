@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.memory.counters import read_process, read_range
-from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
+from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.governor import Tier
-from vmtool.results.outcomes import Check, CheckOutcome, all_passed
+from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed
 from vmtool.results.reserve import ReserveResult
 from vmtool.units import align_up
 

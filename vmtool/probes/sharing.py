@@ -21,7 +21,7 @@ from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda import errors
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.device_info import devices
+from vmtool.memory.cuda.devices import devices
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 

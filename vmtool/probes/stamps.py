@@ -215,7 +215,7 @@ class DeviceStamps:
         return None
 
     def unreleased_bytes(self) -> int | None:
-        from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
+        from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 
         used, before = self._used(), self._used_before
         if used is None or before is None or self._capacity < _MIN_DEVICE_BYTES:

@@ -18,7 +18,7 @@ from vmtool.report.sentences import (
     summarize,
 )
 from vmtool.report.table import backing_label, pairs, paragraph
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

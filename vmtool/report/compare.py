@@ -10,8 +10,8 @@ from vmtool.compare.permutation import RUNS_NEEDED
 from vmtool.compare.runs import DETECTED_CHANGE
 from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
+from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.compare import Direction, Doubt
-from vmtool.results.outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.compare import (
         Change,
         ComparedSet,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         Difference,
         LeftOut,
     )
-    from vmtool.results.outcomes import Check
 
 #: How each outcome of a check looks.
 CHECK_STYLES: Final = {

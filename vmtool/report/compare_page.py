@@ -35,8 +35,8 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.compare import Direction
-from vmtool.results.outcomes import CheckOutcome
 from vmtool.stats import merged
 from vmtool.units import format_duration
 

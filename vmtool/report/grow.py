@@ -9,14 +9,14 @@ from rich.text import Text
 from vmtool.report.machine import device_words, running_on
 from vmtool.report.sentences import describe, hint
 from vmtool.report.table import ReportTable, backing_label, plain_table
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.grow import CopyResult, GrowFailure, GrowResult
-    from vmtool.results.outcomes import Check
     from vmtool.stats import Summary
 
 #: The most rows of the picture, evenly chosen, and the most cells of a bar.

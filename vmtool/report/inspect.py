@@ -17,8 +17,8 @@ from vmtool.report.inspect_findings import (
 )
 from vmtool.report.machine import conditions_line
 from vmtool.report.table import pairs, paragraph, show, table
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import FindingRating, WatchEnding
-from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.inspect import (
         CgroupUse,
         ChildProcess,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         Trend,
         Unavailable,
     )
-    from vmtool.results.outcomes import Check
 
 _STYLES: Final = {
     FindingRating.PROBLEM: "bold red",

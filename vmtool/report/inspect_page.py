@@ -38,8 +38,8 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import FindingRating
-from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

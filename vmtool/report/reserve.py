@@ -8,13 +8,13 @@ from rich.text import Text
 
 from vmtool.report.machine import device_words, running_on
 from vmtool.report.table import backing_label, plain_table
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.reserve import ReserveResult
 
 _LABELS: Final = {

@@ -6,14 +6,14 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.results.outcomes import NOT_PROVEN, CheckOutcome
+from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import DEVICE_COUNTERS, MethodReason, base_method
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import Advice, Recommendation
 
 _Values = dict[str, Any]

@@ -18,7 +18,7 @@ from vmtool.report.sentences import (
     summarize,
 )
 from vmtool.report.table import backing_label, table
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from vmtool.report.table import ReportTable
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import (
         CallFailure,
         DeviceResult,

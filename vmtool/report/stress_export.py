@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.report.csv_table import csv_table
 from vmtool.report.openmetrics import Metrics
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.stats import bucket_start
 
 if TYPE_CHECKING:

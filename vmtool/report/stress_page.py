@@ -40,7 +40,7 @@ from vmtool.report.stress import (
     failed_in,
 )
 from vmtool.report.table import backing_label
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
 

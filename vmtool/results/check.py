@@ -8,8 +8,8 @@ from typing import Any
 
 from vmtool.machine.doctor.findings import Finding  # noqa: TC001 - likewise
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
+from vmtool.results.check_outcomes import Check  # noqa: TC001 - likewise
 from vmtool.results.matrix import GranuleChoice  # noqa: TC001 - likewise
-from vmtool.results.outcomes import Check  # noqa: TC001 - likewise
 from vmtool.results.stress import Recommendation, StressResult  # noqa: TC001 - likewise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from vmtool.results.outcomes import Check  # noqa: TC001 - decoding reads the types
+from vmtool.results.check_outcomes import Check  # noqa: TC001 - decoding reads the types
 from vmtool.results.stress import Outcome  # noqa: TC001 - likewise
 
 

@@ -8,7 +8,7 @@ from vmtool.machine.facts import DeviceFacts, MachineFacts  # noqa: TC001 - deco
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
-from vmtool.results.outcomes import Check  # noqa: TC001
+from vmtool.results.check_outcomes import Check  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)

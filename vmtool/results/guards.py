@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
-from vmtool.results.outcomes import Check  # noqa: TC001 - likewise
+from vmtool.results.check_outcomes import Check  # noqa: TC001 - likewise
 
 
 @dataclass(frozen=True, slots=True)

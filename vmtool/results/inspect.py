@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
-from vmtool.results.outcomes import Check  # noqa: TC001
+from vmtool.results.check_outcomes import Check  # noqa: TC001
 
 
 class WatchEnding(enum.StrEnum):

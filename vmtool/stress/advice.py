@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import MethodResult, PhaseResult, StressResult
 
 _FEW_SAMPLES: Final = 100

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption
 from vmtool.memory import device_ordinal, is_device, methods_of
-from vmtool.memory.cuda.device_info import peers_of
+from vmtool.memory.cuda.devices import peers_of
 from vmtool.memory.reservation import MisalignedError
 from vmtool.results.stress import HUGE, StressSettings, base_method
 from vmtool.stress.workloads import (

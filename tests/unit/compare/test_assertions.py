@@ -18,7 +18,7 @@ from vmtool.compare.assertions import (
 from vmtool.errors import UsageError
 from vmtool.memory import methods_of
 from vmtool.report.sentences import describe, hint, summarize
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import METHODS, Outcome, RunResult
 
 

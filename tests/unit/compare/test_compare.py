@@ -16,9 +16,9 @@ from vmtool.machine import read_facts
 from vmtool.machine.facts import DeviceFacts
 from vmtool.report.compare import caveats, headline, other_rows, side_text, to_text, warnings_of
 from vmtool.report.compare_page import to_html
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.compare import Direction, Doubt
 from vmtool.results.kinds import document_of
-from vmtool.results.outcomes import CheckOutcome
 from vmtool.results.stress import Outcome, RunResult
 
 

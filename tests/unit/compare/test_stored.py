@@ -25,7 +25,7 @@ from vmtool.report.compare_page import to_html
 from vmtool.report.stress import to_text as stress_to_text
 from vmtool.report.stress_export import to_csv
 from vmtool.report.stress_page import to_html as stress_page
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import Outcome
 
 DOCUMENT = as_document(eventful())

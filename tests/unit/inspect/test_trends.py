@@ -6,8 +6,8 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.inspect.trends import evaluate, parse_condition, trends
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import LimitUse, Sample
-from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import MIB
 
 

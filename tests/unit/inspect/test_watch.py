@@ -8,8 +8,8 @@ from vmtool.inspect.areas import Detail, MemoryArea, ProcessGoneError
 from vmtool.inspect.trends import parse_condition
 from vmtool.inspect.watch import InspectOptions, Watch, nothing_read
 from vmtool.machine import read_facts
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, WatchEnding
-from vmtool.results.outcomes import CheckOutcome
 from vmtool.units import GIB, MIB
 
 

@@ -23,8 +23,8 @@ from vmtool.machine.linux import (
     try_huge_mapping,
 )
 from vmtool.machine.portable import read_memory
-from vmtool.memory.accounting import parse_kib
 from vmtool.memory.capabilities import in_initial_user_namespace
+from vmtool.memory.counter_types import parse_kib
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"

@@ -7,7 +7,7 @@ import pytest
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_process
 from vmtool.probes.guards.calls import prove_granularity
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 
 
 def test_the_host_proves_its_granule_and_gives_everything_back():

@@ -7,8 +7,8 @@ import pytest
 from vmtool.probes.guards.children import prove_guards
 from vmtool.probes.question_process import Answer
 from vmtool.report.guards import to_text
+from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed
 from vmtool.results.guards import GuardsResult
-from vmtool.results.outcomes import Check, CheckOutcome, all_passed
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")

@@ -12,8 +12,8 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory import methods_of
-from vmtool.memory.accounting import MemoryLimits
 from vmtool.memory.children import start_child
+from vmtool.memory.counter_types import MemoryLimits
 from vmtool.memory.rlimits import ResourceLimit
 from vmtool.memory.threads import start_thread
 from vmtool.probes.question_process import ask

@@ -4,7 +4,7 @@ import pytest
 
 from vmtool.memory.reservation import Reservation
 from vmtool.probes.reserve import PROCESS_TOLERANCE_BYTES, check_counters
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import GIB, MIB
 
 BEFORE = {"address_space": 100 * MIB, "charge": 10 * MIB, "resident": 20 * MIB, "mappings": 90}

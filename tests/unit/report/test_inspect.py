@@ -13,6 +13,7 @@ from vmtool.report.inspect import headline, to_text
 from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_findings import describe
 from vmtool.report.inspect_page import to_html
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.inspect import (
     CgroupUse,
     ChildProcess,
@@ -29,7 +30,6 @@ from vmtool.results.inspect import (
     Unavailable,
     WatchEnding,
 )
-from vmtool.results.outcomes import Check, CheckOutcome
 from vmtool.units import GIB, KIB, MIB
 
 _SECOND = 10**9

@@ -11,12 +11,12 @@ from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.device_memory import DeviceMemory
-    from vmtool.memory.cuda.device_info import DeviceInfo
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 
 def examine_devices() -> tuple[Finding, ...]:
     """Return a rating of each device, or why there is none."""
-    from vmtool.memory.cuda.device_info import devices
+    from vmtool.memory.cuda.devices import devices
     from vmtool.memory.cuda.diagnosis import BrokenDriverError
 
     try:
@@ -46,7 +46,7 @@ def examine_device(ordinal: int) -> tuple[Finding, ...]:
         UnavailableError: If there is no such device.
         CudaError: If a call of the driver fails.
     """
-    from vmtool.memory.cuda.device_info import device
+    from vmtool.memory.cuda.devices import device
 
     info = device(ordinal)
     return _rate(info, read_device_memory(info))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.cuda import call_wrappers, diagnosis, driver
-from vmtool.memory.cuda.device_info import DeviceInfo, device, require_vmm
+from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
 
 if TYPE_CHECKING:

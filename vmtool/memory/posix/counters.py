@@ -20,7 +20,7 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.accounting import Counters, MemoryLimits, ProcessLimits, parse_kib
+from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits, parse_kib
 from vmtool.memory.rlimits import read_resource_limit
 from vmtool.units import KIB
 

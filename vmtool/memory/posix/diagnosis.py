@@ -21,7 +21,7 @@ from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.memory.accounting import MemoryLimits
+    from vmtool.memory.counter_types import MemoryLimits
 
 _NEVER_OVERCOMMIT: Final = 2
 # The kernel refuses the call that would *exceed* the limit, and a split in the middle of an area

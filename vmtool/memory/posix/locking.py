@@ -16,8 +16,8 @@ import errno
 import os
 from typing import Final
 
-from vmtool.memory.accounting import parse_kib
 from vmtool.memory.capabilities import has_capability
+from vmtool.memory.counter_types import parse_kib
 from vmtool.memory.diagnosis import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit

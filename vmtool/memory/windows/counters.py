@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.accounting import Counters, MemoryLimits, ProcessLimits
+from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

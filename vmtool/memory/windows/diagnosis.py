@@ -12,7 +12,7 @@ from vmtool.memory.diagnosis import Diagnosis, no_address_range
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
-    from vmtool.memory.accounting import MemoryLimits
+    from vmtool.memory.counter_types import MemoryLimits
 
 _TOO_MANY_OPEN_FILES: Final = 4
 _NOT_ENOUGH_MEMORY: Final = 8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 
 if TYPE_CHECKING:
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
 
 
 def attempt_check(who: str, attempt: str, accepted: bool, answer: str, expected: bool) -> Check:

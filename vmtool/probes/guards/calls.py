@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.reservation import Reservation
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
 
 
 def prove_granularity(backing: VirtualBacking) -> tuple[Check, ...]:

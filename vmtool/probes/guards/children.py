@@ -9,12 +9,12 @@ from vmtool.errors import UnavailableError
 from vmtool.memory import device_ordinal, open_backing
 from vmtool.memory.children import signal_name
 from vmtool.probes.question_process import GUARDED, WRITES, ask
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
 
 # A write to a guard is SIGSEGV, on macOS SIGBUS, on Windows STATUS_ACCESS_VIOLATION.
 _ACCESS_VIOLATION: Final = 0xC0000005

@@ -9,7 +9,7 @@ from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
 
 
 def ask_driver(backing: CudaBacking) -> tuple[Check, ...]:

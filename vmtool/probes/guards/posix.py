@@ -24,7 +24,7 @@ from vmtool.memory.posix.counters import read_areas
 from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
 
 _FLAGS = MAP_PRIVATE | MAP_ANON | MAP_FIXED
 

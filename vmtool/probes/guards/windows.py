@@ -24,7 +24,7 @@ from vmtool.memory.windows.diagnosis import symbol_of
 from vmtool.probes.guards import attempt_check
 
 if TYPE_CHECKING:
-    from vmtool.results.outcomes import Check
+    from vmtool.results.check_outcomes import Check
 
 _MAPPED_ALIGNMENT: Final = 1132
 _WHO: Final = "Windows"

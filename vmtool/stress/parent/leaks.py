@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.device_memory import shared_device
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_IN_USE, Checkpoint, CounterSlope
 from vmtool.stats import median_slope, pooled_slope
 from vmtool.units import MIB

@@ -16,7 +16,7 @@ from vmtool.machine.device_memory import users_of
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import describe_device
 from vmtool.memory.children import KILL_TIMEOUT_S
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import (
     PHASES,
     Checkpoint,
@@ -34,13 +34,13 @@ from vmtool.stress.method_choice import recommend
 from vmtool.stress.parent.leaks import MOST, leak_checks, worker_slopes
 from vmtool.stress.parent.worker_process import Ending, JournalFolder, RunningWorker
 from vmtool.stress.plan import alone, device_peers, live_limit, run_settings
-from vmtool.stress.worker.recorder import join_calls, join_phases
+from vmtool.stress.worker.phase_samples import join_calls, join_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from vmtool.machine.facts import MachineFacts
-    from vmtool.results.outcomes import Check, Value
+    from vmtool.results.check_outcomes import Check, Value
     from vmtool.results.stress import HoldResult, UnmapResult
 
 #: How often a check compared something, by the names of its values.

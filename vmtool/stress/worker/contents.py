@@ -18,7 +18,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from vmtool.memory.cuda.copies import DeviceCopies
     from vmtool.memory.reservation import Reservation
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
 
 #: The smallest page of any platform: every stretch of this size carries its own stamp.
 STRIDE: Final = 4096

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vmtool.errors import VmtoolError
 from vmtool.memory.cuda.errors import DeviceLostError
 from vmtool.memory.governor import BudgetError, Tier
-from vmtool.results.outcomes import Check, CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.stress.plan import worker_budget
 from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.host import HostObserver
+from vmtool.stress.worker.host_target import HostObserver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressSettings
     from vmtool.stress.worker.checkpoint import Checkpoints
-    from vmtool.stress.worker.lane import Lane
-    from vmtool.stress.worker.target import CheckedBuffer, CounterObserver, Target
+    from vmtool.stress.worker.operation_runner import OperationRunner
+    from vmtool.stress.worker.protocols import CheckedBuffer, CounterObserver, Target
 
 _CLOSE_TRIES: Final = 2  # one retry separates a refusal that passes from one that stays
 
@@ -33,7 +33,7 @@ class ThreadBuffer:
     """One thread's buffer under one method, with everything that belongs to it."""
 
     buffer: VirtualBuffer
-    lane: Lane
+    runner: OperationRunner
     checked: CheckedBuffer
 
 
@@ -89,7 +89,7 @@ class FinalChecks:
         return checks
 
     def _cycles(self) -> int:
-        return sum(item.lane.cycles for item in self.buffers)
+        return sum(item.runner.cycles for item in self.buffers)
 
     def _injected(self) -> Check:
         """A fault that never happened proves nothing, and the user must know."""
@@ -121,7 +121,8 @@ class FinalChecks:
             if isinstance(error, CorruptionError) and error.corruption.check != "zero":
                 return Check("contents", CheckOutcome.FAILED, error.corruption.values())
         spans = sum(
-            item.lane.recorders["verify"].result("verify").summary.samples for item in self.buffers
+            item.runner.recorders["verify"].result("verify").summary.samples
+            for item in self.buffers
         )
         if not spans:
             return Check.not_done("contents", "no cycles")

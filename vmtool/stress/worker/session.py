@@ -36,10 +36,10 @@ from vmtool.stress.worker.journal import (
     RESERVE,
     UNRESERVE,
 )
-from vmtool.stress.worker.lane import Lane, measure_overhead
-from vmtool.stress.worker.recorder import join_phases
-from vmtool.stress.worker.schedule import Schedule
-from vmtool.stress.worker.target import CheckedBuffer
+from vmtool.stress.worker.operation_runner import OperationRunner, measure_overhead
+from vmtool.stress.worker.phase_samples import join_phases
+from vmtool.stress.worker.protocols import CheckedBuffer
+from vmtool.stress.worker.round_schedule import Schedule
 from vmtool.stress.workloads import PATTERNS, Quota
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from vmtool.results.stress import Checkpoint, PhaseResult, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
-    from vmtool.stress.worker.schedule import Round
-    from vmtool.stress.worker.target import CounterObserver, Target
+    from vmtool.stress.worker.protocols import CounterObserver, Target
+    from vmtool.stress.worker.round_schedule import Round
 
 #: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
 #: little more scattered; the number of them grows with the logarithm of time.
@@ -159,10 +159,10 @@ class Session:
     def _open_target(self, seed: int) -> Target:
         faults = self.faults if self.settings.inject else None
         if not is_device(self.settings.backing):
-            from vmtool.stress.worker.host import HostTarget  # noqa: PLC0415 - one of the two
+            from vmtool.stress.worker.host_target import HostTarget  # noqa: PLC0415 - one of the two
 
             return HostTarget(self.settings, seed, faults)
-        from vmtool.stress.worker.device import DeviceTarget  # noqa: PLC0415 - it needs the bindings
+        from vmtool.stress.worker.device_target import DeviceTarget  # noqa: PLC0415 - it needs the bindings
 
         beat = self.journal.slot(0)[BEAT : BEAT + 1]  # thousands of driver calls are no hang
         backing = self.settings.backing_of(self.plan.worker)
@@ -183,9 +183,9 @@ class Session:
         if settings.touch != "none":
             contents = self.target.contents(buffer, thread * len(settings.methods) + index)
         verified = settings.verify != "off"
-        lane = Lane(buffer, settings.granule_bytes, slot, contents, verified=verified)
-        checked = CheckedBuffer(buffer.reservation, lane.ever_committed, method)
-        return ThreadBuffer(buffer, lane, checked)
+        runner = OperationRunner(buffer, settings.granule_bytes, slot, contents, verified=verified)
+        checked = CheckedBuffer(buffer.reservation, runner.ever_committed, method)
+        return ThreadBuffer(buffer, runner, checked)
 
     def _all(self) -> list[ThreadBuffer]:
         return [item for of_thread in self.buffers for item in of_thread]
@@ -217,7 +217,7 @@ class Session:
 
     def cycles(self) -> int:
         """Return the cycles of all threads and methods, without warm-up."""
-        return sum(item.lane.cycles for item in self._all())
+        return sum(item.runner.cycles for item in self._all())
 
     def _hold_budget(self) -> None:
         """Commit, touch, compare, check and release the whole budget: patterns may not need it."""
@@ -228,7 +228,7 @@ class Session:
         self.target.turn(None, 0, warm_up=True)
         firsts = [of_thread[0] for of_thread in self.buffers]
         for item in firsts:
-            item.lane.fill(count)
+            item.runner.fill(count)
         wall_ns = perf_counter_ns() - began
         if self.checkpoints is not None:
             self.journal.slot(0)[OPERATION] = CHECKPOINT
@@ -238,7 +238,7 @@ class Session:
         resident = read_process().resident_bytes
         self.hold = HoldResult(held, worker_budget(settings), wall_ns, resident)
         for item in firsts:
-            item.lane.empty(count)
+            item.runner.empty(count)
 
     def _work(self, thread: int) -> None:
         random = Random(f"{self.settings.seed}/{self.plan.run}/{self.plan.worker}/{thread}")
@@ -278,7 +278,7 @@ class Session:
             took = now - self._round_began
             if last.warm_up:
                 for of_thread in self.buffers:
-                    of_thread[last.method_index].lane.drop_samples()
+                    of_thread[last.method_index].runner.drop_samples()
             else:
                 self.wall_ns[last.method_index] += (
                     took - self._round_paused // self.settings.threads
@@ -352,8 +352,8 @@ class Session:
             quota,
             random,
         )
-        item.lane.run(operations, between)
-        item.lane.end_round()
+        item.runner.run(operations, between)
+        item.runner.end_round()
 
     # ---- Reports so far -------------------------------------------------------------------------
 
@@ -400,15 +400,15 @@ class Session:
 
     def _phase(self, index: int, phase: str) -> PhaseResult:
         items = (of_thread[index] for of_thread in self.buffers)
-        return join_phases(phase, [item.lane.recorders[phase].result(phase) for item in items])
+        return join_phases(phase, [item.runner.recorders[phase].result(phase) for item in items])
 
     def _method(self, index: int, phases: Sequence[str]) -> MethodResult:
         items = [of_thread[index] for of_thread in self.buffers]
         found = [self._phase(index, phase) for phase in phases]
-        cycles = sum(item.lane.cycles for item in items)
+        cycles = sum(item.runner.cycles for item in items)
         wall_ns = self.wall_ns[index]
         per_second = 10**9 / wall_ns if wall_ns else 0.0
-        committed = sum(item.lane.recorders["commit"].total_bytes for item in items)
+        committed = sum(item.runner.recorders["commit"].total_bytes for item in items)
         return MethodResult(
             method=self.settings.methods[index],
             cycles=cycles,

@@ -9,8 +9,8 @@ import pytest
 from fakecuda import build, control
 
 from vmtool.errors import ExitCode, UnavailableError
-from vmtool.memory.accounting import ProcessLimits
-from vmtool.memory.cuda import device_info, diagnosis, driver
+from vmtool.memory.counter_types import ProcessLimits
+from vmtool.memory.cuda import devices, diagnosis, driver
 
 LOAD = """
 import json
@@ -171,24 +171,24 @@ def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(diagnosis.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
     assert "WSL" in diagnosis.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
-    assert device_info._driver_model(0) == "wsl"
+    assert devices._driver_model(0) == "wsl"
 
 
 def test_windows_device_models_are_distinguished(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    assert [device_info._driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
+    assert [devices._driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
 
 
 def test_a_device_without_virtual_memory_management_is_refused(fakecuda):
     fakecuda.reset(vmm=0)
     with pytest.raises(UnavailableError, match=r"cuda:0 \(vmtool stand-in GPU 0"):
-        device_info.require_vmm(device_info.device(0))
+        devices.require_vmm(devices.device(0))
 
 
 def test_a_device_that_is_not_there_is_unavailable(fakecuda):
     fakecuda.reset(devices=2)
     with pytest.raises(UnavailableError, match="no CUDA device 2") as caught:
-        device_info.device(2)
+        devices.device(2)
     assert caught.value.hint == "use cuda:0 to cuda:1"
 
 

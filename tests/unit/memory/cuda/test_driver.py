@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
-from vmtool.memory.cuda import device_info, driver
+from vmtool.memory.cuda import devices, driver
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.errors import (
     LOST_CODES,
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def test_importing_the_module_does_not_import_the_bindings():
-    code = "import sys, vmtool.memory.cuda.device_info; print('cuda.bindings' in sys.modules)"
+    code = "import sys, vmtool.memory.cuda.devices; print('cuda.bindings' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -162,7 +162,7 @@ def test_the_hint_in_a_forked_child_is_to_use_spawn(python_with_fakecuda):
 
 def test_devices_are_listed_without_a_context(fakecuda):
     fakecuda.reset(devices=2, memory="24GiB", fabric=1, integrated=1)
-    found = device_info.devices()
+    found = devices.devices()
     assert [info.ordinal for info in found] == [0, 1]
     assert found[1].name == "vmtool stand-in GPU 1 (no hardware)"
     assert found[0].uuid != found[1].uuid
@@ -291,6 +291,6 @@ def test_a_uuid_comes_from_the_call_that_knows_mig_slices(version, offered, call
     loaded = SimpleNamespace(
         bindings_version=version, has_binding=offered.__contains__, call=call, lost=None
     )
-    uuid = device_info.read_uuid(loaded, 0)
+    uuid = devices.read_uuid(loaded, 0)
     assert made == ([] if called is None else [called])
     assert uuid == (None if called is None else "00010203-0405-0607-0809-0a0b0c0d0e0f")

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from stored_runs import checkpoint
 
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import COUNTERS
 from vmtool.stress.parent.leaks import LEAK_FLOORS, Timeline, leak_checks, leak_slopes
 from vmtool.units import MIB

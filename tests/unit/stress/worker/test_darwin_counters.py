@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vmtool.memory.counters import Counters, read_process
-from vmtool.results.outcomes import CheckOutcome
+from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import KIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its counters stand in for others")
@@ -23,7 +23,7 @@ def macos(monkeypatch):
         known = Counters(process.address_space_bytes, None, process.resident_bytes, None)
         return known, tuple(Counters() for _ in ranges)
 
-    monkeypatch.setattr("vmtool.stress.worker.host.read_split", read_split)
+    monkeypatch.setattr("vmtool.stress.worker.host_target.read_split", read_split)
 
 
 def checks(report):
@@ -71,7 +71,7 @@ def test_a_leak_is_found_in_the_counters_of_the_process(macos, session, leaks, a
         leaked[-1][:] = b"x" * (256 * KIB)
         commit(offset, nbytes)
 
-    item.lane.spans = SimpleNamespace(commit=commit_and_leak, release=item.buffer.release)
+    item.runner.spans = SimpleNamespace(commit=commit_and_leak, release=item.buffer.release)
     begun.run()
     begun.close()
     _, found = leaks(begun)

@@ -87,7 +87,7 @@ def test_a_byte_that_changes_behind_our_back_fails_the_contents(session, failed)
     begun.prepare()
     item = begun.buffers[0][0]
     memory = window(item.buffer.base, item.buffer.capacity)
-    write_and_time = item.lane.contents.write_and_time
+    write_and_time = item.runner.contents.write_and_time
 
     def write_and_change(first, count, generation):
         took = write_and_time(first, count, generation)
@@ -95,7 +95,7 @@ def test_a_byte_that_changes_behind_our_back_fails_the_contents(session, failed)
             memory[first * 64 * KIB + 12_345] ^= 0xFF
         return took
 
-    item.lane.contents.write_and_time = write_and_change
+    item.runner.contents.write_and_time = write_and_change
     begun.run()
     report = begun.close()
     assert list(failed(report)) == ["contents"]
@@ -116,7 +116,7 @@ def test_a_leak_in_each_cycle_is_found_and_the_counter_named(session, failed, le
         leaked[-1][:] = b"x" * (256 * KIB)
         commit(offset, nbytes)
 
-    item.lane.spans = _Spans(commit_and_leak, item.buffer.release)
+    item.runner.spans = _Spans(commit_and_leak, item.buffer.release)
     begun.run()
     assert failed(begun.close()) == {}  # the buffers themselves are as they must be
     _, checks = leaks(begun)
@@ -203,7 +203,7 @@ def test_a_defect_in_a_thread_is_raised_and_does_not_hang(session):
         raise ZeroDivisionError
 
     item = begun.buffers[1][0]
-    item.lane.spans = _Spans(broken, item.buffer.release)
+    item.runner.spans = _Spans(broken, item.buffer.release)
     with pytest.raises(ZeroDivisionError):
         begun.run()
 

@@ -18,18 +18,18 @@ from vmtool.stress.worker.journal import (
     TOUCH,
     VERIFY,
 )
-from vmtool.stress.worker.recorder import BATCH, PhaseRecorder
+from vmtool.stress.worker.phase_samples import BATCH, PhaseRecorder
 from vmtool.stress.workloads import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.stress.worker.target import Contents
+    from vmtool.stress.worker.protocols import Contents
     from vmtool.stress.workloads import Operation
 
 
 class Spans(Protocol):
-    """What a lane needs of a buffer; the harness's overhead is measured on an empty one."""
+    """What a runner needs of a buffer; the harness's overhead is measured on an empty one."""
 
     def commit(self, offset: int, nbytes: int, /) -> None:
         """Commit a span."""
@@ -38,7 +38,7 @@ class Spans(Protocol):
         """Release a span."""
 
 
-class Lane:
+class OperationRunner:
     """Runs operations on one buffer.
 
     Attributes:
@@ -190,7 +190,7 @@ def measure_overhead() -> int:
 
     Two clock reads and one method call: what every sample of a real phase contains as well.
     """
-    lane = Lane(_NoSpans(), 1, memoryview(array("Q", bytes(64))), None, verified=False)
+    runner = OperationRunner(_NoSpans(), 1, memoryview(array("Q", bytes(64))), None, verified=False)
     operations = ((kind, 0, 1) for _ in range(_CYCLES) for kind in Kind)
-    lane.run(operations, lambda: True)
-    return lane.recorders["commit"].result("commit").summary.median_ns or 0
+    runner.run(operations, lambda: True)
+    return runner.recorders["commit"].result("commit").summary.median_ns or 0

@@ -9,7 +9,7 @@ from vmtool.memory import open_backing
 from vmtool.memory.counters import read_node_bytes, read_split
 from vmtool.results.stress import COUNTERS, base_method
 from vmtool.stress.worker.contents import FillData, HostContents
-from vmtool.stress.worker.expected import (
+from vmtool.stress.worker.expected_counters import (
     compare,
     counting_rules,
     expect,
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.injected_faults import FaultyCalls
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import CounterReading, StressSettings
-    from vmtool.stress.worker.expected import CountingRules
-    from vmtool.stress.worker.target import CheckedBuffer
+    from vmtool.stress.worker.expected_counters import CountingRules
+    from vmtool.stress.worker.protocols import CheckedBuffer
 
 
 class HostTarget:

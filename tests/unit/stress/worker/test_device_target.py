@@ -13,7 +13,7 @@ from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.report.stress import unmapping_words
 from vmtool.results.stress import StressSettings
-from vmtool.stress.worker.device import DeviceTarget
+from vmtool.stress.worker.device_target import DeviceTarget
 
 MIB = 1 << 20
 

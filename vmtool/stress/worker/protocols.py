@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.reservation import Reservation
     from vmtool.memory.span_map import SpanMap
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import (
         CallResult,
         CounterReading,

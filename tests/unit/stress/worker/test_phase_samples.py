@@ -2,7 +2,7 @@
 
 import statistics
 
-from vmtool.stress.worker.recorder import (
+from vmtool.stress.worker.phase_samples import (
     BATCH,
     MAX_ROUNDS,
     PhaseRecorder,

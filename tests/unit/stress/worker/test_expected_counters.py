@@ -11,7 +11,7 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Counters, read_split
 from vmtool.memory.span_map import SpanMap
 from vmtool.stress.worker.contents import FillData, HostContents
-from vmtool.stress.worker.expected import (
+from vmtool.stress.worker.expected_counters import (
     compare,
     counting_rules,
     expect,

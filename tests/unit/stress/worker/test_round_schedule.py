@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vmtool.memory import host_methods, open_backing
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import Room, settle
-from vmtool.stress.worker.schedule import Schedule
+from vmtool.stress.worker.round_schedule import Schedule
 from vmtool.units import GIB
 
 

@@ -16,7 +16,7 @@ from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.call_wrappers import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.memory.cuda.device_info import DEVICE_TOLERANCE_BYTES
+from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.memory.reservation import Reservation
-    from vmtool.results.outcomes import Value
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressSettings
-    from vmtool.stress.worker.target import CheckedBuffer
+    from vmtool.stress.worker.protocols import CheckedBuffer
 
 
 class DeviceTarget:
