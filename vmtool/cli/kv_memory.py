@@ -197,14 +197,12 @@ def read_weights(text: str | None) -> tuple[int, str]:
 
 def own_weights(name: str | None) -> tuple[int, str]:
     """Return the bytes of the weights of the model that *name* means where they can be known, and how."""
-    from vmtool.kv.sources import builtin_names, remote_name
+    from vmtool.kv.sources import builtin, remote_name
 
     if name is None:
         return 0, ""
-    if name.lower() in builtin_names():
-        from vmtool.kv.sources.builtin import published_bytes
-
-        nbytes = published_bytes(name.lower())
+    if builtin.known(name):
+        nbytes = builtin.published_bytes(name)
         return (0, "") if nbytes is None else (nbytes, "as published")
     if name != "-" and os.path.lexists(name):
         from vmtool.kv.weights import bytes_beside

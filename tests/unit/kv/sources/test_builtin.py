@@ -1,0 +1,126 @@
+"""The built-in models: their names, their entries, and what each costs, worked out apart."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vmtool.errors import UsageError
+from vmtool.kv import sources
+from vmtool.kv.geometry import Span, TensorRole
+from vmtool.kv.sources import builtin
+
+ROOT = Path(__file__).parents[4]
+
+#: Name, layers that keep every token, KV heads, widths of K and V, and the bytes of a token at
+#: 16 bits. The fields are those of the source that the entry names.
+COSTS = [
+    line.split()
+    for line in (Path(__file__).parent / "built_in_costs.txt").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize("row", COSTS, ids=[row[0] for row in COSTS])
+def test_a_built_in_model_costs_what_was_worked_out_for_it(row):
+    name, *figures = row
+    layers, heads, k, v, expected = map(int, figures)
+    assert layers * heads * (k + v) * 2 == expected
+    kept = [
+        sum(
+            2 * tensor.elements_per_token
+            for tensor in layer.tensors
+            if tensor.extent.span is Span.ALL and tensor.role is not TensorRole.INDEX
+        )
+        for layer in sources.load(name).layers
+    ]
+    assert (sum(map(bool, kept)), sum(kept)) == (layers, expected)
+
+
+def test_each_entry_has_a_name_of_its_own_and_so_has_each_model_of_the_hub():
+    folder = Path(builtin.__file__).with_name("models")
+    lines = [line for path in folder.glob("*.txt") for line in path.read_text("utf-8").splitlines()]
+    short = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert sorted(short) == list(builtin.names())
+    words = [word.partition("=")[0] for line in lines for word in line.split()]
+    on_hub = [word.lower() for word in words if "/" in word]
+    assert len(set(on_hub)) == len(on_hub) == len(builtin.hub_names())
+    # One model may have two owners, but a name alone means one entry.
+    entries = {}
+    for name in builtin.hub_names():
+        layers = sources.load(name).layers
+        assert entries.setdefault(name.lower().rpartition("/")[2], layers) == layers
+
+
+def test_every_name_of_the_hub_resolves_to_the_layers_of_its_entry():
+    for name in builtin.hub_names():
+        model = sources.load(name)
+        assert model.name == name
+        assert sources.load(name.rpartition("/")[2].lower()).layers == model.layers
+
+
+def test_a_model_of_the_hub_that_is_built_in_needs_no_network():
+    assert sources.remote_name("Qwen/Qwen3-8B") is None
+    assert sources.load("qwen/qwen3-8b-base").layers == sources.load("qwen3-8b").layers
+    assert sources.remote_name("Qwen/Qwen3-8B-of-mine") == "Qwen/Qwen3-8B-of-mine"
+
+
+def test_a_base_model_keeps_its_own_context():
+    assert sources.load("qwen2.5-7b").context_tokens == 32768
+    assert sources.load("Qwen/Qwen2.5-7B").context_tokens == 131072
+
+
+def test_weights_are_two_bytes_a_parameter_or_the_published_size():
+    assert builtin.published_bytes("llama-3.1-8b") == 2 * 8_030_261_248
+    assert builtin.published_bytes("meta-llama/Llama-3.1-8B-Instruct") == 2 * 8_030_261_248
+    assert builtin.published_bytes("gpt-oss-20b") == 13_800_000_000
+
+
+def test_a_part_of_a_name_of_the_hub_is_answered_with_that_name():
+    with pytest.raises(UsageError) as caught:
+        sources.load("Qwen2.5-Coder-7B-Inst")
+    assert "Qwen/Qwen2.5-Coder-7B-Instruct" in caught.value.hint
+
+
+def test_the_page_counts_what_is_built_in():
+    page = (ROOT / "docs" / "built-in-models.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `?([\w.]+)`? \| (\d+ \| \d+) \|$", page, re.MULTILINE))
+    together = f"{len(builtin.names())} | {len(builtin.hub_names())}"
+    counted = {"together": together}
+    for path in Path(builtin.__file__).with_name("models").glob("*.txt"):
+        lines = path.read_text("utf-8").splitlines()
+        entries = sum(not line.startswith(" ") for line in lines)
+        counted[path.name] = f"{entries} | {sum('/' in w for line in lines for w in line.split())}"
+    assert rows == counted
+
+
+#: Layers, hidden size, heads, KV heads, their width, width of the MLP, vocabulary, whether the
+#: embedding is shared, and the parameters besides: biases of Q, K and V, norms of Q and K.
+WIDTHS = {
+    "llama-2-7b": (32, 4096, 32, 32, 128, 11008, 32000, 2, 0),
+    "llama-3.1-8b": (32, 4096, 32, 8, 128, 14336, 128256, 2, 0),
+    "llama-3.1-70b": (80, 8192, 64, 8, 128, 28672, 128256, 2, 0),
+    "llama-3.2-1b": (16, 2048, 32, 8, 64, 8192, 128256, 1, 0),
+    "mistral-nemo-12b": (40, 5120, 32, 8, 128, 14336, 131072, 2, 0),
+    "deepseek-llm-7b": (30, 4096, 32, 32, 128, 11008, 102400, 2, 0),
+    "deepseek-llm-67b": (95, 8192, 64, 8, 128, 22016, 102400, 2, 0),
+    "phi-4": (40, 5120, 40, 10, 128, 17920, 100352, 2, 0),
+    "smollm2-135m": (30, 576, 9, 3, 64, 1536, 49152, 1, 0),
+    "granite-3.3-8b": (40, 4096, 32, 8, 128, 12800, 49159, 1, 0),
+    "qwen2.5-7b": (28, 3584, 28, 4, 128, 18944, 152064, 2, 28 * (28 + 2 * 4) * 128),
+    "qwen2.5-72b": (80, 8192, 64, 8, 128, 29568, 152064, 2, 80 * (64 + 2 * 8) * 128),
+    "qwen3-8b": (36, 4096, 32, 8, 128, 12288, 151936, 2, 36 * 2 * 128),
+    "qwen3-0.6b": (28, 1024, 16, 8, 128, 3072, 151936, 1, 28 * 2 * 128),
+}
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_the_published_number_of_parameters_is_what_the_config_comes_to(name):
+    layers, hidden, heads, kv_heads, width, mlp, vocabulary, embeddings, besides = WIDTHS[name]
+    attention = 2 * hidden * width * (heads + kv_heads)
+    norms = 2 * hidden
+    counted = layers * (attention + 3 * hidden * mlp + norms) + hidden
+    counted += embeddings * vocabulary * hidden + besides
+    assert builtin.published_bytes(name) == 2 * counted
