@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.kv.geometry import (
@@ -23,7 +23,7 @@ from vmtool.kv.sources.fields import FLAGS
 from vmtool.kv.sources.hf.config import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 #: What the bare numbers after the model type are, in order; ``key=value`` is any further field.
 _COLUMNS: Final = (
@@ -53,76 +53,68 @@ _ORIGINS: Final = {
 }
 
 
-@dataclass(slots=True)
-class _Model:
-    """One entry: its short name, its words, and the names of the hub with the same layers."""
-
-    name: str
-    words: list[str]
-    #: With the context where it is another one.
-    on_hub: dict[str, int | None] = field(default_factory=dict)
-
-    def noted(self, mark: str) -> str | None:
-        """Return what follows *mark* in one of its words."""
-        return next((w.removeprefix(mark) for w in self.words if w.startswith(mark)), None)
-
-
 @functools.cache
-def _models() -> dict[str, _Model]:
-    """Return every entry by its short name."""
-    found: dict[str, _Model] = {}
+def _text() -> str:
+    """Return all entries, a line each; in the files, indented lines continue one."""
     # Without pathlib, which would be a tenth of the command's start.
     folder = f"{os.path.dirname(__file__)}/models"  # noqa: PTH120
+    texts = [""]
     for file_name in sorted(os.listdir(folder)):  # noqa: PTH208
         with open(f"{folder}/{file_name}", encoding="utf-8") as file:
-            _read(file, found)
-    return found
-
-
-def _read(lines: Iterable[str], found: dict[str, _Model]) -> None:
-    """Add the entries of *lines* to *found*; an indented line continues one."""
-    model = _Model("", [])
-    for line in lines:
-        words = line.split()
-        if words and not line.startswith(" "):
-            model = _Model(words.pop(0), [])
-            found[model.name] = model
-        for word in words:
-            if "/" in word:
-                name, _, context = word.partition("=")
-                model.on_hub[name] = int(context) if context else None
-            else:
-                model.words.append(word)
-
-
-@functools.cache
-def _aliases() -> dict[str, tuple[_Model, str]]:
-    """Return entry and name by what a user may write, in lower case.
-
-    That is a short name, the OWNER/NAME of the hub, or its NAME alone.
-    """
-    found: dict[str, tuple[_Model, str]] = {}
-    for model in _models().values():
-        for name in model.on_hub:
-            found[name.lower()] = found[name.lower().rpartition("/")[2]] = model, name
-    found |= {model.name: (model, model.name) for model in _models().values()}
-    return found
+            texts.append(file.read().rstrip().replace("\n    ", " "))
+    return "\n".join([*texts, ""])
 
 
 def names() -> tuple[str, ...]:
     """Return every short name, sorted."""
-    return tuple(sorted(_models()))
+    return tuple(sorted(line.partition(" ")[0] for line in _text().split("\n")[1:-1]))
 
 
 def hub_names() -> tuple[str, ...]:
     """Return every OWNER/NAME of the hub that is built in, sorted."""
-    return tuple(sorted(name for model in _models().values() for name in model.on_hub))
+    return tuple(sorted(word.partition("=")[0] for word in _text().split() if "/" in word))
+
+
+@functools.cache
+def _entry(name: str) -> tuple[str, list[str]] | None:
+    """Return *name* as the entry has it, and the words of the entry.
+
+    *name* is a short name, the OWNER/NAME of the hub, or its NAME alone, in any case. The text is
+    searched and not parsed, as one entry of hundreds is wanted.
+    """
+    text = _text()
+    lower, wanted = text.lower(), name.lower()
+    if "=" in wanted or wanted.split() != [wanted]:
+        return None
+    for before in ("\n", " ", "/"):
+        if before == " " and "/" not in wanted:
+            continue  # it would be a field
+        at = -1
+        while (at := lower.find(before + wanted, at + 1)) >= 0:
+            end = at + 1 + len(wanted)
+            if lower[end] in " \n=":
+                words = text[text.rfind("\n", 0, at + 1) + 1 : text.find("\n", at + 1)].split(" ")
+                spelled = max(text.rfind(" ", 0, at + 1), text.rfind("\n", 0, at + 1)) + 1
+                return text[spelled:end], words
+    return None
+
+
+def _noted(words: list[str], mark: str) -> str | None:
+    """Return what follows *mark* in one of *words*."""
+    return next((word.removeprefix(mark) for word in words if word.startswith(mark)), None)
+
+
+def _known(name: str) -> tuple[str, list[str]]:
+    entry = _entry(name)
+    if entry is None:
+        raise KeyError(name)
+    return entry
 
 
 def origin_of(name: str) -> str:
     """Return where the fields of the built-in model *name* were read."""
-    model, _ = _aliases()[name.lower()]
-    return _ORIGINS[model.noted("@") or ""]
+    _, words = _known(name)
+    return _ORIGINS[_noted(words, "@") or ""]
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -131,25 +123,25 @@ def config_of(name: str) -> dict[str, Any]:
     Raises:
         KeyError: If there is none of that name.
     """
-    model, spelled = _aliases()[name.lower()]
-    model_type, *words = model.words
+    spelled, (_, model_type, *words) = _known(name)
     config: dict[str, Any] = {"model_type": model_type}
     columns = iter(_COLUMNS)
     for word in words:
         key, is_field, text = word.partition("=")
+        if "/" in word or word.startswith("@"):
+            continue
         if word in _DTYPES:
             config["torch_dtype"] = _DTYPES[word]
         elif not is_field:
-            if not word.startswith("@"):
-                config[next(columns)] = _value(word)
+            config[next(columns)] = _value(word)
         elif key not in _WEIGHTS:
             *outer, key = key.split(".")
             target = config
             for name_of_object in outer:
                 target = target.setdefault(name_of_object, {})
             target[key] = _blocks(text) if key == "block_configs" else _value(text)
-    context = model.on_hub.get(spelled)
-    return config if context is None else {**config, "max_position_embeddings": context}
+    context = _noted(words, f"{spelled}=")
+    return config if context is None else {**config, "max_position_embeddings": int(context)}
 
 
 def _value(text: str) -> Any:
@@ -180,8 +172,8 @@ def published_bytes(name: str) -> int | None:
     That is two bytes for each parameter where the checkpoint has all of them so; else its published
     size in GB, or what its parameters take in their types.
     """
-    model, _ = _aliases()[name.lower()]
-    params, computed, gb = (model.noted(f"{word}=") for word in _WEIGHTS)
+    _, words = _known(name)
+    params, computed, gb = (_noted(words, f"{word}=") for word in _WEIGHTS)
     count = params or computed
     if count is not None:
         return 2 * int(count)
@@ -201,12 +193,12 @@ def build(values: Mapping[str, int]) -> ModelGeometry:
 
 def known(name: str) -> bool:
     """Return whether *name* is a built-in model; upper and lower case are the same."""
-    return name.lower() in _aliases()
+    return _entry(name) is not None
 
 
 def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
     """Return the geometry of the built-in model *name*, which must be `known`."""
-    _, key = _aliases()[name.lower()]
+    key, _ = _known(name)
     geometry = resolve(
         config_of(key), f"built-in {key}", key, source=Source.BUILTIN, overrides=overrides
     )

@@ -67,6 +67,30 @@ def test_a_model_of_the_hub_that_is_built_in_needs_no_network():
     assert sources.remote_name("Qwen/Qwen3-8B-of-mine") == "Qwen/Qwen3-8B-of-mine"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "/",
+        "@hub",
+        "qwen",
+        "Qwen/",
+        "/qwen3-8b",
+        "qwen3-8b ",
+        "qwen3-8b\n",
+        "qwen3-8b qwen3",
+    ],
+)
+def test_a_part_of_a_name_is_no_name(name):
+    assert not builtin.known(name)
+
+
+@pytest.mark.parametrize("word", ["llama", "bf16", "32", "Qwen/Qwen3-8B-Base=32768"])
+def test_no_other_word_of_an_entry_is_a_name(word):
+    assert not builtin.known(word)
+
+
 def test_a_base_model_keeps_its_own_context():
     assert sources.load("qwen2.5-7b").context_tokens == 32768
     assert sources.load("Qwen/Qwen2.5-7B").context_tokens == 131072
