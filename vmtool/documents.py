@@ -265,7 +265,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     if number in (float("inf"), float("-inf")):
-        raise ValueError(f"{text[:40]} does not fit a floating-point number")
+        raise ValueError(f"{text[:40]} is too large for a floating-point number")
     return number
 
 

@@ -27,11 +27,11 @@ _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CHUNK: Final = 1 << 16
 #: What a file is by its first bytes, for messages: an article and the usual name.
 _KINDS: Final = (
-    (b"PK\x03\x04", "a ZIP archive (PyTorch's .pt files are such)"),
+    (b"PK\x03\x04", "a ZIP archive (such as PyTorch's .pt files)"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
     (b"\xfd7zXZ\x00", "compressed with xz"),
     (b"BZh", "compressed with bzip2"),
-    (b"\x80\x02", "a Python pickle (PyTorch's older .pt files are such)"),
+    (b"\x80\x02", "a Python pickle (such as PyTorch's older .pt files)"),
     (b"lmgg", "an old GGML model file"),
     (b"fmgg", "an old GGML model file (GGMF)"),
     (b"tjgg", "an old GGML model file (GGJT)"),
@@ -108,7 +108,7 @@ def read_bytes(path: str, limit: int, *, text: bool = False) -> bytes:
             raise InputError(path, f"cannot be read: {error.strerror or error}") from error
     if len(data) > limit:
         size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
-        raise InputError(path, f"is larger than {size}, too large to be what is expected here")
+        raise InputError(path, f"is larger than {size}, the limit for this kind of file")
     return data
 
 
@@ -239,7 +239,7 @@ class _Gunzip(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         if whence != os.SEEK_SET:
-            raise io.UnsupportedOperation("gzip can be read from its beginning only")
+            raise io.UnsupportedOperation("gzip can only be read from the beginning")
         if offset < self._position:
             self._restart()
         while self._position < offset:
@@ -261,7 +261,7 @@ class _Gunzip(io.RawIOBase):
             elif not self._input:
                 self._input = self._file.read(_CHUNK)
                 if not self._input:
-                    raise OSError(errno.EIO, "its gzip data ends too early")
+                    raise OSError(errno.EIO, "its gzip data is truncated")
             try:
                 data = self._member.decompress(self._input, len(view))
             except self._error as error:

@@ -169,7 +169,7 @@ def test_a_file_of_another_kind_is_named(vmtool, tmp_path, folders):
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(20))
     ran = vmtool("compare", folders[0], str(tmp_path / "model.pt"))
     assert (ran.code, ran.stdout) == (2, "")
-    assert "model.pt: is a ZIP archive (PyTorch's .pt files are such)" in ran.stderr
+    assert "model.pt: is a ZIP archive (such as PyTorch's .pt files)" in ran.stderr
 
 
 def test_a_folder_without_results_is_exit_2(vmtool, tmp_path):

@@ -612,7 +612,10 @@ def test_a_driver_that_pins_nothing_names_the_call(run_on_standin):
     assert ran.returncode == 0, ran.stderr
     lines = [line.strip() for line in ran.stdout.splitlines()]
     assert "memory of the host pinned by one cuMemHostRegister; a new process for each try" in lines
-    assert any(line.endswith(": nothing works (1 try, 4 KiB at most)") for line in lines)
+    assert any(
+        line.endswith(": not even the smallest size works (1 attempt, 4 KiB at most)")
+        for line in lines
+    )
     assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in ran.stdout
     ran.assert_clean()
 

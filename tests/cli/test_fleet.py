@@ -580,7 +580,8 @@ def test_a_command_waits_for_resources_and_a_host_without_them_is_a_row(vmtool, 
     document = vmtool(*command, "--", "granularity").document
     assert document["groups"][0]["hosts"] == ["127.0.0.2"]
     assert {(each["source"], each["problem"]) for each in document["problems"]} == {
-        (f"127.0.0.{number}", "no worker of it has the resources vmtool=1") for number in (3, 4, 5)
+        (f"127.0.0.{number}", "none of its workers has the resources vmtool=1")
+        for number in (3, 4, 5)
     }
 
 

@@ -44,7 +44,9 @@ def test_best_is_what_holds_most_sequences_of_the_length_asked_about(estimate):
 def test_none_is_best_where_lengths_differ_or_nothing_fits(estimate):
     both = "--compare model=llama-3.1-8b,qwen3-8b --budget"
     text = estimate(f"{both} 16GiB").stdout
-    assert "none is best, as these differ: --context N compares at one" in " ".join(text.split())
+    assert "none is best, as the lengths differ: use --context N to compare at one" in " ".join(
+        text.split()
+    )
     assert text.count("best") == 1
     assert re.search(r"^model +context ", text, re.MULTILINE)
     for asked in ("16GiB", "1MiB --context 8192"):

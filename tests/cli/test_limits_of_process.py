@@ -172,7 +172,7 @@ sys.meta_path.insert(0, Finder())
     assert ran.code == 0, ran.stderr
     (found,) = ran.document["device_findings"]
     assert found["kind"] == "no-cuda"
-    assert "a library of the system that they need is missing" in found["message"]
+    assert "a system library that they need is missing" in found["message"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")

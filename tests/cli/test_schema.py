@@ -33,5 +33,5 @@ def test_a_schema_is_printed_whole(capsys, name):
 def test_an_unknown_name_is_exit_2_and_writes_no_file(capsys, tmp_path):
     path = tmp_path / "x.json"
     assert run_vmtool(["schema", "zzz", "-o", str(path)]) == 2
-    assert "there are check, granularity" in capsys.readouterr().err
+    assert "use one of check, granularity" in capsys.readouterr().err
     assert not path.exists()

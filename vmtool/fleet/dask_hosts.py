@@ -348,7 +348,7 @@ class Cluster:
                 return None
         if here and not host.tried:
             needed = ", ".join(f"{name}={amount:g}" for name, amount in resources.items())
-            return TaskResult(None, "", f"no worker of it has the resources {needed}", "failed")
+            return TaskResult(None, "", f"none of its workers has the resources {needed}", "failed")
         if host.restarts and time.monotonic() - (host.since_s or 0) < _RESTART_S:
             return None
         return TaskResult(None, "", host.problem or "its worker died", "died")

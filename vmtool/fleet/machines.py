@@ -88,7 +88,7 @@ class Fleet:
                 Problem(
                     found.host,
                     "ambiguous",
-                    f"may be several machines of one name: {both}",
+                    f"may be several machines with the same name: {both}",
                 )
             )
         machine.add(found)

@@ -152,7 +152,7 @@ def checked(document: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in {known.name for known in DOCUMENTS}:
         raise ValueError("is not a result of vmtool")
     if kind not in _types():
-        raise ValueError(f"is a {kind}, which is not about a machine")
+        raise ValueError(f"is a {kind}, which does not describe a machine")
     head = decode(_Head, document)
     known, type_ = _types()[kind]
     old = kind == "vmtool.stress" and head.version == 1

@@ -112,7 +112,9 @@ def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
                     yield found
             if problems > _MOST_PROBLEMS:
                 left = problems - _MOST_PROBLEMS
-                yield Problem(source, "unreadable", f"{left:,} more documents of it are no results")
+                yield Problem(
+                    source, "unreadable", f"{left:,} more documents in it are not results"
+                )
     except OSError as error:
         yield Problem(source, "unreadable", f"cannot be read: {error.strerror or error}")
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from vmtool.machine.nvml import ManagedDevice, NvmlReading
 
 _NOT_LISTED: Final = (
-    "NVML lists none of its processes; in a container without --pid=host that is so even where it holds "
-    "memory on a GPU, as NVML has the host's process numbers: run vmtool on the host to know"
+    "NVML lists no process of it. In a container without --pid=host it never does, because NVML "
+    "uses the host's process numbers: run vmtool on the host to see its memory on a GPU"
 )
 
 

@@ -493,11 +493,11 @@ def _why_ended(proc: str, state: str, numbers: Sequence[int]) -> str:
         numbers: Of its ``stat``, after the state.
     """
     if state not in _ENDED:
-        return "it is ending, and its memory is being given back"
+        return "it is exiting, and its memory is being freed"
     if numbers[_FIELD_THREADS - 1] > 1:
         return (
-            "its main thread has ended and others run: give the number of another thread, "
-            "as /proc/PID/task lists them"
+            "its main thread has ended but others still run: give the number of one of them "
+            "(/proc/PID/task lists them)"
         )
     parent = numbers[_FIELD_PARENT - 1]
     try:

@@ -92,7 +92,7 @@ class PortableProcess:
             return Detail(tuple(found), ended - began, ended, complete)
         else:
             reason = (
-                "`vmmap PID` shows them to the owner of the process, which it may suspend meanwhile"
+                "`vmmap PID` shows them to the owner of the process, but may suspend it meanwhile"
             )
             self.unavailable.setdefault(
                 "reservations", Unavailable("reservations", "platform", reason)
@@ -134,7 +134,8 @@ class PortableProcess:
                 return ()
             if hidden:
                 reason = (
-                    "it is in a job object, whose limits Windows shows to its own processes only"
+                    "it is in a job object, whose limits Windows shows only to processes in the "
+                    "same object"
                 )
                 self.unavailable["job limits"] = Unavailable("job limits", "platform", reason)
             return tuple(found)

@@ -95,7 +95,10 @@ def open_process(pid: int) -> ProcessView:
         if str(error):
             hint = "give the number of a running process: `ps -e` lists them"
             raise _cannot_read(pid, str(error), hint) from error
-        hint = "`ps -e` lists the processes; in a container, give the number that it has there"
+        hint = (
+            "`ps -e` lists the processes; in a container, use the number that it has in the "
+            "container"
+        )
         raise CallError(
             "open",
             f"process {pid}",

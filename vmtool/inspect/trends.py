@@ -143,14 +143,14 @@ def parse_condition(text: str) -> CounterCondition:
 
         near = get_close_matches(name, COUNTERS, n=1) or [name if counter else "resident"]
         raise UsageError(
-            f"{text!r}: {figure!r} is not a counter, nor its .max or .slope",
+            f"{text!r}: {figure!r} is neither a counter nor the .max or .slope of one",
             hint=f"did you mean {near[0]}{f'.{kind}' if kind in _FIGURES else ''}? "
             f"The counters are {', '.join(COUNTERS)}",
         )
     value, slash, per = (part.strip() for part in bound.partition("/"))
     if (kind == "slope") != bool(slash) or (slash and per not in _PER_S):
         raise UsageError(
-            f"{text!r}: only a slope takes a bound per s, min or h, and it needs one",
+            f"{text!r}: a slope needs a bound per s, min or h, and nothing else takes one",
             hint=_EXAMPLES,
         )
     parse = {"bytes": parse_size, "ns": parse_duration}.get(counter.rpartition("_")[2], parse_count)

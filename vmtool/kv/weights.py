@@ -101,7 +101,7 @@ def _index(path: str) -> int:
     if isinstance(total, float) and total.is_integer():
         total = int(total)
     if isinstance(total, bool) or not isinstance(total, int) or not 0 < total < 1 << 63:
-        raise InputError(path, "is missing or not a size", field="metadata.total_size")
+        raise InputError(path, "is missing, or is not a size", field="metadata.total_size")
     return total
 
 
@@ -125,7 +125,7 @@ def _header(path: str) -> int:
             or not all(type(offset) is int for offset in offsets)
             or not 0 <= offsets[0] <= offsets[1] <= size - 8 - length
         ):
-            raise InputError(path, "is not a span of the file", field=f"{name[:80]}.data_offsets")
+            raise InputError(path, "is not inside the file", field=f"{name[:80]}.data_offsets")
         end = max(end, offsets[1])
     return end
 

@@ -93,7 +93,7 @@ def shared_device(**values: _Value) -> dict[str, _Value]:
         remedy = error.hint or "make NVML work"
     else:
         remedy = "run where NVML lists this process (--pid=host, and the rights to see processes)"
-    hint = f"{remedy}, or end what else uses the device"
+    hint = f"{remedy}, or stop the other programs on the device"
     return {"reason": "device-shared", "hint": hint, **values}
 
 

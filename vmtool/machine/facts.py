@@ -399,7 +399,7 @@ def safe_part(available: int | None) -> int:
 
 
 #: What frees RAM, and what shows who has it.
-FREE_RAM: Final = "end other programs that use RAM: " + {
+FREE_RAM: Final = "stop other programs that use RAM: " + {
     "linux": "`ps aux --sort=-rss | head`",
     "darwin": "`top -o mem`",
 }.get(sys.platform, "Task Manager lists them by memory")

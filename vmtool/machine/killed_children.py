@@ -49,7 +49,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
         return _cpu_limit(limit, cpu_s)
     return Diagnosis(
         "killed",
-        "another process sent SIGKILL: the kernel counted no lack of memory",
+        "another process sent SIGKILL: the kernel counted no kill for lack of memory",
         "look for a supervisor, a time limit or kill -9",
     )
 
@@ -91,7 +91,7 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
             return Diagnosis(
                 "cgroup-reclaim",
                 f"control group {later.path} reached its limit of {format_size(later.limit_bytes)} "
-                f"{count_of(hits, 'time')} and reclaims memory all the time{_waited(later)}",
+                f"{count_of(hits, 'time')} and keeps reclaiming memory{_waited(later)}",
                 "raise that limit, or use a smaller --budget",
             )
         hits = _growth(level.high_hits, later.high_hits)

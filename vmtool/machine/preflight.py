@@ -435,7 +435,7 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Shortage | None:
         return Shortage(
             "no-address-range",
             Severity.WARN,
-            f"{format_size(demand.reserve_bytes)} may be more than any free range of addresses",
+            f"{format_size(demand.reserve_bytes)} may be larger than any free range of addresses",
             _USABLE_SPACE,
             "`vmtool granularity` shows the largest reservation that works here",
         )

@@ -126,7 +126,7 @@ def open_backing(
             )
         return open_device(kind, method=method, chunk=chunk, governor=governor, faults=faults)
     if chunk is not None:
-        raise UsageError("chunks are for devices", hint="give --backing cuda, or no --chunk")
+        raise UsageError("chunks are for devices", hint="use --backing cuda, or leave out --chunk")
     if method is None:
         method = host_methods()[0]
     if sys.platform == "win32":

@@ -146,7 +146,7 @@ def _why_no_process(error: OSError) -> tuple[str | None, str]:
             "there is not enough memory for one more process",
             "free some memory; `vmtool doctor` shows every limit",
         )
-    return None, f"see why this Python cannot be started again: {sys.executable}"
+    return None, f"find out why this Python cannot be started: {sys.executable}"
 
 
 def prepare_child() -> None:

@@ -47,7 +47,7 @@ def parse_fault(text: str) -> Fault:
         symbol = _result_name(effect) if of_driver else _error_name(effect)
         if symbol is None:
             raise UsageError(
-                f"{effect!r} in {text!r} is no error, signal, SKIP or HANG", hint=_HINT
+                f"{effect!r} in {text!r} is not an error, a signal, SKIP or HANG", hint=_HINT
             )
         effect = symbol
     return Fault(call, int(nth), bool(onwards), effect)

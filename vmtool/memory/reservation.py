@@ -41,8 +41,8 @@ class OutOfRangeError(UsageError):
     def __init__(self, offset: int, nbytes: int, capacity: int) -> None:
         self.overrun = max(offset + nbytes - capacity, 0) or -min(offset, 0)
         super().__init__(
-            f"offset {offset} + {nbytes} bytes leaves the reservation of {capacity} bytes "
-            f"by {self.overrun}",
+            f"offset {offset} + {nbytes} bytes ends {self.overrun} bytes beyond the reservation of "
+            f"{capacity} bytes",
             hint="reserve a larger capacity, or stay inside it",
         )
 

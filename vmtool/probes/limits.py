@@ -286,7 +286,9 @@ def refuse_shared_device(backing: str, kind: str) -> None:
         "commit": f"takes all memory of {backing}",
         "mappings": f"maps one handle of {backing} until the driver refuses",
     }
-    raise RefusedError(f"limits {kind} {does[kind]}", cause=cause, hint="use --force to do it")
+    raise RefusedError(
+        f"limits {kind} {does[kind]}", cause=cause, hint="use --force to do it anyway"
+    )
 
 
 def _lists_us(info: DeviceInfo) -> bool:

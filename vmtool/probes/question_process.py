@@ -140,7 +140,9 @@ def _refuse_without_tasks(facts: MachineFacts) -> None:
     if found is not None and not found[0]:
         _, words, remedy = found
         raise RefusedError(
-            "each try is a process of its own, and none can be started", cause=words, hint=remedy
+            "each attempt needs a process of its own, and none can be started",
+            cause=words,
+            hint=remedy,
         )
 
 

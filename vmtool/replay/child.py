@@ -125,8 +125,7 @@ def replay_in_child(
     if lines.partial is None:
         last = (lines.stderr.strip().splitlines() or [""])[-1]
         raise errors.VmtoolError(
-            f"the process of the replay {how} before it had replayed anything"
-            + (f": {last}" if last else ""),
+            f"the replay process {how} before it replayed anything" + (f": {last}" if last else ""),
             cause=died.cause if name else None,
             hint=died.remedy if name else None,
         )

@@ -137,7 +137,9 @@ class RealMemory:
             try:
                 buffer.commit(offset, nbytes)
             except BudgetError as error:
-                raise CheckFailedError(f"the simulation allows what is refused: {error}") from error
+                raise CheckFailedError(
+                    f"refused, although the simulation allows it: {error}"
+                ) from error
             elapsed = now() - start
             watch.add("commit", elapsed)
             together += elapsed
@@ -287,7 +289,7 @@ def open_memory(
         if retain:
             raise UnavailableError(
                 "the host cannot keep released memory for another range",
-                hint="leave --retain out, simulate, or use --backing cuda",
+                hint="leave out --retain, simulate, or use --backing cuda",
             )
         return RealMemory(backing, governor, touch=touch)
     return _on_device(backing, governor, granule, retain)

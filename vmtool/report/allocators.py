@@ -93,8 +93,8 @@ def _answer(result: DeviceAllocators) -> Iterator[str]:
         )
     if result.knee_bytes is not None:
         yield (
-            f"chunks of {format_size(result.knee_bytes)} are enough: larger ones save less than "
-            "10 % for each GiB"
+            f"chunks of {format_size(result.knee_bytes)} are enough: larger ones save less than 10 "
+            "% per GiB"
         )
 
 

@@ -140,7 +140,7 @@ def other_rows(result: CompareResult) -> Iterator[str]:
         and (method_text(change), change.direction) not in known
     ]
     if found:
-        yield f"rows that differ by themselves: {', '.join(found)}"
+        yield f"other rows that differ: {', '.join(found)}"
 
 
 def caveats(result: CompareResult) -> Iterator[str]:

@@ -97,7 +97,9 @@ def answer_text(result: FleetResult) -> str:
         of = count_of(result.machines, "machine")
         parts.append(f"{len(hosts):,} of {of} {verb}: {_named(hosts)}")
     if splits:
-        parts.append(f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} in parts")
+        parts.append(
+            f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} into parts"
+        )
     if judged and not hosts and not splits:
         parts.append(_alike(judged, baseline=result.baseline))
     if not result.machines:
@@ -143,11 +145,11 @@ def not_saved(group: Group, baseline: FleetBaseline) -> str | None:
     """Return what of *group* is not in *baseline*, if anything that was judged or asked for."""
     saved = next((g for g in baseline.groups if dict(g.alike) == dict(group.alike)), None)
     if saved is None:
-        why = _UNDECIDED.get(group.undecided, "each of its measures splits it in parts")
+        why = _UNDECIDED.get(group.undecided, "each of its measures splits it into parts")
         return f"{group_name(group)} is not saved: {why}"
     if group.splits:
         count = count_of(len(group.splits), "measure")
-        return f"{group_name(group)} is saved without {count} that split it in parts"
+        return f"{group_name(group)} is saved without {count} that split it into parts"
     return None
 
 

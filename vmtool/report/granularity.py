@@ -63,7 +63,8 @@ def print_device(backing: BackingGranularity, device: DeviceFacts, console: Cons
     if backing.used_by:
         users = ", ".join(f"{each.name or 'process'} ({each.pid})" for each in backing.used_by)
         console.print(
-            f"no reservation was tried, as it is in use by {users}; --backing {backing.name} does"
+            f"no reservation was tried, as the device is in use by {users}; --backing "
+            f"{backing.name} tries anyway"
         )
 
 

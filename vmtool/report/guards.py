@@ -46,7 +46,7 @@ def answer(result: GuardsResult) -> str:
     """Return in one line which methods have guards."""
     if not result.passed:
         failed = sum(check.failed for check in result.checks)
-        return f"{failed} of {len(result.checks)} writes did not end as they must"
+        return f"{failed} of {len(result.checks)} writes did not end as expected"
     guarded = _methods(result, must_fault=True)
     rest = [name for name in _methods(result, must_fault=False) if name not in guarded]
     text = f"memory that is not committed faults: {', '.join(guarded)}" if guarded else ""

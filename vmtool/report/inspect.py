@@ -160,8 +160,8 @@ def describe_programs(programs: Sequence[ProgramStart]) -> str:
     first, *others = programs
     words = [f"{printable(each.name)} after {format_duration(each.at_ns)}" for each in others]
     return (
-        f"exec: {printable(first.name)}, then {', then '.join(words)}; trends and reservations are of "
-        "the last program"
+        f"exec: {printable(first.name)}, then {', then '.join(words)}; trends and reservations "
+        "cover only the last program"
     )
 
 
@@ -248,7 +248,7 @@ def _group(group: CgroupUse) -> str:
     if group.pressure_some_percent:
         words += f", waits for memory {group.pressure_some_percent:g} % of the time"
     if group.pressure_full_percent:
-        words += f" (all at once {group.pressure_full_percent:g} %)"
+        words += f" (all tasks at once {group.pressure_full_percent:g} %)"
     if group.events:
         words += f"; events: {', '.join(f'{name} {n:,}' for name, n in group.events.items())}"
     return f"{words} ({group.path})"
@@ -299,8 +299,9 @@ def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
 _VERDICTS: Final = {
     "small": "the interval is above zero, but growth over the whole watch is below 1 MiB (8 for a count) "
     "or below 1 % of the counter",
-    "slowing": "the interval is above zero, but at the pace of the later half the growth is too small to "
-    "count: a heap that warms up slows down in this way, a leak does not",
+    "slowing": "the interval is above zero, but growth slows down: at the pace of the later half "
+    "it is too small to count. A heap that warms up slows down like this; a leak does "
+    "not",
     "not proven": "the interval includes both zero and growth that would count",
 }
 

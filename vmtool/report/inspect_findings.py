@@ -165,7 +165,9 @@ def _group_high(values: Mapping[str, object]) -> tuple[str, str]:
 
 def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
     new = values.get("new")
-    count, when = (new, "while it was watched") if new else (values["count"], "since it was made")
+    count, when = (
+        (new, "during the watch") if new else (values["count"], "since the group was created")
+    )
     return (
         (
             f"the OOM killer ended {shown_count(count)} process{'' if count == 1 else 'es'} of {values['path']} "
@@ -289,7 +291,7 @@ def _children(values: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stopped(values: Mapping[str, object]) -> tuple[str, str]:
-    return "the process is stopped (state T)", f"`kill -CONT {values['pid']}` lets it continue"
+    return "the process is stopped (state T)", f"`kill -CONT {values['pid']}` continues it"
 
 
 _SENTENCES: Final = {

@@ -62,7 +62,7 @@ def _vllm(result: VllmResult) -> _Parts:
     if not result.starts:
         texts.append(
             "vLLM refuses to start: the memory does not hold one request of that length"
-            + (" and the block that it keeps back." if result.concurrency >= 1 else ".")
+            + (" and the block that vLLM keeps in reserve." if result.concurrency >= 1 else ".")
         )
     texts.append(
         f"{count_of(result.num_blocks, 'block')} of {count_of(result.block_tokens, 'token')} in"
@@ -72,7 +72,7 @@ def _vllm(result: VllmResult) -> _Parts:
     if result.plain_tokens is not None:
         requested = result.requested_format
         texts.append(
-            f"{requested} is kept as {result.format_k}, as FLASHMLA_SPARSE wants it; with"
+            f"{requested} is kept as {result.format_k}, as FLASHMLA_SPARSE requires; with"
             f" FLASHINFER_MLA_SPARSE, the first choice on Blackwell since pull request 37252, it"
             f" stays {requested}: {count_of(result.plain_tokens, 'token')}"
         )

@@ -150,7 +150,7 @@ def _cost_answer(result: EstimateResult) -> str:
     length = count_of(result.context_tokens, "token")
     cost = f"a sequence of {length} takes {format_size(sequence.at_context_bytes)}"
     if sequence.tokens_per_gib is None:
-        return f"{cost}, and no more however long it is ({_format(result)})."
+        return f"{cost}, and a longer one takes no more ({_format(result)})."
     token = f"{sequence.slope_bytes:,} B a token"
     if sequence.slope_tokens > 1:
         token = f"{sequence.slope_bytes:,} B for every {sequence.slope_tokens:,} tokens"
@@ -315,7 +315,7 @@ def _budget_text(budget: Budget, ranks: int) -> str:
 
 def _tensor_parts(result: EstimateResult) -> list[RenderableType]:
     if not result.tensors:
-        return [paragraph("No layer keeps anything for each token.")]
+        return [paragraph("No layer keeps anything per token.")]
     granule = format_size(result.granule_bytes)
     sizes = [format_size(item.granule_bytes) for item in result.tensors[0].granules]
     headings = ["tensor", "of", "B/token", *sizes, f"tile {granule}"]

@@ -65,7 +65,7 @@ def compare_title(result: ComparisonResult) -> str:
         same.append(f"as {result.engine}")
     if first.budget_bytes is not None and not {"budget", "tp", "pp", "model"} & set(axes):
         same.append(f"{format_size(first.budget_bytes)} of KV memory")
-    length = count_of(first.context_tokens, "token") if one_length else "each its own length"
+    length = count_of(first.context_tokens, "token") if one_length else "each at its own length"
     if "sequences" not in axes and result.sequences > 1:
         same.append(f"{result.sequences:,} sequences of {length}")
     else:
@@ -75,7 +75,7 @@ def compare_title(result: ComparisonResult) -> str:
     rule = (
         "best: most sequences, then most tokens in a single one"
         if one_length
-        else "none is best, as these differ: --context N compares at one length"
+        else "none is best, as the lengths differ: use --context N to compare at one length"
     )
     return f"{', '.join(same)}; {rule}"
 

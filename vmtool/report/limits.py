@@ -77,7 +77,7 @@ def answer(result: LimitsResult) -> str:
         elif all(m.outcome == "none" for m in of_kind.methods):
             parts.append(f"{short}: no limit found")
         elif any(m.outcome == "found" for m in of_kind.methods):
-            parts.append(f"{short}: nothing works")
+            parts.append(f"{short}: not even the smallest size works")
         else:
             parts.append(f"{short}: not found")
     return "limits: " + "; ".join(parts)
@@ -97,12 +97,12 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
         has = _amount(kind, limit.reached)
         yield f"{limit.method}: no limit: {limit.cause} (the process has {has})"
         return
-    tries = "1 try" if limit.tries == 1 else f"{limit.tries} tries"
+    tries = "1 attempt" if limit.tries == 1 else f"{limit.tries} attempts"
     most = "" if limit.most is None else f", {_bound(kind, limit.most)} at most"
     if kind == "commit" and limit.tries == 1:  # counted in granules
         most = ""
     if limit.reached is None:
-        yield f"{limit.method}: nothing works ({tries}{most})"
+        yield f"{limit.method}: not even the smallest size works ({tries}{most})"
     else:
         yield f"{limit.method}: {_amount(kind, limit.reached)} works ({tries}{most})"
     if limit.per_gib_ns is not None:

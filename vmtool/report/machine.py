@@ -186,7 +186,7 @@ def _memory(facts: MachineFacts) -> list[tuple[str, str]]:
     if memory.swap_total_bytes is not None:
         swap = format_size(memory.swap_total_bytes) if memory.swap_total_bytes else "none"
         if facts.system.os == "Darwin":
-            swap += " so far; macOS makes more as it needs it"
+            swap += " so far; macOS adds more as needed"
         rows.append(("swap", swap))
     if memory.nodes:
         nodes = (f"{node.number}: {format_size(node.free_bytes)} free" for node in memory.nodes)

@@ -58,7 +58,7 @@ def hint(check: Check) -> str | None:
     if check.values.get("reason") == "did not happen":
         return "use a smaller N, more cycles, or another --method"
     if check.values.get("reason") == "device-shared":
-        return "run with NVML (vmtool[nvml]), or end what else uses the device"  # an older result
+        return "run with NVML (vmtool[nvml]), or stop the other programs on the device"  # an older result
     return None
 
 
@@ -259,7 +259,7 @@ _SENTENCES: Final[dict[str, Callable[[str, _Values], str]]] = {
 _HINTS: Final = {
     "contents": "run again with --verify full and another --method; test the RAM if both fail",
     "zero": "run again with --verify full and another --method; test the RAM if both fail",
-    "counters": "another --method shows whether the method or the kernel is at fault",
+    "counters": "run with another --method to see whether the method or the kernel is at fault",
     "leak": "confirm with --soak 10m; --method all shows which method leaks",
     "assert": "make more runs (--runs), or run for longer: a busy machine widens the interval",
     "require": "run for longer: --duration 10s",
@@ -311,8 +311,8 @@ def _drift(values: _Values) -> tuple[str, str]:
 def _overhead(values: _Values) -> tuple[str, str]:
     return (
         (
-            f"of the median {values['phase']} of {format_duration(values['median_ns'])}, the harness "
-            f"is {format_duration(values['overhead_ns'])}"
+            f"{format_duration(values['overhead_ns'])} of the median {values['phase']} of "
+            f"{format_duration(values['median_ns'])} is overhead of the harness"
         ),
         "use a larger --granule, or compare runs with each other only",
     )

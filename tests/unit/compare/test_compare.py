@@ -272,7 +272,7 @@ def test_the_headline_is_about_the_cycle_and_other_rows_are_details():
     assert change_of(result, "release", "p99").direction is Direction.SLOWER
     assert headline(result) == "the whole cycle is unchanged within 5 %; 5 runs against 5"
     assert list(other_rows(result)) == [
-        "rows that differ by themselves: release p99 of fixed +100.0 % (slower)"
+        "other rows that differ: release p99 of fixed +100.0 % (slower)"
     ]
     slower = compare(several(5), several(5, seed=2, factor=1.5))
     assert headline(slower).startswith("slower: the whole cycle of fixed +")

@@ -274,7 +274,7 @@ def test_results_of_one_name_with_other_hardware_may_be_of_several_machines():
         facts = {"system.cpu_model": "A", "system.cpus": cpus, "device": "H200"}
         fleet.add(MachineReading("localhost", "", "vmtool.stress", "0", facts, ()))
     fleet.add(MachineReading("localhost", "", "vmtool.doctor", "0", {"system.cpu_model": "A"}, ()))
-    words = "may be several machines of one name: system.cpus 2 and 64"
+    words = "may be several machines with the same name: system.cpus 2 and 64"
     assert [(p.source, p.kind, p.problem) for p in fleet.problems] == [
         ("localhost", "ambiguous", words)
     ]

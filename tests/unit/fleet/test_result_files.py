@@ -169,7 +169,11 @@ PHASES = [
         ('{"benchmark": "fio"}', "other", "is not a result of vmtool"),
         (stress(schema="vmtool.nonsense"), "other", "is not a result of vmtool"),
         (stress(schema=5), "other", "is not a result of vmtool"),
-        (stress(schema="vmtool.kv-estimate"), "other", "vmtool.kv-estimate, which is not about"),
+        (
+            stress(schema="vmtool.kv-estimate"),
+            "other",
+            "vmtool.kv-estimate, which does not describe",
+        ),
         (stress(version=99), "version", "version: 99 of vmtool.stress; vmtool"),
         (stress(schema="vmtool.doctor", version=1), "version", "version: 1 of vmtool.doctor"),
         (stress(version="2"), "other", "version: expected integer, got string"),
@@ -197,7 +201,7 @@ PHASES = [
         ('{"schema": "a", "schema": "b"}', "unreadable", "duplicate key 'schema'"),
         (json.dumps(stress()).replace("wall_ns", "outcome"), "unreadable", "duplicate key"),
         (json.dumps(stress()).replace('"kind"', '"k\\u0007"'), "unreadable", "control characters"),
-        ('{"wall_ns": 1e999}', "unreadable", "1e999 does not fit"),
+        ('{"wall_ns": 1e999}', "unreadable", "1e999 is too large"),
         ("[" * 100_000, "unreadable", "is nested too deeply"),
         ("[]", "unreadable", "is JSON, but not an object"),
         ("not JSON", "unreadable", "line 1, column 1: is not JSON"),
@@ -485,7 +489,7 @@ def test_of_many_lines_that_are_no_results_only_the_number_is_listed(tmp_path, m
         str(path),
     ]
     assert isinstance(found[5], MachineReading)
-    assert found[6].problem == "25 more documents of it are no results"
+    assert found[6].problem == "25 more documents in it are not results"
 
 
 def test_stdin_is_called_standard_input_and_may_be_empty(monkeypatch):

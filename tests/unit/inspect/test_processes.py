@@ -276,7 +276,7 @@ def test_a_process_without_its_main_thread_is_told_from_one_that_ended(child, ta
         "threading.Thread(target=tell).start()\nctypes.CDLL(None).syscall(60, 0)"
     )
 
-    with pytest.raises(CallError, match="its main thread has ended and others run"):
+    with pytest.raises(CallError, match="its main thread has ended but others still run"):
         open_process(made.pid)
     assert target(made.facts["tid"]).counters(0).resident_bytes
 

@@ -220,7 +220,9 @@ def test_the_report_of_locking_has_its_cost():
 
 def test_where_even_the_least_is_refused_the_answer_is_not_unknown():
     refused = MethodLimit("fixed", "found", None, 4096, 1, "mlock failed: EPERM", most=4096)
-    assert text_of(result("lock", refused)).startswith("limits: lock: nothing works")
+    assert text_of(result("lock", refused)).startswith(
+        "limits: lock: not even the smallest size works"
+    )
 
 
 def result(kind, *methods, **fields):

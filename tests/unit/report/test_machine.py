@@ -42,4 +42,4 @@ def test_facts_of_macos_are_shown():
     shown = rows(MAC)
     assert shown["system"].strip() == "Darwin 25.1.0, arm64, in virtual machine"
     assert shown["processor"].strip() == "Apple M1, 8 logical"
-    assert shown["swap"].strip() == "none so far; macOS makes more as it needs it"
+    assert shown["swap"].strip() == "none so far; macOS adds more as needed"

@@ -218,11 +218,12 @@ def llamacpp_buffers(
     """
     if geometry.tp > 1:  # as it is wherever ranks divide the tokens
         raise UsageError(
-            "--as llama.cpp: it does not divide heads among ranks; drop --tp and --dcp"
+            "--as llama.cpp: it does not divide heads among ranks; leave out --tp and --dcp"
         )
     if geometry.pp > 1:
         raise UsageError(
-            "--as llama.cpp: its log has one line for all devices, not one of a stage; drop --pp"
+            "--as llama.cpp: its log has one line for all devices, and none for a stage; "
+            "leave out --pp"
         )
     for chosen in (formats.key, formats.value):
         if chosen.name not in _TYPE_NAMES and not chosen.name.startswith("turbo"):
@@ -234,7 +235,7 @@ def llamacpp_buffers(
         t.role is TensorRole.LATENT for layer in geometry.layers for t in layer.tensors
     ):
         raise UsageError(
-            f"--as llama.cpp: a latent is K and V at once, so K cannot be {formats.key.name} and V"
+            f"--as llama.cpp: a latent is both K and V, so K cannot be {formats.key.name} and V"
             f" {formats.value.name}",
             hint="give one --dtype for both",
         )

@@ -239,7 +239,7 @@ def _shared(tensor: TensorCost) -> int:
 def _tokens(memory: int, full: int, window: int, page: int) -> tuple[int, int | None]:
     """Return the tokens of all layers, and those of layers with a window."""
     if not full and not window:
-        raise UsageError("--as sglang: no layer keeps anything for each token")
+        raise UsageError("--as sglang: no layer keeps anything per token")
     if not full:
         tokens = memory // window // page * page
         return tokens, tokens

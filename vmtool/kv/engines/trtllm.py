@@ -160,7 +160,7 @@ def trtllm_pools(
             key = (layer.draft, window)
             windows[key] = windows.get(key, 0) + layer.count * tensor.bytes_per_token
     if not windows:
-        raise UsageError("the model keeps nothing for each token, so there are no blocks")
+        raise UsageError("the model keeps nothing per token, so there are no blocks")
     # A draft model's blocks are as many as the model's: both are counted for each token.
     targets = {key: size for key, size in windows.items() if not key[0]}
     draft = sum(size for (is_draft, _), size in windows.items() if is_draft)

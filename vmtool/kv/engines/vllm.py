@@ -422,7 +422,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
     newer = version_numbers(version) >= _NEWER_SINCE
     if settings.state_mode == "all" and newer:
         raise UsageError(
-            f"vLLM {version} has no state mode all any more",
+            f"vLLM {version} no longer has the state mode 'all'",
             hint="use --state-blocks align, or ask for an older version, such as --as vllm@0.20",
         )
     key, value = question.formats.key, question.formats.value

@@ -140,7 +140,7 @@ def _inputs(decoder: Fields, kind: str) -> bool:
             _refuse_without_model(inputs, key, "names a state whose size")
     crossed = inputs.has("cross_past_key_names")
     if crossed and kind != "whisper":
-        inputs.fail("cross_past_key_names", f"is set, and {kind[:40]!r} is not whisper")
+        inputs.fail("cross_past_key_names", f"is set, but {kind[:40]!r} is not whisper")
     return crossed
 
 

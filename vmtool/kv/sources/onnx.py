@@ -122,7 +122,7 @@ class _Reader:
             else:
                 self.fail(f"is not an ONNX model: wire type {kind} at {self._at}")
         if self._at != end:
-            self.fail("is not an ONNX model: a part ends beyond its whole")
+            self.fail("is not an ONNX model: a field ends after the message that it belongs to")
 
     def take(self, end: int) -> bytes:
         length = end - self._at

@@ -160,7 +160,7 @@ def detect(first: str) -> Format:
     if first.lstrip().startswith("{"):
         return _detect_objects(_object(first))
     if first.lstrip().startswith("["):
-        raise LineError("is one JSON array; a trace has one JSON object a line")
+        raise LineError("is one JSON array; a trace has one JSON object per line")
     columns = [name.strip().lower() for name in _cells(first)]
     found = {name: index for index, name in enumerate(columns)}
     for known in (_azure, _burstgpt):
@@ -270,7 +270,7 @@ def _object(line: str) -> dict[str, Any]:
     except LineError:
         raise
     except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", None) or "too deep or too long a number"
+        reason = getattr(error, "msg", None) or "nesting is too deep, or a number is too long"
         raise LineError(f"is not JSON: {reason}") from None
     if not isinstance(found, dict):
         raise LineError("is not a JSON object")

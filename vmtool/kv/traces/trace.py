@@ -125,9 +125,12 @@ class Trace:
         if reading.late > MAX_LATE * reading.requests:
             raise InputError(
                 self.name,
-                f"{reading.late:,} of {reading.requests:,} requests are earlier than one before"
-                " them",
-                hint="use --sort if only the order of the lines is wrong; else correct the times",
+                f"{reading.late:,} of {reading.requests:,} requests are earlier than a request "
+                "before them",
+                hint=(
+                    "use --sort if only the order of the lines is wrong; otherwise correct the "
+                    "times"
+                ),
             )
 
     def _rows(self) -> Iterator[Row]:

@@ -66,7 +66,7 @@ def _rate(info: DeviceInfo, memory: DeviceMemory) -> tuple[Finding, ...]:
         Finding.note(
             "device-shared",
             f"cuda:{info.ordinal} is in use by {names}",
-            "end it before measuring: what it allocates in the meantime changes the results",
+            "stop it before you measure: what it allocates meanwhile changes the results",
         ),
     )
 
@@ -95,7 +95,7 @@ def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
                 "wddm",
                 f"{name} runs under WDDM: commits may be paged to host memory, and unmapping takes "
                 "milliseconds",
-                "nvidia-smi -dm TCC (where the card has it), or keep below the free memory",
+                "nvidia-smi -dm TCC (if the card has it), or stay below the free memory",
             )
         )
     elif info.driver_model == "tcc":
@@ -106,7 +106,7 @@ def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
                 "wsl-device",
                 f"{name} is used through the driver of Windows: sharing memory by file descriptor "
                 "does not work",
-                "use the device from Linux itself, where that is needed",
+                "use the device from Linux itself if you need that",
             )
         )
     if info.integrated:
@@ -114,7 +114,7 @@ def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
             Finding.note(
                 "integrated",
                 f"{name} shares the RAM of the host: what it commits is taken from there",
-                "keep both budgets together below the RAM",
+                "keep the sum of both budgets below RAM",
             )
         )
     return tuple(checks)

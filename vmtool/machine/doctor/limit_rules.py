@@ -91,9 +91,9 @@ def tasks(facts: MachineFacts) -> Finding | None:
     if facts.limits.threads_refused and (found is None or found[0]):
         return Finding.problem(
             "task-limit",
-            "no thread can be started, though no limit of tasks is reached: the seccomp filter of "
-            "this process refuses clone3 or clone",
-            "look at the seccomp profile of the container, or update its runtime (clone3)",
+            "no thread can be started, although no limit of tasks is reached: the seccomp filter "
+            "of this process refuses clone3 or clone",
+            "check the seccomp profile of the container, or update its runtime (clone3)",
         )
     if found is None:
         return _no_task_limit(facts)
@@ -164,7 +164,10 @@ def processor_time(facts: MachineFacts) -> Finding | None:
         return None
     return Finding.note(
         "cpu-limit",
-        f"RLIMIT_CPU is {limit.soft:,} s: a process that used so much processor time is killed",
+        (
+            f"RLIMIT_CPU is {limit.soft:,} s: a process that has used that much processor time is "
+            "killed"
+        ),
         how_to_raise("RLIMIT_CPU", limit=limit),
     )
 

@@ -58,7 +58,7 @@ def swap(facts: MachineFacts) -> Finding | None:
     """Rate the swap that a shortage would use."""
     total = facts.memory.swap_total_bytes
     if total is not None and facts.system.os == "Darwin":
-        return Finding.ok("swap", f"{format_size(total)} of swap; macOS makes more as it needs it")
+        return Finding.ok("swap", f"{format_size(total)} of swap; macOS adds more as needed")
     if total is None or facts.system.os != "Linux":
         return None  # Windows' page files are in its commit limit
     if total == 0:

@@ -28,14 +28,17 @@ def transparent_huge_pages(facts: MachineFacts) -> Finding | None:
         }
         return Finding.note(
             "huge-pages-unknown",
-            f"/sys is missing or hidden, and with it how huge pages are set; {works[huge.advice_works]}",
+            (
+                "/sys is missing or hidden, so the settings of huge pages are unknown; "
+                f"{works[huge.advice_works]}"
+            ),
             "mount -t sysfs sysfs /sys",
         )
     if huge.thp_mode is None:
         return Finding.note(
             "no-huge-pages",
             "this kernel has no transparent huge pages, so --huge is refused",
-            "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
         )
     if huge.thp_disabled_here:
         return Finding.note(
@@ -61,7 +64,8 @@ def transparent_huge_pages(facts: MachineFacts) -> Finding | None:
             f"echo madvise > {_ENABLED}",
         )
     return Finding.ok(
-        "huge-pages", f"transparent huge pages{size} on request (madvise); --huge requests them"
+        "huge-pages",
+        f"transparent huge pages{size} are given on request (madvise); --huge requests them",
     )
 
 

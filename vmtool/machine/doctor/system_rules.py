@@ -25,7 +25,7 @@ def kernel(facts: MachineFacts) -> Finding | None:
         return Finding.note(
             "old-kernel",
             f"Linux {facts.system.kernel} has no MADV_POPULATE_WRITE: --method advise is refused",
-            "Linux 5.14 or later; the other methods work",
+            "use Linux 5.14 or later; the other methods work",
         )
     return Finding.ok("kernel", f"Linux {facts.system.kernel}")
 

@@ -182,7 +182,7 @@ class CudaBacking:
             raise UsageError(
                 f"memory in chunks of {source.granularity} bytes cannot be shared into chunks of "
                 f"{self.granularity}",
-                hint="use two reservations of one pool",
+                hint="use two reservations of the same pool",
             )
         reservation.begin()
         try:

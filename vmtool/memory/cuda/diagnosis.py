@@ -58,7 +58,7 @@ def no_bindings(exc: Exception) -> UnavailableError:
     if isinstance(exc, RuntimeError):
         return UnavailableError(
             f"the CUDA bindings cannot be loaded: {exc}",
-            cause="a library of the system that they need is missing",
+            cause="a system library that they need is missing",
             hint="install the C library's packages, or use --backing host",
         )
     return UnavailableError(
@@ -161,7 +161,7 @@ def _wsl() -> str | None:
 #: What a failed call means wherever it happens: code to (cause, hint).
 _CALL_CODES: Final[dict[int, tuple[str, str]]] = {
     101: (
-        "the device is not there any more, or CUDA_VISIBLE_DEVICES changed",
+        "the device is gone, or CUDA_VISIBLE_DEVICES changed",
         "run nvidia-smi and look for Xid messages in dmesg",
     ),
     304: (
@@ -170,7 +170,7 @@ _CALL_CODES: Final[dict[int, tuple[str, str]]] = {
     ),
     600: ("work that was submitted before has not finished", "synchronise first"),
     800: (
-        "the process may not do this; for fabric handles an IMEX channel is missing",
+        "the process is not allowed to do this; for fabric handles an IMEX channel is missing",
         (
             "create a channel (nvidia-modprobe -c 0, /dev/nvidia-caps-imex-channels) and start "
             "nvidia-imex, or ask for another handle type"
@@ -197,9 +197,9 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
         if mode is not None:
             default = "have an administrator run nvidia-smi -c DEFAULT"
             if mode == "prohibited":
-                return f"the device is in compute mode {mode}: it takes no process", default
+                return f"the device is in compute mode {mode}: it accepts no process", default
             return (
-                f"the device is in compute mode {mode}: it takes one process at a time",
+                f"the device is in compute mode {mode}: it accepts one process at a time",
                 f"use --workers 1, or {default}",
             )
         return "the device is held by another process or in a bad state", "run nvidia-smi"
@@ -207,13 +207,13 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
         if call == "cuDevicePrimaryCtxRetain":
             return (
                 "the device has no room for one more context (a few hundred MiB each)",
-                "end what else uses the device (nvidia-smi), or use fewer --workers",
+                "stop the other programs on the device (nvidia-smi), or use fewer --workers",
             )
         if call in _GIVING_BACK:
             return None, "end the process, which gives everything back; dmesg may show why"
         if not call.startswith("cuMem"):
             return None, "run nvidia-smi: it shows what uses the device"
-        return None, "ask for less, or free device memory (see nvidia-smi)"
+        return None, "request less, or free device memory (see nvidia-smi)"
     return _CALL_CODES.get(code, (None, None))
 
 
@@ -275,7 +275,7 @@ def diagnose_device(at: Situation, *, many: int = _MANY_MAPPINGS) -> Diagnosis:
         return Diagnosis(
             "device-memory",
             f"{format_size(nbytes)} was requested and {format_size(free)} is free on the device",
-            "commit less, or end what else uses the device (nvidia-smi)",
+            "commit less, or stop the other programs on the device (nvidia-smi)",
         )
     if at.driver_model in {"wddm", "wsl"}:
         return Diagnosis(
@@ -311,13 +311,13 @@ def diagnose_pinning(driver_model: str | None) -> Diagnosis:
     if driver_model in {"wddm", "wsl"}:
         return Diagnosis(
             "pinned-limit",
-            "Windows limits how much memory its devices may pin: reports have about half of RAM, "
-            "and under WSL 1 GiB or less",
+            "Windows limits how much memory its devices may pin: users report about half of RAM, "
+            "and 1 GiB or less under WSL",
             "pin less, or keep the memory pageable",
         )
     return Diagnosis(
         "unknown",
-        "the driver could not pin that many pages, or has no room for its tables of them; "
+        "the driver could not pin that many pages, or has no room left to keep track of them; "
         "RLIMIT_MEMLOCK does not limit it",
         "pin less; dmesg shows what the kernel module says",
     )

@@ -74,7 +74,7 @@ def _refused_by_policy() -> Diagnosis:
     return Diagnosis(
         "refused-by-policy",
         f"not even one page can be reserved, and no limit is reached: {_sandbox()} refuses it",
-        "look at the profile of the container, or run outside of the sandbox",
+        "check the profile of the container, or run outside the sandbox",
     )
 
 
@@ -171,7 +171,7 @@ _OLD_KERNEL: Final = Diagnosis(
 _FORBIDDEN: Final = Diagnosis(
     "forbidden",
     "a security policy of this system forbids it (seccomp, SELinux or a sandbox)",
-    "look at `ausearch -m avc -ts recent` or the profile of the container",
+    "check `ausearch -m avc -ts recent` or the profile of the container",
 )
 _BAD_MEMORY: Final = Diagnosis(
     "bad-memory",
@@ -211,13 +211,13 @@ def _refused_huge_pages(huge_pages: bool | None) -> Diagnosis:
     if huge_pages:
         return Diagnosis(
             "forbidden",
-            f"this kernel has transparent huge pages, so {_sandbox()} refuses the advice",
-            "look at the profile of the container, or leave out --huge",
+            f"this kernel has transparent huge pages, so {_sandbox()} refuses the call",
+            "check the profile of the container, or leave out --huge",
         )
     return Diagnosis(
         "no-huge-pages",
-        "this kernel has no transparent huge pages, or a sandbox refuses the advice: /sys, which "
-        "would say, is missing or hidden",
+        "this kernel has no transparent huge pages, or a sandbox refuses the call; /sys, which "
+        "would tell, is missing or hidden",
         "leave out --huge",
     )
 

@@ -126,7 +126,7 @@ def _commitment_limit(nbytes: int, p: MemoryLimits) -> Diagnosis:
 _REFUSALS: Final = {
     _TOO_MANY_OPEN_FILES: Diagnosis(
         "too-many-sections",
-        "no more sections can be created; --method view uses one section a granule",
+        "no more sections can be created; --method view uses one section per granule",
         "use larger granules, or --method private or decommit",
     ),
     _INVALID_ADDRESS: Diagnosis(

@@ -101,7 +101,7 @@ def test_states_are_always_32_bit():
 
 
 def test_a_latent_has_one_type():
-    with pytest.raises(UsageError, match="a latent is K and V at once"):
+    with pytest.raises(UsageError, match="a latent is both K and V"):
         buffers("deepseek-v3", 4096, "q8_0", "q4_0")
 
 

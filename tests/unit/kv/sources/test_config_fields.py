@@ -276,7 +276,9 @@ def test_a_wrapper_whose_decoder_runs_again_is_refused(key):
 def test_a_wrapper_of_two_language_models_is_refused():
     other = {**LLAMA, "num_hidden_layers": 2}
     config = {"model_type": "new", "text_config": LLAMA, "llm_config": other}
-    with pytest.raises(InputError, match="llm_config: is another language model than text_config"):
+    with pytest.raises(
+        InputError, match="llm_config: is a second language model beside text_config"
+    ):
         model(config)
     assert model({**config, "llm_config": LLAMA}).layers
 

@@ -19,10 +19,10 @@ def test_a_bert_is_a_decoder_only_where_it_says_so(kind):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ({"image_size": 224}, "image_size: is of a model of pictures"),
+        ({"image_size": 224}, "image_size: belongs to an image or audio model"),
         ({"patch_size": 16}, "patch_size"),
         ({"num_mel_bins": 80}, "num_mel_bins"),
-        ({"architectures": ["NewForCTC"]}, "architectures: NewForCTC does not continue a text"),
+        ({"architectures": ["NewForCTC"]}, "architectures: NewForCTC does not generate text"),
         ({"architectures": ["NewForMaskedLM"]}, "NewForMaskedLM"),
         ({"architectures": ["NewForImageClassification"]}, "NewForImageClassification"),
     ],

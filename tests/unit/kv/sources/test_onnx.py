@@ -325,7 +325,7 @@ def test_overrides_do_not_apply_to_onnx(write_onnx):
         (b"\x3d\x00", "is truncated"),
         (b"\x3a\x03\x5a\x01\xff", "is truncated"),
         (b"\x3a\x03\x5a\x09\xff", "is truncated: 9 bytes"),
-        (b"\x3a\x01\x08\x01", "beyond its whole"),
+        (b"\x3a\x01\x08\x01", "after the message that it belongs to"),
         (b"\x3a\x85\x80\x01\x5a\x81\x80\x01" + b"\0" * 16385, "one input in 16385 bytes"),
     ],
 )

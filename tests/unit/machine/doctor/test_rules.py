@@ -307,7 +307,7 @@ def test_facts_of_macos_are_rated_and_missing_ones_named():
     )
     found = {check.kind: check for check in examine(facts)}
     assert found["swap"].rating is Rating.OK
-    assert "macOS makes more as it needs it" in found["swap"].message
+    assert "macOS adds more as needed" in found["swap"].message
     assert found["address-space-limit"].rating is Rating.OK
     assert found["not-available"].rating is Rating.NOTE
     for word in ("commit limit", "control groups", "huge pages", "memory areas"):

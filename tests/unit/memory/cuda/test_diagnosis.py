@@ -109,7 +109,7 @@ def test_the_hint_of_a_failed_query_is_not_to_request_less():
 @pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree"])
 def test_a_failed_release_is_not_asked_to_be_smaller(call):
     _, hint = explain_code(call, 2, None)
-    assert "ask for less" not in hint
+    assert "request less" not in hint
     assert "gives everything back" in hint
 
 

@@ -40,7 +40,7 @@ def test_each_refusal_has_one_cause_and_one_remedy(call, code, address, advice, 
     [
         (True, "forbidden", "this kernel has transparent huge pages, so "),
         (False, "no-huge-pages", "CONFIG_TRANSPARENT_HUGEPAGE"),
-        (None, "no-huge-pages", "or a sandbox refuses the advice: /sys"),
+        (None, "no-huge-pages", "or a sandbox refuses the call; /sys"),
     ],
 )
 def test_refused_huge_pages_are_missing_only_where_sys_says_so(huge_pages, kind, words):

@@ -37,7 +37,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     fields = Fields(metadata, path, overrides=overrides)
     architecture = fields.text("general.architecture")
     if architecture is None:
-        hint = "in a model split into several files, give the first"
+        hint = "if the model is split into several files, give the first"
         fields.fail("general.architecture", "is missing", hint=hint)
     if architecture in WITHOUT_CACHE:
         fields.fail(

@@ -199,7 +199,9 @@ class Builder:
         if stated is None:
             stated = fields.integer("layers", high=MAX_LAYERS)
         if extra >= stated:
-            fields.fail(fields.names["extra_layers"][0], f"is {extra}, of {stated} blocks")
+            fields.fail(
+                fields.names["extra_layers"][0], f"is {extra}, but there are {stated} blocks"
+            )
         self._count = stated - extra
         self._extra = extra
         if extra:
@@ -351,11 +353,11 @@ class Builder:
         if shared is not None:
             if shared >= self._count:
                 key = self._fields.names["shared_layers"][0]
-                self._fields.fail(key, f"is {shared}, of {self._count} layers")
+                self._fields.fail(key, f"is {shared}, but there are {self._count} layers")
             return self._count - shared
         own = self._architecture.own_layers
         if own is not None and own < self._count:
-            self._fields.defaulted("own_layers", own, "the first layers; the others share")
+            self._fields.defaulted("own_layers", own, "the first layers; the others share theirs")
             return own
         return self._count
 
@@ -455,7 +457,7 @@ class Builder:
         elif kind is State.RWKV:
             fields.names = {**fields.names, "head_dim": fields.names["wkv_head"]}
         states = _STATE_BUILDERS[kind](fields)
-        fields.defaulted("ssm_dtype", "fp32", "llama.cpp keeps states so")
+        fields.defaulted("ssm_dtype", "fp32", "llama.cpp's format for states")
         return tuple(
             replace(made, name="ssm" if made.name == "recurrent" else made.name, dtype="fp32")
             for made in states

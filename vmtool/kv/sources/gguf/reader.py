@@ -145,7 +145,7 @@ class _Reader:
 
     def _check_strings(self) -> None:
         if self._strings > MAX_STRINGS:
-            self._fail(f"makes {self._strings} list entries; no tokenizer has {MAX_STRINGS}")
+            self._fail(f"has {self._strings} list entries; no tokenizer has {MAX_STRINGS}")
 
     def _number(self, code: str) -> Any:
         return struct.unpack(code, self._read(struct.calcsize(code)))[0]

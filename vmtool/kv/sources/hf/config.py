@@ -65,7 +65,7 @@ def _require_fp8(part: Fields, key: str) -> None:
     part.fail(
         key,
         "quantises the KV cache in a way that is not understood",
-        hint="take it out of a copy of the file, and give the cache's format with --dtype",
+        hint="remove it from a copy of the file, and give the format of the cache with --dtype",
     )
 
 
@@ -245,7 +245,7 @@ def _with_encoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...
         return layers
     if outer.peek("model_type") not in DECODER_KEYS:
         outer.fail(
-            "is_encoder_decoder", f"is set, and {fields.architecture} keeps nothing of an encoder"
+            "is_encoder_decoder", f"is set, but {fields.architecture} keeps nothing of an encoder"
         )
     return encoder_cross(fields, layers)
 
@@ -269,7 +269,9 @@ def _decoder(outer: Fields) -> tuple[Fields, str]:
             break
         for key in keys:
             if fields.has(key) and fields.peek(key) != fields.peek(inner):
-                fields.fail(key, f"is another language model than {inner}; give a config of one")
+                fields.fail(
+                    key, f"is a second language model beside {inner}; give the config of one"
+                )
         refuse_of_wrapper(fields, nested, _WRAPPER_HARMLESS.get(kind or "", frozenset()) | {inner})
         nested.outer = fields
         fields, kind = nested, _inner_type(kind, nested)
@@ -357,4 +359,4 @@ def _similar(architecture: str) -> str | None:
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
     close = difflib.get_close_matches(architecture[:60], families(), n=3)
-    return f"similar ones that it does: {', '.join(close)}" if close else None
+    return f"vmtool knows these similar ones: {', '.join(close)}" if close else None

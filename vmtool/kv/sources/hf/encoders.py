@@ -146,8 +146,8 @@ def refuse_encoder(fields: Fields, *, is_known: bool) -> None:
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     if names and all(_TASKS.search(name) for name in names):
         fields.fail(
-            "architectures", f"{names[0][:60]} does not continue a text, so it keeps no cache"
+            "architectures", f"{names[0][:60]} does not generate text, so it keeps no cache"
         )
     found = next((key for key in fields.all_keys() if key in _SENSES and fields.peek(key)), None)
     if found is not None:
-        fields.fail(found, "is of a model of pictures or sound, whose cache is not understood")
+        fields.fail(found, "belongs to an image or audio model, whose cache is not understood")

@@ -188,7 +188,7 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
             patterns[key] = Layer(0, kind, tensors, builder(places) if builder else ())
         layers.append(replace(patterns[key], index=i))
     if "layer_kinds" not in fields.facts:
-        fields.defaulted("layer_kinds", _summary(kinds), "the architecture's own arrangement")
+        fields.defaulted("layer_kinds", _summary(kinds), "fixed by the architecture")
     made = without_useless_window(fields, tuple(layers))
     return family.finish(fields, made) if family.finish else made
 
@@ -205,7 +205,7 @@ def mtp_layers_of(
     count = fields.optional("mtp_layers", low=0, high=MAX_LAYERS)
     if count is None and family.mtp_by_default:
         count = family.mtp_by_default
-        fields.derived("mtp_layers", count, "as vLLM takes it where no field says it")
+        fields.derived("mtp_layers", count, "vLLM's default where no field gives one")
     if not count:
         return ()
     if family.mtp is not None:

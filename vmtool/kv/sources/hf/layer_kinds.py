@@ -29,7 +29,7 @@ def all_full(fields: Fields, layers: int) -> list[LayerKind]:
 def no_window(fields: Fields, layers: int) -> list[LayerKind]:
     """Every layer keeps everything; a window is not understood where nothing says which have it."""
     if fields.has("sliding_window"):
-        fields.fail("sliding_window", "is set, and nothing says which layers have it")
+        fields.fail("sliding_window", "is set, but no field says which layers have it")
     return [LayerKind.FULL] * layers
 
 

@@ -49,7 +49,7 @@ def share_last(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         if layer.kind not in own:
             fields.fail(
                 "num_kv_shared_layers",
-                f"is {shared}: no earlier layer is {layer.kind.value}, as layer {layer.index} is",
+                f"is {shared}: layer {layer.index} is {layer.kind.value}, and no earlier layer is",
             )
         result.append(Layer(layer.index, LayerKind.SHARED, shares=own[layer.kind]))
     return tuple(result)
@@ -143,7 +143,7 @@ def step3p5(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         None,
         "sliding_attention",
     ):
-        fields.fail("attention_other_setting", "is not about layers with a window")
+        fields.fail("attention_other_setting", "does not apply to layers with a window")
     return tuple(
         replace(
             layer,

@@ -47,7 +47,7 @@ def _ssm_dtype(fields: Fields) -> str | None:
             fields.stated("ssm_dtype", dtype, key)
             return dtype
     if fields.architecture == "nemotron_h" and not fields.has("mamba_ssm_cache_dtype"):
-        fields.defaulted("ssm_dtype", "fp32", "vLLM keeps it so where no state type is given")
+        fields.defaulted("ssm_dtype", "fp32", "vLLM's default where no state type is given")
         return "fp32"
     fields.defaulted("ssm_dtype", "model", "no state type is given: the model's own")
     return None
