@@ -41,7 +41,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 #: Where the fields of a model were read, by the word after ``@``.
 _ORIGINS: Final = {
     "aiconfigurator": "github.com/ai-dynamo/aiconfigurator: model_configs",
-    "card": "model card or paper; no config.json was seen",
+    "card": "model card or paper; no config.json was available",
     "card-and-logs": "cache sizes in public logs agree; layers and heads from the model card",
     "copy": "copies of config.json in public source code",
     "hub": "config.json on huggingface.co, its own or a finetune's",
