@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vmtool.cli.model_bytes import load_cost
 from vmtool.cli.options import (
     COUNT,
     SIZE,
@@ -15,7 +16,6 @@ from vmtool.cli.options import (
     backing_options,
     host_option,
     html_option,
-    load_cost,
     output_options,
 )
 from vmtool.cli.output import Output, command_line

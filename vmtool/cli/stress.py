@@ -75,7 +75,7 @@ def command(
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_text
     from vmtool.results.stress import Outcome
-    from vmtool.stress.parent.run import with_checks
+    from vmtool.stress.parent.joined_result import with_checks
 
     output = Output(as_json, path, quiet)
     conditions = [parse_assertion(text) for text in control.assertions]

@@ -10,9 +10,10 @@ from vmtool.machine import read_facts
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
-from vmtool.probes.grow import CopiedBuffer, GrowPlan
+from vmtool.probes.grow import GrowPlan
 from vmtool.probes.grow import run_growth as run_with_error
 from vmtool.probes.grow_lengths import PATTERNS, lengths
+from vmtool.probes.growing_by_copy import CopiedBuffer
 from vmtool.units import KIB, MIB
 
 MACHINE = read_facts()
@@ -215,7 +216,7 @@ def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
 
 
 def test_copying_stops_at_its_time_limit(monkeypatch):
-    monkeypatch.setattr("vmtool.probes.grow.COPY_LIMIT_NS", 0)
+    monkeypatch.setattr("vmtool.probes.growing_by_copy.COPY_LIMIT_NS", 0)
     result = run_growth(open_backing(), plan_for(copying=True))
     assert result.copying.steps == 1
     assert result.copying.stopped == "time limit"
