@@ -37,9 +37,9 @@ from _llama import Loader
 from vmtool.errors import UsageError, VmtoolError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
-from vmtool.kv.element_formats import choose_formats
+from vmtool.kv.element_formats import INDEX_FORMAT, choose_formats
 from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line, mtp_buffers
-from vmtool.kv.engines.vllm import VllmSettings, vllm_pool
+from vmtool.kv.engines.vllm import VllmSettings, default_block, vllm_pool
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
 from vmtool.kv.sources import builtin, gguf
 from vmtool.kv.sources.hf.config import resolve
@@ -124,6 +124,7 @@ def plan(names: list[str]) -> int:
         interface = importlib.import_module("vllm.v1.kv_cache_interface")
         planning = importlib.import_module("vllm.v1.core.kv_cache_planning")
         utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
+        layouts = importlib.import_module("vllm.v1.kv_cache_layout").KVCacheLayout
         torch = importlib.import_module("torch")
     except ImportError as error:
         print(f"not done: {error}")
@@ -137,16 +138,13 @@ def plan(names: list[str]) -> int:
             counts["left out"] += 1
             continue
         for length in LENGTHS:
-            config = vllm_config(length)
+            # What backends without a preference get where shapes differ (``resolve_kv_cache_layout``).
+            config = vllm_config(length, layouts.LBHNC)
             groups = planning.get_kv_cache_groups(config, specs)
-            try:
-                made = planning.get_kv_cache_config_from_groups(config, groups, BUDGET)
-            except ValueError as error:  # such as a layout that only a backend could choose
-                print(f"{name} {length}: not planned: {str(error)[:80]}")
-                counts["left out"] += 1
-                continue
+            made = planning.get_kv_cache_config_from_groups(config, groups, BUDGET)
             found = made.num_blocks, utils.get_max_concurrency_for_kv_cache_config(config, made)
-            pool = vllm_pool(SequenceCost.of(geometry, formats), BUDGET, VllmSettings(length))
+            settings = VllmSettings(length, default_block(geometry))
+            pool = vllm_pool(SequenceCost.of(geometry, formats), BUDGET, settings)
             agrees = pool.num_blocks == found[0] and abs(pool.concurrency - found[1]) < 1e-6
             counts["agree" if agrees else "differ"] += 1
             if not agrees:
@@ -156,45 +154,57 @@ def plan(names: list[str]) -> int:
 
 
 def layer_specs(geometry: ModelGeometry, interface: Any, dtype: Any) -> dict[str, Any] | None:
-    """Return what vLLM plans for each layer, or ``None`` if a layer has more than K and V."""
+    """Return what vLLM plans for each layer, or ``None`` if a layer has more than K, V and index keys."""
     specs = {}
+    block = default_block(geometry)
     for layer in geometry.layers:
         if layer.states or any(
-            t.role is TensorRole.INDEX or t.extent.ratio > 1 or t.extent.span is Span.FIXED
-            for t in layer.tensors
+            t.extent.ratio > 1 or t.extent.span is Span.FIXED for t in layer.tensors
         ):
             return None
-        if not layer.tensors:
+        for index in (t for t in layer.tensors if t.name.startswith("index")):
+            # Index keys beside latents are bytes with their scales.
+            packed = index.role is TensorRole.INDEX
+            specs[f"layer.{layer.index}.index"] = interface.MLAAttentionSpec(
+                block,
+                num_kv_heads=index.heads,
+                head_size=INDEX_FORMAT.bytes_per_row(index) // 2 if packed else index.dim,
+                dtype=dtype,
+                cache_role=interface.SparseCacheRole.INDEXER,
+            )
+        tensors = [t for t in layer.tensors if not t.name.startswith("index")]
+        if not tensors:
             continue
-        first, last = layer.tensors[0], layer.tensors[-1]
-        if len(layer.tensors) > (1 if first.role is TensorRole.LATENT else 2):
+        first, last = tensors[0], tensors[-1]
+        if len(tensors) > (1 if first.role is TensorRole.LATENT else 2):
             return None
         shape = {"num_kv_heads": first.heads, "head_size": first.dim, "dtype": dtype}
         if first.role is TensorRole.LATENT:
-            made = interface.MLAAttentionSpec(16, **shape)
+            made = interface.MLAAttentionSpec(block, **shape)
         elif first.extent.span is Span.WINDOW:
             size = first.extent.size
             made = interface.SlidingWindowSpec(
-                16, **shape, head_size_v=last.dim, sliding_window=size
+                block, **shape, head_size_v=last.dim, sliding_window=size
             )
         elif first.extent.span is Span.CHUNK:
             size = first.extent.size
             made = interface.ChunkedLocalAttentionSpec(
-                16, **shape, head_size_v=last.dim, attention_chunk_size=size
+                block, **shape, head_size_v=last.dim, attention_chunk_size=size
             )
         else:
-            made = interface.FullAttentionSpec(16, **shape, head_size_v=last.dim)
+            made = interface.FullAttentionSpec(block, **shape, head_size_v=last.dim)
         specs[f"layer.{layer.index}"] = made
     return specs
 
 
-def vllm_config(length: int) -> Any:
+def vllm_config(length: int, layout: Any) -> Any:
     """Return what the planner reads of a configuration; every other value is a mock."""
     config = MagicMock(speculative_config=None, kv_transfer_config=None)
     config.model_config.max_model_len = length
     config.max_in_flight_tokens = 8192
     config.scheduler_config.disable_hybrid_kv_cache_manager = False
     config.cache_config.block_size = 16
+    config.cache_config.get_resolved_kv_cache_layout.return_value = layout
     config.cache_config.num_gpu_blocks_override = None
     config.cache_config.mamba_cache_mode = "none"
     config.cache_config.hisparse_config = config.attention_config.hisparse_config = None

@@ -22,14 +22,14 @@ def test_a_pool_of_so_many_blocks_says_how_large_it_is(estimate):
 
 
 def test_as_vllm_uses_the_format_that_it_makes_of_fp8(estimate):
-    # A latent of 656 B and index keys of 132 B in 61 layers: 111,689 blocks of 16 in 80 GiB.
+    # A latent of 656 B and index keys of 132 B in 61 layers: 27,922 blocks of 64 in 80 GiB.
     line = "deepseek-v3.2 --budget 80GiB --as vllm --dtype"
     text = estimate(f"{line} fp8").stdout
-    assert text.count("  GPU KV cache size: 1,787,024 tokens\n") == 2
-    assert "it stays fp8: 1,988,960 tokens" in " ".join(text.split())
+    assert text.count("  GPU KV cache size: 1,787,008 tokens\n") == 2
+    assert "it stays fp8: 1,988,928 tokens" in " ".join(text.split())
     assert estimate(f"{line} fp8 --json").document["format_k"] == "fp8_ds_mla"
     same = estimate(f"{line} fp8_ds_mla").stdout
-    assert same.count("  GPU KV cache size: 1,787,024 tokens\n") == 2
+    assert same.count("  GPU KV cache size: 1,787,008 tokens\n") == 2
     assert "stays" not in same
 
 

@@ -45,12 +45,12 @@ def engine_result(
     options = request.options
     name, version = find_engine(options.engine or "")
     if name == "vllm":
-        from vmtool.kv.engines.vllm import VllmSettings, as_vllm
+        from vmtool.kv.engines.vllm import VllmSettings, as_vllm, default_block
         from vmtool.kv.estimate import PREFILL_TOKENS
 
         settings = VllmSettings(
             max_model_len=question.length,
-            block=question.block,
+            block=options.block or default_block(question.geometry),
             in_flight=question.in_flight or PREFILL_TOKENS,
             state_mode=options.state_blocks,
             encoder_tokens=options.batch_tokens,

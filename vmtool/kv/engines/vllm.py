@@ -35,6 +35,10 @@ STATE_MODES: Final = ("none", "align", "all")
 #: Triton, 128 with CUTLASS_MLA (``get_supported_kernel_block_sizes`` of the backends).
 _KERNEL_BLOCK: Final = 16
 _LATENT_KERNEL_BLOCK: Final = 64
+#: Blocks that kernels of index keys take and no other: beside latents (``mla/indexer.py``), and beside K
+#: and V (``minimax_m3/common/indexer.py``).
+_INDEX_BLOCK: Final = 64
+_UNPACKED_INDEX_BLOCK: Final = 128
 #: The formats that its cache has here; fp32 is ``auto`` of a model in fp32.
 _FORMATS: Final = (
     "fp32",
@@ -153,6 +157,20 @@ class _Spec:
         return -(-held // self.block) + (self.extent.span is Span.WINDOW)
 
 
+def default_block(geometry: ModelGeometry) -> int:
+    """Return the tokens of a block that vLLM takes if none are given.
+
+    The smallest that every kernel takes (``_preferred_block_size_for_backends`` in
+    ``platforms/interface.py``), of CUDA devices.
+    """
+    tensors = [tensor for layer in geometry.layers for tensor in layer.tensors]
+    if any(tensor.own_type for tensor in tensors):
+        return _UNPACKED_INDEX_BLOCK
+    if any(tensor.role is TensorRole.INDEX for tensor in tensors):
+        return _INDEX_BLOCK
+    return _KERNEL_BLOCK
+
+
 def served_geometry(geometry: ModelGeometry) -> ModelGeometry:
     """Return *geometry* as vLLM serves it: from a GGUF file, convolutions have the model's type.
 
@@ -231,17 +249,14 @@ def _layer_specs(layer: LayerCost, settings: VllmSettings) -> list[_Spec]:
     """Return the specs of *layer*, once for each of the layers that are counted together."""
     if layer.kind is LayerKind.COMPRESSED:
         raise UsageError(f"--as vllm: layers with {layer.kind.value} are not modelled")
-    sizes: dict[tuple[str, Extent], int] = {}
+    sizes: dict[tuple[str, bool, Extent], int] = {}
     for tensor in layer.tensors:
-        # Index keys have a cache of their own, of the same type as the latent.
+        # Index keys have a cache of their own, in the group of the latents or of K and V.
         latent = tensor.role in (TensorRole.LATENT, TensorRole.INDEX)
-        name = "index" if tensor.role is TensorRole.INDEX else "latent" if latent else "attention"
-        key = (name, tensor.extent)
+        index = tensor.name.startswith("index")
+        key = ("latent" if latent else "attention", index, tensor.extent)
         sizes[key] = sizes.get(key, 0) + tensor.bytes_per_token
-    found = [
-        _Spec("attention" if name == "attention" else "latent", settings.block, size, extent)
-        for (name, extent), size in sizes.items()
-    ]
+    found = [_Spec(kind, settings.block, size, extent) for (kind, _, extent), size in sizes.items()]
     states = layer.state_bytes
     if settings.draft_tokens:  # the convolution remembers what a draft may take back
         states += sum(
@@ -434,6 +449,11 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
     if key.name not in _FORMATS:
         raise UsageError(
             f"--as vllm: it has no KV type {key.name}", hint=f"use one of {', '.join(_FORMATS)}"
+        )
+    if question.geometry.architecture.startswith("qwen4_exp"):
+        raise UsageError(
+            "--as vllm: the index keys of Qwen4-Exp are not modelled",
+            hint="vLLM keeps one for each indexer_compress_ratio tokens, and a ring of open groups",
         )
     budget = kv_bytes(question, "vllm", settings.num_blocks)
     geometry = served_geometry(question.geometry)

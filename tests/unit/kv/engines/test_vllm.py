@@ -12,9 +12,13 @@ from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats, stored_formats
 from vmtool.kv.engines.vllm import (
     VllmSettings,
+    as_vllm,
+    default_block,
     log_lines,
     vllm_pool,
 )
+from vmtool.kv.estimate import Question
+from vmtool.kv.estimate_result import Budget, FormatOrigin
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
@@ -209,6 +213,39 @@ def test_a_state_makes_the_blocks_of_attention_longer():
 def test_index_keys_are_layers_of_another_size_in_the_same_group():
     pool = vllm_pool(cost("deepseek-v3.2"), 100 * 16 * 61 * (1152 + 132), VllmSettings(16))
     assert (pool.groups, pool.num_blocks, pool.page_bytes) == (1, 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [("minimax-m3", 128), ("deepseek-v3.2", 64), ("glm-5.2", 64), ("deepseek-v3", 16)],
+)
+def test_a_block_without_a_size_is_what_kernels_of_index_keys_take(name, block):
+    assert default_block(sources.load(name)) == block
+
+
+def test_index_keys_beside_k_and_v_are_layers_of_the_same_group():
+    pool = vllm_pool(cost("minimax-m3"), 64 * GIB, VllmSettings(8192, 128))
+    assert (pool.groups, pool.group_layers) == (1, 60 + 57)
+
+
+def test_compressed_index_keys_are_refused():
+    config = {
+        "model_type": "qwen4_exp_text",
+        "num_hidden_layers": 2,
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "layer_types": ["full_attention"] * 2,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 64,
+    }
+    model = resolve(config, "config.json", "m")
+    formats = choose_formats("bf16", key=None, value=None)
+    question = Question(model, formats, FormatOrigin.MODEL, Budget(GIB, "given"))
+    with pytest.raises(UsageError, match="index keys of Qwen4-Exp are not modelled"):
+        as_vllm(question, VllmSettings(8192), "0.33")
 
 
 @pytest.mark.parametrize(
