@@ -182,8 +182,7 @@ def test_results_that_do_not_name_their_machine_may_be_of_the_same_one(vmtool, t
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     ran = vmtool("fleet", str(tmp_path))
     assert (
-        "4 machines (A, 2 CPUs, 8 GiB), or fewer: 2 are identified by their files only"
-        in ran.stdout
+        "4 machines (A, 2 CPUs, 8 GiB), perhaps fewer: 2 are known by file name only" in ran.stdout
     )
     (group,) = vmtool("fleet", str(tmp_path), "--json").document["groups"]
     assert group["unnamed"] == ["check", "stress"]

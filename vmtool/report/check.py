@@ -174,9 +174,9 @@ def _cell(value: object) -> str:
 
 _READING: Final = """\
 A cycle commits one granule, touches it and releases it again. Its time is the sum of the medians of these
-three. The best method is the cheapest, unless one that guarantees more costs at most 5 % more or is not clearly slower.
+three. The best method is the one that guarantees most among those that do not clearly cost over 25 % more than the cheapest.
 
-The cost per GiB shows what the granule changes: small ones need more calls for the same memory.
+The cost per GiB shows the effect of the granule: a small one needs more calls for the same memory.
 
 A leak is a counter that keeps growing with the cycles, by more than an interpreter takes while it warms up. A
 check that was not done is never counted as passed.

@@ -159,18 +159,15 @@ def group_text(group: Group) -> str:
     tested = [spread for spread in group.spreads if spread.tested]
     text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
     if group.unnamed:
-        verbs = (
-            "is identified by its file"
-            if len(group.unnamed) == 1
-            else "are identified by their files"
-        )
-        text += f", or fewer: {len(group.unnamed):,} {verbs} only, with the same facts as another"
+        known = "is known" if len(group.unnamed) == 1 else "are known"
+        count = f"{len(group.unnamed):,} {known} by file name only"
+        text += f", perhaps fewer: {count}, with the same facts as another"
     if not group.decided:
         return f"{text}: not decided, {_UNDECIDED[group.undecided]}"
     text += f": {count_of(len(tested), 'measure')}"
     scales = sorted(s.scale for s in tested if s.logarithmic and s.measure not in split)
     if scales:
-        text += f", {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
+        text += f", varying by {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
     if group.single_runs:
         text += f"; {count_of(len(group.single_runs), 'machine')} with one run: not decided"
     once = [s for s in group.spreads if s.single and not s.tested]
@@ -236,7 +233,7 @@ def _split_lines(group: Group) -> Iterator[str]:
         most = max(parts, key=lambda part: len(part.hosts))
         fewer = sorted((p for p in parts if p is not most), key=lambda part: len(part.hosts))
         sizes = [f"{len(part.hosts):,} machines ({_named(part.hosts)})" for part in fewer]
-        text = f"{_part_count(len(parts))}, {', '.join(sizes)} and {len(most.hosts):,}: "
+        text = f"{_part_count(len(parts))}, {', '.join(sizes)} and {len(most.hosts):,} others: "
         order = [part.hosts for part in (*fewer, most)]
         text += "; ".join(_split_text(split, order) for split in splits[:3])
         if len(splits) > 3:
@@ -414,7 +411,7 @@ def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Marku
     )
     words = f"{low} to {high}, usually {usual}" if low != high else f"{low} everywhere"
     if spread.tested and spread.logarithmic:
-        words += f", {100 * spread.scale:.1f}% between machines"
+        words += f", varying by {100 * spread.scale:.1f}% between machines"
     elif spread.single and not spread.tested:
         words += "; one value per machine: not decided"
     lines = [tag("div", words, class_="soft")]

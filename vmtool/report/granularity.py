@@ -90,9 +90,10 @@ def _sharing(trial: SharingTrial) -> str:
         f"{name} {format_duration(ns)}" for name, ns in (trial.steps_ns or {}).items()
     )
     return (
-        f"sharing between two processes: contents {'seen' if trial.seen else 'NOT seen'} on the other "
-        f"side, written back {'seen' if trial.written_back else 'NOT seen'}, memory "
-        f"{'outlives' if trial.outlives_exporter else 'does not outlive'} its exporter ({steps})"
+        f"sharing between two processes: contents {'seen' if trial.seen else 'NOT seen'} by the "
+        f"other process, its writes {'seen' if trial.written_back else 'NOT seen'} by the first, "
+        f"memory {'outlives' if trial.outlives_exporter else 'does not outlive'} its exporter "
+        f"({steps})"
     )
 
 

@@ -49,7 +49,7 @@ ENDINGS: Final = {
     WatchEnding.INTERRUPTED: "interrupted: the figures cover what was watched until then",
     WatchEnding.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
 }
-OTHER_NAMESPACE: Final = "it runs in another PID namespace, where it has another number"
+OTHER_NAMESPACE: Final = "it runs in another PID namespace, where its number is different"
 _UNITS: Final = {
     "areas": "memory areas",
     "descriptors": "descriptors",
@@ -166,7 +166,7 @@ def describe_programs(programs: Sequence[ProgramStart]) -> str:
 
 
 def _full_in(filling: Sequence[Trend]) -> str:
-    return f", at this rate full in {_seconds(filling[0])}" if filling else ""
+    return f", full in {_seconds(filling[0])} at this rate" if filling else ""
 
 
 def _seconds(trend: Trend) -> str:

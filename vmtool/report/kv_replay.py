@@ -112,10 +112,10 @@ def trace_text(result: ReplayResult) -> str:
         f" {format_duration(result.duration_ns)} of simulated time."
     )
     if trace.late:
-        what = "request is" if trace.late == 1 else "requests are"
-        text += f" {trace.late:,} {what} earlier than one before it, and arrives with it."
-        if trace.late > 1:
-            text = text.replace("and arrives with it", "and arrive with it")
+        if trace.late == 1:
+            text += " 1 request is out of order, and arrives with the latest one before it."
+        else:
+            text += f" {trace.late:,} requests are out of order, and arrive with the latest one before them."
     if trace.bad:
         listed = "; ".join(f"line {bad.line} {bad.problem}" for bad in trace.bad_lines)
         what = (

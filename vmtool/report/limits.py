@@ -30,7 +30,7 @@ _SHORT: Final = {
 }
 _DEVICE_SHORT: Final = {"commit": "commit", "mappings": "mappings of one handle", "lock": "pin"}
 _DEVICE_TITLES: Final = {
-    "lock": "memory of the host pinned by one cuMemHostRegister; a new process for each try",
+    "lock": "memory of the host pinned by one cuMemHostRegister; a new process for each attempt",
     "commit": "memory committed granule by granule, untouched; one process",
     "mappings": "mappings of one handle; one process",
 }
@@ -45,7 +45,7 @@ def to_text(result: LimitsResult, console: Console) -> None:
         console.print(device_words(device))
     for of_kind in result.kinds:
         console.print()
-        title = f"{_TITLES[of_kind.kind]}; a new process for each try"
+        title = f"{_TITLES[of_kind.kind]}; a new process for each attempt"
         if result.device:
             title = _DEVICE_TITLES.get(of_kind.kind, title)
         console.print(title)
@@ -54,7 +54,8 @@ def to_text(result: LimitsResult, console: Console) -> None:
                 console.print(line)
         if of_kind.kind == "commit" and _always_overcommits(result):
             console.print(
-                "vm.overcommit_memory is 1: every commit is granted until addresses run out, and the OOM killer ends a process when more is touched than there is memory"
+                "vm.overcommit_memory is 1: every commit is granted until addresses run out, "
+                "and the OOM killer ends a process when more memory is touched than there is"
             )
     if not result.complete:
         console.print("\ninterrupted: the search did not reach its end")
@@ -98,7 +99,7 @@ def _lines(kind: str, limit: MethodLimit) -> Iterator[str]:
         yield f"{limit.method}: no limit: {limit.cause} (the process has {has})"
         return
     tries = "1 attempt" if limit.tries == 1 else f"{limit.tries} attempts"
-    most = "" if limit.most is None else f", {_bound(kind, limit.most)} at most"
+    most = "" if limit.most is None else f", searched up to {_bound(kind, limit.most)}"
     if kind == "commit" and limit.tries == 1:  # counted in granules
         most = ""
     if limit.reached is None:

@@ -30,7 +30,10 @@ GLOSSARY: Final = (
     ("mappings", "Mappings of a process with the same rights; Linux limits their number."),
     (
         "run",
-        "One plan in one fresh process. Runs differ by more than the chance variation within one.",
+        (
+            "One plan in one fresh process. Runs differ from each other by more than the samples "
+            "of one run do."
+        ),
     ),
     ("p99", "The time that 99 % of the samples stayed under."),
     ("waste", "Committed bytes that hold no tokens."),

@@ -359,7 +359,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
             f"exit code {accident.exit_code}" if accident.kind == "exit" else "no progress"
         )
         yield _problem(
-            f"worker {accident.worker} ended by {how} in {accident.operation} of granule "
+            f"worker {accident.worker} was ended by {how} in {accident.operation} of granule "
             f"{accident.granule}, cycle {accident.cycle}, method {accident.method}",
             accident.cause,
             accident.hint,
@@ -373,7 +373,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
 def _checks(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
     checks = {check.name: check for check in result.checks}
     if not checks:
-        yield Text("checks: none could be made, as no worker ended on its own")
+        yield Text("checks: none could be made, because no worker finished")
         return
     counters = (*DEVICE_COUNTERS, *COUNTERS)
     groups = (

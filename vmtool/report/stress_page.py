@@ -141,7 +141,7 @@ def _accidents(result: StressResult) -> Markup:
     items = [
         check(
             False,
-            f"worker {a.worker} ended by {a.signal or a.kind}",
+            f"worker {a.worker} was ended by {a.signal or a.kind}",
             f"{a.method}: {a.operation} of granule {a.granule} in cycle {a.cycle}, "
             f"thread {a.thread}; {a.cause}",
             a.hint,

@@ -226,7 +226,7 @@ def test_the_page_has_all_that_the_text_has_of_a_reservation():
         ({}, ["53 smaller ones not shown (see --top)"]),
         (
             {"process": replace(RESULT.process, own_pid_namespace=True)},
-            ["it runs in another PID namespace, where it has another number"],
+            ["it runs in another PID namespace, where its number is different"],
         ),
         (
             {"samples": (replace(RESULT.last, hugetlb_bytes=5 * GIB, pinned_bytes=7 * GIB),)},
@@ -259,8 +259,8 @@ def test_a_leak_heads_the_report():
     assert _headline([growth, growth]) == f"llama-server (4242): {grows}, and 1 more warning"
     assert _headline([problem, growth]).endswith(f"(vm.max_map_count); {grows}")
     assert _headline([growth], [filling], [limit]) == (
-        "llama-server (4242): no problem yet; 1 GiB of 2 GiB of address space (RLIMIT_AS), at this "
-        f"rate full in 90.0 s; {grows}"
+        "llama-server (4242): no problem yet; 1 GiB of 2 GiB of address space (RLIMIT_AS), full "
+        f"in 90.0 s at this rate; {grows}"
     )
     of_it = replace(growth, values={**growth.values, "counter": "address_space_bytes"})
     assert "grows" not in _headline([of_it], [filling], [limit])
