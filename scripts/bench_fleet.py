@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where it isn't installed
 
 from vmtool.fleet.judge import judge
+from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet
-from vmtool.fleet.measures import MachineReading
 from vmtool.fleet.result_files import list_files, read_files
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from vmtool.cli.app import run as run_vmtool
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.runs import compare
 from vmtool.fleet.judge import judge
+from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet
-from vmtool.fleet.measures import MachineReading
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
 from vmtool.kv.packing.policy import POLICIES

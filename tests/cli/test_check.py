@@ -11,7 +11,7 @@ from vmtool.check import run_check
 from vmtool.cli.stress_options import measure_room
 from vmtool.machine import read_facts
 from vmtool.report.check import to_html, to_markdown, to_text
-from vmtool.report.sentences import method_option_words
+from vmtool.report.recommendation import method_option_words
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import MIB
 

@@ -21,8 +21,8 @@ from vmtool import __version__
 from vmtool.fleet.dask_hosts import Cluster as DaskCluster
 from vmtool.fleet.dask_hosts import read_task
 from vmtool.fleet.judge import judge
+from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet
-from vmtool.fleet.measures import MachineReading
 from vmtool.report import fleet as report
 
 COMMIT = "stress.fixed.commit.median_ns"

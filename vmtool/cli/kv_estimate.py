@@ -23,7 +23,7 @@ from vmtool.cli.output import Output
 from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from vmtool.cli.kv_estimate_options import EstimateOptions, EstimateRequest
+    from vmtool.cli.kv_estimate_request import EstimateOptions, EstimateRequest
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_compare_result import ComparisonRow
     from vmtool.report.kv_estimate_page import PageResult
@@ -267,7 +267,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     genai_config.json, an ONNX model, OWNER/NAME on the hub or its address, - for stdin, or nothing
     with --layers, --kv-heads and --head-dim.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_estimate_options import EstimateOptions, read_request
+    from vmtool.cli.kv_estimate_request import EstimateOptions, read_request
 
     output = Output(as_json, path, quiet)
     given = EstimateOptions(**options)
@@ -393,7 +393,7 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     from dataclasses import replace
 
     from vmtool.cli.kv_estimate_compare import MOST_ROWS, best_of, row_of
-    from vmtool.kv.estimate_compare_result import ComparisonResult
+    from vmtool.kv.estimate_compare_result import EstimateComparison
     from vmtool.report.kv_estimate_compare import compare_text
 
     options = request.options
@@ -413,7 +413,7 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     _say_without_weights(chosen, rows, output)
     best = best_of(rows)
     rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
-    result = ComparisonResult(options.sequences, options.engine_name, tuple(rows))
+    result = EstimateComparison(options.sequences, options.engine_name, tuple(rows))
     if not _wrote_csv_only(options.csv, rows, output):
         output.emit(result, lambda console: compare_text(result, console))
     _save_page(options.html, result, output)
@@ -440,7 +440,7 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
 
     from vmtool.cli.kv_estimate_compare import read_sweep, refuse_large_weights
     from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.estimate_compare_result import ComparisonRow, SweepResult
+    from vmtool.kv.estimate_compare_result import ComparisonRow, EstimateSweep
     from vmtool.report.kv_estimate_compare import sweep_text
 
     lengths = read_sweep(request.options.sweep or "")
@@ -470,7 +470,7 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
                 need=need_of(at, cost),
             )
         )
-    result = SweepResult(tuple(rows))
+    result = EstimateSweep(tuple(rows))
     if not _wrote_csv_only(request.options.csv, rows, output):
         output.emit(result, lambda console: sweep_text(result, console))
     _save_page(request.options.html, result, output)

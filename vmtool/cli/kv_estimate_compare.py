@@ -12,7 +12,7 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.cli.kv_estimate_options import EstimateRequest
+    from vmtool.cli.kv_estimate_request import EstimateRequest
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.sglang import SglangResult
     from vmtool.kv.engines.trtllm import TrtllmResult

@@ -203,7 +203,7 @@ def load_options_model(options: ReplayOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.cli.kv_estimate_options import ModelOptions, load_model
+    from vmtool.cli.kv_estimate_request import ModelOptions, load_model
 
     return load_model(ModelOptions.of(asdict(options)))
 

@@ -17,13 +17,13 @@ from vmtool import __version__
 from vmtool.documents import parse_quickly
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.executors import TaskResult
-from vmtool.fleet.measures import checked, read_document
+from vmtool.fleet.machine_readings import checked, read_document
 from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vmtool.fleet.measures import MachineReading
+    from vmtool.fleet.machine_readings import MachineReading
 
 #: How long to wait for a scheduler, unless Dask's configuration says less; its default is 30 s.
 _CONNECT_S: Final = 10.0

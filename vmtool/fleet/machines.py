@@ -13,7 +13,7 @@ from vmtool.results.fleet import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.fleet.measures import MachineReading
+    from vmtool.fleet.machine_readings import MachineReading
 
 
 #: Amounts of memory are the same if they differ by this part: a kernel keeps some for itself.

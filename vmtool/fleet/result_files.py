@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from vmtool.documents import MAX_BYTES, parse_quickly
 from vmtool.errors import InputError, UsageError
-from vmtool.fleet.measures import MachineReading, WrongVersionError, checked, read_document
+from vmtool.fleet.machine_readings import MachineReading, WrongVersionError, checked, read_document
 from vmtool.inputs import open_text
 from vmtool.results.fleet import Problem
 

@@ -54,7 +54,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonResult:
+class EstimateComparison:
     """Every combination of the axes of ``--compare``.
 
     Attributes:
@@ -69,7 +69,7 @@ class ComparisonResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepResult:
+class EstimateSweep:
     """Sequences of many lengths.
 
     Attributes:

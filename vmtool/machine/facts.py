@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,7 +10,7 @@ from vmtool.machine.cgroup_facts import CgroupFacts, MemoryPressure
 from vmtool.machine.nvml import DeviceProcess  # noqa: TC001 - decoding reads the types
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit  # noqa: TC001 - decoding reads the types
-from vmtool.units import GIB, MIB, format_size
+from vmtool.units import GIB, MIB
 
 #: Kept in reserve for everything else on the machine, but no more than two fifths of what there is.
 KEEP_BYTES: Final = 256 * MIB
@@ -396,41 +395,3 @@ def safe_part(available: int | None) -> int:
         return GIB
     kept = max(available // 5, min(KEEP_BYTES, available * 2 // 5))
     return (available - kept) // MIB * MIB
-
-
-#: What frees RAM, and what shows who has it.
-FREE_RAM: Final = "stop other programs that use RAM: " + {
-    "linux": "`ps aux --sort=-rss | head`",
-    "darwin": "`top -o mem`",
-}.get(sys.platform, "Task Manager lists them by memory")
-
-
-def describe_bound(name: str, facts: MachineFacts) -> str:
-    """Return what the limit called *name* leaves, with its numbers.
-
-    Args:
-        name: A key of :attr:`vmtool.machine.facts.MachineFacts.safe_bounds`.
-        facts: The machine.
-    """
-    process = facts.process
-    left = format_size((facts.machine_bounds | facts.process_bounds).get(name, 0))
-    if name == "cgroup-limit" and (level := facts.cgroup.tightest) is not None:
-        words = (
-            f"the control group {level.path} leaves {left} of {format_size(level.bound_bytes or 0)}"
-        )
-        if level.throttles:
-            words += " (memory.high)"
-        return words
-    if name == "commit-limit":
-        return f"the commit limit leaves {left}"
-    if name == "available-memory":
-        return f"{left} of RAM is available"
-    if name == "address-space-limit":
-        return _limit("RLIMIT_AS", process.address_space_limit_bytes, process.address_space_bytes)
-    if name == "data-limit":
-        return _limit("RLIMIT_DATA", process.data_limit_bytes, process.data_bytes)
-    return "available memory is unknown here, so 1 GiB is treated as safe"
-
-
-def _limit(name: str, limit: int | None, used: int | None) -> str:
-    return f"{name} is {format_size(limit or 0)} and {format_size(used or 0)} is in use"

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.kv.estimate_compare_result import ComparisonResult, ComparisonRow, SweepResult
+    from vmtool.kv.estimate_compare_result import ComparisonRow, EstimateComparison, EstimateSweep
 
 _BAR: Final = 40
 
 
-def compare_text(result: ComparisonResult, console: Console) -> None:
+def compare_text(result: EstimateComparison, console: Console) -> None:
     """Print the comparison; the best rows are marked."""
     show(console, _compare_parts(result))
 
 
-def _compare_parts(result: ComparisonResult) -> Iterator[RenderableType]:
+def _compare_parts(result: EstimateComparison) -> Iterator[RenderableType]:
     rows = result.rows
     axes = list(rows[0].labels)
     one_length = len({row.context_tokens for row in rows}) == 1
@@ -49,7 +49,7 @@ def _compare_parts(result: ComparisonResult) -> Iterator[RenderableType]:
             yield paragraph(text, indent="  ")
 
 
-def compare_title(result: ComparisonResult) -> str:
+def compare_title(result: EstimateComparison) -> str:
     """Return what is compared, and what counts as best."""
     axes = list(result.rows[0].labels)
     one_length = len({row.context_tokens for row in result.rows}) == 1
@@ -80,7 +80,7 @@ def compare_title(result: ComparisonResult) -> str:
     return f"{', '.join(same)}; {rule}"
 
 
-def measured(result: ComparisonResult) -> dict[str, Callable[[ComparisonRow], str]]:
+def measured(result: EstimateComparison) -> dict[str, Callable[[ComparisonRow], str]]:
     """Return what is measured of each row, by heading."""
     budget = any(row.budget_bytes is not None for row in result.rows)
     ranks = {"tp", "pp", "budget", "model"} & set(result.rows[0].labels)
@@ -150,12 +150,12 @@ def _caches(row: ComparisonRow) -> str:
 # ---- sweep ----------------------------------------------------------------------------------
 
 
-def sweep_text(result: SweepResult, console: Console) -> None:
+def sweep_text(result: EstimateSweep, console: Console) -> None:
     """Print the sweep, with a chart of the sequences that fit, or else of the bytes."""
     show(console, _sweep_parts(result, console.width))
 
 
-def sweep_title(result: SweepResult) -> str:
+def sweep_title(result: EstimateSweep) -> str:
     """Return what is followed over the lengths."""
     first = result.rows[0]
     text = (
@@ -167,7 +167,7 @@ def sweep_title(result: SweepResult) -> str:
     return text
 
 
-def _sweep_parts(result: SweepResult, width: int) -> Iterator[RenderableType]:
+def _sweep_parts(result: EstimateSweep, width: int) -> Iterator[RenderableType]:
     rows, first = result.rows, result.rows[0]
     yield paragraph(sweep_title(result))
     yield ""

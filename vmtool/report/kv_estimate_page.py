@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool.kv.estimate_compare_result import ComparisonResult, SweepResult
+from vmtool.kv.estimate_compare_result import EstimateComparison, EstimateSweep
 from vmtool.kv.estimate_result import EstimateResult
 from vmtool.report.chart import WIDTH
 from vmtool.report.kv_engines import engine_paragraphs
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate_result import PolicyResult
     from vmtool.report.kv_engines import EngineResult
 
-    PageResult = EstimateResult | ComparisonResult | SweepResult | EngineResult
+    PageResult = EstimateResult | EstimateComparison | EstimateSweep | EngineResult
 
 #: Of a line of text in a chart, in characters of its size, and the height of text and bar.
 _LINE: Final = 44
@@ -69,9 +69,9 @@ def to_html(result: PageResult, command: Sequence[str]) -> str:
     if isinstance(result, EstimateResult):
         verdict, body = headline(result), list(_estimate(result))
         good = None if result.need.fits is None or result.sequences == 1 else result.need.fits
-    elif isinstance(result, ComparisonResult):
+    elif isinstance(result, EstimateComparison):
         verdict, body, good = _best(result), list(_comparison(result)), None
-    elif isinstance(result, SweepResult):
+    elif isinstance(result, EstimateSweep):
         verdict, body, good = _range(result), list(_sweep(result)), None
     else:
         (verdict, *more), lines = engine_paragraphs(result)
@@ -105,12 +105,12 @@ The longest sequence is the one that fits alone; the number of sequences is how 
 """
 
 
-def _best(result: ComparisonResult) -> str:
+def _best(result: EstimateComparison) -> str:
     best = next((row for row in result.rows if row.best), None)
     return f"{'' if best is None else f'{_name(best)} is best; '}{compare_title(result)}"
 
 
-def _range(result: SweepResult) -> str:
+def _range(result: EstimateSweep) -> str:
     ends = (result.rows[0], result.rows[-1])
     fits = [
         f"{capacity_text(row.answer.max_sequences)} sequences of {row.context_tokens:,} tokens"
@@ -174,7 +174,7 @@ def _part_wasted(item: PolicyResult) -> str:
     return percent(item.wasted_bytes / item.committed_bytes if item.committed_bytes else 0)
 
 
-def _comparison(result: ComparisonResult) -> Iterator[Markup]:
+def _comparison(result: EstimateComparison) -> Iterator[Markup]:
     possible = [row for row in result.rows if row.answer is not None]
     columns = measured(result)
     axes = list(result.rows[0].labels)
@@ -193,7 +193,7 @@ def _comparison(result: ComparisonResult) -> Iterator[Markup]:
     yield _chart_of(possible)
 
 
-def _sweep(result: SweepResult) -> Iterator[Markup]:
+def _sweep(result: EstimateSweep) -> Iterator[Markup]:
     headings = ["context", "used", "committed", "wasted", "sequences"]
     rows = [
         [

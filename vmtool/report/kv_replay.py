@@ -6,17 +6,10 @@ from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.report.chart import (
-    BUDGET,
-    LIVE,
-    REFUSED,
-    ROUNDING,
-    budget_in_reach,
-    plot_lines,
-)
 from vmtool.report.csv_table import csv_table
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.table import pairs, paragraph, show, table
+from vmtool.report.text_chart import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines
 from vmtool.results.kv_replay import Point
 from vmtool.units import count_of, format_duration, format_size
 

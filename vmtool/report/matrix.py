@@ -9,7 +9,7 @@ from rich.text import Text
 from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import details, facts, flat, report, section
 from vmtool.report.page import table as html_table
-from vmtool.report.sentences import method_option_words, reasons
+from vmtool.report.recommendation import method_option_words, reasons
 from vmtool.report.table import paragraph, table
 from vmtool.results.stress import MethodReason
 from vmtool.units import format_duration, format_size

@@ -1,4 +1,4 @@
-"""The sentences of checks, warnings and recommendations, made from their numbers."""
+"""The sentences of checks and warnings, made from their numbers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
-from vmtool.results.stress import DEVICE_COUNTERS, MethodReason, base_method
+from vmtool.results.stress import DEVICE_COUNTERS
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from vmtool.results.check_outcomes import Check
-    from vmtool.results.stress import Advice, Recommendation
+    from vmtool.results.stress import Advice
 
 _Values = dict[str, Any]
 _REASONS: Final = {
@@ -392,77 +392,3 @@ _ADVICE: Final[dict[str, Callable[[_Values], tuple[str, str]]]] = {
     "huge-granule": _huge_granule,
     "degraded": _degraded,
 }
-#: What each method does not do.
-_LACKS: Final = {
-    "protect": "keeps the commit charge after a release",
-    "advise": "has no guards: released memory does not fault",
-    "pooled": "keeps unused device memory until it is trimmed",
-}
-_KEPT_ON_MACOS: Final = "keeps its pages until memory is short, and they are not zero"
-_LACKS_ON_MACOS: Final = {
-    "protect": _KEPT_ON_MACOS,
-    "advise": f"has no guards and {_KEPT_ON_MACOS}",
-}
-
-
-def recommendation_text(found: Recommendation, system: str) -> str:
-    """Return which method to use and why.
-
-    Args:
-        found: The recommendation.
-        system: Where, as ``SystemFacts.os`` names it.
-    """
-    costs = dict(found.cycle_ns)
-    text = f"use {method_option_words(found.method)}"
-    if found.method not in costs:
-        return text
-    text += f": one cycle takes {format_duration(costs[found.method])}"
-    others = ", ".join(
-        f"{method_option_words(name)} {format_duration(cost)}"
-        for name, cost in sorted(costs.items(), key=lambda item: item[1])
-        if name != found.method
-    )
-    if others:
-        text += f" ({others})"
-    return "; ".join([text, *reasons(found.method, found.fastest, found.reason, system)])
-
-
-def reasons(
-    method: str, fastest: str | None, reason: MethodReason | None, system: str
-) -> Iterator[str]:
-    """Yield why *method* is to be used although another one may be faster, and what it lacks.
-
-    Args:
-        method: The one to use.
-        fastest: The cheapest.
-        reason: Why it is not that one, if it is not.
-        system: Where, as ``SystemFacts.os`` names it.
-    """
-    lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
-    if reason is MethodReason.PROMISES_MORE and fastest is not None:
-        words = f"it does not clearly cost over 25 % more than {method_option_words(fastest)}"
-        lacking = lacks.get(base_method(fastest))
-        yield f"{words}, which {lacking}" if lacking else words
-    elif reason is MethodReason.NO_CLEAR_WINNER:
-        yield "no method is clearly the fastest"
-    own = lacks.get(base_method(method))
-    if own is not None:
-        yield f"{base_method(method)} {own}"
-
-
-def huge_text(found: Recommendation) -> str | None:
-    """Return what huge pages do for the recommended method, where that was measured."""
-    if found.huge_factor is None or found.without_huge is None:
-        return None
-    factor = found.huge_factor
-    if factor >= 1.05:
-        return f"with --huge a cycle of {found.without_huge} is {factor:.1f} times faster here"
-    if factor <= 0.95:
-        return f"with --huge a cycle of {found.without_huge} is {1 / factor:.1f} times slower here"
-    return f"--huge makes no difference of 5 % to {found.without_huge} here"
-
-
-def method_option_words(method: str) -> str:
-    """Return *method* as the options that ask for it."""
-    base = base_method(method)
-    return base if base == method else f"{base} --huge"

@@ -8,15 +8,8 @@ from rich.text import Text
 
 from vmtool.report.chart import histogram_rows
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.sentences import (
-    advice_text,
-    describe,
-    hint,
-    huge_text,
-    recommendation_text,
-    shown_word,
-    summarize,
-)
+from vmtool.report.recommendation import huge_text, recommendation_text
+from vmtool.report.sentences import advice_text, describe, hint, shown_word, summarize
 from vmtool.report.table import backing_label, table
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import (

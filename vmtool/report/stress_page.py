@@ -22,13 +22,8 @@ from vmtool.report.page import (
     table,
     tag,
 )
-from vmtool.report.sentences import (
-    advice_text,
-    describe,
-    hint,
-    huge_text,
-    leak_amount,
-)
+from vmtool.report.recommendation import huge_text
+from vmtool.report.sentences import advice_text, describe, hint, leak_amount
 from vmtool.report.stress import (
     DEVICE_HEADINGS,
     HEADINGS,

@@ -164,14 +164,14 @@ DOCUMENTS: Final = (
         2,
         "A comparison by vmtool kv-estimate --compare",
         "vmtool.kv.estimate_compare_result",
-        "ComparisonResult",
+        "EstimateComparison",
     ),
     Document(
         "vmtool.kv-estimate.sweep",
         2,
         "Sequences of many lengths, by vmtool kv-estimate --sweep",
         "vmtool.kv.estimate_compare_result",
-        "SweepResult",
+        "EstimateSweep",
     ),
     Document(
         "vmtool.kv-estimate.models",

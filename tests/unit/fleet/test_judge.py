@@ -8,8 +8,8 @@ import pytest
 from printed import printed
 
 from vmtool.fleet.judge import baseline_of, judge, reasons
+from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet
-from vmtool.fleet.measures import MachineReading
 from vmtool.report.fleet import answer_text, to_text
 
 COMMIT, RATE = "stress.fixed.commit.median_ns", "stress.fixed.cycles_per_s"

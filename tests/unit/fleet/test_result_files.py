@@ -22,8 +22,8 @@ from vmtool.executors import TaskResult
 from vmtool.fleet import dask_hosts, result_files
 from vmtool.fleet.dask_hosts import Cluster, read_task
 from vmtool.fleet.judge import judge
+from vmtool.fleet.machine_readings import MachineReading, checked, read_document
 from vmtool.fleet.machines import Fleet
-from vmtool.fleet.measures import MachineReading, checked, read_document
 from vmtool.fleet.result_files import list_files, read_files
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts

@@ -12,7 +12,7 @@ from vmtool.replay.rules import Plan
 from vmtool.replay.run import host_demand, make_store
 from vmtool.replay.simulation import Simulation
 from vmtool.replay.timeline import MOST_POINTS, Recorder
-from vmtool.report.chart import plot_lines
+from vmtool.report.text_chart import plot_lines
 from vmtool.results.kv_replay import Point
 
 

@@ -11,7 +11,8 @@ from stored_runs import gaussian, method, run
 
 from vmtool.compare.permutation import shift
 from vmtool.machine import read_facts
-from vmtool.report.sentences import advice_text, huge_text, recommendation_text
+from vmtool.report.recommendation import huge_text, recommendation_text
+from vmtool.report.sentences import advice_text
 from vmtool.report.stress import to_text
 from vmtool.results.stress import MethodReason, Outcome, RunResult
 from vmtool.stress.advice import warn

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vmtool.errors import UnavailableError, is_no_memory, why_no_memory
+from vmtool.memory.cuda.errors import BrokenDriverError
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import format_size
@@ -85,17 +86,6 @@ def no_driver(exc: RuntimeError) -> UnavailableError:
     return UnavailableError(
         f"no NVIDIA driver was found on this machine: {text}", cause=_wsl(), hint=_INSTALL_DRIVER
     )
-
-
-class BrokenDriverError(UnavailableError):
-    """A driver is installed and does not start: ``cuInit`` failed with *code*.
-
-    "No device" (100) is not one: such a machine may have the driver and no GPU on purpose.
-    """
-
-    def __init__(self, message: str, code: int, *, cause: str | None, hint: str | None) -> None:
-        super().__init__(message, cause=cause, hint=hint)
-        self.code = code
 
 
 def init_failed(symbol: str, code: int, words: str) -> UnavailableError:

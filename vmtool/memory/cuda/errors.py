@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from vmtool.errors import CallError, ExitCode
+from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from vmtool.memory.diagnosis import Diagnosis
@@ -70,3 +71,14 @@ def error_class(code: int) -> type[CudaError]:
     return {OUT_OF_MEMORY: CudaOutOfMemoryError, NOT_SUPPORTED: CudaNotSupportedError}.get(
         code, CudaError
     )
+
+
+class BrokenDriverError(UnavailableError):
+    """A driver is installed and does not start: ``cuInit`` failed with *code*.
+
+    "No device" (100) is not one: such a machine may have the driver and no GPU on purpose.
+    """
+
+    def __init__(self, message: str, code: int, *, cause: str | None, hint: str | None) -> None:
+        super().__init__(message, cause=cause, hint=hint)
+        self.code = code

@@ -1,4 +1,4 @@
-"""Where physical handles of one size come from: the driver, each time."""
+"""A reservation on a device whose granules are mapped handles, and the handles of cold commits."""
 
 from __future__ import annotations
 

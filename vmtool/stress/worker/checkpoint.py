@@ -88,7 +88,7 @@ class Checkpoints:
         Only the buffer of the calling thread is compared, as the others change meanwhile.
         """
         began = perf_counter_ns()
-        found = self._observer.compare([buffer], settled=True)
+        found = self._observer.compare_counters([buffer], settled=True)
         with self._lock:
             self._add(began, cycle, buffer.method, *found)
             took = perf_counter_ns() - began
@@ -107,7 +107,7 @@ class Checkpoints:
             settled: False after a failure, when the last commit may not have been touched.
         """
         began = perf_counter_ns()
-        found = self._observer.compare(self._buffers, settled=settled)
+        found = self._observer.compare_counters(self._buffers, settled=settled)
         methods = ", ".join(dict.fromkeys(buffer.method for buffer in self._buffers))
         with self._lock:
             self._add(began, cycle, methods, *found)

@@ -233,7 +233,7 @@ class DeviceObserver:
         self._access = context.driver.access(context.info.ordinal)
         self._used_before = self._used() or 0
 
-    def compare(
+    def compare_counters(
         self,
         chosen: Sequence[CheckedBuffer],
         *,

@@ -116,7 +116,7 @@ class HostObserver:
             (b.reservation.base, b.reservation.base + b.reservation.capacity) for b in buffers
         ]
 
-    def compare(
+    def compare_counters(
         self, chosen: Sequence[CheckedBuffer], *, settled: bool
     ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
         process, parts = read_split(self._ranges)

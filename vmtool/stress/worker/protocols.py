@@ -65,7 +65,7 @@ class CounterObserver(Protocol):
     def doubts(self) -> Mapping[str, Mapping[str, Value]]:
         """By counter, why a difference of it may not be this process's: the values of its check."""
 
-    def compare(
+    def compare_counters(
         self, chosen: Sequence[CheckedBuffer], *, settled: bool
     ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
         """Compare what vmtool expects of *chosen* with what is counted.

@@ -50,7 +50,7 @@ def test_growth_of_the_device_is_ours_only_where_it_can_be_told(make, fakecuda):
     faults = FaultyCalls([parse_fault("cuMemRelease:1=SKIP")])
     for given, counter in ((None, "device_in_use"), (faults, "device_memory")):
         target, _ = make(faults=given)
-        _, beyond = target.observer([]).compare([], settled=True)
+        _, beyond = target.observer([]).compare_counters([], settled=True)
         assert beyond[counter] == 0
         assert len({"device_in_use", "device_memory"} & set(beyond)) == 1
 

@@ -1,4 +1,4 @@
-"""Whether the granule is what the platform reports, tried."""
+"""Proofs that the granule is what the platform reports: shorter and shifted calls must fail."""
 
 from __future__ import annotations
 
