@@ -1,8 +1,13 @@
 """Real control groups with limits of memory and of tasks, made by the test where the kernel lets it."""
 
+import json
 import mmap
 import os
+import re
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +48,9 @@ def make_group():
         for groups in (own, [(hierarchy, limits)]):
             try:
                 entered = [
-                    _make_group(root, values, made) for root, values in groups if root.is_dir()
+                    _make_group(root, values, made)
+                    for root, values in groups
+                    if (root / "cgroup.procs").exists()
                 ]
             except OSError:
                 continue
@@ -261,15 +268,56 @@ def test_holding_more_than_the_group_has_is_not_passed(vmtool_child, make_group)
     assert not ran.document["budget_reached"]
 
 
+def throttled(make_group):
+    """Return what enters a group with a memory.high that is passed, and a run that does so."""
+    join = make_group(memory__high=96 * MIB)
+    sizes = ("--capacity", "256MiB", "--budget", "256MiB", "--force")
+    return join, ("stress", "--hold", "--runs", "1", "--json", *sizes)
+
+
+def test_a_run_above_memory_high_is_ended_and_named(vmtool_child, make_group):
+    """The kernel slows down vmtool too, which then neither found the cause nor heard a signal."""
+    join, arguments = throttled(make_group)
+    ran = vmtool_child(*arguments, "--hang-timeout", "3s", before=join)
+    assert ran.code == 1, ran.stderr
+    (accident,) = ran.document["accidents"]
+    assert accident["kind"] == "hang"
+    assert re.search(
+        r"is above memory\.high, 96 MiB, with \d.* in use: the kernel slowed its tasks down \d",
+        accident["cause"],
+    )
+    assert "raise memory.high" in accident["hint"]
+
+
+def test_a_signal_ends_a_run_above_memory_high(make_group):
+    join, arguments = throttled(make_group)
+    program = f"{join}import sys\nfrom vmtool.cli.app import run\nsys.exit(run(sys.argv[1:]))"
+    events = Path(join.split("'")[1]).parent / "memory.events"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments, "--hang-timeout", "600s"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        while "high 0" in events.read_text(encoding="ascii"):
+            time.sleep(0.1)
+        child.send_signal(signal.SIGTERM)
+        stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130, stderr
+    document = json.loads(stdout)
+    assert document["outcome"] == "interrupted"
+    assert "is above memory.high, 96 MiB" in document["accidents"][0]["cause"]
+
+
 def test_a_kill_at_the_limit_of_a_group_above_is_put_down_to_that_one(vmtool_child, make_group):
-    """Version 1 counts a kill only in the victim's own group, which has no limit here."""
+    """Version 1 counts a kill only in the victim's own group, which has no limit here; 2 in both."""
     join = make_group(memory__max=96 * MIB)
     above = Path(join.split("'")[1]).parent
     below = above / "below"
+    if (above / "memory.events").exists():
+        (above / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
     try:
         below.mkdir()
-        if not (below / "memory.oom_control").exists():
-            pytest.skip("version 2 counts a kill in the groups above as well")
         sizes = ("--capacity", "256MiB", "--budget", "256MiB", "--force", "--cycles", "20")
         inside = f"open({str(below / 'cgroup.procs')!r}, 'w').write('0')\n"
         ran = vmtool_child("stress", "--hold", "--runs", "1", "--json", *sizes, before=inside)

@@ -77,6 +77,8 @@ def read_level(files: Files, version: int, directory: str) -> CgroupLevel | None
         return None
     stat = parse_pairs(files.read(f"{directory}/memory.stat"))
     counts = parse_pairs(files.read(f"{directory}/{events}"))
+    # Of this group alone, without those below it (Linux 5.2).
+    own = parse_pairs(files.read(f"{directory}/memory.events.local")) or counts
     # The kernel counts shared memory and tmpfs as cache, but drops none of it.
     cache = stat[cache_name] - stat.get(shared_name, 0) if cache_name in stat else None
     return CgroupLevel(
@@ -88,10 +90,10 @@ def read_level(files: Files, version: int, directory: str) -> CgroupLevel | None
         cache_bytes=cache,
         reclaimable_bytes=_reclaimable(stat, total),
         oom_kills=counts.get("oom_kill"),
-        limit_hits=counts.get("max")
+        limit_hits=own.get("max")
         if version == 2
         else parse_int(files.read(f"{directory}/memory.failcnt")),
-        high_hits=counts.get("high"),
+        high_hits=own.get("high"),
         pressure=parse_pressure(files.read(f"{directory}/memory.pressure")),
         oom_killer_off=bool(counts.get("oom_kill_disable")),
         under_oom=bool(counts.get("under_oom")),

@@ -35,8 +35,9 @@ class CgroupLevel:
             limit; which one it was shows in *limit_hits*.
         oom_killer_off: Whether tasks in it wait at the limit, and are not killed (version 1).
         under_oom: Whether they wait now, at this group's limit or at that of one above it.
-        limit_hits: How often it was at the limit, and had to reclaim (``memory.events`` ``max``).
-        high_hits: How often it was above high, and was throttled (``memory.events`` ``high``).
+        limit_hits: How often it was at the limit, and had to reclaim (``max`` of
+            ``memory.events.local``; without that file, also for groups below it).
+        high_hits: How often it was above high, and was throttled (``high`` there).
         pressure: How long its tasks waited for memory; ``None`` where the kernel does not count it.
     """
 

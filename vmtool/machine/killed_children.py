@@ -94,14 +94,9 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
                 f"{count_of(hits, 'time')} and keeps reclaiming memory{_waited(later)}",
                 "raise that limit, or use a smaller --budget",
             )
-        hits = _growth(level.high_hits, later.high_hits)
-        if hits >= _THRASHING and later.high_bytes is not None:
-            return Diagnosis(
-                "cgroup-throttled",
-                f"control group {later.path} is above memory.high, {format_size(later.high_bytes)}: "
-                f"it was slowed down {count_of(hits, 'time')}{_waited(later)}",
-                "raise memory.high, or use a smaller --budget",
-            )
+        throttled = _growth(level.high_hits, later.high_hits) >= _THRASHING
+        if throttled and later.high_bytes is not None:
+            return diagnose_throttling(level, later)
     pressure = after.memory.pressure
     if pressure is not None and pressure.full_percent >= _STALLED:
         return Diagnosis(
@@ -120,6 +115,23 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
         "hang",
         "the operation did not end: a lock, reclaim, or a device that does not answer",
         "look at `dmesg` for hung tasks; raise --hang-timeout if the operation is large",
+    )
+
+
+def diagnose_throttling(before: CgroupLevel, after: CgroupLevel) -> Diagnosis:
+    """Return that a group is above its memory.high.
+
+    Args:
+        before: The group before the child was started.
+        after: The same now.
+    """
+    used = "" if after.used_bytes is None else f" with {format_size(after.used_bytes)} in use"
+    times = count_of(_growth(before.high_hits, after.high_hits), "time")
+    return Diagnosis(
+        "cgroup-throttled",
+        f"control group {after.path} is above memory.high, {format_size(after.high_bytes or 0)},"
+        f"{used}: the kernel slowed its tasks down {times}{_waited(after)}",
+        "raise memory.high, or use a smaller --budget",
     )
 
 
@@ -192,7 +204,8 @@ def _oom_killer_ran(before: MachineFacts, after: MachineFacts) -> bool:
 def _full_level(before: MachineFacts, after: MachineFacts) -> CgroupLevel | None:
     """Return the group that was at its limit meanwhile, the tightest first.
 
-    Version 2 counts what happens below a group too, where limits are tighter if they are met.
+    Before Linux 5.2, version 2 counts what happens below a group too, where limits are tighter if
+    they are met.
     """
     grown = [
         later

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import DEVICE_COUNTERS
-from vmtool.units import format_duration, format_size
+from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -351,6 +351,15 @@ def _budget_not_reached(values: _Values) -> tuple[str, str]:
     )
 
 
+def _throttled(values: _Values) -> tuple[str, str]:
+    times = count_of(values["times"], "time")
+    return (
+        f"control group {values['path']} was above memory.high, {format_size(values['high_bytes'])}: "
+        f"the kernel slowed its tasks down {times}, which is part of the samples",
+        "raise memory.high, or use a smaller --budget",
+    )
+
+
 def _huge_pages(_values: _Values) -> tuple[str, str]:
     return (
         "transparent huge pages are switched off, so --huge changes nothing",
@@ -388,6 +397,7 @@ _ADVICE: Final[dict[str, Callable[[_Values], tuple[str, str]]]] = {
     "checkpoints": _checkpoints,
     "interpreter-lock": _interpreter_lock,
     "budget-not-reached": _budget_not_reached,
+    "throttled": _throttled,
     "huge-pages": _huge_pages,
     "huge-granule": _huge_granule,
     "degraded": _degraded,

@@ -132,11 +132,11 @@ _OUTCOMES: Final = {
     Outcome.INTERRUPTED: "interrupted: the figures cover what was done until then",
     Outcome.CALL_FAILED: "a call failed; the figures cover what was done until then",
     Outcome.CRASHED: "a worker died; the figures are its last report",
-    Outcome.HUNG: "a worker hung and was killed; the figures are its last report",
+    Outcome.HUNG: "a worker made no progress and was killed; the figures are its last report",
 }
 _BEFORE_A_REPORT: Final = {
     Outcome.CRASHED: "a worker died before its first report: there are no figures",
-    Outcome.HUNG: "a worker hung before its first report and was killed: there are no figures",
+    Outcome.HUNG: "a worker made no progress before its first report and was killed: there are no figures",
 }
 _INVARIANTS: Final = ("contents", "zero", "base", "budget", "leases", "released")
 

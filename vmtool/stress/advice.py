@@ -30,8 +30,16 @@ _CHECKPOINT_PART: Final = 0.1
 _RESIDENT_SLACK: Final = 8 * MIB
 
 
-def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
-    """Return what a reader of *result* should know before trusting it."""
+def warn(
+    result: StressResult, facts: MachineFacts, after: MachineFacts | None = None
+) -> tuple[Advice, ...]:
+    """Return what a reader of *result* should know before trusting it.
+
+    Args:
+        result: What was measured.
+        facts: The machine before it.
+        after: The machine after it; by default nothing has changed.
+    """
     found: list[Advice] = []
     for method in result.methods:
         found += _samples(method)
@@ -42,6 +50,8 @@ def warn(result: StressResult, facts: MachineFacts) -> tuple[Advice, ...]:
     found += _harness(result)
     found += _budget(result)
     found += _mappings(result, facts)
+    if not result.accidents:  # which say it themselves
+        found += _throttled(facts, after or facts)
     return tuple(found)
 
 
@@ -126,6 +136,16 @@ def _budget(result: StressResult) -> Iterator[Advice]:
                 "budget_bytes": result.settings.budget_bytes,
             },
         )
+
+
+def _throttled(before: MachineFacts, after: MachineFacts) -> Iterator[Advice]:
+    """Yield each control group that was above its memory.high meanwhile."""
+    earlier = {level.path: level.high_hits for level in before.cgroup.levels}
+    for level in after.cgroup.levels:
+        times = (level.high_hits or 0) - (earlier.get(level.path) or 0)
+        if times > 0 and level.high_bytes is not None:
+            values = {"path": level.path, "high_bytes": level.high_bytes, "times": times}
+            yield Advice("throttled", None, values)
 
 
 def _mappings(result: StressResult, facts: MachineFacts) -> Iterator[Advice]:

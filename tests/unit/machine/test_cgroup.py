@@ -81,6 +81,19 @@ def test_active_cache_is_reclaimable_and_dirty_or_mapped_pages_are_not(recorded)
     assert level.pressure.some_percent == 31.0
 
 
+def test_what_is_counted_of_the_groups_below_is_left_out_where_the_kernel_says_it_apart(recorded):
+    files = {
+        "/proc/self/cgroup": "0::/app\n",
+        "/proc/self/mountinfo": V2_MOUNT,
+        f"{APP}/memory.max": f"{900 * MIB}\n",
+        f"{APP}/memory.events": "low 0\nhigh 7\nmax 3900\noom 4\noom_kill 3\n",
+        f"{APP}/memory.events.local": "low 0\nhigh 2\nmax 30\noom 0\noom_kill 0\n",
+    }
+    (level,) = read_cgroups(recorded(files)).levels
+    assert (level.limit_hits, level.high_hits) == (30, 2)
+    assert level.oom_kills == 3  # a victim may be in any group below
+
+
 @pytest.mark.parametrize(("disabled", "waiting"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_group_without_an_oom_killer_is_waited_in(recorded, disabled, waiting):
     files = {

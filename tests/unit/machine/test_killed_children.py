@@ -135,10 +135,16 @@ def hit(**counts):
         (hit(), "T", "stopped", "SIGSTOP or a debugger"),
         (hit(limit_hits=3910), "R", "cgroup-reclaim", "its limit of 256 MiB 3,900 times"),
         (
-            hit(high_hits=510, high_bytes=60 * MIB, pressure=MemoryPressure(90.0, 80.0)),
+            hit(
+                high_hits=510,
+                high_bytes=60 * MIB,
+                used_bytes=61 * MIB,
+                pressure=MemoryPressure(90.0, 80.0),
+            ),
             "S",
             "cgroup-throttled",
-            "is above memory.high, 60 MiB: it was slowed down 500 times; its tasks waited 90 %",
+            "is above memory.high, 60 MiB, with 61 MiB in use: the kernel slowed its tasks down 500 "
+            "times; its tasks waited 90 %",
         ),
         (hit(limit_hits=20), "D", "uninterruptible", "state D"),
         (hit(), "S", "hang", "a lock, reclaim, or a device"),

@@ -11,6 +11,7 @@ from stored_runs import gaussian, method, run
 
 from vmtool.compare.permutation import shift
 from vmtool.machine import read_facts
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 from vmtool.report.recommendation import huge_text, recommendation_text
 from vmtool.report.sentences import advice_text
 from vmtool.report.stress import to_text
@@ -36,13 +37,24 @@ def test_a_quiet_run_has_no_warning():
     assert _kinds(run(_method())) == set()
 
 
+def test_being_slowed_down_by_memory_high_is_reported():
+    def facts(hits):
+        level = CgroupLevel("/cg/app", 2, high_bytes=150 * MIB, high_hits=hits)
+        return replace(read_facts(), cgroup=CgroupFacts((level,)))
+
+    assert _kinds(run(_method()), facts(7)) == set()
+    (advice,) = warn(run(_method()), facts(7), facts(47))
+    words = "control group /cg/app was above memory.high, 150 MiB: the kernel slowed its tasks down 40 times"
+    assert words in advice_text(advice)[0]
+
+
 def test_few_samples_are_reported():
     assert "few-samples" in _kinds(run(_method(commit=QUIET[:50])))
     assert "few-samples" not in _kinds(run(_method(commit=())))  # a worker died before its report
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"), [(Outcome.CRASHED, "died"), (Outcome.HUNG, "hung")], ids=str
+    ("outcome", "words"), [(Outcome.CRASHED, "died"), (Outcome.HUNG, "made no progress")], ids=str
 )
 def test_a_worker_that_ended_before_its_first_report_leaves_no_empty_rows(outcome, words):
     out = io.StringIO()

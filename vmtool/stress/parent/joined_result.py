@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import plain
 from vmtool.errors import VmtoolError
+from vmtool.machine import read_facts
 from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.device_memory import users_of
 from vmtool.memory import describe_device
@@ -152,7 +153,7 @@ def assemble(
             _device_result(settings, number, runs) for number in range(len(settings.devices))
         ),
     )
-    return replace(result, warnings=warn(result, facts))
+    return replace(result, warnings=warn(result, facts, read_facts()))
 
 
 def _peak_resident(runs: Sequence[EndedRun]) -> int | None:

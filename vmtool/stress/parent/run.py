@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import subprocess
 from dataclasses import dataclass, replace
 from time import monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import decode
 from vmtool.errors import ExitCode, VmtoolError
+from vmtool.machine import read_facts
+from vmtool.machine.memory_high import HighWatch
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory.children import KILL_TIMEOUT_S
 from vmtool.results.stress import (
@@ -33,6 +36,10 @@ _POLL_S: Final = 0.1
 _POLL_NS: Final = 10**8
 #: A worker that was asked to stop has this long to give everything back before it is killed.
 _GRACE_NS: Final = 10 * 10**9
+#: For so long a group may be above memory.high while a worker does not finish a cycle; and while it
+#: was asked to stop.
+_SLOWED_NS: Final = 10 * 10**9
+_GRACE_SLOWED_NS: Final = 2 * 10**9
 #: Loading Python on a busy machine is no hang, whatever the user's timeout for operations is.
 _START_NS: Final = 60 * 10**9
 
@@ -77,17 +84,19 @@ def run_workers(
     workers: list[RunningWorker] = []
     made = JournalFolder([plan.settings.threads for plan in plans])
     with contextlib.closing(made) as folder:
+        high = HighWatch(read_facts().cgroup.levels)
         try:
             for plan, path, journal in zip(plans, folder.paths, folder.journals, strict=True):
                 workers.append(RunningWorker(plan, path, journal, inbox, most))
             patience_ns = hang_ns, kill_ns
             begun = folder.remove_names
-            watch = _Watch(workers, inbox, patience_ns, stopping, progress, begun=begun)
+            watch = _Watch(workers, inbox, patience_ns, stopping, progress, begun=begun, high=high)
             interrupted = watch.run()
             return [worker.end() for worker in workers], interrupted
         finally:
             for worker in workers:
                 worker.close()
+            high.close()
 
 
 class _Watch:
@@ -101,6 +110,7 @@ class _Watch:
         stopping: Asked whether to end early.
         progress: Called with the cycles done.
         begun: Called when every worker is ready, before the first cycle.
+        high: Follows the groups with a memory.high.
     """
 
     def __init__(
@@ -112,6 +122,7 @@ class _Watch:
         progress: Callable[[int], None],
         *,
         begun: Callable[[], None],
+        high: HighWatch,
     ) -> None:
         self._workers = workers
         self._inbox = inbox
@@ -119,6 +130,7 @@ class _Watch:
         self._stopping = stopping
         self._progress = progress
         self._begun = begun
+        self._high = high
         self._running = set(range(len(workers)))
         self._waiting = set(range(len(workers)))
         self._started = False
@@ -147,6 +159,7 @@ class _Watch:
         if monotonic_ns() < self._watch_ns:
             return
         self._watch_ns = monotonic_ns() + _POLL_NS
+        self._end_slowed(monotonic_ns())
         self._progress(sum(e.cycle for worker in self._workers for e in worker.entries()))
         for index in self._running:
             worker = self._workers[index]
@@ -158,6 +171,31 @@ class _Watch:
                 worker.kill_hung()
             if worker.abandon(self._kill_ns):
                 self._inbox.put((worker, {"message": "end"}))
+
+    def _end_slowed(self, now: int) -> None:
+        """End all workers if memory.high keeps them from going on: first that, and then say why.
+
+        This process is slowed down as well for as long as they hold so much.
+        """
+        slowed_ns = self._high.slowed_ns(now)
+        workers = [self._workers[index] for index in self._running]
+        if not slowed_ns or all(worker.hung for worker in workers):
+            return
+        if self._interrupted_ns is None:
+            patience_ns = min(self._hang_ns, _SLOWED_NS)
+            waited_ns = max(worker.same_cycle_ns() for worker in workers)
+        else:
+            patience_ns, waited_ns = _GRACE_SLOWED_NS, now - self._interrupted_ns
+        if min(slowed_ns, waited_ns) <= patience_ns:
+            return
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(self._kill_ns / 10**9)
+        found = self._high.diagnose()
+        for worker in workers:
+            worker.hung = worker.hung or found
 
     def _patience_ns(self, worker: RunningWorker) -> int:
         """Return for how long a worker may stand still: longer only until its first operation."""

@@ -157,6 +157,8 @@ class RunningWorker:
         self.stderr = ""
         self.moved_ns = monotonic_ns()
         self._seen: list[Entry] = []
+        self._cycles = 0
+        self._cycle_ns = self.moved_ns
         try:
             self._readers = [
                 start_thread(self._read_messages, stdout, inbox),
@@ -187,6 +189,14 @@ class RunningWorker:
         if entries != self._seen:
             self._seen, self.moved_ns = entries, now
         return now - self.moved_ns
+
+    def same_cycle_ns(self) -> int:
+        """Return for how long none of its threads has done another cycle."""
+        cycles = sum(entry.cycle for entry in self.entries())
+        now = monotonic_ns()
+        if cycles != self._cycles:
+            self._cycles, self._cycle_ns = cycles, now
+        return now - self._cycle_ns
 
     def kill(self) -> None:
         """End it now."""

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import os
 import queue
 import signal
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 
 import pytest
 
 from vmtool.documents import decode
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
+from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 from vmtool.machine.killed_children import KILLED_BY_VMTOOL
 from vmtool.memory import host_methods
 from vmtool.memory.children import end_child
@@ -369,3 +372,35 @@ def test_a_worker_that_vmtool_killed_is_nobody_elses_victim(make):
     (ending,), interrupted = run_workers(plans, hang_ns=60 * SECOND, progress=interrupt)
     assert interrupted
     assert ending.accident.cause == KILLED_BY_VMTOOL.cause
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
+@pytest.mark.parametrize("interrupt", [False, True])
+def test_workers_that_memory_high_slows_down_are_all_ended(make, monkeypatch, tmp_path, interrupt):
+    """Whoever explains it first is slowed down itself, as long as they hold so much."""
+    level = CgroupLevel(str(tmp_path), 2, high_bytes=150 * MIB, high_hits=0)
+    facts = replace(read_facts(), cgroup=CgroupFacts((level,)))
+    monkeypatch.setattr("vmtool.stress.parent.run.read_facts", lambda: facts)
+    (tmp_path / "memory.high").write_text(f"{150 * MIB}\n", encoding="ascii")
+    (tmp_path / "memory.current").write_text(f"{160 * MIB}\n", encoding="ascii")
+    (tmp_path / "memory.events").write_text("high 0\n", encoding="ascii")
+    hits, stuck = itertools.count(1), []
+
+    def slow_down(cycles):
+        (tmp_path / "memory.events").write_text(f"high {next(hits)}\n", encoding="ascii")
+        if cycles and not stuck:
+            stuck.extend(_children(os.getpid()))
+            for worker in stuck:
+                os.kill(worker, signal.SIGSTOP)
+
+    plans = [WorkerPlan(make(duration_ns=600 * SECOND), worker, checks=False) for worker in (0, 1)]
+    endings, interrupted = run_workers(
+        plans,
+        hang_ns=600 * SECOND if interrupt else 2 * SECOND,
+        progress=slow_down,
+        stopping=lambda: interrupt and bool(stuck),
+    )
+    assert interrupted == interrupt
+    for ending in endings:
+        assert "is above memory.high, 150 MiB, with 160 MiB in use" in ending.accident.cause
+        assert ending.accident.kind == "hang"
