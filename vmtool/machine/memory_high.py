@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Final
+from io import FileIO
+from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.cgroup import read_level
 from vmtool.machine.files import KernelFiles, parse_pairs
 from vmtool.machine.killed_children import diagnose_throttling
-from vmtool.memory.control_groups import parse_limit
+from vmtool.memory.cgroup_paths import parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,13 +51,13 @@ class HighWatch:
 
     def _follow(self, level: CgroupLevel) -> _Group | None:
         try:
-            files = [
-                self._open.enter_context(open(f"{level.path}/memory.{name}", "rb", buffering=0))
+            current, high, events = (
+                self._open.enter_context(FileIO(f"{level.path}/memory.{name}"))
                 for name in ("current", "high", "events")
-            ]
+            )
         except OSError:
             return None
-        return _Group(level, *files)
+        return _Group(level, current, high, events)
 
     def slowed_ns(self, now_ns: int) -> int:
         """Return for how long a group has slowed its tasks down without a break.
@@ -84,9 +85,9 @@ class _Group:
     """One group: its facts before, its open files, and what they last said."""
 
     level: CgroupLevel
-    current_file: IO[bytes]
-    high_file: IO[bytes]
-    events_file: IO[bytes]
+    current_file: FileIO
+    high_file: FileIO
+    events_file: FileIO
     used: int | None = None
     high: int | None = None
     hits: int | None = None
@@ -108,7 +109,7 @@ class _Group:
         return now_ns - self.since_ns
 
 
-def _read(file: IO[bytes]) -> str:
+def _read(file: FileIO) -> str:
     try:
         file.seek(0)
         return file.read(_READ).decode("ascii", "replace")

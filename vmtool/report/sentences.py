@@ -352,10 +352,12 @@ def _budget_not_reached(values: _Values) -> tuple[str, str]:
 
 
 def _throttled(values: _Values) -> tuple[str, str]:
-    times = count_of(values["times"], "time")
+    high, times = format_size(values["high_bytes"]), count_of(values["times"], "time")
     return (
-        f"control group {values['path']} was above memory.high, {format_size(values['high_bytes'])}: "
-        f"the kernel slowed its tasks down {times}, which is part of the samples",
+        (
+            f"control group {values['path']} was above memory.high, {high}: the kernel slowed its "
+            f"tasks down {times}, which is part of the samples"
+        ),
         "raise memory.high, or use a smaller --budget",
     )
 

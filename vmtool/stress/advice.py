@@ -144,7 +144,11 @@ def _throttled(before: MachineFacts, after: MachineFacts) -> Iterator[Advice]:
     for level in after.cgroup.levels:
         times = (level.high_hits or 0) - (earlier.get(level.path) or 0)
         if times > 0 and level.high_bytes is not None:
-            values = {"path": level.path, "high_bytes": level.high_bytes, "times": times}
+            values: dict[str, Value] = {
+                "path": level.path,
+                "high_bytes": level.high_bytes,
+                "times": times,
+            }
             yield Advice("throttled", None, values)
 
 

@@ -143,8 +143,7 @@ def hit(**counts):
             ),
             "S",
             "cgroup-throttled",
-            "is above memory.high, 60 MiB, with 61 MiB in use: the kernel slowed its tasks down 500 "
-            "times; its tasks waited 90 %",
+            "61 MiB in use: the kernel slowed its tasks down 500 times; its tasks waited 90 %",
         ),
         (hit(limit_hits=20), "D", "uninterruptible", "state D"),
         (hit(), "S", "hang", "a lock, reclaim, or a device"),

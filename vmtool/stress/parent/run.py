@@ -156,18 +156,16 @@ class _Watch:
         with contextlib.suppress(queue.Empty):
             self._take(*self._inbox.get(timeout=_POLL_S))
         # Messages may come faster than that, and must not keep the watch from its work.
-        if monotonic_ns() < self._watch_ns:
+        now = monotonic_ns()
+        if now < self._watch_ns:
             return
-        self._watch_ns = monotonic_ns() + _POLL_NS
-        self._end_slowed(monotonic_ns())
+        self._watch_ns = now + _POLL_NS
+        self._end_slowed(now)
         self._progress(sum(e.cycle for worker in self._workers for e in worker.entries()))
         for index in self._running:
             worker = self._workers[index]
-            late = (
-                self._interrupted_ns is not None
-                and monotonic_ns() - self._interrupted_ns > _GRACE_NS
-            )
-            if late or worker.stalled_ns() > self._patience_ns(worker):
+            late = self._interrupted_ns is not None and now - self._interrupted_ns > _GRACE_NS
+            if late or worker.stalled_ns(now) > self._patience_ns(worker):
                 worker.kill_hung()
             if worker.abandon(self._kill_ns):
                 self._inbox.put((worker, {"message": "end"}))
@@ -183,7 +181,7 @@ class _Watch:
             return
         if self._interrupted_ns is None:
             patience_ns = min(self._hang_ns, _SLOWED_NS)
-            waited_ns = max(worker.same_cycle_ns() for worker in workers)
+            waited_ns = max(worker.same_cycle_ns(now) for worker in workers)
         else:
             patience_ns, waited_ns = _GRACE_SLOWED_NS, now - self._interrupted_ns
         if min(slowed_ns, waited_ns) <= patience_ns:

@@ -182,18 +182,16 @@ class RunningWorker:
         """Return what each of its threads is doing."""
         return [self.journal.read(thread) for thread in range(self.plan.settings.threads)]
 
-    def stalled_ns(self) -> int:
+    def stalled_ns(self, now: int) -> int:
         """Return for how long none of its threads has moved."""
         entries = self.entries()
-        now = monotonic_ns()
         if entries != self._seen:
             self._seen, self.moved_ns = entries, now
         return now - self.moved_ns
 
-    def same_cycle_ns(self) -> int:
+    def same_cycle_ns(self, now: int) -> int:
         """Return for how long none of its threads has done another cycle."""
         cycles = sum(entry.cycle for entry in self.entries())
-        now = monotonic_ns()
         if cycles != self._cycles:
             self._cycles, self._cycle_ns = cycles, now
         return now - self._cycle_ns
