@@ -41,14 +41,21 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 #: Where the fields of a model were read, by the word after ``@``.
 _ORIGINS: Final = {
     "aiconfigurator": "github.com/ai-dynamo/aiconfigurator: model_configs",
+    "automodel": "github.com/NVIDIA-NeMo/Automodel: the config class of its type",
     "card": "model card or paper; no config.json was available",
     "card-and-logs": "cache sizes in public logs agree; layers and heads from the model card",
     "copy": "copies of config.json in public source code",
+    "counted": (
+        "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026; how many layers"
+        " attend from its number of parameters, their order as in smaller models"
+    ),
     "hub": "config.json on huggingface.co, its own or a finetune's",
     "listing": "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026",
     "log": "llama.cpp's log of its GGUF file, and DeepSeek's config_236B.json",
+    "megatron": "github.com/NVIDIA-NeMo/Megatron-Bridge; its number of parameters agrees",
     "mlc": "github.com/mlc-ai/mlc-llm: model_preset.py",
     "ollama": "metadata of a GGUF file in Ollama's library",
+    "text": "the text model that it is made of, and the hub's list in github.com/AlexsJones/llmfit",
     "params": "a copy of params.json in public source code",
 }
 
@@ -207,7 +214,7 @@ def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
 
 
 def suggestion(name: str) -> str:
-    """Return what the user may have meant by *name*: first names that contain it, then close ones."""
+    """Return what the user may have meant by *name*: short names that contain it, or else close ones."""
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
     wanted = name[:80].lower().rpartition("/")[2]
@@ -216,7 +223,7 @@ def suggestion(name: str) -> str:
         for several in (names(), hub_names())
     )
     close = difflib.get_close_matches(wanted, names(), n=3)
-    found = list(dict.fromkeys([*(short or on_hub), *close]))[:3]
+    found = (short or [*on_hub[:1], *close])[:3]
     did_you_mean = f"did you mean {', '.join(found)}? " if found else ""
     return (
         f"{did_you_mean}give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"
