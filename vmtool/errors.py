@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import os
-from typing import ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ExitCode(enum.IntEnum):
@@ -121,13 +124,28 @@ _NEAR_LIMIT: Final = 16 << 20
 _NO_MEMORY_ERRNO: Final = 12  # ENOMEM
 
 
-def is_no_memory(error: BaseException) -> bool:
+def _read(path: str) -> str:
+    try:
+        file = os.open(path, os.O_RDONLY)  # open() would load a codec
+        try:
+            return os.read(file, 8192).decode("ascii", "replace")
+        finally:
+            os.close(file)
+    except OSError:
+        return ""
+
+
+def is_no_memory(error: BaseException, read: Callable[[str], str] = _read) -> bool:
     """Return whether *error* comes from a lack of memory, such as that to load a module.
 
     CPython then raises whatever it can: ``SystemError``, ``ImportError`` where the dynamic linker
     cannot map a library, ``SyntaxError`` and ``ValueError`` where it cannot compile, and
     ``ModuleNotFoundError`` where a folder cannot be listed. An error that does not say it is put
     down to the lack where a limit is all but reached.
+
+    Args:
+        error: What was raised.
+        read: Returns the text of a file of the kernel; "" if there is none.
     """
     link: BaseException | None = error
     while link is not None:
@@ -139,19 +157,23 @@ def is_no_memory(error: BaseException) -> bool:
         ):
             return True
         link = link.__cause__ or link.__context__
-    return not isinstance(error, OSError) and _is_near_limit()
+    return not isinstance(error, OSError) and _is_near_limit(read)
 
 
-def why_no_memory() -> tuple[str | None, str]:
-    """Return the limit that may be why, and what to do; nothing is imported to find out."""
+def why_no_memory(read: Callable[[str], str] = _read) -> tuple[str | None, str]:
+    """Return the limit that may be why, and what to do; nothing is imported to find out.
+
+    Args:
+        read: Returns the text of a file of the kernel; "" if there is none.
+    """
     words, ways = [], []
-    for limit in _loading_limits():
+    for limit in _loading_limits(read):
         words.append(f"{limit.name} is {limit.soft >> 10} KiB")
         if limit.hard is None or limit.soft < limit.hard:
             ways.append(f"raise it ({limit.command})")
         else:
             ways.append("raise its hard limit (limits.conf, the unit, or the container's flags)")
-    areas = _read("/proc/sys/vm/max_map_count").strip()
+    areas = read("/proc/sys/vm/max_map_count").strip()
     if areas.isdigit() and int(areas) < 1024:
         words.append(f"vm.max_map_count is {areas}")
         ways.append("raise it on the host (sysctl -w vm.max_map_count=65530)")
@@ -160,8 +182,8 @@ def why_no_memory() -> tuple[str | None, str]:
     return None, "free some memory, or raise the limit of the control group"
 
 
-def _is_near_limit() -> bool:
-    return any(limit.soft - limit.used < _NEAR_LIMIT for limit in _loading_limits())
+def _is_near_limit(read: Callable[[str], str]) -> bool:
+    return any(limit.soft - limit.used < _NEAR_LIMIT for limit in _loading_limits(read))
 
 
 class _LoadingLimit(NamedTuple):
@@ -174,11 +196,11 @@ class _LoadingLimit(NamedTuple):
     used: int
 
 
-def _loading_limits() -> list[_LoadingLimit]:
+def _loading_limits(read: Callable[[str], str]) -> list[_LoadingLimit]:
     """Return those limits that there are."""
     found = []
-    status = _read("/proc/self/status").splitlines()
-    for line in _read("/proc/self/limits").splitlines():
+    status = read("/proc/self/status").splitlines()
+    for line in read("/proc/self/limits").splitlines():
         for label, name, command, counter in _LOADING_LIMITS:
             soft, hard = [*line[26:].split(), "", ""][:2] if line.startswith(label) else ("", "")
             if soft.isdigit():
@@ -186,17 +208,6 @@ def _loading_limits() -> list[_LoadingLimit]:
                 most = int(hard) if hard.isdigit() else None
                 found.append(_LoadingLimit(name, command, int(soft), most, *(used or [0])))
     return found
-
-
-def _read(path: str) -> str:
-    try:
-        file = os.open(path, os.O_RDONLY)  # open() would load a codec
-        try:
-            return os.read(file, 8192).decode("ascii", "replace")
-        finally:
-            os.close(file)
-    except OSError:
-        return ""
 
 
 def printable(text: str) -> str:

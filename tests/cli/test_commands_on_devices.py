@@ -139,13 +139,14 @@ def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
     fakecuda.reset()
     governor = Governor()
     backing = open_device("cuda", method="pooled", governor=governor)
-    monkeypatch.setattr(HandlePool, "give", lambda *_: None)
+    lost = []
+    monkeypatch.setattr(HandlePool, "give", lambda _, handle: lost.append(handle))
     plan = GrowPlan((64 << 20, 0), 64 << 20, against_copying=False)
     result, _ = run_growth(backing, plan, read_facts(), governor=governor)
     (check,) = [check for check in result.checks if check.failed]
     assert (check.name, check.values["unreleased_bytes"]) == ("released", 64 << 20)
     monkeypatch.undo()
-    for handle in list(backing.source._users):
+    for handle in lost:
         backing.source.give(handle)
     backing.close()
 
@@ -472,17 +473,15 @@ def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
         backing.close()
 
 
-def test_growing_on_a_device_finds_bytes_that_are_gone(fakecuda, monkeypatch):
+def test_growing_on_a_device_finds_bytes_that_are_gone(fakecuda):
     from vmtool.memory import open_device
-    from vmtool.probes import stamps
+    from vmtool.memory.inject_option import parse_fault
+    from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB")
     plan = GrowPlan((64 << 10, 256 << 10, 64 << 10), 1 << 20, against_copying=False)
-    backing = open_device("cuda")
-    stamp = stamps._stamp
-    numbers = iter(range(100))
-    monkeypatch.setattr(stamps, "_stamp", lambda index: stamp(index + next(numbers)))
+    backing = open_device("cuda", faults=FaultyCalls([parse_fault("cuMemcpyHtoD:1=SKIP")]))
     result, _ = run_growth(backing, plan, read_facts())
     (check,) = [check for check in result.checks if check.failed]
     assert (check.name, check.values["offset"]) == ("contents", 0)

@@ -16,7 +16,7 @@ if sys.platform != "linux":
 
 from pathlib import Path
 
-from vmtool.cli.inspect import _Child
+from vmtool.cli.inspect import StartedCommand
 from vmtool.cli.interrupt import Interruption
 from vmtool.cli.output import Output, replace_whole
 
@@ -267,14 +267,13 @@ def test_what_was_watched_is_written_before_the_command_ends_and_no_signal_loses
     assert (document["ending"], document["process"]["exit_code"]) == ("complete", 7)
 
 
-@pytest.mark.parametrize("ends", [143, 137])
-def test_a_command_that_is_no_longer_watched_is_ended_as_during_the_watch(monkeypatch, ends):
-    monkeypatch.setattr(_Child, "_ASK_NS", 0)
-    if ends == 137:
-        monkeypatch.setattr(_Child, "_KILL_NS", 10**8)
+@pytest.mark.parametrize(("ends", "kill_ns"), [(143, 10 * 10**9), (137, 10**8)])
+def test_a_command_that_is_no_longer_watched_is_ended_as_during_the_watch(ends, kill_ns):
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN if ends == 137 else signal.SIG_DFL)
     try:  # what it ignores, a command ignores as well
-        child = _Child(("sleep", "60"), Interruption(requested=True))
+        child = StartedCommand(
+            ("sleep", "60"), Interruption(requested=True), ask_ns=0, kill_ns=kill_ns
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -12,7 +12,7 @@ from fakecuda import build
 
 from vmtool.memory.cuda import driver
 
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 
 
 def setting_lines(settings: dict[str, object]) -> dict[str, str]:
@@ -116,7 +116,7 @@ def environment(reports: Path, **settings: object) -> dict[str, str]:
     given = {f"FAKECUDA_{name}": value for name, value in setting_lines(settings).items()}
     paths = {
         "LD_LIBRARY_PATH": str(build.driver().parent),
-        "PYTHONPATH": os.pathsep.join((str(_ROOT), str(_ROOT / "tests"))),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
         "FAKECUDA_REPORT": str(reports / "%p.json"),
     }
     return kept | paths | given

@@ -25,7 +25,7 @@ class Rig:
         self.context = self.get("cuDevicePrimaryCtxRetain", 0)
         self.ok("cuCtxSetCurrent", self.context)
         self.base = self.get("cuMemAddressReserve", GRANULES * GRANULE, 0, 0, 0)
-        self._mapped = {}
+        self.mapped = {}
 
     def at(self, granule):
         """The address of a granule."""
@@ -59,7 +59,7 @@ class Rig:
         """The code of mapping *handle*, which has *count* granules."""
         code = self.code("cuMemMap", self.at(granule), count * GRANULE, 0, handle, 0)
         if code == 0:
-            self._mapped[granule] = count
+            self.mapped[granule] = count
         return code
 
     def access(self, granule, count=1, flags=3, device=0):
@@ -83,7 +83,7 @@ class Rig:
         code = self.code("cuMemUnmap", self.at(granule), count * GRANULE)
         if code == 0:
             gone = range(granule, granule + count)
-            self._mapped = {at: n for at, n in self._mapped.items() if at not in gone}
+            self.mapped = {at: n for at, n in self.mapped.items() if at not in gone}
         return code
 
     def fill(self, granule, value, count=1, stream=None):
@@ -103,7 +103,7 @@ class Rig:
         """Give back what a test left mapped, then the reservation and the context."""
         self.ok("cuCtxSetCurrent", self.context)
         self.ok("cuCtxSynchronize")
-        for granule, count in list(self._mapped.items()):
+        for granule, count in list(self.mapped.items()):
             assert self.unmap(granule, count) == 0
         self.ok("cuMemAddressFree", self.base, GRANULES * GRANULE)
         self.ok("cuDevicePrimaryCtxRelease", 0)

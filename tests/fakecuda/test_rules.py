@@ -204,7 +204,7 @@ def test_threads_may_call_at_once(rig, fakecuda):
         for _ in range(200):
             rig.commit(granule)
             assert rig.code("cuMemUnmap", rig.at(granule), GRANULE) == 0
-            rig._mapped.pop(granule)
+            rig.mapped.pop(granule)
 
     threads = [threading.Thread(target=churn, args=(granule,)) for granule in range(4)]
     for thread in threads:

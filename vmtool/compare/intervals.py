@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Above this standard deviation the normal distribution, with a correction for skew, replaces the
-# exact sum: it is then off by far less than the rank by which the result is widened.
-_EXACT_DEVIATION = 200
+#: Above this standard deviation the normal distribution, with a correction for skew, replaces the
+#: exact sum: it is then off by far less than the rank by which the result is widened.
+EXACT_DEVIATION = 200
 # A binomial has less than 1e-14 of its mass further below its mean than this.
 _TAIL_DEVIATIONS = 8
 
@@ -61,7 +61,7 @@ def _rank_below(count: int, quantile: Fraction, tail: float) -> int:
     """Return the highest rank whose sample exceeds the quantile with probability <= *tail*."""
     p = float(quantile)
     mean, deviation = count * p, math.sqrt(count * p * (1 - p))
-    if deviation > _EXACT_DEVIATION:
+    if deviation > EXACT_DEVIATION:
         z = NormalDist().inv_cdf(tail)
         skew = (z * z - 1) * (1 - 2 * p) / 6
         return max(math.floor(mean + z * deviation + skew) - 1, 0)

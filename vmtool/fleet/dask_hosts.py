@@ -141,7 +141,7 @@ def connected(address: str) -> Iterator[Cluster]:
         ) from error
     started: Any = None
     try:
-        with _quiet():
+        with quiet_dask():
             if workers:
                 # As threads: each only starts a process and reads what it writes.
                 started = distributed.LocalCluster(
@@ -165,7 +165,7 @@ def connected(address: str) -> Iterator[Cluster]:
             f"no Dask scheduler at {address}" + (f": {reason[0]}" if reason else ""),
             hint="start one with `dask scheduler`, or use --dask local:4",
         ) from error
-    with _quiet():
+    with quiet_dask():
         try:
             yield Cluster(client, address, alone=started is not None)
         finally:
@@ -192,7 +192,7 @@ def _check_descriptors(workers: int) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_dask() -> Iterator[None]:
     """Keep Dask's loggers from writing to stderr what becomes one error."""
     import logging  # noqa: PLC0415
 

@@ -24,7 +24,7 @@ _ENDINGS: Final = tuple(
 )
 _CHUNK: Final = 1 << 20
 #: Documents of one file that are listed because they are no results; of more, only their number is.
-_MOST_PROBLEMS: Final = 1000
+MOST_PROBLEMS: Final = 1000
 #: Where one document ends and another begins: within one, a comma or an end follows an object, and
 #: none begins at the beginning of a line, as long as it is indented or in one line.
 _BETWEEN: Final = re.compile(rb"\}\s*(?=[^\s,\]}])|\n(?=\{)")
@@ -108,10 +108,10 @@ def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
             for line, document in chain((first, second), documents):
                 found = _read(document, f"{name}:{line}", f"{source}:{line}")
                 problems += isinstance(found, Problem)
-                if isinstance(found, MachineReading) or problems <= _MOST_PROBLEMS:
+                if isinstance(found, MachineReading) or problems <= MOST_PROBLEMS:
                     yield found
-            if problems > _MOST_PROBLEMS:
-                left = problems - _MOST_PROBLEMS
+            if problems > MOST_PROBLEMS:
+                left = problems - MOST_PROBLEMS
                 yield Problem(
                     source, "unreadable", f"{left:,} more documents in it are not results"
                 )

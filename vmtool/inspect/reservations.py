@@ -183,7 +183,9 @@ def watched_granules(
             continue
         then = _spans(a for a in was if a.permissions[:3] != "---")
         now = _spans(a for a in run if a.permissions[:3] != "---")
-        changed = [end - start for start, end in _difference(now, then) + _difference(then, now)]
+        changed = [
+            end - start for start, end in subtract_spans(now, then) + subtract_spans(then, now)
+        ]
         if changed:
             seen.setdefault(run[0].start, []).extend(changed)
 
@@ -204,7 +206,7 @@ def with_watched(
     )
 
 
-def _difference(
+def subtract_spans(
     spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Return the parts of *spans* that are in none of *others*; both ascend."""

@@ -40,7 +40,7 @@ _DEFAULT_NS: Final = 15 * 10**9
 #: Of the interval of a cycle. Two such intervals that do not overlap are a difference at about 5 %
 #: (Payton, Greenstone and Schenker, Journal of Insect Science 3:34, 2003), and four rounds are
 #: enough for one.
-_CONFIDENCE: Final = 0.84
+CELL_CONFIDENCE: Final = 0.84
 #: A granule must be this much cheaper to be worth its waste.
 _WORTH_IT: Final = 1.05
 
@@ -326,4 +326,4 @@ def _cycle_interval(phases: Sequence[PhaseResult]) -> Interval | None:
     rounds = [phase.round_medians_ns for phase in phases]
     if len(rounds) < 2 or len(set(map(len, rounds))) > 1:
         return None  # a phase without samples in some round: they cannot be added up
-    return median_interval([sum(medians) for medians in zip(*rounds, strict=True)], _CONFIDENCE)
+    return median_interval([sum(medians) for medians in zip(*rounds, strict=True)], CELL_CONFIDENCE)

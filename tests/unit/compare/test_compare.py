@@ -9,7 +9,7 @@ from printed import printed
 from stored_runs import MACHINE, described, eventful, gaussian, method, phase, run, run_set, several
 
 from vmtool.compare.assertions import parse_change
-from vmtool.compare.differences import _MACHINE_FACTS
+from vmtool.compare.differences import MACHINE_FACTS
 from vmtool.compare.runs import compare
 from vmtool.documents import encode, plain
 from vmtool.machine import read_facts
@@ -240,7 +240,7 @@ def test_what_is_unlike_within_one_side_is_named_by_file():
 def test_every_fact_that_is_compared_is_one_that_is_recorded():
     facts = plain(read_facts())
     facts["device"] = dict.fromkeys(field.name for field in fields(DeviceFacts))
-    for path in _MACHINE_FACTS:
+    for path in MACHINE_FACTS:
         *parents, last = path.split(".")
         group = facts
         for key in parents:

@@ -24,7 +24,7 @@ from vmtool.fleet.dask_hosts import Cluster, read_task
 from vmtool.fleet.judge import judge
 from vmtool.fleet.machine_readings import MachineReading, checked, read_document
 from vmtool.fleet.machines import Fleet
-from vmtool.fleet.result_files import list_files, read_files
+from vmtool.fleet.result_files import MOST_PROBLEMS, list_files, read_files
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.run_conditions import RunConditions
@@ -297,8 +297,7 @@ def test_what_is_broken_in_a_stream_loses_no_other_result(tmp_path, broken, good
 
 def test_the_bound_is_that_of_a_document_and_not_of_a_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(result_files, "MAX_BYTES", len(INDENTED) + 9)
-    monkeypatch.setattr(result_files, "_CHUNK", 1000)
-    larger = json.dumps({**ODD, "more": list(range(20_000))}, indent=2)
+    larger = json.dumps({**ODD, "more": list(range(300_000))}, indent=2)  # of several reads
     for end in ("json", "json.gz"):
         path = tmp_path / f"all.{end}"
         text = f"{INDENTED}\n{larger}\n{SHORT}\n{INDENTED * 30}".encode()
@@ -479,17 +478,16 @@ def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
     assert list_files([str(tmp_path)]) == [str(tmp_path / "a.json")]
 
 
-def test_of_many_lines_that_are_no_results_only_the_number_is_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(result_files, "_MOST_PROBLEMS", 5)
+def test_of_many_lines_that_are_no_results_only_the_number_is_listed(tmp_path):
     path = tmp_path / "lines.jsonl"
-    path.write_text("{}\n" * 30 + json.dumps(stress(100)) + "\n")
+    path.write_text("{}\n" * (MOST_PROBLEMS + 25) + json.dumps(stress(100)) + "\n")
     found = list(read_files([str(path)]))
     assert [each.source for each in found if isinstance(each, Problem)] == [
-        *(f"{path}:{line}" for line in range(1, 6)),
+        *(f"{path}:{line}" for line in range(1, MOST_PROBLEMS + 1)),
         str(path),
     ]
-    assert isinstance(found[5], MachineReading)
-    assert found[6].problem == "25 more documents in it are not results"
+    assert isinstance(found[-2], MachineReading)
+    assert found[-1].problem == "25 more documents in it are not results"
 
 
 def test_stdin_is_called_standard_input_and_may_be_empty(monkeypatch):
@@ -503,7 +501,7 @@ def test_loggers_of_dask_with_levels_of_their_own_are_quiet_too():
     logger = logging.getLogger("distributed.client")
     before = logger.level
     logger.setLevel(logging.WARNING)
-    with dask_hosts._quiet():
+    with dask_hosts.quiet_dask():
         assert not logger.isEnabledFor(logging.ERROR)
     assert logger.level == logging.WARNING
     logger.setLevel(before)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from vmtool.inspect.areas import MemoryArea
 from vmtool.inspect.reservations import (
-    _difference,
     granule,
     group_areas,
     merge_alike,
+    subtract_spans,
     watched_granules,
     with_watched,
 )
@@ -128,7 +128,7 @@ def test_the_difference_of_spans_is_that_of_their_cells(spans, others):
     def cells(of):
         return {cell for start, end in of for cell in range(start, end)}
 
-    assert cells(_difference(spans, others)) == cells(spans) - cells(others)
+    assert cells(subtract_spans(spans, others)) == cells(spans) - cells(others)
 
 
 @given(st.integers(1, 64), st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1))

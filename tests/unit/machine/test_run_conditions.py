@@ -1,10 +1,10 @@
 """When and where a result was measured: what the kernel's files say of it."""
 
 import sys
+from typing import NamedTuple
 
 import pytest
 
-from vmtool.machine import run_conditions
 from vmtool.machine.run_conditions import RunConditionsWatch
 
 
@@ -40,8 +40,15 @@ def test_without_proc_the_conditions_are_unknown(recorded, monkeypatch, tmp_path
     assert found.idle_share is None
 
 
+class CpuTimes(NamedTuple):
+    """What ``psutil.cpu_times`` returns where it knows no more."""
+
+    user: float
+    idle: float
+
+
 @pytest.mark.parametrize(("total", "share"), [(0.99, None), (1.0, 0.25)])
 def test_a_share_of_too_few_clock_ticks_is_not_given(monkeypatch, total, share):
-    times = iter([(5.0, 10.0), (5.25, 10.0 + total)])
-    monkeypatch.setattr(run_conditions, "_cpu_times", lambda: run_conditions._Times(*next(times)))
+    found = iter([CpuTimes(5.0, 5.0), CpuTimes(5.0 + total - 0.25, 5.25)])
+    monkeypatch.setattr("psutil.cpu_times", lambda: next(found))
     assert RunConditionsWatch().finish().idle_share == share

@@ -17,11 +17,12 @@ def fake_libc(answer):
     class Libc:
         @staticmethod
         def sysctlbyname(name, value, size, new, new_size):
-            asked.append((name, size._obj.value, new, new_size.value))
+            size = ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t)).contents
+            asked.append((name, size.value, new, new_size.value))
             if answer is None:
                 return -1
             ctypes.memmove(value, answer, len(answer))
-            size._obj.value = len(answer)
+            size.value = len(answer)
             return 0
 
     return Libc, asked

@@ -15,7 +15,7 @@ from vmtool.kv.traces.request import Request
 from vmtool.kv.traces.trace import Trace
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_range
-from vmtool.memory.governor import Tier
+from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay
@@ -39,12 +39,37 @@ def trace(seed=0, **more):
     )
 
 
+def counts_of(real):
+    """How often each operation was timed."""
+    return {timing.operation: timing.summary.samples for timing in real.timings}
+
+
 def replay_on(backing, plan, requests, **changes):
     with open_memory(backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes) as memory:
         result = run_replay(requests, plan, None, memory=memory, **changes)
-        assert memory._buffers == {}
-        assert memory._governor.ledger(backing.tier).used_bytes == 0
+        memory.check(0, 0)  # nothing is left
+    counts = counts_of(result.real)
+    assert counts.get("reserve") == counts.get("unreserve")
     return result
+
+
+@pytest.fixture
+def reserved(monkeypatch):
+    """Every reservation that the host's or a device's backing makes from here on."""
+    found = []
+
+    def watch(kind):
+        reserve = kind.reserve
+
+        def reserve_and_note(backing, nbytes):
+            found.append(reserve(backing, nbytes))
+            return found[-1]
+
+        monkeypatch.setattr(kind, "reserve", reserve_and_note)
+
+    watch(type(open_backing()))
+    watch(CudaBacking)
+    return found
 
 
 @pytest.mark.parametrize("mode", OnRefusal)
@@ -55,11 +80,10 @@ def test_every_byte_count_is_as_simulated(dense_cost, policy, mode):
     real = replay_on(open_backing(), plan, trace())
     assert without_real(real) == simulated
     assert real.real.ledger_peak_bytes == simulated.usage.committed.peak_bytes
-    counts = {timing.operation: timing.summary.samples for timing in real.real.timings}
+    counts = counts_of(real.real)
     assert counts["commit"] == simulated.operations.commits
     assert counts["touch"] == simulated.operations.commits
     assert counts["release"] == simulated.operations.releases
-    assert counts["reserve"] == counts["unreserve"]
     assert simulated.requests.refused_admissions > 0  # the budget was met
 
 
@@ -95,11 +119,11 @@ def test_a_step_stalls_unless_memory_is_committed_early_enough(dense_cost):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident by range")
 @pytest.mark.parametrize("touch", [True, False])
-def test_only_what_is_touched_is_resident(touch):
+def test_only_what_is_touched_is_resident(reserved, touch):
     with open_memory(open_backing(), GRANULE, 10 * GRANULE, touch=touch) as memory:
         memory.reserve(1, 100 * GRANULE, "sequences")
         memory.commit(1, [(GRANULE, 2 * GRANULE), (50 * GRANULE, GRANULE)], None)
-        resident = read_range(memory._buffers[1].base, 100 * GRANULE).resident_bytes
+        resident = read_range(reserved[0].base, 100 * GRANULE).resident_bytes
         memory.release(1, [(GRANULE, 2 * GRANULE), (50 * GRANULE, GRANULE)])
         memory.unreserve(1)
         result = memory.result()
@@ -114,25 +138,26 @@ def test_only_what_is_touched_is_resident(touch):
     [("fixed", False, False), ("fixed", True, True), ("advise", False, True)],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux faults pages in at commit")
-def test_pages_that_come_with_the_commit_are_reported(method, prefault, populated):
+def test_pages_that_come_with_the_commit_are_reported(reserved, method, prefault, populated):
     backing = open_backing(method=method, prefault=prefault)
     with open_memory(backing, GRANULE, 10 * GRANULE, touch=False) as memory:
         memory.reserve(1, 10 * GRANULE, "sequences")
         memory.commit(1, [(0, 2 * GRANULE)], None)
-        resident = read_range(memory._buffers[1].base, 10 * GRANULE).resident_bytes
+        resident = read_range(reserved[0].base, 10 * GRANULE).resident_bytes
         memory.release(1, [(0, 2 * GRANULE)])
         memory.unreserve(1)
         assert memory.result().populated == populated
     assert resident == (2 * GRANULE if populated else 0)
 
 
-def test_memory_that_differs_is_found(dense_cost):
+def test_memory_that_differs_is_found(dense_cost, reserved):
     plan = plan_of(dense_cost(), "token-major")
     with open_memory(open_backing(), GRANULE, plan.budget_bytes) as memory:
-        memory._governor.lease(Tier.HOST, 4096)
+        memory.reserve(-1, GRANULE, "sequences")
+        memory.commit(-1, [(0, GRANULE)], None)
         with pytest.raises(CheckFailedError, match="bytes are leased"):
             run_replay(trace(), plan, None, memory=memory)
-    assert memory._buffers == {}
+    assert {each.closed for each in reserved} == {True}
 
 
 def test_an_interruption_leaves_nothing(dense_cost):
@@ -145,7 +170,7 @@ def test_an_interruption_leaves_nothing(dense_cost):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the fault names a POSIX call")
-def test_a_refusal_by_the_platform_leaves_nothing(dense_cost):
+def test_a_refusal_by_the_platform_leaves_nothing(dense_cost, reserved):
     from vmtool.errors import CallError
     from vmtool.memory.inject_option import parse_fault
     from vmtool.memory.injected_faults import FaultyCalls
@@ -159,8 +184,8 @@ def test_a_refusal_by_the_platform_leaves_nothing(dense_cost):
         pytest.raises(CallError, match=r"ENOMEM|ERROR_COMMITMENT_LIMIT"),
     ):
         run_replay(trace(), plan, None, memory=memory)
-    assert memory._buffers == {}
-    assert memory._governor.ledger(Tier.HOST).used_bytes == 0
+    assert {each.closed for each in reserved} == {True}
+    memory.check(0, 0)
 
 
 def test_the_host_refuses_other_granules_and_to_keep_memory():
@@ -194,24 +219,9 @@ def test_the_stand_in_device_agrees_with_and_without_a_pool(fakecuda, dense_cost
     backing.context.close()
 
 
-def watch_buffers(backing, plan, requests):
-    """Return the result, the handles that were made, and what buffers had at each check."""
-    watched = []
-    with open_memory(backing, GRANULE, plan.budget_bytes) as memory:
-        buffers, check = memory._buffers, memory.check
-
-        def look(committed, pooled):
-            check(committed, pooled)
-            watched.append([buffer.committed for buffer in buffers.values()])
-
-        memory.check = look
-        result = run_replay(requests, plan, None, memory=memory)
-        return result, memory._pool.snapshot().created, watched
-
-
 @pytest.mark.parametrize("policy", ["per-tensor", "head-major"])
 def test_a_shared_prefix_is_mapped_into_each_sequence_and_committed_once(
-    fakecuda, dense_cost, listed, policy
+    fakecuda, dense_cost, listed, reserved, policy
 ):
     fakecuda.reset(granularity="64KiB")
     # A block of 512 tokens fills two granules of each tensor.
@@ -219,14 +229,24 @@ def test_a_shared_prefix_is_mapped_into_each_sequence_and_committed_once(
     prompt, name = 1536, (7, 8, 9)
     requests = [Request(0, prompt, 1, name) for _ in range(3)]
     backing = open_backing("cuda")
-    real, created, watched = watch_buffers(backing, plan, listed(requests))
+    watched = []
+    with open_memory(backing, GRANULE, plan.budget_bytes) as memory:
+        check = memory.check
+
+        def look(committed, pooled):
+            check(committed, pooled)
+            created = fakecuda.report()["calls"]["cuMemCreate"]["calls"]
+            watched.append((created, [each.blocks.total for each in reserved if not each.closed]))
+
+        memory.check = look
+        real = run_replay(listed(requests), plan, None, memory=memory)
     assert without_real(real) == run_replay(listed(requests), plan, None)
     whole = plan.policy.committed_bytes(prompt)
-    assert max(sum(size == whole for size in sizes) for sizes in watched) == 3
+    assert max(sizes.count(whole) for _, sizes in watched) == 3
     # The driver made handles for what the simulation committed, and no more.
-    assert created * GRANULE == real.operations.commit_bytes < 3 * whole
+    assert watched[-1][0] * GRANULE == real.operations.commit_bytes < 3 * whole
     assert real.operations.not_committed_bytes > 0
-    counts = {timing.operation: timing.summary.samples for timing in real.real.timings}
+    counts = counts_of(real.real)
     assert counts["share"] == counts["unshare"] > 0
     held = {each.holder: each.held_bytes for each in real.real.held}
     assert set(held) <= {"sequences", "prefixes"}

@@ -69,7 +69,7 @@ def test_a_cycle_is_its_phases_together_and_its_interval_is_that_of_the_rounds()
 def test_chance_parts_two_equal_methods_in_fewer_than_5_percent_of_rows(rounds):
     # The cells' intervals go from one rank of the rounds to another. They are apart if, of all
     # rounds in order, one method has "high" before the other has "low": exactly, by counting.
-    interval = median_interval(range(1, rounds + 1), matrix._CONFIDENCE)
+    interval = median_interval(range(1, rounds + 1), matrix.CELL_CONFIDENCE)
     low, high = interval.low, interval.high
     first = high + low - 1
     ways = sum(

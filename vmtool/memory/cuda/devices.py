@@ -121,7 +121,7 @@ def device(ordinal: int) -> DeviceInfo:
         integrated=None if integrated is None else bool(integrated),
         driver_version=loaded.version,
         module_version=_module_version(),
-        driver_model=_driver_model(loaded.attribute("TCC_DRIVER", handle)),
+        driver_model=driver_model(loaded.attribute("TCC_DRIVER", handle)),
         attributes={key: loaded.attribute(name, handle) for key, name in ATTRIBUTES.items()},
     )
 
@@ -209,8 +209,11 @@ def require_vmm(info: DeviceInfo) -> None:
         raise diagnosis.no_vmm(f"cuda:{info.ordinal} ({info.name})", info.driver_model)
 
 
-def _driver_model(tcc: int | None) -> str | None:
-    """WDDM lets Windows page device memory out, so figures taken under it mean something else."""
+def driver_model(tcc: int | None) -> str | None:
+    """Return the model of the driver, from whether it is TCC; ``None`` if that is not available.
+
+    WDDM lets Windows page device memory out, so figures taken under it mean something else.
+    """
     if sys.platform == "win32":
         return None if tcc is None else "tcc" if tcc else "wddm"
     return "wsl" if diagnosis.in_wsl() else None

@@ -71,6 +71,7 @@ class HandlePool:
 
     Attributes:
         dirty: Whether what is mapped must be cleared.
+        quarantined: Handles that the driver did not take back.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class HandlePool:
         self._lock = threading.RLock()
         self._users: dict[int, int] = {}  # mapped handles, and how often each is
         self._free: list[int] = []  # the last one in is the first one out: it may be in a cache
-        self._quarantined: list[int] = []
+        self.quarantined: list[int] = []
         self._peak = self._created = self._hits = self._returned = self._released = 0
         # A forgotten pool gives back what it kept: at exit after the reservations, before the context.
         weakref.finalize(self, _abandon, context, self._free)
@@ -213,7 +214,7 @@ class HandlePool:
                 mapped=len(self._users),
                 shared=sum(self._users.values()) - len(self._users),
                 pooled=len(self._free),
-                quarantined=len(self._quarantined),
+                quarantined=len(self.quarantined),
                 peak=self._peak,
                 created=self._created,
                 hits=self._hits,
@@ -236,7 +237,7 @@ class HandlePool:
             )
         if not self._context.lost:
             self.trim()
-        if not self._quarantined:
+        if not self.quarantined:
             self._lease.release()
 
     def _create(self) -> int:
@@ -257,7 +258,7 @@ class HandlePool:
             self._context.call("cuMemRelease", handle)
         except CudaError:
             with self._lock:
-                self._quarantined.append(handle)
+                self.quarantined.append(handle)
             raise
         self._lease.shrink(self.nbytes)
         with self._lock:

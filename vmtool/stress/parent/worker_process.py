@@ -161,7 +161,7 @@ class RunningWorker:
         self._cycle_ns = self.moved_ns
         try:
             self._readers = [
-                start_thread(self._read_messages, stdout, inbox),
+                start_thread(read_messages, self, stdout, inbox),
                 start_thread(self._read_errors, stderr),
             ]
         except VmtoolError:
@@ -277,15 +277,17 @@ class RunningWorker:
             with contextlib.suppress(OSError):  # the unsent rest for a dead reader
                 stream.close()
 
-    def _read_messages(self, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
-        for line in stream:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # the half of one that was being written when it was killed
-            inbox.put((self, message))
-        inbox.put((self, {"message": "end"}))
-
     def _read_errors(self, stream: IO[str]) -> None:
         for line in stream:
             self.stderr = (self.stderr + line)[-_STDERR_KEPT:]
+
+
+def read_messages(worker: RunningWorker, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
+    """Put each message of *stream* into *inbox* with its *worker*, and "end" after the last."""
+    for line in stream:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue  # the half of one that was being written when it was killed
+        inbox.put((worker, message))
+    inbox.put((worker, {"message": "end"}))

@@ -31,7 +31,7 @@ def load_with(tmp_path):
     def load(folder):
         done = subprocess.run(
             [sys.executable, "-c", LOAD],
-            env=os.environ | {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(control._ROOT)},
+            env=os.environ | {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(control.ROOT)},
             capture_output=True,
             text=True,
             check=True,
@@ -171,12 +171,12 @@ def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(diagnosis.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
     assert "WSL" in diagnosis.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
-    assert devices._driver_model(0) == "wsl"
+    assert devices.driver_model(0) == "wsl"
 
 
 def test_windows_device_models_are_distinguished(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    assert [devices._driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
+    assert [devices.driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
 
 
 def test_a_device_without_virtual_memory_management_is_refused(fakecuda):

@@ -198,7 +198,7 @@ def test_a_handle_that_is_not_taken_back_is_quarantined_and_charged(make, fakecu
     snapshot = device.pool.snapshot()
     assert (snapshot.quarantined, snapshot.released) == (1, 1)
     assert device.charged() == snapshot.charged_bytes == CHUNK
-    for handle in device.pool._quarantined:
+    for handle in device.pool.quarantined:
         device.context.call("cuMemRelease", handle)
 
 
@@ -343,7 +343,7 @@ def test_trimming_goes_on_after_a_handle_that_is_not_taken_back(make, fakecuda):
     left = device.pool.snapshot()
     assert (left.released, left.quarantined, left.pooled) == (4, 1, 0)
     assert device.charged() == CHUNK
-    for handle in device.pool._quarantined:  # what the stand-in still holds
+    for handle in device.pool.quarantined:  # what the stand-in still holds
         device.context.call("cuMemRelease", handle)
 
 

@@ -1,10 +1,8 @@
 """Whatever ends a worker becomes a result that names the operation in flight."""
 
 import errno
-import io
 import itertools
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -24,7 +22,6 @@ from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.parent.run import WorkerRefusedError, run_stress, run_workers
-from vmtool.stress.parent.worker_process import RunningWorker
 from vmtool.units import MIB
 
 SECOND = 10**9
@@ -287,13 +284,6 @@ def test_a_result_says_when_and_where_it_was_made(stress):
     result = stress(cycles=1)
     assert result.conditions.started.endswith("Z")
     assert result.conditions.host
-
-
-def test_half_a_message_does_not_keep_its_reader_from_the_end():
-    inbox = queue.SimpleQueue()
-    told = io.StringIO('{"message":"ready","value":null}\n{"message":"pha')
-    RunningWorker._read_messages("worker", told, inbox)
-    assert [inbox.get_nowait()[1]["message"] for _ in range(2)] == ["ready", "end"]
 
 
 def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, monkeypatch):

@@ -1,14 +1,16 @@
-"""The journals find a place, and their bytes are there before anyone looks at them."""
+"""The journals find a place, and a dead worker's last words are read to their end."""
 
 import errno
+import io
 import os
+import queue
 import tempfile
 from contextlib import closing
 
 import pytest
 
 from vmtool.errors import VmtoolError
-from vmtool.stress.parent.worker_process import JournalFolder
+from vmtool.stress.parent.worker_process import JournalFolder, read_messages
 
 
 @pytest.fixture
@@ -48,3 +50,10 @@ def test_no_place_at_all_is_an_error_with_a_hint_and_leaves_nothing(full, tmp_pa
         JournalFolder([1], (str(tmp_path / "shm"), None))
     assert "TMPDIR" in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["shm"]
+
+
+def test_half_a_message_does_not_keep_its_reader_from_the_end():
+    inbox = queue.SimpleQueue()
+    said = io.StringIO('{"message":"ready","value":null}\n{"message":"pha')
+    read_messages("worker", said, inbox)
+    assert [inbox.get_nowait()[1]["message"] for _ in range(2)] == ["ready", "end"]
