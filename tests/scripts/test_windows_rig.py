@@ -38,8 +38,9 @@ def test_a_half_made_part_is_made_again_from_nothing(rig):
         (directory / "half").touch()
         raise KeyboardInterrupt
 
+    rig.make_part("part", "key", lambda directory: directory.mkdir())
     with pytest.raises(KeyboardInterrupt):
-        rig.make_part("part", "key", fail)
+        rig.make_part("part", "another", fail)
     rig.make_part("part", "key", lambda directory: directory.mkdir())
     assert [*(rig.directory / "part").iterdir()] == []
 
