@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import re
@@ -319,6 +320,13 @@ def logged(folder: Path, metadata: dict[str, Any]) -> dict[str, list[str] | str]
 
 def record(path: Path, wanted: set[str]) -> int:
     """Write a row for each model type that runs without weights, and name those that do not."""
+    # What a mask or a router holds decides no shape of a cache: every number is taken for 0, and every
+    # expert for chosen.
+    torch = importlib.import_module("torch")
+    numbers = torch.library.Library("aten", "IMPL", "Meta")  # as long as it is referred to
+    numbers.impl("_local_scalar_dense", lambda _: 0)
+    torch.distributions.Distribution.set_default_validate_args(False)
+    importlib.import_module("torch.fx.experimental._config").meta_nonzero_assume_all_nonzero = True
     with path.open("w", encoding="utf-8") as file:
         for model_type, class_name in sorted(classes().items()):
             if wanted and model_type not in wanted:
@@ -353,51 +361,99 @@ def measure(model_type: str, class_name: str) -> tuple[dict[str, Any], dict[str,
             part.use_cache = True
         if hasattr(part, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
             part.is_decoder = True
-    config._attn_implementation = "eager"  # noqa: SLF001 - its documented switch
-    config._experts_implementation = "batched_mm"  # noqa: SLF001 - the others need real numbers
-    with torch.device("meta"), torch.no_grad():
-        model = getattr(transformers, class_name)(config).eval()
-        output = model(**inputs(torch, config, model), use_cache=True)
+    # Where a wrapper wants pictures or sound, its decoder alone has the same cache.
+    inner = config.get_text_config(decoder=True)
+    output = model = None
+    for part, name in ((config, class_name), (inner, classes().get(inner.model_type, ""))):
+        try:
+            model, output = run(torch, transformers, part, name)
+        except Exception:
+            if part is inner or inner is config or not classes().get(inner.model_type):
+                raise
+        else:
+            break
     cache = getattr(output, "past_key_values", None)
     if cache is None:
         cache = output.cache_params
     row = empty()
-    for layer in getattr(cache, "self_attention_cache", cache).layers:
-        add_layer(row, layer)
+    for i, layer in enumerate(getattr(cache, "self_attention_cache", cache).layers):
+        add_layer(row, layer, past_columns(torch, model, i))
+    for state in getattr(cache, "linear_cache", []):  # MiniMax
+        row["recurrent"] += 0 if isinstance(state, list) else state.numel()
     if hasattr(cache, "cross_attention_cache"):
         cross = empty()
         for layer in cache.cross_attention_cache.layers:
-            add_layer(cross, layer)
+            add_layer(cross, layer, 0)
+        cross["per_token"] += cross["cross"]
         row["cross"] = cross["per_token"] + sum(cross["windows"].values())
     row["windows"] = dict(row["windows"])
     return json.loads(config.to_json_string(use_diff=False)), row
+
+
+def run(torch: Any, transformers: Any, config: Any, class_name: str) -> tuple[Any, Any]:
+    """Return a model without weights, and the output of a step that reads a few tokens."""
+    config._attn_implementation = "eager"  # noqa: SLF001 - its documented switch
+    config._experts_implementation = "batched_mm"  # noqa: SLF001 - the others need real numbers
+    with torch.device("meta"), torch.no_grad():
+        model = getattr(transformers, class_name)(config).eval()
+        return model, model(**inputs(torch, config, model), use_cache=True)
 
 
 def inputs(torch: Any, config: Any, model: Any) -> dict[str, Any]:
     """Return the arguments of a step that reads a few tokens."""
     ids = torch.zeros((1, TOKENS), dtype=torch.long)
     if not getattr(config, "is_encoder_decoder", False):
-        return {"input_ids": ids}
+        wanted = inspect.signature(model.forward).parameters
+        more = {}
+        if "cross_attention_states" in wanted:
+            width = config.get_text_config().hidden_size
+            more["cross_attention_states"] = torch.zeros(
+                (1, FRAMES, config.text_config.hidden_size)
+            )
+        if "image_encoder_embeddings" in wanted:
+            width = config.vision_config.embed_dim
+            more["image_encoder_embeddings"] = torch.zeros((1, 1, FRAMES, width))
+            more["image_attention_mask"] = torch.ones((1, TOKENS, 1))
+        return {"input_ids": ids, **more}
     if getattr(model, "main_input_name", "input_ids") == "input_ids":
         long = torch.zeros((1, FRAMES), dtype=torch.long)
         return {"decoder_input_ids": ids, "input_ids": long}
     outputs = importlib.import_module("transformers.modeling_outputs")
     encoder = getattr(config, "encoder", None) or getattr(config, "encoder_config", None) or config
     frames = torch.zeros((1, FRAMES, encoder.hidden_size))
-    return {
-        "decoder_input_ids": ids,
-        "encoder_outputs": outputs.BaseModelOutput(last_hidden_state=frames),
-    }
+    seen = outputs.BaseModelOutput(last_hidden_state=frames)
+    seen.attention_mask = None
+    return {"decoder_input_ids": ids, "encoder_outputs": seen}
 
 
-def add_layer(row: dict[str, Any], layer: Any) -> None:
-    """Add the elements of one layer of a cache to *row*."""
-    keys = getattr(layer, "keys", None)
+def past_columns(torch: Any, model: Any, index: int) -> int:
+    """Return how many past inputs the convolutions of a layer of *model* need."""
+    layers = getattr(model.get_decoder(), "layers", None)
+    if layers is None or index >= len(layers):
+        return 0
+    convolutions = (m for m in layers[index].modules() if isinstance(m, torch.nn.Conv1d))
+    return sum(m.kernel_size[0] - 1 for m in convolutions)
+
+
+def add_layer(row: dict[str, Any], layer: Any, columns: int) -> None:
+    """Add the elements of one layer of a cache to *row*.
+
+    Args:
+        row: Where to add them.
+        layer: The layer.
+        columns: The past inputs that its convolutions need.
+    """
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    whole = getattr(layer, "prefill_keys", None)  # Unlimited-OCR keeps the prompt beside its window
+    if whole is not None:
+        keys, values = whole, layer.prefill_values
     if keys is not None and keys.numel():
         tokens = keys.shape[-2]
-        count = sum(part.numel() // tokens for part in (layer.keys, layer.values))
+        count = sum(part.numel() // tokens for part in (keys, values))
         window = getattr(layer, "sliding_window", None)
-        if window is not None and getattr(layer, "is_sliding", True):
+        if tokens == FRAMES:
+            row["cross"] += count
+        elif window is not None and whole is None and getattr(layer, "is_sliding", True):
             row["windows"][str(window)] += count
         else:
             row["per_token"] += count
@@ -411,8 +467,9 @@ def add_layer(row: dict[str, Any], layer: Any) -> None:
         for state in states if isinstance(states, (list, tuple)) else [states]:
             if state is None:
                 continue
-            if name == "conv_states":  # the newest column is an input, not kept
-                row["conv"] += state.numel() // state.shape[-1] * (state.shape[-1] - 1)
+            if name == "conv_states":  # a column that no convolution needs is the newest input
+                extra = state.shape[-1] != columns
+                row["conv"] += state.numel() // state.shape[-1] * (state.shape[-1] - extra)
             else:
                 row["recurrent"] += state.numel()
 

@@ -20,10 +20,7 @@ ROWS = {row["model_type"]: row for row in map(json.loads, FILE.read_text().split
 OTHERWISE = {
     "deepseek_v4": "transformers keeps its caches in classes of their own, with K beside V",
     "minicpm3": "engines keep K and V expanded from the latent; transformers keeps the latent",
-    "minimax": "transformers keeps the states of linear attention outside of the cache",
-    "mllama": "the recorded step had no image, to which cross attention attends",
-    "unlimited_ocr": "transformers keeps it in a layer of its own class, which is not read",
-    "zaya": "the convolution keeps both of its columns",
+    "moshi": "its window is as long as its context, where vmtool counts all tokens",
 }
 
 

@@ -95,6 +95,8 @@ DENSE: dict[str, Family] = {
     "cpmant": Family(
         names={"head_dim": ("dim_head",)}, defaults={"head_dim": 128}, mha_by_default=True
     ),
+    # Its cross attention makes K and V of the pictures anew in each step.
+    "idefics": Family(mha_by_default=True, harmless=frozenset({"cross_layer_interval"})),
     "k2_horizon": Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"})),
     "iquestloopcoder": Family(finish=special_layers.loopcoder, mha_by_default=True),
     "doge": Family(
