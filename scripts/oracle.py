@@ -326,7 +326,8 @@ def record(path: Path, wanted: set[str]) -> int:
     numbers = torch.library.Library("aten", "IMPL", "Meta")  # as long as it is referred to
     numbers.impl("_local_scalar_dense", lambda _: 0)
     torch.distributions.Distribution.set_default_validate_args(False)
-    importlib.import_module("torch.fx.experimental._config").meta_nonzero_assume_all_nonzero = True
+    fake: Any = importlib.import_module("torch.fx.experimental._config")
+    fake.meta_nonzero_assume_all_nonzero = True
     with path.open("w", encoding="utf-8") as file:
         for model_type, class_name in sorted(classes().items()):
             if wanted and model_type not in wanted:
@@ -363,7 +364,8 @@ def measure(model_type: str, class_name: str) -> tuple[dict[str, Any], dict[str,
             part.is_decoder = True
     # Where a wrapper wants pictures or sound, its decoder alone has the same cache.
     inner = config.get_text_config(decoder=True)
-    output = model = None
+    output: Any = None
+    model: Any = None
     for part, name in ((config, class_name), (inner, classes().get(inner.model_type, ""))):
         try:
             model, output = run(torch, transformers, part, name)
@@ -443,8 +445,9 @@ def add_layer(row: dict[str, Any], layer: Any, columns: int) -> None:
         layer: The layer.
         columns: The past inputs that its convolutions need.
     """
-    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-    whole = getattr(layer, "prefill_keys", None)  # Unlimited-OCR keeps the prompt beside its window
+    keys: Any = getattr(layer, "keys", None)
+    values: Any = getattr(layer, "values", None)
+    whole: Any = getattr(layer, "prefill_keys", None)  # Unlimited-OCR keeps the prompt beside its window
     if whole is not None:
         keys, values = whole, layer.prefill_values
     if keys is not None and keys.numel():
