@@ -447,7 +447,9 @@ def add_layer(row: dict[str, Any], layer: Any, columns: int) -> None:
     """
     keys: Any = getattr(layer, "keys", None)
     values: Any = getattr(layer, "values", None)
-    whole: Any = getattr(layer, "prefill_keys", None)  # Unlimited-OCR keeps the prompt beside its window
+    whole: Any = getattr(
+        layer, "prefill_keys", None
+    )  # Unlimited-OCR keeps the prompt beside its window
     if whole is not None:
         keys, values = whole, layer.prefill_values
     if keys is not None and keys.numel():
