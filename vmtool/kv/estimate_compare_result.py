@@ -84,7 +84,9 @@ class ModelList:
     """The built-in models.
 
     Attributes:
-        models: Their names.
+        models: Their short names.
+        on_hub: The OWNER/NAMEs of the hub that may be given as well, by the short name.
     """
 
     models: tuple[str, ...]
+    on_hub: dict[str, tuple[str, ...]]

@@ -55,6 +55,7 @@ _ORIGINS: Final = {
     "megatron": "github.com/NVIDIA-NeMo/Megatron-Bridge; its number of parameters agrees",
     "mlc": "github.com/mlc-ai/mlc-llm: model_preset.py",
     "ollama": "metadata of a GGUF file in Ollama's library",
+    "thinker": "copies of config.json in public source code; weights of the thinker, without the talker",
     "text": "the text model that it is made of, and the hub's list in github.com/AlexsJones/llmfit",
     "params": "a copy of params.json in public source code",
 }
@@ -75,6 +76,12 @@ def _text() -> str:
 def names() -> tuple[str, ...]:
     """Return every short name, sorted."""
     return tuple(sorted(line.partition(" ")[0] for line in _text().split("\n")[1:-1]))
+
+
+def on_hub(name: str) -> tuple[str, ...]:
+    """Return the OWNER/NAMEs of the hub that the entry of *name* stands for."""
+    _, words = _known(name)
+    return tuple(word.partition("=")[0] for word in words if "/" in word)
 
 
 def hub_names() -> tuple[str, ...]:
@@ -218,12 +225,12 @@ def suggestion(name: str) -> str:
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
     wanted = name[:80].lower().rpartition("/")[2]
-    short, on_hub = (
+    short, longer = (
         sorted((each for each in several if wanted and wanted in each.lower()), key=len)
         for several in (names(), hub_names())
     )
     close = difflib.get_close_matches(wanted, names(), n=3)
-    found = (short or [*on_hub[:1], *close])[:3]
+    found = (short or [*longer[:1], *close])[:3]
     did_you_mean = f"did you mean {', '.join(found)}? " if found else ""
     return (
         f"{did_you_mean}give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"

@@ -61,6 +61,12 @@ def test_every_name_of_the_hub_resolves_to_the_layers_of_its_entry():
         assert sources.load(name.rpartition("/")[2].lower()).layers == model.layers
 
 
+def test_an_entry_tells_which_models_of_the_hub_it_stands_for():
+    assert builtin.on_hub("qwen3-14b")[:2] == ("Qwen/Qwen3-14B", "Qwen/Qwen3-14B-Base")
+    assert builtin.on_hub("ministral-3-8b") == ()
+    assert sum(len(builtin.on_hub(name)) for name in builtin.names()) == len(builtin.hub_names())
+
+
 def test_a_model_of_the_hub_that_is_built_in_needs_no_network():
     assert sources.remote_name("Qwen/Qwen3-8B") is None
     assert sources.load("qwen/qwen3-8b-base").layers == sources.load("qwen3-8b").layers
@@ -118,6 +124,13 @@ def test_the_page_counts_what_is_built_in():
         entries = sum(not line.startswith(" ") for line in lines)
         counted[path.name] = f"{entries} | {sum('/' in w for line in lines for w in line.split())}"
     assert rows == counted
+
+
+def test_the_page_names_the_models_whose_weights_are_not_known():
+    page = (ROOT / "docs" / "built-in-models.md").read_text("utf-8")
+    text = page.partition("Built in without the size of its checkpoint")[2].partition("\n\n")[0]
+    unknown = [name for name in builtin.names() if builtin.published_bytes(name) is None]
+    assert re.findall(r"`([^`]+)`", text) == unknown
 
 
 #: Layers, hidden size, heads, KV heads, their width, width of the MLP, vocabulary, whether the
