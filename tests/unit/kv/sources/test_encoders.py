@@ -34,14 +34,14 @@ def test_a_new_type_of_another_task_is_refused(extra, message):
         model({**config, **extra})
 
 
-@pytest.mark.parametrize(
-    "kind",
-    (
-        "distilbert wav2vec2 vit modernbert detr jina_embeddings_v3 table-transformer"
-        # Parts of models, also of those that have no name yet.
-        " qwen3_vl_vision sam3_detr_decoder x_audio_encoder x_vision_model"
-    ).split(),
+#: Types, and parts of models, also of those that have no name yet.
+WITHOUT_TEXT = (
+    "distilbert wav2vec2 vit modernbert detr jina_embeddings_v3 table-transformer"
+    " qwen3_vl_vision sam3_detr_decoder x_audio_encoder x_vision_model"
 )
+
+
+@pytest.mark.parametrize("kind", WITHOUT_TEXT.split())
 def test_a_type_that_generates_no_text_is_refused(kind):
     with pytest.raises(InputError, match=f"{kind} does not generate text, so it keeps no cache"):
         model({"model_type": kind, **SIZES})
