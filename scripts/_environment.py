@@ -6,6 +6,7 @@ changed or an installation was interrupted.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,9 @@ def ensure(*groups: str) -> Path:
     stamp = directory / "vmtool-setup.json"  # written last: without it the environment is not whole
     try:
         installed = json.loads(stamp.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise  # what was not read is not missing
         installed = {}
     origin = [sys.version, sys.base_prefix, str(ROOT)]
     project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()

@@ -135,6 +135,17 @@ def test_a_group_that_has_hardly_anything_is_a_problem_and_refuses(vmtool_child,
     assert "the control group" in refused.stderr
 
 
+@pytest.mark.parametrize("mib", [48, 52, 54, 56])
+def test_a_group_in_which_stress_refuses_is_a_problem(vmtool_child, make_group, mib):
+    """From 48 to 60 MiB doctor called enough what stress refused, as that loads more beforehand."""
+    join = make_group(memory__max=mib * MIB)
+    refused = vmtool_child("stress", "--cycles", "20", "--runs", "1", before=join)
+    if refused.code != 5:
+        pytest.skip("a plan needs less memory here")
+    ran = vmtool_child("doctor", "--strict", "--backing", "host", before=join)
+    assert ran.code == 3, ran.stdout
+
+
 def test_tasks_of_a_group_are_rated(vmtool_child, make_group):
     join = make_group(pids__max=6)
     ran = vmtool_child("doctor", "--json", "--backing", "host", before=join)

@@ -43,7 +43,9 @@ def under(limit, *arguments):
 
 
 @linux
-@pytest.mark.parametrize("limit", ["-v 16000", "-v 20000", "-v 40000", "-d 8000", "-d 19000"])
+@pytest.mark.parametrize(
+    "limit", ["-v 16000", "-v 20000", "-v 34000", "-v 40000", "-d 8000", "-d 19000"]
+)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
 def test_too_little_memory_to_load_is_one_error(limit, arguments):
     ran = under(limit, *arguments)

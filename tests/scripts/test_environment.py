@@ -1,6 +1,8 @@
 """scripts/run.py and scripts/test.py, in an environment whose installers only take notes."""
 
+import errno
 import json
+import os
 import runpy
 import shutil
 import signal
@@ -48,6 +50,40 @@ def setup(load, checkout, monkeypatch):
 
 
 WINDOWS = sys.platform == "win32"
+
+
+def test_an_environment_that_cannot_be_read_for_lack_of_memory_is_not_made_again(
+    setup, monkeypatch
+):
+    """Under a small `ulimit -v` a good one would be cleared, and none could be installed."""
+    setup.ensure()
+    setup.commands.clear()
+
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        setup.ensure()
+    assert not setup.commands
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are set by a shell on Linux")
+@pytest.mark.parametrize("limit", ["-v 13200", "-v 13800", "-d 6000", "-d 8000"])
+def test_too_little_memory_to_load_the_script_is_one_error(checkout, limit):
+    ran = subprocess.run(
+        ["bash", "-c", f'ulimit {limit}; exec "$@"', "-", sys.executable, "scripts/run.py"],
+        cwd=checkout,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "VMTOOL_VENV": str(checkout / "missing")},
+    )
+    if "Traceback" in ran.stderr and "scripts/" not in ran.stderr:
+        pytest.skip("Python itself does not start under this limit")
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode
 
 
 def test_the_first_run_makes_and_installs(setup):
