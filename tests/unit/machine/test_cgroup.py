@@ -1,20 +1,9 @@
 """The memory limits above a process, in every arrangement of the two cgroup versions."""
 
-import errno
-import os
-
 import pytest
 
 from vmtool.machine.cgroup import read_cgroups
 from vmtool.machine.cgroup_facts import GroupLimit
-from vmtool.machine.files import KernelFiles
-from vmtool.memory.cgroup_paths import (
-    CgroupMount,
-    ancestry,
-    parse_limit,
-    parse_membership,
-    parse_mounts,
-)
 from vmtool.units import GIB, MIB
 
 # Recorded on a systemd host (v2 only), in a v1 container, and on a hybrid machine.
@@ -239,50 +228,3 @@ def test_a_use_above_the_limit_leaves_nothing(recorded):
         )
     )
     assert facts.available_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("root", "path", "inside"),
-    [
-        ("/", "/", []),
-        ("/", "/a/b", ["/a/b", "/a"]),
-        ("/docker/8f1d", "/docker/8f1d/x", ["/x"]),
-        ("/docker/8f1d", "/docker/8f1d", []),
-        ("/docker/8f1d", "/docker/8f1dee", []),  # a sibling whose name begins alike
-        ("/", "/../../other", []),
-        ("/kubepods", "/system.slice", []),
-    ],
-)
-def test_ancestry_goes_from_the_group_to_the_mount(root, path, inside):
-    mount = CgroupMount(2, "/cg", root)
-    assert ancestry(mount, path) == (*(f"/cg{name}" for name in inside), "/cg")
-
-
-def test_membership_distinguishes_the_versions():
-    text = "9:name=systemd:/x\n4:cpu,memory:/m:with:colons\n0::/u\nnonsense\n"
-    assert parse_membership(text) == {1: "/m:with:colons", 2: "/u"}
-
-
-def test_mounts_unescape_and_skip_other_controllers():
-    text = (
-        "1 2 0:1 / /cg\\040dir rw - cgroup2 none rw\n3 4 0:2 / /cpu rw - cgroup none rw,cpu\nbad\n"
-    )
-    assert parse_mounts(text) == (CgroupMount(2, "/cg dir", "/"),)
-
-
-@pytest.mark.parametrize("text", ["max\n", V1_UNLIMITED, "", "-1", "junk", None])
-def test_what_is_no_limit_is_none(text):
-    assert parse_limit(text) is None
-
-
-def test_a_file_that_may_not_be_read_is_none(tmp_path, monkeypatch):
-    secret = tmp_path / "memory.max"
-    secret.write_text("1", encoding="ascii")
-
-    def refuse(*_args, **_kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr("builtins.open", refuse)  # root may read anything, so chmod proves nothing
-    monkeypatch.setattr("os.listdir", refuse)
-    assert KernelFiles().read(str(secret)) is None
-    assert KernelFiles().names(str(tmp_path)) == ()

@@ -8,23 +8,23 @@ from vmtool.machine import read_facts
 from vmtool.machine.cgroup_facts import MemoryPressure
 from vmtool.machine.facts import (
     CommitFacts,
+    EnvironmentFacts,
     HugePageFacts,
     HugePool,
     HugeSize,
     MemoryFacts,
     NumaNode,
-    safe_part,
 )
-from vmtool.machine.files import parse_choice, parse_int, parse_pressure
+from vmtool.machine.files import parse_pressure
 from vmtool.machine.linux import (
     parse_cpu_model,
+    parse_wsl,
+    read_environment,
     read_huge_pages,
     read_linux_facts,
     try_huge_mapping,
 )
 from vmtool.machine.portable import read_memory
-from vmtool.memory.capabilities import in_initial_user_namespace
-from vmtool.memory.counter_types import parse_kib
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"
@@ -146,54 +146,62 @@ def test_the_processor_has_a_name_on_most_architectures(cpuinfo, name):
     assert parse_cpu_model(cpuinfo) == name
 
 
-def test_parsers_take_nonsense_as_unknown():
-    assert parse_int("12\n") == 12
-    assert parse_int("max") is None
-    assert parse_int(None) is None
-    assert parse_choice("always never") is None
-    assert parse_choice("]x[") is None
-    assert parse_kib("A: 5 kB\nB: x kB\nC: 7\n\nD: 1 2 kB\n") == {"A": 5120}
-    assert parse_kib(None) == {}
+WSL2 = "Linux version 6.6.87.2-microsoft-standard-WSL2 (root@x) (gcc) #1 SMP\n"
+
+
+WSL1 = "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com) (gcc) #1237-Microsoft\n"
+
+
+def test_bare_metal_is_none_of_these(recorded):
+    files = recorded(
+        {"/proc/version": "Linux version 6.1.0-18-amd64", "/proc/self/cgroup": "0::/\n"}
+    )
+    assert read_environment(files, {}) == EnvironmentFacts()
+
+
+@pytest.mark.parametrize(("version", "expected"), [(WSL2, 2), (WSL1, 1), ("Linux 6.1", None)])
+def test_wsl_1_and_2_are_distinguished(version, expected):
+    assert parse_wsl(version) == expected
 
 
 @pytest.mark.parametrize(
-    ("available", "safe"),
+    "version",
     [
-        (None, GIB),
-        (0, 0),
-        (MIB, 0),
-        (50 * MIB, 30 * MIB),
-        (200 * MIB, 120 * MIB),
-        (700 * MIB, 444 * MIB),
-        (GIB, GIB - 256 * MIB),
-        (10 * GIB, 8 * GIB),
-        (10 * GIB + 1, 8 * GIB),
+        "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n",
+        "Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016\n",
     ],
 )
-def test_the_safe_part_keeps_a_reserve_that_scales(available, safe):
-    assert safe_part(available) == safe
-
-
-def test_the_facts_of_this_machine_are_read():
-    facts = read_facts()
-    assert facts.page_bytes > 0
-    assert facts.memory.total_bytes > 0
-    assert 0 <= facts.safe_bytes <= facts.memory.total_bytes
-    if sys.platform == "linux":
-        assert facts.process.mappings > 0
-        assert facts.system.cpus_usable >= 1
+def test_gvisor_is_recognised_by_its_version(recorded, version):
+    assert read_environment(recorded({"/proc/version": version}), {}).gvisor
 
 
 @pytest.mark.parametrize(
-    ("text", "initial"),
+    ("files", "variables", "name"),
     [
-        ("         0          0 4294967295\n", True),
-        ("         0       1000          1\n         1     100000      65536\n", False),
-        (None, True),
+        ({"/.dockerenv": ""}, {}, "docker"),
+        ({"/run/.containerenv": ""}, {}, "podman"),
+        ({"/.dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
+        ({"/proc/self/cgroup": "4:memory:/kubepods/burstable/x\n"}, {}, "kubernetes"),
+        ({"/proc/self/cgroup": "0::/system.slice/docker-8f.scope\n"}, {}, "docker"),
+        ({"/proc/self/cgroup": "0::/lxc/a\n"}, {}, "lxc"),
+        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
+        ({"/proc/self/cgroup": "0::/user.slice/my-docker-notes\n"}, {}, None),
     ],
 )
-def test_root_of_a_rootless_container_is_not_exempt_from_limits(tmp_path, text, initial):
-    path = tmp_path / "uid_map"
-    if text is not None:
-        path.write_text(text, encoding="ascii")
-    assert in_initial_user_namespace(str(path)) is initial
+def test_containers_are_named(recorded, files, variables, name):
+    assert read_environment(recorded(files), variables).container == name
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ({"/sys/class/dmi/id/sys_vendor": "QEMU\n"}, "QEMU"),
+        ({"/sys/class/dmi/id/product_name": "KVM\n"}, "KVM"),
+        ({"/sys/class/dmi/id/product_name": "Virtual Machine\n"}, "Hyper-V"),
+        ({"/sys/hypervisor/type": "xen\n"}, "Xen"),
+        ({"/proc/cpuinfo": "flags\t\t: fpu hypervisor sse2\n"}, "unknown"),
+        ({"/proc/cpuinfo": "flags\t\t: fpu sse2\nmodel name : hypervisor\n"}, None),
+    ],
+)
+def test_hypervisors_are_named_where_they_can_be(recorded, files, name):
+    assert read_environment(recorded(files), {}).hypervisor == name

@@ -37,47 +37,6 @@ def _table():
     return Table(mmap, munmap), made
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("mmap:3", Fault("mmap", 3, False, "ENOMEM")),
-        ("munmap:1=eagain", Fault("munmap", 1, False, "EAGAIN")),
-        ("mmap:2+=SKIP", Fault("mmap", 2, True, "SKIP")),
-        ("mmap:7=SIGKILL", Fault("mmap", 7, False, "SIGKILL")),
-        ("mmap:7=HANG", Fault("mmap", 7, False, "HANG")),
-        (f"mmap:7={errno.EPERM}", Fault("mmap", 7, False, "EPERM")),
-    ],
-)
-def test_a_fault_says_call_number_and_effect(text, fault):
-    assert parse_fault(text) == fault
-    assert parse_fault(str(fault)) == fault
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "mmap",
-        "mmap:",
-        "mmap:0",
-        "mmap:-1",
-        "mmap:1=",
-        "mmap:1=WHAT",
-        "mmap:1=SIGWHAT",
-        ":3",
-        "mmap:9999999999",
-        "mmap:1=99999",
-        "mmap:1 ",
-        "m map:1",
-        "mmap:1=SIG_IGN",
-    ],
-)
-def test_anything_else_is_wrong_usage(text):
-    with pytest.raises(UsageError) as caught:
-        parse_fault(text)
-    assert "CALL:N" in caught.value.hint
-
-
 def test_an_unknown_call_is_refused_and_the_valid_are_named():
     table, _ = _table()
     with pytest.raises(UsageError, match="cuMemMap") as caught:

@@ -1,153 +1,117 @@
-"""What the POSIX backing asks of macOS, with the calls recorded; nothing here was run on macOS."""
+"""What macOS alone offers, from records and answers made by hand after xnu's headers; nothing was run on macOS."""
 
-import json
-import subprocess
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
 import sys
 
 import pytest
 
-if sys.platform == "win32":
-    pytest.skip("loads the POSIX calls", allow_module_level=True)
-
-# Loads the backing as macOS would, on pages of 16 KiB, over calls that only record.
-PROGRAM = """
-import ctypes, dataclasses, errno, json, mmap, os, resource, sys, weakref
-sys.platform = "darwin"
-mmap.PAGESIZE = 16384
-from vmtool.errors import CallError, UnavailableError
-from vmtool.memory import macos as macos_counters
-from vmtool.memory.posix.backing import PosixBacking
-from vmtool.memory.posix.calls import CALLS, PosixCalls
-
-macos_counters.read_virtual_size = lambda: 400 << 30  # as with the shared cache
-made = []
-def record(name, result):
-    def call(*arguments):
-        made.append([name, *arguments])
-        return result
-    return call
-
-calls = dataclasses.replace(
-    CALLS,
-    mmap=lambda address, *rest: record("mmap", address or 1 << 40)(address, *rest),
-    munmap=record("munmap", 0),
-    mprotect=record("mprotect", 0),
-    madvise=record("madvise", 0),
+from vmtool.memory.counters import Counters
+from vmtool.memory.macos import (
+    parse_footprint,
+    parse_virtual_size,
+    read_integer,
+    read_task_counters,
+    read_text,
+    read_virtual_size,
 )
-told = {"prctl": CALLS.prctl is not None, "refused": []}
-for option in ("prefault", "huge"):
-    try:
-        PosixBacking(**{option: True})
-    except UnavailableError:
-        told["refused"].append(option)
-for method in ("fixed", "protect", "advise"):
-    backing = PosixBacking(method, calls=calls)
-    reservation = backing.reserve(8 * backing.granularity)
-    made.clear()
-    backing.commit(reservation, 0, 4 * backing.granularity)
-    backing.release(reservation, backing.granularity, backing.granularity)
-    told[method] = {
-        "granule": backing.granularity, "zeroes": backing.zeroes, "calls": list(made)
-    }
-    reservation.finalizer.detach()
 
-def refuse(name, code):
-    def call(*arguments):
-        made.append([name, *arguments])
-        ctypes.set_errno(code)
-        return -1
-    return call
-
-for refused in ("mmap", "madvise"):
-    code = errno.EAGAIN if refused == "mmap" else errno.EINVAL
-    failing, normal, refusing = refuse(refused, code), getattr(calls, refused), []
-    def switch(*arguments):
-        return (failing if refusing else normal)(*arguments)
-    backing = PosixBacking(calls=dataclasses.replace(calls, **{refused: switch}))
-    reservation = backing.reserve(8 * backing.granularity)
-    backing.commit(reservation, 0, 4 * backing.granularity)
-    made.clear()
-    refusing.append(True)
-    backing.release(reservation, 0, backing.granularity)
-    told["refused " + refused] = {
-        "calls": list(made), "degraded": list(reservation.degraded),
-        "committed": list(reservation.blocks),
-    }
-    reservation.finalizer.detach()
-
-resource.getrlimit = lambda which: (401 << 30 if which == resource.RLIMIT_AS else -1, -1)
-try:
-    PosixBacking(calls=dataclasses.replace(calls, mmap=refuse("mmap", errno.ENOMEM))).reserve(2 << 30)
-except CallError as error:
-    told["limited"] = error.cause
-print(json.dumps(told))
-"""
-BASE, PAGE = 1 << 40, 16384
-MADV_FREE_REUSABLE, MADV_FREE_REUSE = 7, 8  # sys/mman.h of macOS
-MAP_ANON_PRIVATE_FIXED = 0x1000 | 0x2 | 0x10
+# struct proc_taskinfo (bsd/sys/proc_info.h): two sizes, four times, twelve integers.
+TASK_INFO = struct.pack(
+    "=6Q12i",
+    *(421_117_640_704, 9_535_488, 30_000_000, 12_000_000, 0, 0),
+    *(1, 2_700, 12, 90, 40, 30, 3_000, 900, 120, 1, 1, 31),
+)
+# struct rusage_info_v0 (bsd/sys/resource.h): a UUID, two times, three counts, wired and resident
+# size, footprint, two times.
+USAGE = struct.pack("=16s10Q", bytes(range(16)), 30, 12, 4, 9, 0, 0, 9_535_488, 5_423_104, 777, 0)
 
 
-@pytest.fixture(scope="module")
-def told():
-    child = subprocess.run(
-        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60
+class Libc:
+    """Answers both calls as macOS would, or refuses them."""
+
+    def __init__(self, *, refuse=False):
+        def proc_pidinfo(pid, flavor, argument, buffer, size):
+            assert (pid, flavor, argument, size) == (os.getpid(), 4, 0, len(TASK_INFO))
+            if refuse:
+                return 0
+            ctypes.memmove(buffer, TASK_INFO, len(TASK_INFO))
+            return len(TASK_INFO)
+
+        def proc_pid_rusage(pid, flavor, buffer):
+            assert (pid, flavor, len(buffer)) == (os.getpid(), 0, len(USAGE))
+            if refuse:
+                return -1
+            ctypes.memmove(buffer, USAGE, len(USAGE))
+            return 0
+
+        self.proc_pidinfo = proc_pidinfo
+        self.proc_pid_rusage = proc_pid_rusage
+
+
+def test_only_address_space_and_footprint_are_available():
+    assert read_task_counters(Libc()) == Counters(
+        address_space_bytes=421_117_640_704, resident_bytes=5_423_104
     )
-    return json.loads(child.stdout)
+    assert read_virtual_size(Libc()) == 421_117_640_704
 
 
-def test_the_granule_is_the_page_that_the_system_has(told):
-    assert {told[method]["granule"] for method in ("fixed", "protect", "advise")} == {PAGE}
+def test_after_a_refused_call_nothing_is_available():
+    assert read_task_counters(Libc(refuse=True)) == Counters()
+    assert read_virtual_size(Libc(refuse=True)) is None
 
 
-def test_what_only_linux_has_is_refused_or_left_out(told):
-    assert told["refused"] == ["prefault", "huge"]
-    assert not told["prctl"]
+@pytest.mark.parametrize("parse", [parse_virtual_size, parse_footprint])
+def test_a_short_answer_is_not_available(parse):
+    assert parse(b"") is None
+    assert parse(USAGE[:7]) is None
 
 
-def test_protect_takes_pages_off_the_footprint_and_puts_them_back(told):
-    assert told["protect"]["calls"] == [
-        ["mprotect", BASE, 4 * PAGE, 3],
-        ["madvise", BASE, 4 * PAGE, MADV_FREE_REUSE],
-        ["madvise", BASE + PAGE, PAGE, MADV_FREE_REUSABLE],
-        ["mprotect", BASE + PAGE, PAGE, 0],
-    ]
+def fake_libc(answer):
+    """Return a C library that answers sysctlbyname with *answer*, or refuses it, and its calls."""
+    asked = []
+
+    class Libc:
+        @staticmethod
+        def sysctlbyname(name, value, size, new, new_size):
+            size = ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t)).contents
+            asked.append((name, size.value, new, new_size.value))
+            if answer is None:
+                return -1
+            ctypes.memmove(value, answer, len(answer))
+            size.value = len(answer)
+            return 0
+
+    return Libc, asked
 
 
-def test_advise_does_so_without_guards(told):
-    assert told["advise"]["calls"] == [
-        ["madvise", BASE, 4 * PAGE, MADV_FREE_REUSE],
-        ["madvise", BASE + PAGE, PAGE, MADV_FREE_REUSABLE],
-    ]
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [(b"Apple M2 Max\0", "Apple M2 Max"), (b"\0", None), (b"", None), (None, None)],
+)
+def test_the_answer_is_read(answer, text):
+    libc, asked = fake_libc(answer)
+    assert read_text("machdep.cpu.brand_string", libc) == text
+    assert asked == [(b"machdep.cpu.brand_string", 256, None, 0)]
 
 
-def test_fixed_gives_pages_up_and_replaces_the_mapping_with_the_flags_of_macos(told):
-    assert told["fixed"]["calls"] == [
-        ["mmap", BASE, 4 * PAGE, 3, MAP_ANON_PRIVATE_FIXED, -1, 0],
-        ["madvise", BASE + PAGE, PAGE, MADV_FREE_REUSABLE],
-        ["mmap", BASE + PAGE, PAGE, 0, MAP_ANON_PRIVATE_FIXED, -1, 0],
-    ]
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ((1).to_bytes(4, sys.byteorder), 1),
+        ((0).to_bytes(4, sys.byteorder), 0),
+        ((1 << 35).to_bytes(8, sys.byteorder), 1 << 35),
+        (None, None),
+    ],
+)
+def test_a_number_is_read_in_the_width_that_it_has(answer, number):
+    libc, _ = fake_libc(answer)
+    assert read_integer("kern.hv_vmm_present", libc) == number
 
 
-def test_pages_that_were_given_up_are_released_although_the_mapping_stays(told):
-    refused = told["refused mmap"]
-    assert [call[0] for call in refused["calls"]] == ["madvise", "mmap", "mprotect"]
-    assert refused["degraded"] == [[0, PAGE]]
-    assert refused["committed"] == [[PAGE, 4 * PAGE]]
-
-
-def test_advice_that_is_refused_stops_no_release(told):
-    refused = told["refused madvise"]
-    assert [call[0] for call in refused["calls"]] == ["madvise", "mmap"]
-    assert refused["degraded"] == []
-    assert refused["committed"] == [[PAGE, 4 * PAGE]]
-
-
-def test_a_reservation_over_the_limit_on_addresses_is_blamed_on_it(told):
-    assert told["limited"] == (
-        "RLIMIT_AS is 401 GiB and the process uses 400 GiB; "
-        "reservations count although they hold no memory"
-    )
-
-
-def test_only_new_mappings_promise_zeroes(told):
-    assert [told[m]["zeroes"] for m in ("fixed", "protect", "advise")] == [True, False, False]
+def test_a_c_library_without_sysctl_answers_nothing():
+    assert read_text("machdep.cpu.brand_string", object()) is None
+    assert read_integer("kern.hv_vmm_present", object()) is None

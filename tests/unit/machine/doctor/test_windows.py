@@ -69,3 +69,14 @@ def test_nothing_of_this_is_said_elsewhere():
     other = replace(HEALTHY, system=system, huge_pages=HugePageFacts())
     kinds = {check.kind for check in examine(other)}
     assert not {"page-file", "large-pages", "large-page-privilege"} & kinds
+
+
+def test_the_commit_limit_is_rated_by_what_is_left():
+    full = replace(HEALTHY, commit=replace(HEALTHY.commit, charge_bytes=48 * GIB - MIB))
+    assert raised(full) == [("commit-limit", "problem")]
+    (check,) = [check for check in examine(full) if check.kind == "commit-limit"]
+    assert "page file" in check.remedy
+
+
+def test_wine_is_not_taken_for_windows():
+    assert "wine" in [check.kind for check in examine(WINE)]

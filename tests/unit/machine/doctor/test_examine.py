@@ -272,27 +272,6 @@ def test_numa_nodes_are_listed():
     assert found("numa", memory=two).message == "2 NUMA nodes, free: node 0 20 GiB, node 1 1 GiB"
 
 
-WINDOWS = MachineFacts(
-    system=SystemFacts("Windows", "10", "AMD64", "cpu", 8, None, "3.11.7", "0.1.0"),
-    page_bytes=4096,
-    memory=MemoryFacts(32 * GIB, 20 * GIB, 16 * GIB),
-    commit=CommitFacts(limit_bytes=48 * GIB, charge_bytes=10 * GIB, enforced=True),
-)
-
-
-def test_the_commit_limit_of_windows_is_rated_by_what_is_left():
-    assert {check.rating for check in examine(WINDOWS)} == {Rating.OK}
-    full = replace(WINDOWS.commit, charge_bytes=48 * GIB - MIB)
-    (check,) = [c for c in examine(replace(WINDOWS, commit=full)) if c.rating is not Rating.OK]
-    assert (check.kind, check.rating) == ("commit-limit", Rating.PROBLEM)
-    assert "page file" in check.remedy
-
-
-def test_wine_is_not_taken_for_windows():
-    wine = replace(WINDOWS, system=replace(WINDOWS.system, os="Wine", kernel="10.0"))
-    assert "wine" in [check.kind for check in examine(wine)]
-
-
 def test_a_machine_without_facts_is_rated_by_its_pages_only():
     silent = MachineFacts(system=replace(HEALTHY.system, os="Darwin"), page_bytes=16 * KIB)
     assert [check.kind for check in examine(silent)] == ["page-size", "not-available"]
