@@ -7,8 +7,6 @@ import gc
 import pytest
 
 from vmtool.errors import RefusedError
-from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.memory.cuda.driver import Driver
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.probes.allocators import (
     AllocatorOptions,
@@ -16,7 +14,6 @@ from vmtool.probes.allocators import (
     knee,
     measure_allocators,
 )
-from vmtool.probes.mapping_beside_work import measure
 from vmtool.results.allocators import AllocationTiming, ChunkCost
 
 MIB = 1 << 20
@@ -69,41 +66,6 @@ def test_growth_that_fails_leaves_nothing_allocated(fakecuda):
     fakecuda.reset()
 
 
-@pytest.mark.parametrize(("call", "intact"), [("read", (False, False)), ("fill", (True, False))])
-def test_contents_that_are_not_what_was_written_beside_work_are_found(
-    fakecuda, monkeypatch, call, intact
-):
-    fakecuda.reset(granularity="64KiB", poison=0xA5)
-    real = DeviceCopies.read
-
-    def wrong_in_the_middle(self, reservation, offset, into):
-        real(self, reservation, offset, into)
-        into[len(into) // 2] ^= 1
-
-    changed = {"read": wrong_in_the_middle, "fill": lambda *_: None}
-    monkeypatch.setattr(DeviceCopies, call, changed[call])
-    result = measure(0, MIB, 20)
-    assert result.cycles > 0
-    assert (result.work_intact, result.range_intact) == intact
-
-
-def test_a_fill_of_the_work_that_does_not_happen_is_seen(fakecuda, monkeypatch):
-    """The word changes with each step, so what an earlier fill left is not mistaken for it."""
-    fakecuda.reset(granularity="64KiB")
-    real, fills = Driver.call, 0
-
-    def some(self, name, *arguments):
-        nonlocal fills
-        fills += name == "cuMemsetD32Async"
-        if name == "cuMemsetD32Async" and fills == 25:
-            return None
-        return real(self, name, *arguments)
-
-    monkeypatch.setattr(Driver, "call", some)
-    result = measure(0, MIB, 16)  # 1 + 16 alone, 16 beside
-    assert (result.work_intact, result.range_intact) == (False, True)
-
-
 def test_an_allocator_that_a_driver_lacks_does_not_hide_the_others(fakecuda):
     fakecuda.reset(granularity="64KiB")
     fakecuda.fail("cuDeviceGetDefaultMemPool:1+=801")
@@ -136,24 +98,3 @@ def test_the_knee_is_the_smallest_chunk_close_to_the_cheapest():
     chunks = [ChunkCost(chunk, 64, {}, ns) for chunk, ns in costs.items()]
     assert knee(chunks) == 6
     assert knee([]) is None
-
-
-def test_a_range_is_mapped_and_unmapped_beside_running_work(fakecuda):
-    fakecuda.reset(granularity="64KiB")
-    result = measure(0, MIB, 50)
-    assert result.error is None
-    assert result.cycles > 0
-    assert (result.work_intact, result.range_intact) == (True, True)
-    assert result.alone.steps == result.beside.steps == 50
-    assert result.beside.max_ns >= result.beside.p99_ns >= result.beside.median_ns > 0
-
-
-def test_a_device_lost_beside_work_is_said(fakecuda, python_with_fakecuda):
-    code = (
-        "import dataclasses; from vmtool.probes.mapping_beside_work import run_beside_work\n"
-        "print(dataclasses.asdict(run_beside_work(0, 2 << 20, steps=20)))"
-    )
-    done = python_with_fakecuda(code)
-    assert "'lost': False" in done.stdout
-    done = python_with_fakecuda(code, fail="cuMemUnmap:1=700")
-    assert "'lost': True" in done.stdout

@@ -13,7 +13,6 @@ from vmtool.memory.governor import BudgetError
 from vmtool.probes.grow import GrowPlan
 from vmtool.probes.grow import run_growth as run_with_error
 from vmtool.probes.grow_lengths import PATTERNS, lengths
-from vmtool.probes.growing_by_copy import CopiedBuffer
 from vmtool.units import KIB, MIB
 
 MACHINE = read_facts()
@@ -185,43 +184,6 @@ def test_a_second_ctrl_c_in_a_step_leaves_what_was_measured_before():
     assert (result.ended_by, result.copying) == (None, None)
 
 
-def test_copying_goes_through_the_growing_steps_only():
-    result = run_growth(open_backing(), plan_for("sawtooth", to=64 * PAGE, step=PAGE, copying=True))
-    copying = result.copying
-    assert copying.steps == copying.planned_steps == result.growing.samples
-    # By hand: each growing step copies the length before it.
-    ups = [
-        (a, b)
-        for a, b in zip((0, *result.steps.length_bytes), result.steps.length_bytes, strict=False)
-    ]
-    assert copying.copied_bytes == sum(a for a, b in ups if b > a)
-    assert copying.in_place_ns == sum(
-        ns for ns, (a, b) in zip(result.steps.elapsed_ns, ups, strict=True) if b > a
-    )
-
-
-def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
-    real = CopiedBuffer.grow_to
-
-    def refuse(self, nbytes, *, keep):
-        if nbytes > MIB:
-            raise CallError("mmap.mmap", "-1", code=12, symbol="ENOMEM")
-        real(self, nbytes, keep=keep)
-
-    monkeypatch.setattr(CopiedBuffer, "grow_to", refuse)
-    result = run_growth(open_backing(), plan_for(to=2 * MIB, step=MIB // 4, copying=True))
-    assert result.complete
-    assert (result.copying.steps, result.copying.planned_steps) == (4, 8)
-    assert "ENOMEM" in result.copying.stopped
-
-
-def test_copying_stops_at_its_time_limit(monkeypatch):
-    monkeypatch.setattr("vmtool.probes.growing_by_copy.COPY_LIMIT_NS", 0)
-    result = run_growth(open_backing(), plan_for(copying=True))
-    assert result.copying.steps == 1
-    assert result.copying.stopped == "time limit"
-
-
 class Broken:
     """A backing whose commit or release also does something it must not."""
 
@@ -303,15 +265,3 @@ def test_memory_that_is_not_given_back_is_found():
     assert failed(result) == "released"
     released = next(check for check in result.checks if check.name == "released")
     assert released.values["unreleased_bytes"] == MIB
-
-
-def test_a_copied_buffer_keeps_the_given_bytes():
-    buffer = CopiedBuffer()
-    buffer.grow_to(2 * PAGE, keep=0)
-    with buffer.view() as view:
-        view[:] = b"x" * (2 * PAGE)
-    buffer.grow_to(4 * PAGE, keep=PAGE)
-    with buffer.view() as view:
-        assert view.tobytes() == b"x" * PAGE + bytes(3 * PAGE)
-    buffer.close()
-    buffer.close()

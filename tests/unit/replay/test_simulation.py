@@ -173,3 +173,20 @@ def assert_same(result, expected):
     assert result.waiting.max_ns == max(expected.waits, default=None)
     assert result.first_token == summarize_samples(expected.firsts)
     assert result.end_to_end == summarize_samples(expected.ends)
+
+
+def test_what_waits_behind_the_head_of_the_queue_is_not_read(dense_cost):
+    policy = make_policy("token-major", dense_cost(), 4096, block=16, stride_tokens=512)
+    plan = Plan(policy, 1 << 20, 512, max_sequences=1, step_ns=1000)
+    read = 0
+
+    def endless():
+        nonlocal read
+        while True:
+            read += 1
+            yield Request(0, 10, 10)
+
+    account = Account(plan.budget_bytes, 0, None)
+    simulation = Simulation(plan, make_store(plan, account), account)
+    assert not simulation.run(endless(), lambda: simulation.recorder.counts.finished == 50)
+    assert read < 60

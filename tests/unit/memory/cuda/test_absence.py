@@ -174,24 +174,6 @@ def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     assert devices.driver_model(0) == "wsl"
 
 
-def test_windows_device_models_are_distinguished(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert [devices.driver_model(tcc) for tcc in (0, 1, None)] == ["wddm", "tcc", None]
-
-
-def test_a_device_without_virtual_memory_management_is_refused(fakecuda):
-    fakecuda.reset(vmm=0)
-    with pytest.raises(UnavailableError, match=r"cuda:0 \(vmtool stand-in GPU 0"):
-        devices.require_vmm(devices.device(0))
-
-
-def test_a_device_that_is_not_there_is_unavailable(fakecuda):
-    fakecuda.reset(devices=2)
-    with pytest.raises(UnavailableError, match="no CUDA device 2") as caught:
-        devices.device(2)
-    assert caught.value.hint == "use cuda:0 to cuda:1"
-
-
 @pytest.mark.parametrize("code", [3, 34, 46, 802, 803, 804, 999])
 def test_a_driver_that_does_not_start_is_distinguished_from_an_absent_one(fakecuda, code):
     fakecuda.fail(f"cuInit:1={code}")

@@ -6,9 +6,7 @@ import pytest
 
 from vmtool.probes.guards.children import prove_guards
 from vmtool.probes.question_process import Answer
-from vmtool.report.guards import to_text
-from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed
-from vmtool.results.guards import GuardsResult
+from vmtool.results.check_outcomes import all_passed
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the methods are those of POSIX")
@@ -36,25 +34,3 @@ def test_a_child_that_only_died_of_something_else_proves_no_guard(monkeypatch):
         lambda *_arguments, **_options: Answer(None, 0, "killed", signal_number=9),
     )
     assert all(check.failed for check in prove_guards("host", ["fixed"]))
-
-
-def test_the_report_of_guards(golden):
-    checks = [
-        Check(
-            f"guard.{method}.{case}",
-            CheckOutcome.PASSED,
-            {
-                "method": method,
-                "case": case,
-                "must_fault": method == "fixed" and case != "committed",
-                "faulted": method == "fixed" and case != "committed",
-                "written": method != "fixed" or case == "committed",
-                "signal": "SIGSEGV" if method == "fixed" and case != "committed" else None,
-                "error": None,
-            },
-        )
-        for method in ("fixed", "advise")
-        for case in ("committed", "never", "released")
-    ]
-    result = GuardsResult("host", tuple(checks), complete=True, passed=True)
-    golden("guards", lambda console: to_text(result, console))

@@ -79,19 +79,3 @@ def test_where_the_device_uses_the_page_tables_of_the_host_nothing_is_pinned(sea
 
 def test_an_interrupted_search_is_left_out(search):
     assert search(stopping=lambda: True).methods == ()
-
-
-def test_what_was_pinned_is_given_back_when_its_use_fails(fakecuda):
-    from vmtool.memory.cuda.context import DeviceContext
-    from vmtool.memory.cuda.pinning import pinned
-
-    context = DeviceContext(0)
-    with mmap.mmap(-1, mmap.PAGESIZE) as page:
-        import ctypes
-
-        held = ctypes.c_char.from_buffer(page)
-        with pytest.raises(KeyError), pinned(context, ctypes.addressof(held), mmap.PAGESIZE):
-            assert fakecuda.report()["live"]["pinned"] == 1
-            raise KeyError
-        del held
-    context.close()
