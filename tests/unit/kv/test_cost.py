@@ -1,18 +1,12 @@
 """What one sequence costs: published bytes per token, the fixed part, and the slope."""
 
-from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.errors import UsageError
 from vmtool.kv import sources
-from vmtool.kv.cost import SequenceCost
-from vmtool.kv.element_formats import choose_formats
-from vmtool.kv.estimate import estimate, fullest_rank
 from vmtool.kv.geometry import Extent, LayerKind, Span
 from vmtool.units import GIB, MIB
 
@@ -138,36 +132,3 @@ def test_the_slope_of_compressed_and_divided_tokens_is_exact(dense, cost_of):
     cost = cost_of(dense(1, 1, 64, extent=Extent(ratio=4, ranks=2)))
     assert cost.slope == Fraction(256, 8)
     assert [cost.bytes_for(n) for n in (0, 1, 8, 9)] == [0, 256, 256, 512]
-
-
-@pytest.mark.parametrize("pp", [2, 4])
-@pytest.mark.parametrize("length", [1024, 8192])
-def test_the_stage_of_a_pipeline_is_the_one_with_most_bytes_at_the_length(pp, length):
-    for name in sources.builtin_names():
-        model = sources.load(name)
-        formats = choose_formats(model.dtype, key=None, value=None)
-        try:
-            rank = fullest_rank(model, formats, length, pp=pp)
-        except UsageError:  # a stage would read another's K and V
-            assert any(layer.shares is not None for layer in model.layers), name
-            continue
-        count, more = divmod(len(model.layers), pp)
-        ends = [0]
-        for stage in range(pp):  # the remainder goes to the stages before the last
-            ends.append(ends[-1] + count + (pp - 1 - more <= stage < pp - 1))
-        most = max(
-            SequenceCost.of(replace(model, layers=model.layers[a:b]), formats).bytes_for(length)
-            for a, b in pairwise(ends)
-        )
-        assert SequenceCost.of(rank, formats).bytes_for(length) == most, name
-
-
-def test_a_short_sequence_fills_the_stage_of_windows():
-    answer = estimate("gemma-4-26b-a4b", pp=4, context=1024)
-    assert answer.sequence.at_context_bytes == 60 * MIB
-
-
-@pytest.mark.parametrize("model", ["gemma-4-26b-a4b", "command-r7b", "gemma-2-9b"])
-def test_what_a_pipeline_holds_does_not_depend_on_the_stage_that_is_shown(model):
-    short, long = (estimate(model, 10 * GIB, pp=3, context=n) for n in (1024, None))
-    assert short.answer.max_tokens.fits == long.answer.max_tokens.fits

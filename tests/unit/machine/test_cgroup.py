@@ -1,9 +1,13 @@
 """The memory limits above a process, in every arrangement of the two cgroup versions."""
 
+import os
+import sys
+
 import pytest
 
 from vmtool.machine.cgroup import read_cgroups
 from vmtool.machine.cgroup_facts import GroupLimit
+from vmtool.machine.files import KernelFiles
 from vmtool.units import GIB, MIB
 
 # Recorded on a systemd host (v2 only), in a v1 container, and on a hybrid machine.
@@ -228,3 +232,11 @@ def test_a_use_above_the_limit_leaves_nothing(recorded):
         )
     )
     assert facts.available_bytes == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+def test_the_group_of_a_real_process_is_that_of_the_kernel():
+    mine = read_cgroups(KernelFiles())
+    same = read_cgroups(KernelFiles(), str(os.getpid()))
+
+    assert [level.path for level in mine.levels] == [level.path for level in same.levels]

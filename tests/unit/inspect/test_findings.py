@@ -201,17 +201,6 @@ def test_in_mode_0_one_charged_area_above_all_memory_refuses_a_fork(permissions)
     assert fork.values == {"charge": 9 * GIB, "headroom": 8 * GIB, "mode": 0}
 
 
-def test_the_group_of_a_real_process_is_that_of_the_kernel():
-    import os
-
-    from vmtool.machine.files import KernelFiles
-
-    mine = read_cgroups(KernelFiles())
-    same = read_cgroups(KernelFiles(), str(os.getpid()))
-
-    assert [level.path for level in mine.levels] == [level.path for level in same.levels]
-
-
 @pytest.mark.parametrize(
     ("counter", "more", "found"),
     [

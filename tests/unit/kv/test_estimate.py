@@ -1,11 +1,18 @@
 """Tokens on granules: how many fit, the tail, what tiles, and the block to choose."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.estimate import fit, suggest_block, tiles
+from vmtool.kv import sources
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats
+from vmtool.kv.estimate import estimate, fit, fullest_rank, suggest_block, tiles
+from vmtool.units import GIB, MIB
 
 KIB4, KIB64, MIB2 = 4096, 65536, 2 << 20
 
@@ -82,3 +89,36 @@ def test_the_suggested_block_is_the_smallest_that_tiles(block, token, granule):
     assert found >= block
     assert tiles(found, token, granule)
     assert not any(tiles(n, token, granule) for n in range(block, min(found, block + 2000)))
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("length", [1024, 8192])
+def test_the_stage_of_a_pipeline_is_the_one_with_most_bytes_at_the_length(pp, length):
+    for name in sources.builtin_names():
+        model = sources.load(name)
+        formats = choose_formats(model.dtype, key=None, value=None)
+        try:
+            rank = fullest_rank(model, formats, length, pp=pp)
+        except UsageError:  # a stage would read another's K and V
+            assert any(layer.shares is not None for layer in model.layers), name
+            continue
+        count, more = divmod(len(model.layers), pp)
+        ends = [0]
+        for stage in range(pp):  # the remainder goes to the stages before the last
+            ends.append(ends[-1] + count + (pp - 1 - more <= stage < pp - 1))
+        most = max(
+            SequenceCost.of(replace(model, layers=model.layers[a:b]), formats).bytes_for(length)
+            for a, b in pairwise(ends)
+        )
+        assert SequenceCost.of(rank, formats).bytes_for(length) == most, name
+
+
+def test_a_short_sequence_fills_the_stage_of_windows():
+    answer = estimate("gemma-4-26b-a4b", pp=4, context=1024)
+    assert answer.sequence.at_context_bytes == 60 * MIB
+
+
+@pytest.mark.parametrize("model", ["gemma-4-26b-a4b", "command-r7b", "gemma-2-9b"])
+def test_what_a_pipeline_holds_does_not_depend_on_the_stage_that_is_shown(model):
+    short, long = (estimate(model, 10 * GIB, pp=3, context=n) for n in (1024, None))
+    assert short.answer.max_tokens.fits == long.answer.max_tokens.fits

@@ -1,20 +1,17 @@
-"""Verdicts on sets of runs, what is not compared, and what must be said about the runs."""
+"""Verdicts on sets of runs, and what is not compared."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from printed import printed
-from stored_runs import MACHINE, described, eventful, gaussian, method, phase, run, run_set, several
+from stored_runs import described, eventful, method, phase, run, run_set, several
 
 from vmtool.compare.assertions import parse_change
-from vmtool.compare.differences import MACHINE_FACTS
 from vmtool.compare.runs import compare
-from vmtool.documents import encode, plain
-from vmtool.machine import read_facts
-from vmtool.machine.facts import DeviceFacts
-from vmtool.report.compare import caveats, headline, other_rows, side_text, to_text, warnings_of
+from vmtool.documents import encode
+from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.compare import Direction, Doubt
@@ -159,126 +156,6 @@ def test_a_comparison_is_described_to_the_last_key():
         described(json.loads(text))
 
 
-def test_machines_differ_by_what_matters_and_not_by_what_comes_and_goes():
-    other = {
-        **MACHINE,
-        "system": {**MACHINE["system"], "kernel": "6.9.0"},
-        "memory": {"total_bytes": 8 << 30, "available_bytes": 1},
-        "huge_pages": {"thp_mode": "always", "pmd_bytes": 2 << 20},
-        "commit": {"mode": 2, "ratio_percent": 50},
-        "cgroup": {"levels": [{"path": "/b", "limit_bytes": None, "high_bytes": 2 << 30}]},
-        "process": {"mappings": 5000, "max_mappings": 65530},
-        "device": {"name": "H200", "driver_version": 13000, "uuid": "1"},
-    }
-    result = compare(
-        run_set(run(method(commit=[1]))), run_set(run(method(commit=[1]), machine=other))
-    )
-    assert {d.name: (d.before, d.after) for d in result.machine} == {
-        "kernel": ("6.1.0", "6.9.0"),
-        "THP mode": ("madvise", "always"),
-        "vm.overcommit_memory": (0, 2),
-        "cgroup limit in bytes": (4 << 30, 2 << 30),
-        "GPU": (None, "H200"),
-        "CUDA version of the driver": (None, 13000),
-    }
-
-
-def test_what_is_set_of_the_conditions_is_compared_and_what_comes_and_goes_is_not():
-    made = run(method(commit=[1]))
-    later = replace(
-        made.conditions,
-        started="2026-11-30T22:31:00Z",
-        load_average=(9.0, 9.0, 9.0),
-        cpu_governor="powersave",
-        mitigations={"spectre_v2": "Vulnerable"},
-        sysctls={"vm.swappiness": "10"},
-    )
-    result = compare(run_set(made), run_set(replace(made, conditions=later)))
-    assert {d.name: (d.before, d.after) for d in result.machine} == {
-        "CPU governor": ("performance", "powersave"),
-        "mitigation of spectre_v2": (None, "Vulnerable"),
-        "vm.swappiness": (None, "10"),
-    }
-    assert "load 9.0; idle 93%" in side_text("after", result.after)
-
-
-@pytest.mark.parametrize(
-    "facts", [{"system": 3}, {"cgroup": {"levels": 7}}, {"cgroup": {"levels": [1]}}]
-)
-def test_facts_of_an_unknown_shape_count_as_not_available(facts):
-    result = compare(
-        run_set(run(method(commit=[1]))), run_set(run(method(commit=[1]), machine=facts))
-    )
-    assert all(difference.after is None for difference in result.machine)
-
-
-def test_settings_that_differ_are_named_and_the_seed_is_not_one():
-    a = run(method(commit=[1]), settings={"seed": 1})
-    b = run(method(commit=[1]), settings={"seed": 2, "granule_bytes": 2 << 20})
-    assert [(d.name, d.before, d.after) for d in compare(run_set(a), run_set(b)).settings] == [
-        ("granule_bytes", 65536, 2 << 20)
-    ]
-
-
-def test_what_is_unlike_within_one_side_is_named_by_file():
-    made = method(commit=[1])
-    mixed = run_set(
-        run(made),
-        run(made, settings={"seed": 3}),
-        run(made, settings={"pattern": "random"}),
-        run(made, method("advise", commit=[2]), machine=MACHINE | {"page_bytes": 16384}),
-        path="mixed",
-    )
-    assert [
-        (f.path, [d.name for d in f.differences]) for f in compare(mixed, mixed).before.unlike
-    ] == [
-        ("mixed/2.json", ["pattern"]),
-        ("mixed/3.json", ["page size in bytes", "methods"]),
-    ]
-
-
-def test_every_fact_that_is_compared_is_one_that_is_recorded():
-    facts = plain(read_facts())
-    facts["device"] = dict.fromkeys(field.name for field in fields(DeviceFacts))
-    for path in MACHINE_FACTS:
-        *parents, last = path.split(".")
-        group = facts
-        for key in parents:
-            group = group[key]
-        assert last in group, path
-    assert all("limit_bytes" in level for level in facts["cgroup"]["levels"])
-
-
-def tail_slower(count, *, seed, tail_ns):
-    """Runs whose cycles are alike, with the 99th percentile of the releases at *tail_ns*."""
-    return run_set(
-        *[
-            run(
-                method(
-                    commit=gaussian(seed + i, 50_000, 200, spread=0.01),
-                    touch=gaussian(seed + i, 400_000, 200, spread=0.01),
-                    release=[90_000] * 195 + [tail_ns + i] * 5,
-                )
-            )
-            for i in range(count)
-        ]
-    )
-
-
-def test_the_headline_is_about_the_cycle_and_other_rows_are_details():
-    result = compare(
-        tail_slower(5, seed=1, tail_ns=100_000), tail_slower(5, seed=6, tail_ns=200_000)
-    )
-    assert change_of(result, "release", "p99").direction is Direction.SLOWER
-    assert headline(result) == "the whole cycle is unchanged within 5 %; 5 runs against 5"
-    assert list(other_rows(result)) == [
-        "other rows that differ: release p99 of fixed +100.0 % (slower)"
-    ]
-    slower = compare(several(5), several(5, seed=2, factor=1.5))
-    assert headline(slower).startswith("slower: the whole cycle of fixed +")
-    assert list(other_rows(slower)) == []
-
-
 def made(*minutes, idle=0.9, runs=1):
     """Results that were started at these minutes, of *runs* runs each."""
     base = run(method(commit=[100] * 50, touch=[100] * 50, release=[100] * 50))
@@ -331,18 +208,3 @@ def test_what_is_left_out_raises_no_warning_about_its_settings():
     assert result.settings == ()
     assert result.before.unlike == ()
     assert all("crashed" in text for text in warnings_of(result))
-
-
-def test_settings_that_differ_are_in_the_headline():
-    result = compare(several(5), several(5, settings={"granule_bytes": 2 << 20}))
-    assert headline(result).endswith("; settings differ (granule: 64 KiB and 2 MiB)")
-
-
-def test_a_change_that_may_come_from_the_order_is_in_doubt_in_the_first_line():
-    busy = {"conditions": replace(run(method()).conditions, idle_share=0.02)}
-    sides = several(5, **busy), several(5, seed=2, factor=1.5, **busy)
-    result = replace(compare(*sides), doubts=(Doubt.BUSY,))
-    doubt = "; in doubt: measured one after the other on a busy machine (2 % idle)"
-    assert headline(result).endswith(doubt)
-    same = replace(compare(sides[0], sides[0]), doubts=(Doubt.BUSY,))
-    assert "in doubt" not in headline(same)

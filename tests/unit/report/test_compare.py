@@ -1,0 +1,58 @@
+"""The headline of a comparison, and what must be said beside it."""
+
+from dataclasses import replace
+
+from stored_runs import gaussian, method, run, run_set, several
+
+from vmtool.compare.runs import compare
+from vmtool.report.compare import headline, other_rows
+from vmtool.results.compare import Direction, Doubt
+
+
+def change_of(result, name="cycle", statistic="median"):
+    return next(c for c in result.changes if (c.phase, c.statistic) == (name, statistic))
+
+
+def tail_slower(count, *, seed, tail_ns):
+    """Runs whose cycles are alike, with the 99th percentile of the releases at *tail_ns*."""
+    return run_set(
+        *[
+            run(
+                method(
+                    commit=gaussian(seed + i, 50_000, 200, spread=0.01),
+                    touch=gaussian(seed + i, 400_000, 200, spread=0.01),
+                    release=[90_000] * 195 + [tail_ns + i] * 5,
+                )
+            )
+            for i in range(count)
+        ]
+    )
+
+
+def test_the_headline_is_about_the_cycle_and_other_rows_are_details():
+    result = compare(
+        tail_slower(5, seed=1, tail_ns=100_000), tail_slower(5, seed=6, tail_ns=200_000)
+    )
+    assert change_of(result, "release", "p99").direction is Direction.SLOWER
+    assert headline(result) == "the whole cycle is unchanged within 5 %; 5 runs against 5"
+    assert list(other_rows(result)) == [
+        "other rows that differ: release p99 of fixed +100.0 % (slower)"
+    ]
+    slower = compare(several(5), several(5, seed=2, factor=1.5))
+    assert headline(slower).startswith("slower: the whole cycle of fixed +")
+    assert list(other_rows(slower)) == []
+
+
+def test_settings_that_differ_are_in_the_headline():
+    result = compare(several(5), several(5, settings={"granule_bytes": 2 << 20}))
+    assert headline(result).endswith("; settings differ (granule: 64 KiB and 2 MiB)")
+
+
+def test_a_change_that_may_come_from_the_order_is_in_doubt_in_the_first_line():
+    busy = {"conditions": replace(run(method()).conditions, idle_share=0.02)}
+    sides = several(5, **busy), several(5, seed=2, factor=1.5, **busy)
+    result = replace(compare(*sides), doubts=(Doubt.BUSY,))
+    doubt = "; in doubt: measured one after the other on a busy machine (2 % idle)"
+    assert headline(result).endswith(doubt)
+    same = replace(compare(sides[0], sides[0]), doubts=(Doubt.BUSY,))
+    assert "in doubt" not in headline(same)
