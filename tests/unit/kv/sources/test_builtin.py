@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from vmtool.errors import UsageError
 from vmtool.kv import sources
-from vmtool.kv.geometry import Span, TensorRole
+from vmtool.kv.geometry import LayerKind, Source, Span, TensorRole
 from vmtool.kv.sources import builtin
 
 ROOT = Path(__file__).parents[4]
@@ -161,3 +163,108 @@ def test_the_published_number_of_parameters_is_what_the_config_comes_to(name):
     counted = layers * (attention + 3 * hidden * mlp + norms) + hidden
     counted += embeddings * vocabulary * hidden + besides
     assert builtin.published_bytes(name) == 2 * counted
+
+
+def per_token(geometry, element_bytes=2):
+    return sum(
+        element_bytes * tensor.elements_per_token
+        for layer in geometry.layers
+        for tensor in layer.tensors
+        if tensor.extent.grows
+    )
+
+
+def test_there_are_at_least_forty_built_in_models_and_all_resolve():
+    names = sources.builtin_names()
+    assert len(names) >= 40
+    assert list(names) == sorted(set(names))
+    for name in names:
+        assert sources.load(name).layers
+
+
+def test_every_built_in_model_says_where_its_fields_were_read():
+    assert all(builtin.origin_of(name) for name in sources.builtin_names())
+    fact = sources.load("Gemma-4-31B").provenance["model"]
+    assert (fact.value, fact.where) == ("gemma-4-31b", builtin.origin_of("gemma-4-31b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "dtype_bytes", "mebibytes"),
+    [
+        # dranger003/c4ai-command-r-v01, discussion 6: f16 caches of 2048 tokens.
+        ("mixtral-8x7b", 2048, 2, 256),
+        ("llama-3-8b", 2048, 2, 256),
+        ("llama-3-70b", 2048, 2, 640),
+        ("yi-34b", 2048, 2, 480),
+        ("command-r", 2048, 2, 2560),
+        # llama.cpp logs: f16.
+        ("llama-3.2-1b", 4096, 2, 128),
+        ("llama-3.2-3b", 1024, 2, 112),
+        ("smollm-1.7b", 1024, 2, 192),
+        # llama.cpp PR#21551: a 24B Mistral Small at 6656 cells.
+        ("mistral-small-24b", 6656, 2, 1040),
+        # llama.cpp log: the full layers of Gemma 4 12B at 8192 cells, and of E4B at 102400.
+        ("gemma-4-12b", 8192, 2, 128),
+        ("gemma-4-e4b", 102400, 2, 1600),
+    ],
+)
+def test_a_built_in_model_costs_what_was_logged_for_it(name, context, dtype_bytes, mebibytes):
+    assert per_token(sources.load(name), dtype_bytes) * context == mebibytes << 20
+
+
+def test_built_in_models_agree_with_figures_in_bug_reports():
+    # hf-mem#60: gpt-oss-120b, all 36 layers, 73,728 B; TensorRT-LLM#1400: llama-2-7b, 524,288 B.
+    oss = sources.load("gpt-oss-120b")
+    assert sum(2 * t.elements_per_token for layer in oss.layers for t in layer.tensors) == 73_728
+    assert per_token(sources.load("llama-2-7b")) == 524_288
+    # SGLang: Kimi-K2.5, 2,454,421 tokens in 160.63 "GB" (2^30), 61 x 576 x 2.
+    assert per_token(sources.load("kimi-k2.5")) == 61 * 576 * 2
+
+
+def test_sliding_layers_of_gemma_4_cost_what_llama_cpp_logs():
+    # llama.cpp logs for the sliding cache: 12B 1920 MiB at 6144 cells, E4B 60 MiB at 1536,
+    # E2B 12 MiB at 1024.
+    for name, cells, mebibytes in (("12b", 6144, 1920), ("e4b", 1536, 60), ("e2b", 1024, 12)):
+        layers = sources.load(f"gemma-4-{name}").layers
+        sliding = [t for x in layers if x.kind is LayerKind.WINDOW for t in x.tensors]
+        assert sum(2 * t.elements_per_token for t in sliding) * cells == mebibytes << 20
+
+
+def test_a_built_in_name_ignores_case_and_says_that_it_is_built_in():
+    geometry = sources.load("Llama-3.1-8B")
+    assert geometry.name == "llama-3.1-8b"
+    fact = geometry.provenance["kv_heads"]
+    assert (fact.source, fact.where) == (Source.BUILTIN, "built-in llama-3.1-8b")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "suggested"),
+    [
+        ("llama3.1-8b", "llama-3.1-8b"),
+        ("Qwen3-8B-Instruct", "qwen3-8b"),
+        ("gemma-3-27", "gemma-3-27b"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_close_ones(wrong, suggested):
+    with pytest.raises(UsageError, match="neither a file nor a built-in model") as caught:
+        sources.load(wrong)
+    assert suggested in caught.value.hint
+
+
+def test_a_name_like_no_other_is_answered_with_where_to_look():
+    with pytest.raises(UsageError) as caught:
+        sources.load("zzzzzzzz" * 1000)
+    assert caught.value.hint == (
+        "give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"
+    )
+
+
+def test_a_built_in_model_loads_no_reader():
+    code = (
+        "import sys; before = set(sys.modules);"
+        "from vmtool.kv import sources; sources.load('qwen3-8b');"
+        "heavy = {'json', 'asyncio', 'difflib', 'pathlib', 'numpy', 'onnx', 'huggingface_hub'};"
+        "print(sorted(heavy & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

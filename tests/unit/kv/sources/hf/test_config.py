@@ -1,4 +1,4 @@
-"""Hugging Face configs: what else a file says, wrappers, types, and fields that are refused."""
+"""Hugging Face configs: types, quantisation, wrappers, flags, and fields that are refused."""
 
 from __future__ import annotations
 
@@ -32,91 +32,6 @@ def test_dtype_has_two_keys_and_may_be_absent(extra, expected):
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(InputError, match="torch_dtype: 'float8_e4m3fn' is not understood"):
         model({**LLAMA, "torch_dtype": "float8_e4m3fn"})
-
-
-YARN = {"factor": 4.0, "original_max_position_embeddings": 1024}
-LINEAR = {"rope_type": "linear", "factor": 4}
-
-
-@pytest.mark.parametrize(
-    ("rope", "context"),
-    [
-        # vLLM's _get_and_verify_max_len; LLAMA has 8192 positions.
-        ({"rope_scaling": {"rope_type": "yarn", **YARN}}, 4096),  # 1024 x 4
-        ({"rope_scaling": {"type": "yarn", **YARN}}, 4096),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, **YARN}}, 4096),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.5}}, 20480),  # 8192 x 2.5
-        # transformers: the length beside rope_scaling wins over that in it.
-        (
-            {
-                "rope_scaling": {"rope_type": "yarn", **YARN},
-                "original_max_position_embeddings": 2048,
-            },
-            8192,
-        ),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 16384),
-        ({"rope_scaling": {"type": "dynamic", "factor": 3.0}}, 24576),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 8192),
-        ({"rope_scaling": {"type": "su", "factor": 8.0}}, 8192),
-        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, 8192),
-        ({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, 8192),
-        ({"rope_scaling": {"rope_type": "default"}}, 8192),
-        ({"rope_scaling": None}, 8192),
-        # transformers 5: one object for each kind of layer.
-        (
-            {
-                "rope_parameters": {
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-                    "full_attention": {"rope_type": "yarn", **YARN},
-                }
-            },
-            4096,
-        ),
-        ({"rope_scaling": {"rope_type": "yarn", **YARN}, "max_position_embeddings": None}, 4096),
-        ({"model_max_length": 131072}, 131072),  # Command-R
-        ({"model_max_length": 1000, "rope_scaling": LINEAR}, 4000),
-    ],
-)
-def test_positions_that_are_stretched_lengthen_the_context(rope, context):
-    assert model({**LLAMA, **rope}).context_tokens == context
-
-
-def test_a_stretched_context_says_from_what_it_was_worked_out():
-    fact = model({**LLAMA, "rope_scaling": {"rope_type": "yarn", **YARN}}).provenance["context"]
-    assert (fact.value, fact.source) == (4096, Source.DERIVED)
-    assert fact.detail == "yarn: original_max_position_embeddings x factor = 1024 x 4"
-
-
-def test_the_context_of_gemma_3_is_stretched_already():
-    # vLLM's note in _get_and_verify_max_len; the published file has 131072 and a linear factor of 8.
-    assert model({**GEMMA3, "rope_scaling": LINEAR}).context_tokens == 8192
-
-
-def test_a_window_shorter_than_the_stretched_context_stays_a_window():
-    config = {**LLAMA, "model_type": "mistral", "sliding_window": 16384}
-    assert kinds(model(config)) == "FFFF"
-    assert kinds(model({**config, "rope_scaling": LINEAR})) == "WWWW"
-
-
-@pytest.mark.parametrize(
-    ("rope", "message"),
-    [
-        ([], r"rope_scaling: must be an object"),
-        ({"type": "linear", "factor": "4"}, r"rope_scaling\.factor: is 4; it must be a number"),
-        ({"type": "linear", "factor": True}, r"rope_scaling\.factor: is True"),
-        ({"type": "linear", "factor": -1}, r"rope_scaling\.factor: is -1"),
-        ({"type": "linear", "factor": float("inf")}, r"rope_scaling\.factor: is inf"),
-        ({"type": "linear", "factor": 1e-9}, r"rope_scaling\.factor: is 0"),
-        ({"type": 1, "factor": 2}, r"rope_scaling\.type: must be a string"),
-        (
-            {"type": "yarn", "factor": 2, "original_max_position_embeddings": "4k"},
-            r"rope_scaling\.original_max_position_embeddings: must be an integer",
-        ),
-    ],
-)
-def test_a_malformed_stretch_is_refused_by_field(rope, message):
-    with pytest.raises(InputError, match=message):
-        model({**LLAMA, "rope_scaling": rope})
 
 
 # vLLM: validate_kv_cache_scheme of compressed_tensors.py, get_kv_cache_quant_algo_string.
@@ -225,54 +140,6 @@ def test_an_unknown_architecture_with_standard_fields_alone_is_assumed_to_be_sta
     assert kinds(model(config)) == "WF"
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"sliding_window": 64},
-        {"layer_types": ["linear_attention"] * 2},
-        {"attention": {"window_size": 64}},
-        {"kv_channels": 64},
-        {"is_encoder_decoder": True},
-    ],
-)
-def test_an_unknown_architecture_with_any_other_field_about_a_cache_is_refused(extra):
-    with pytest.raises(InputError, match=next(iter(extra))):
-        model({**LLAMA, "model_type": "new_lm", "num_hidden_layers": 2, **extra})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("num_query_groups", 2),
-        ("use_mla", True),
-        ("layer_pattern", "AAM"),
-        ("mixer_types", ["mamba"]),
-        ("total_ut_steps", 4),
-        ("num_loops", 2),
-        ("attention_variant", "nsa"),
-        ("dim_head", 64),
-        ("dHead", 64),
-        ("shared_layers", 4),
-        ("roles", ["a", "b"] * 2),  # one for each layer
-        ("attention_k_eq_v", True),
-        ("full_attention_interval", 4),
-        ("parts", [{"deep": {"er": [{"mla": 1}]}}]),
-    ],
-)
-def test_what_may_change_the_cache_of_an_unknown_type_is_refused(key, value):
-    with pytest.raises(
-        InputError, match=rf"{key}.* is set, and its effect on new is not understood"
-    ):
-        model({**LLAMA, "model_type": "new", key: value})
-    assert model({**LLAMA, "model_type": "new", key: False, "n_group": 1}).assumed
-
-
-@pytest.mark.parametrize("key", ["num_loops", "total_ut_steps"])
-def test_a_wrapper_whose_decoder_runs_again_is_refused(key):
-    with pytest.raises(InputError, match=rf"{key}: is set beside the decoder's config"):
-        model({"model_type": "new", "text_config": LLAMA, key: 2})
-
-
 def test_a_wrapper_of_two_language_models_is_refused():
     other = {**LLAMA, "num_hidden_layers": 2}
     config = {"model_type": "new", "text_config": LLAMA, "llm_config": other}
@@ -302,50 +169,6 @@ def test_what_differs_from_layer_to_layer_is_read_from_per_layer_config():
     assert shapes(geometry, 1) == [(2, 512), (2, 512)]
     by_kind = {"full_attention": config["per_layer_config"]["01"]}
     assert model({**config, "per_layer_config": by_kind}).layers == geometry.layers
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"02": {"head_dim": 512}}, "per_layer_config.02: is neither a kind nor a number"),
-        ({"01": 512}, "per_layer_config.01: must be an object"),
-        ({"01": {"head_dim": "x"}}, "per_layer_config.01.head_dim: must be an integer"),
-        ({"01": {"kv_dim": 3}}, "per_layer_config.01.kv_dim: is set"),
-    ],
-)
-def test_a_change_of_one_layer_that_is_not_understood_is_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        model({**LLAMA, "num_hidden_layers": 2, "per_layer_config": changes})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("sliding_window", 4096),
-        ("attention_chunk_size", 8192),
-        ("kv_lora_rank", 512),
-        ("num_kv_shared_layers", 2),
-        ("index_head_dim", 128),
-        ("compress_ratios", [4]),
-        ("mamba_d_state", 16),
-        ("linear_num_key_heads", 16),
-        ("cross_attention_layers", [1]),
-        ("kv_something_new", 3),
-        ("add_cross_attention", True),
-        ("is_encoder_decoder", True),
-        ("use_cla", True),
-        ("use_bidirectional_attention", True),
-        ("layer_types", ["sliding_attention"] * 4),
-    ],
-)
-def test_a_set_attention_field_that_llama_does_not_know_is_refused(key, value):
-    with pytest.raises(InputError, match=f"config.json: {key}.*not understood"):
-        model({**LLAMA, key: value})
-
-
-@pytest.mark.parametrize("value", [None, False, 0, [], ""])
-def test_an_attention_field_that_says_nothing_is_let_through(value):
-    assert len(model({**LLAMA, "num_kv_shared_layers": value, "new_window": value}).layers) == 4
 
 
 @pytest.mark.parametrize("name", sorted(families()))
@@ -460,3 +283,56 @@ def test_ling_2_5_has_lightning_attention_under_the_name_of_version_3():
     layers = model(config).layers
     assert [layer.kind for layer in layers] == [LayerKind.LINEAR] * 3 + [LayerKind.MLA]
     assert layers[0].states[0].elements == 4 * 128 * 128
+
+
+def test_the_vision_tower_never_wins():
+    vision = {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27}
+    geometry = model(
+        {
+            "model_type": "gemma3",
+            "torch_dtype": "bfloat16",
+            "text_config": {**GEMMA3, "head_dim": None},
+            "vision_config": {"head_dim": 72, **vision},
+        }
+    )
+    assert len(geometry.layers) == 12
+    assert shapes(geometry) == [(8, 128), (8, 128)]
+    assert geometry.provenance["kv_heads"].detail == "text_config.num_key_value_heads"
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
+def test_the_decoder_is_found_under_each_name(key):
+    assert len(model({"model_type": "internvl_chat", key: LLAMA}).layers) == 4
+
+
+def test_a_thinker_holds_the_text_config():
+    geometry = model(
+        {
+            "model_type": "qwen2_5_omni",
+            "thinker_config": {
+                "model_type": "qwen2_5_omni_thinker",
+                "text_config": {**LLAMA, "model_type": "qwen2_5_omni_text"},
+            },
+        }
+    )
+    assert len(geometry.layers) == 4
+
+
+def test_an_unknown_wrapper_is_its_decoder():
+    wrapper = {"model_type": "new_vlm", "text_config": LLAMA, "vision_config": {"head_dim": 9}}
+    assert model(wrapper).layers == model(LLAMA).layers
+    assert not model(wrapper).assumed
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"sliding_window": 512}, {"cache": {"window_size": 512}}, {"is_encoder_decoder": True}],
+)
+def test_a_wrapper_that_says_something_of_its_own_about_a_cache_is_refused(extra):
+    with pytest.raises(InputError, match=next(iter(extra))):
+        model({"model_type": "new_vlm", "text_config": LLAMA, **extra})
+
+
+def test_a_wrapper_that_contradicts_its_decoder_is_refused():
+    with pytest.raises(InputError, match="num_key_value_heads: differs from the decoder"):
+        model({"model_type": "llava", "num_key_value_heads": 4, "text_config": LLAMA})

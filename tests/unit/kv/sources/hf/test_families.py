@@ -1,4 +1,4 @@
-"""Hugging Face configs: the traps of field resolution, and what must fail rather than be guessed."""
+"""Families of Hugging Face models: heads, windows and latents, and what must not be guessed."""
 
 from __future__ import annotations
 
@@ -58,59 +58,6 @@ def test_absent_kv_heads_of_mistral_are_its_default():
     assert shapes(geometry) == [(8, 128), (8, 128)]
     assert geometry.provenance["kv_heads"].source is Source.DEFAULT
     assert geometry.provenance["kv_heads"].where.startswith("modeling_mistral.py")
-
-
-def test_the_vision_tower_never_wins():
-    vision = {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27}
-    geometry = model(
-        {
-            "model_type": "gemma3",
-            "torch_dtype": "bfloat16",
-            "text_config": {**GEMMA3, "head_dim": None},
-            "vision_config": {"head_dim": 72, **vision},
-        }
-    )
-    assert len(geometry.layers) == 12
-    assert shapes(geometry) == [(8, 128), (8, 128)]
-    assert geometry.provenance["kv_heads"].detail == "text_config.num_key_value_heads"
-
-
-@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
-def test_the_decoder_is_found_under_each_name(key):
-    assert len(model({"model_type": "internvl_chat", key: LLAMA}).layers) == 4
-
-
-def test_a_thinker_holds_the_text_config():
-    geometry = model(
-        {
-            "model_type": "qwen2_5_omni",
-            "thinker_config": {
-                "model_type": "qwen2_5_omni_thinker",
-                "text_config": {**LLAMA, "model_type": "qwen2_5_omni_text"},
-            },
-        }
-    )
-    assert len(geometry.layers) == 4
-
-
-def test_an_unknown_wrapper_is_its_decoder():
-    wrapper = {"model_type": "new_vlm", "text_config": LLAMA, "vision_config": {"head_dim": 9}}
-    assert model(wrapper).layers == model(LLAMA).layers
-    assert not model(wrapper).assumed
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [{"sliding_window": 512}, {"cache": {"window_size": 512}}, {"is_encoder_decoder": True}],
-)
-def test_a_wrapper_that_says_something_of_its_own_about_a_cache_is_refused(extra):
-    with pytest.raises(InputError, match=next(iter(extra))):
-        model({"model_type": "new_vlm", "text_config": LLAMA, **extra})
-
-
-def test_a_wrapper_that_contradicts_its_decoder_is_refused():
-    with pytest.raises(InputError, match="num_key_value_heads: differs from the decoder"):
-        model({"model_type": "llava", "num_key_value_heads": 4, "text_config": LLAMA})
 
 
 @pytest.mark.parametrize(
