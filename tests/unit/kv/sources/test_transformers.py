@@ -43,3 +43,10 @@ def test_the_script_reports_rows_that_differ(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out.endswith("1 agrees, 1 differs\n")
     assert "llama: differs: (vmtool, transformers) {'per_token': (262144, 1)}" in out
+
+
+@pytest.mark.parametrize("model_type", ["t5gemma", "t5gemma2"])
+def test_an_encoder_and_a_decoder_are_so_by_default(model_type):
+    row = ROWS[model_type]
+    config = {key: value for key, value in row["config"].items() if key != "is_encoder_decoder"}
+    assert compare({**row, "config": config}) == ("agrees", "")

@@ -239,11 +239,14 @@ def _layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
 def _with_encoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Return *layers* with what they keep of an encoder that the config around them adds."""
     outer = fields.outer
-    if outer is None or not outer.peek("is_encoder_decoder"):
+    if outer is None:
+        return layers
+    known = outer.peek("model_type") in DECODER_KEYS  # is_encoder_decoder is their default
+    if not outer.peek("is_encoder_decoder") and not (known and not outer.has("is_encoder_decoder")):
         return layers
     if any(t.extent.span is Span.FIXED for layer in layers for t in layer.tensors):
         return layers
-    if outer.peek("model_type") not in DECODER_KEYS:
+    if not known:
         outer.fail(
             "is_encoder_decoder", f"is set, but {fields.architecture} keeps nothing of an encoder"
         )

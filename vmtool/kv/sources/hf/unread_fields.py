@@ -56,6 +56,11 @@ _OTHER_PARTS: Final = re.compile(
     r"|latent_query)_"
     r"|_(?:vision|image|audio|speech)(?:_|$)"
 )
+#: What the config of a part says of it, each of which has several.
+_PART_SIZES: Final = re.compile(
+    r"(?:hidden|intermediate|embed\w*|model|mlp|ffn|image|patch|crop|vocab)_?(?:size|dim)|layers?$|depth"
+    r"|heads$|experts|channels|mel_bins|width|^d_|kernel|act|eps|top_?k"
+)
 #: Keys about mixtures of experts, which cache nothing.
 _EXPERTS: Final = re.compile(r"(?:^|_)(?:moe|experts?|router)(?:_|$)")
 #: What other programs call the fields of a config, and the usual name.
@@ -113,8 +118,10 @@ def refuse_unread(fields: Fields, harmless: frozenset[str], *, is_known: bool = 
             if key in part.used:
                 continue
             value = part.peek(key)
-            is_part = _is_other(key) and key not in _OTHER_OBJECTS
-            known = frozenset(filter(_is_other, absent)) if is_part else absent
+            is_part = _is_named_part(key) and _describes_part(value)
+            known = absent
+            if is_part or key in _HARMLESS:
+                known = frozenset(filter(_is_other, absent))
             paths = list(_displaced(key, value, known))
             if _is_other(key) and not paths:
                 continue
@@ -215,17 +222,28 @@ def refuse_of_wrapper(outer: Fields, inner: Fields, harmless: frozenset[str]) ->
 
 def _is_other(key: str) -> bool:
     """Return whether *key* has no effect on the decoder's cache."""
-    return (
-        key in _HARMLESS
-        or key in _OTHER_OBJECTS
-        or _OTHER_PARTS.search(_snake(key)) is not None
-        or _EXPERTS.search(_snake(key)) is not None
-    )
+    return key in _HARMLESS or key in _OTHER_OBJECTS or _is_named_part(key)
+
+
+def _is_named_part(key: str) -> bool:
+    """Return whether *key* is named after what is not the decoder's attention."""
+    snake = _snake(key)
+    return _OTHER_PARTS.search(snake) is not None or _EXPERTS.search(snake) is not None
 
 
 def _is_model(value: Any) -> bool:
     """Return whether *value* is the config of another model inside."""
     return isinstance(value, dict) and "model_type" in value
+
+
+def _describes_part(value: Any) -> bool:
+    """Return whether *value* says enough of another part of the model to be about it.
+
+    An object such as ``{"num_key_value_heads": 8}`` does not, whatever it is called.
+    """
+    if not isinstance(value, dict):
+        return False
+    return "model_type" in value or sum(map(bool, map(_PART_SIZES.search, value))) > 1
 
 
 def _is_part(key: str, value: Any) -> bool:
