@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from vmtool.replay.stores import MOST_STEPS, PrefixStore
@@ -17,13 +18,20 @@ if TYPE_CHECKING:
     from vmtool.replay.sequence import RunningSequence
 
     Granules: TypeAlias = Callable[[int, int], int]
+    #: What was taken from a class, whose lowest free block was that before.
+    _Taken: TypeAlias = tuple["ClassUse", int, list[Run]]
 
 #: For so many blocks there is room at first; it grows.
 _FIRST_BLOCKS: Final = 64
+_ZEROS: Final = re.compile(b"\0+")
+_ONES: Final = re.compile(b"\1+")
 
 
 class PoolUse:
-    """How many blocks in use each granule of a pool holds a part of.
+    """Which granules of a pool are committed: those that hold a part of a block in use.
+
+    As blocks are taken lowest first, all blocks of a stretch are in use once its free ones are
+    taken, and what is found out about many of them takes a few searches in bytes.
 
     Attributes:
         count: How many pools there are, all alike.
@@ -38,9 +46,16 @@ class PoolUse:
         self.base = self.size = 0
         self._granule = granule
         self._granules = granules
-        self._uses: list[int] = []
+        # A byte for each granule: 1 while it is, 2 where no block fits into it.
+        self._committed = bytearray()
         # The granule of each block, where none crosses an edge.
         self._places: list[int] | None = [] if pool.drops_straddling else None
+        fewest = -(-granule // pool.block_bytes)
+        if pool.drops_straddling and granule % pool.block_bytes:
+            fewest = max(fewest - 2, 1)
+        #: Granules that a block has a part in at most.
+        self.most = 1 if pool.drops_straddling else (pool.block_bytes + granule - 2) // granule + 1
+        self._all_free = bytes(fewest)  # no granule holds parts of fewer blocks
 
     def granules(self, blocks: int) -> int:
         """Return how many granules the first *blocks* take."""
@@ -48,69 +63,64 @@ class PoolUse:
             return -(-blocks * self.block_bytes // self._granule)
         return self._granules(self.block_bytes, blocks)
 
-    def use(self, runs: Iterable[Run]) -> list[int]:
-        """Count the blocks in *runs* as in use; the granules that had none before."""
-        uses = self._uses
-        new = []
-        for at, count in self._granules_of(runs):
-            if at >= len(uses):
-                uses.extend([0] * (at + 1 - len(uses)))
-            if not uses[at]:
-                new.append(at)
-            uses[at] += count
-        return new
-
-    def use_one(self, block: int) -> int:
-        """Count one block as in use; how many granules had none before.
-
-        These are next to each other: only the first and the last can hold a part of another block.
-        """
-        places, uses = self._places, self._uses
+    def use(self, first: int, end: int) -> list[Run]:
+        """Note that all blocks from *first* to *end* are in use; the granules that had none before."""
+        committed, places = self._committed, self._places
         if places is None:
-            start = block * self.block_bytes
-            at, last = start // self._granule, (start + self.block_bytes - 1) // self._granule
+            at = first * self.block_bytes // self._granule
+            beyond = (end * self.block_bytes - 1) // self._granule + 1
         else:
-            if block >= len(places):
-                self._place(places, block + 1)
-            at = last = places[block]
-        if last >= len(uses):
-            uses.extend([0] * (last + 1 - len(uses)))
-        if at == last:
-            uses[at] += 1
-            return 1 if uses[at] == 1 else 0
-        new = 0
-        for each in range(at, last + 1):
-            new += not uses[each]
-            uses[each] += 1
+            if end > len(places):
+                self._place(places, end)
+            at, beyond = places[first], places[end - 1] + 1
+        if beyond > len(committed):
+            committed.extend(bytes(beyond))
+        if committed.find(0, at, beyond) < 0:
+            return []
+        new = [found.span() for found in _ZEROS.finditer(committed, at, beyond)]
+        for low, high in new:
+            committed[low:high] = b"\1" * (high - low)
         return new
 
-    def unuse(self, runs: Iterable[Run]) -> list[int]:
-        """Count the blocks in *runs* as free; the granules that have none in use any more."""
-        uses = self._uses
-        gone = []
-        for at, count in self._granules_of(runs):
-            uses[at] -= count
-            if not uses[at]:
-                gone.append(at)
-        return gone
+    def undo(self, new: Iterable[Run]) -> None:
+        """Note that the granules in *new*, of the last use, have no block in use after all."""
+        for first, end in new:
+            self._committed[first:end] = bytes(end - first)
 
-    def _granules_of(self, runs: Iterable[Run]) -> list[tuple[int, int]]:
-        """Return granules, and how many blocks of a run lie in each, wholly or in part."""
+    def unuse(self, used: bytearray, first: int, end: int) -> list[Run]:
+        """Return the granules that have no block in use any more, after some were freed.
+
+        Args:
+            used: A byte for each block, 1 while it is in use.
+            first: The first block that was freed.
+            end: The one after the last.
+        """
+        committed, size, granule = self._committed, self.block_bytes, self._granule
         places = self._places
-        if places is not None:
-            return self._granules_apart(places, runs)
-        size, granule = self.block_bytes, self._granule
-        found = []
-        for first, end in runs:
-            at, last = first * size // granule, (end * size - 1) // granule
-            if at == last:
-                found.append((at, end - first))
-                continue
-            for each in range(at, last + 1):
-                low = max(first, each * granule // size)
-                high = min(end, -(-(each + 1) * granule // size))
-                found.append((each, high - low))
-        return found
+        if places is None:
+            first = first * size // granule * granule // size
+            end = -(-(-(-end * size // granule) * granule) // size)
+        else:
+            first = bisect_left(places, places[first], 0, first)
+            last = places[end - 1]
+            while places[-1] == last:
+                self._place(places, len(places) + 1)
+            end = bisect_right(places, last, end - 1)
+        if end > len(used):
+            used.extend(bytes(end))
+        gone: list[Run] = []
+        while (first := used.find(self._all_free, first, end)) >= 0:
+            beyond = used.find(1, first, end)
+            if beyond < 0:
+                beyond = end
+            if places is None:
+                low, high = -(-first * size // granule), beyond * size // granule
+            else:
+                low, high = places[first - 1] + 1 if first else 0, places[beyond]
+            gone += [found.span() for found in _ONES.finditer(committed, low, high)]
+            first = beyond
+        self.undo(gone)
+        return gone
 
     def _place(self, places: list[int], blocks: int) -> None:
         """Find the granules of the first *blocks*, and of those that lie with the last."""
@@ -121,22 +131,11 @@ class PoolUse:
             at = granules(nbytes, first + 1) - 1
             while granules(nbytes, first + count) - 1 > at:
                 count -= 1
+            beyond = places[-1] + 1 if places else 0
+            if at > beyond:
+                self._committed.extend(bytes(at))
+                self._committed[beyond:at] = b"\2" * (at - beyond)
             places += [at] * count
-
-    def _granules_apart(self, places: list[int], runs: Iterable[Run]) -> list[tuple[int, int]]:
-        found = []
-        for first, end in runs:
-            if end > len(places):
-                self._place(places, end)
-            if end - first == 1:  # most, as sequences take turns
-                found.append((places[first], 1))
-                continue
-            at = first
-            while at < end:
-                beyond = min(bisect_right(places, places[at], at), end)
-                found.append((places[at], beyond - at))
-                at = beyond
-        return found
 
 
 class ClassUse:
@@ -146,6 +145,7 @@ class ClassUse:
         kind: The class.
         block_bytes: Bytes of one block in every pool together.
         pools: Its pools.
+        low: No block below it is free.
     """
 
     def __init__(self, kind: BlockClass, granule: int, granules: Granules) -> None:
@@ -156,51 +156,56 @@ class ClassUse:
         # fast that a heap of free runs, which then were nearly all of one block, took three times
         # as long.
         self._used = bytearray(_FIRST_BLOCKS)
-        self._low = 0  # no block below it is free
+        self.low = 0
 
     def take_one(self) -> int:
         """Take the lowest free block."""
         used = self._used
-        block = used.find(0, self._low)
+        block = used.find(0, self.low)
         if block < 0:
             block = len(used)
             used.extend(bytes(block))
         used[block] = 1
-        self._low = block + 1
+        self.low = block + 1
         return block
 
     def take(self, count: int) -> list[Run]:
         """Take the lowest *count* blocks."""
-        used, end = self._used, self._low
-        runs: list[Run] = []
-        while count:
-            first = used.find(0, end)
-            if first < 0:
-                first = len(used)
-                used.extend(bytes(max(first, count)))
-            if count == 1 or (first + 1 < len(used) and used[first + 1]):
-                end = first + 1
-                used[first] = 1
-            else:
-                end = used.find(1, first, first + count)
-                if end < 0:
-                    end = min(first + count, len(used))
-                used[first:end] = b"\1" * (end - first)
+        if not count:
+            return []
+        used, low, runs = self._used, self.low, []
+        lacks = count
+        for found in _ZEROS.finditer(used, low):
+            first, end = found.span()
+            lacks -= end - first
+            if lacks <= 0:
+                end += lacks
+                runs.append((first, end))
+                used[low:end] = b"\1" * (end - low)
+                self.low = end
+                return runs
             runs.append((first, end))
-            count -= end - first
-        self._low = end
-        return runs
+        used.extend(bytes(max(len(used), lacks)))
+        return self.take(count)
 
-    def give(self, runs: Iterable[Run]) -> None:
-        """Give blocks back."""
-        used, low = self._used, self._low
+    def give(self, runs: Sequence[Run]) -> None:
+        """Give back blocks, the granules of which are not committed or go on to be."""
+        used = self._used
         for first, end in runs:
             if end - first == 1:
                 used[first] = 0
             else:
                 used[first:end] = bytes(end - first)
-            low = min(low, first)
-        self._low = low
+        if runs:
+            self.low = min(self.low, min(runs)[0])
+
+    def free(self, runs: Sequence[Run]) -> list[tuple[PoolUse, list[Run]]]:
+        """Give back blocks; the granules of each pool that have none in use any more."""
+        if not runs:
+            return []
+        self.give(runs)
+        first, end = min(runs)[0], max(runs)[1]
+        return [(pool, pool.unuse(self._used, first, end)) for pool in self.pools]
 
     @property
     def all_free(self) -> bool:
@@ -208,24 +213,22 @@ class ClassUse:
         return 1 not in self._used
 
 
-def runs_of(granules: Sequence[int]) -> list[Run]:
-    """Return *granules*, in any order, as runs, neighbours as one."""
-    found: list[Run] = []
-    for at in sorted(granules):
-        if found and found[-1][1] == at:
-            found[-1] = (found[-1][0], at + 1)
-        else:
-            found.append((at, at + 1))
-    return found
+class BlockStep(NamedTuple):  # a tuple unpacks fast, and every step does
+    """What a sequence takes to grow from one length to another, and its state after that.
 
+    Attributes:
+        nbytes: Of the blocks.
+        calls: None: what is committed depends on other sequences.
+        backed: The length that memory was requested for.
+        covered: The longest length that its blocks are enough for; ``None`` for any.
+        lacks: How many blocks of which classes.
+    """
 
-class _BlockStep(NamedTuple):  # a tuple unpacks fast, and every step does
-    """How many blocks of which classes a sequence lacks to grow, and its state after that."""
-
-    lacks: tuple[tuple[int, int], ...]
     nbytes: int
+    calls: int
     backed: int
     covered: int | None
+    lacks: tuple[tuple[int, int], ...]
 
 
 class PoolStore(PrefixStore):
@@ -258,8 +261,7 @@ class PoolStore(PrefixStore):
         super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
         self._classes = [ClassUse(kind, granule, granules) for kind in classes]
         self._granule = granule
-        self._steps: dict[tuple[int, int], _BlockStep] = {}
-        self._next: dict[int, _BlockStep] = {}  # by the length that was covered
+        self._steps: dict[tuple[int, int], BlockStep] = {}
         self._prefix_sizes: list[int] = []  # by number of blocks
         self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
@@ -284,6 +286,7 @@ class PoolStore(PrefixStore):
             if account.owned - account.kept + lacks > account.budget:  # even if packed perfectly
                 self._cancel(hit)
                 return False
+            lows = [each.low for each in self._classes]
             for node in new:
                 node.blocks = [
                     each.take(self._node_blocks(each, node.depth)) for each in self._classes
@@ -299,7 +302,7 @@ class PoolStore(PrefixStore):
                 for node in new:
                     for runs, more in zip(taken, node.blocks, strict=True):
                         runs.extend(more)
-            if self._commit(list(zip(self._classes, taken, strict=True)), None):
+            if self._commit(list(zip(self._classes, lows, taken, strict=True)), None):
                 break
             if not self._make_room():
                 self._cancel(hit)
@@ -313,16 +316,15 @@ class PoolStore(PrefixStore):
 
     def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
         """Take the blocks that *seq* lacks at *tokens*; ``False`` if the budget refuses."""
-        step = self._steps.get((seq.backed, tokens))
-        lacks, nbytes, backed, covered = step or self._step(seq.backed, tokens)
+        nbytes, _, backed, covered, lacks = self.step(seq.backed, tokens)
         if nbytes:
             account = self._account
             while True:
                 if account.owned - account.kept + nbytes > account.budget:
                     return False
-                taken = [(self._classes[at], self._classes[at].take(more)) for at, more in lacks]
+                taken = self._take_lowest(lacks)
                 if self._commit(taken, slack_ns):
-                    for (at, _), (_, runs) in zip(lacks, taken, strict=True):
+                    for (at, _), (_, _, runs) in zip(lacks, taken, strict=True):
                         seq.blocks[at] += runs
                     break
                 if not self._make_room():
@@ -333,43 +335,65 @@ class PoolStore(PrefixStore):
         seq.covered = covered
         return True
 
-    def grow_by_one(self, seq: RunningSequence) -> bool:
-        """Take the one block of each class that *seq* lacks for a token more than it has room for.
+    def take_now(
+        self, seq: RunningSequence, lacks: Iterable[tuple[int, int]], room: int
+    ) -> tuple[int, int] | None:
+        """Take the blocks that *seq* *lacks*, without the account and without real memory.
 
-        As :meth:`grow` does, but without real memory, evicting nothing, and fast. ``False``, and
-        nothing done, where that is not enough.
+        Returns:
+            The bytes to commit, and in how many spans; ``None``, and nothing done, if they are more
+            than *room*.
         """
-        longest = seq.covered
-        assert longest is not None  # noqa: S101 - else it needs no step
-        lacks, nbytes, backed, covered = self._next.get(longest) or self._step_after(longest)
-        account, blocks = self._account, seq.blocks
-        if account.owned - account.kept + nbytes > account.budget:
-            return False
-        granules = calls = 0
-        for at, _ in lacks:
-            each = self._classes[at]
+        taken = self._take_lowest(lacks)
+        found = self._use(taken, room)
+        if found is None:
+            return None
+        if not seq.blocks:
+            seq.blocks = [[] for _ in self._classes]
+        for (at, _), (_, _, runs) in zip(lacks, taken, strict=True):
+            seq.blocks[at] += runs
+        return found[0], found[1]
+
+    def take_each(self, sequences: Iterable[RunningSequence]) -> list[tuple[int, int, int]]:
+        """Take one block for each of *sequences* in turn, as for the period that they grow in.
+
+        Returns:
+            Of each that commits memory its number, the bytes and in how many spans.
+        """
+        ((at, _),) = self.step(0, 1).lacks
+        each = self._classes[at]
+        commits = []
+        for number, seq in enumerate(sequences):
             block = each.take_one()
-            blocks[at].append((block, block + 1))
+            seq.blocks[at].append((block, block + 1))
+            granules = calls = 0
             for pool in each.pools:
-                new = pool.use_one(block)
-                if new:
-                    granules += new * pool.count
+                for first, end in pool.use(block, block + 1):
+                    granules += pool.count * (end - first)
                     calls += pool.count
-        if granules:
-            nbytes_more = granules * self._granule
-            if not account.fits(nbytes_more):
-                for at, _ in lacks:
-                    run = (blocks[at].pop(),)
-                    self._classes[at].give(run)
-                    for pool in self._classes[at].pools:
-                        pool.unuse(run)
-                return False
-            account.commit(0, nbytes_more, calls, (), None)
-        account.owned += nbytes
-        account.owned_moment += nbytes * account.now
-        seq.own_bytes += nbytes
-        seq.backed, seq.covered = backed, covered
-        return True
+            if granules:
+                commits.append((number, granules * self._granule, calls))
+        return commits
+
+    def give_now(self, seq: RunningSequence) -> tuple[int, int]:
+        """Give back all blocks of *seq*; the bytes to release, and in how many spans."""
+        nbytes, calls, _ = self._give(seq.blocks)
+        return nbytes, calls
+
+    @property
+    def period(self) -> int | None:
+        """After how many tokens a sequence always takes a block; ``None`` if it is irregular."""
+        kinds = [each.kind for each in self._classes]
+        periods = {kind.period for kind in kinds if kind.longest(0) is not None}
+        return periods.pop() if len(periods) == 1 else None
+
+    def most(self, step: BlockStep) -> int:
+        """Return the bytes that *step* commits at most."""
+        granules = [
+            count * sum(pool.count * pool.most for pool in self._classes[at].pools)
+            for at, count in step.lacks
+        ]
+        return sum(granules) * self._granule or 1
 
     def drop(self, seq: RunningSequence) -> None:
         """Give back the blocks of *seq*, and those that no other sequence shares."""
@@ -434,66 +458,87 @@ class PoolStore(PrefixStore):
         lengths = (each.kind.longest(tokens) for each in self._classes)
         return min((length for length in lengths if length is not None), default=None)
 
-    def _step(self, backed: int, tokens: int) -> _BlockStep:
-        """Work out, and remember, what growing from *backed* to *tokens* takes."""
-        more = [each.kind.blocks(tokens) - each.kind.blocks(backed) for each in self._classes]
+    def step(self, backed: int, tokens: int) -> BlockStep:
+        """Return what growing from *backed*, or from nothing if that is -1, to *tokens* takes."""
+        found = self._steps.get((backed, tokens))
+        if found is not None:
+            return found
+        kinds = [each.kind for each in self._classes]
+        more = [kind.blocks(tokens) - (kind.blocks(backed) if backed >= 0 else 0) for kind in kinds]
         lacks = tuple((at, count) for at, count in enumerate(more) if count)
         nbytes = sum(self._classes[at].block_bytes * count for at, count in lacks)
         covered = self._longest(tokens)
-        step = _BlockStep(lacks, nbytes, tokens if covered is None else covered, covered)
+        step = BlockStep(nbytes, 0, tokens if covered is None else covered, covered, lacks)
         if len(self._steps) >= MOST_STEPS:
             self._steps.clear()
         self._steps[backed, tokens] = step
         return step
 
-    def _step_after(self, covered: int) -> _BlockStep:
-        """Work out, and remember, what the token after *covered* takes."""
-        if len(self._next) >= MOST_STEPS:
-            self._next.clear()
-        step = self._next[covered] = self._step(covered, covered + 1)
-        return step
+    def _take_lowest(self, lacks: Iterable[tuple[int, int]]) -> list[_Taken]:
+        taken = []
+        for at, count in lacks:
+            each = self._classes[at]
+            low = each.low
+            taken.append((each, low, each.take(count)))
+        return taken
 
     # ---- granules ---------------------------------------------------------------------------
 
-    def _commit(self, taken: Sequence[tuple[ClassUse, list[Run]]], slack_ns: int | None) -> bool:
-        """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
-        new: list[tuple[PoolUse, list[int]]] = []
-        granules = 0
-        for each, runs in taken:
-            for pool in each.pools:
-                found = pool.use(runs)
-                if found:
-                    new.append((pool, found))
-                    granules += pool.count * len(found)
-        if not granules:
-            return True
-        account = self._account
-        nbytes = granules * self._granule
-        if not account.fits(nbytes):
-            self._lacks = account.committed + nbytes - account.budget
-            for each, runs in taken:
-                each.give(runs)
+    def _use(
+        self, taken: Sequence[_Taken], room: int
+    ) -> tuple[int, int, list[tuple[PoolUse, list[Run]]]] | None:
+        """Use the blocks *taken*; give all back and say ``None`` if they commit more than *room*.
+
+        Returns:
+            The bytes to commit, in how many spans, and the granules.
+        """
+        new: list[tuple[PoolUse, list[Run]]] = []
+        granules = calls = 0
+        for each, low, _ in taken:
+            if each.low > low:
                 for pool in each.pools:
-                    pool.unuse(runs)
+                    found = pool.use(low, each.low)
+                    if found:
+                        new.append((pool, found))
+                        granules += pool.count * sum([end - first for first, end in found])
+                        calls += pool.count * len(found)
+        nbytes = granules * self._granule
+        if nbytes <= room:
+            return nbytes, calls, new
+        self._lacks = nbytes - room
+        for pool, found in new:
+            pool.undo(found)
+        for each, _, runs in taken:
+            each.give(runs)
+        return None
+
+    def _commit(self, taken: Sequence[_Taken], slack_ns: int | None) -> bool:
+        """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
+        account = self._account
+        found = self._use(taken, account.budget - account.committed)
+        if found is None:
             return False
-        runs_found = [(pool, runs_of(found)) for pool, found in new]
-        calls = sum([pool.count * len(runs) for pool, runs in runs_found])
-        account.commit(0, nbytes, calls, self._spans(runs_found), slack_ns)
+        nbytes, calls, new = found
+        if nbytes:
+            account.commit(0, nbytes, calls, self._spans(new), slack_ns)
         return True
 
-    def _free(self, gone: list[list[Run]]) -> None:
-        """Give back blocks, and release the granules that have none in use any more."""
+    def _give(self, gone: list[list[Run]]) -> tuple[int, int, list[tuple[PoolUse, list[Run]]]]:
+        """Give back blocks; the bytes, spans and granules that have none in use any more."""
         found: list[tuple[PoolUse, list[Run]]] = []
         freed = calls = 0
         for each, runs in zip(self._classes, gone, strict=True):
-            each.give(runs)
-            for pool in each.pools:
-                empty = runs_of(pool.unuse(runs))
+            for pool, empty in each.free(runs):
                 freed += pool.count * sum([end - first for first, end in empty])
                 calls += pool.count * len(empty)
                 found.append((pool, empty))
-        if freed:
-            self._account.release(0, freed * self._granule, calls, self._spans(found))
+        return freed * self._granule, calls, found
+
+    def _free(self, gone: list[list[Run]]) -> None:
+        """Give back blocks, and release the granules that have none in use any more."""
+        nbytes, calls, found = self._give(gone)
+        if nbytes:
+            self._account.release(0, nbytes, calls, self._spans(found))
 
     def _spans(self, found: Sequence[tuple[PoolUse, Sequence[Run]]]) -> Iterator[Piece]:
         granule = self._granule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vmtool.replay.stores import MOST_STEPS, PrefixStore
 
@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 
-#: Lengths in a table of growth: 64 MiB of integers.
-_MOST_LENGTHS: Final = 1 << 19
-
-
-class _RangeStep(NamedTuple):  # a tuple unpacks fast, and every step does
+class RangeStep(NamedTuple):  # a tuple unpacks fast, and every step does
     """What a sequence commits to grow from one length to another, and its state after that."""
 
     nbytes: int
@@ -35,42 +31,6 @@ class _PrefixSize(NamedTuple):
     granules: tuple[int, ...]
     nbytes: int
     live: int
-
-
-class GrowthTable:
-    """Every length at which a sequence commits more, with sums, so that many steps cost as one.
-
-    Attributes:
-        lengths: The longest lengths that the same granules cover, ascending; from one of them the
-            next token commits. A last one of :data:`ENDLESS` has no next.
-        nbytes: What is committed from the first length to each.
-        calls: In how many spans.
-        moments: The sum of each commit times the length before it.
-    """
-
-    #: Longer than any sequence.
-    ENDLESS = 1 << 62
-
-    def __init__(self, store: RangeStore) -> None:
-        self._store = store
-        self.lengths = [store.covered(0)]
-        self.nbytes = [0]
-        self.calls = [0]
-        self.moments = [0]
-
-    def extend(self, tokens: int) -> bool:
-        """Make the table go beyond *tokens*; ``False`` if that is too much."""
-        lengths = self.lengths
-        while lengths[-1] <= tokens:
-            if len(lengths) >= _MOST_LENGTHS:
-                return False
-            before = lengths[-1]
-            nbytes, calls, _, covered, _ = self._store.step(before, before + 1)
-            lengths.append(self.ENDLESS if covered is None else covered)
-            self.nbytes.append(self.nbytes[-1] + nbytes)
-            self.calls.append(self.calls[-1] + calls)
-            self.moments.append(self.moments[-1] + nbytes * before)
-        return True
 
 
 class RangeStore(PrefixStore):
@@ -104,7 +64,7 @@ class RangeStore(PrefixStore):
         super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
         self._shapes = shapes
         self._granule = granule
-        self._steps: dict[tuple[int, int], _RangeStep] = {}
+        self._steps: dict[tuple[int, int], RangeStep] = {}
         self._arenas = 0
         self._bases: list[tuple[int, int]] = []  # of each shape: its first range, length of one
         at = 0
@@ -249,7 +209,7 @@ class RangeStore(PrefixStore):
 
     # ---- growth -----------------------------------------------------------------------------
 
-    def _own(self, blocks: int, tokens: int) -> _RangeStep:
+    def _own(self, blocks: int, tokens: int) -> RangeStep:
         """Return what a sequence of *tokens* commits besides its prefix of *blocks*."""
         if not blocks:
             return self._steps.get((-1, tokens)) or self._step(-1, tokens)
@@ -257,16 +217,22 @@ class RangeStore(PrefixStore):
         runs = tuple(_minus(shape.runs(tokens), shape.full_runs(shared)) for shape in self._shapes)
         return self._counted(runs, tokens)
 
-    def covered(self, tokens: int) -> int:
-        """Return the longest length that the granules of *tokens* cover."""
-        covered = self._own(0, tokens).covered
-        return GrowthTable.ENDLESS if covered is None else covered
-
-    def step(self, backed: int, tokens: int) -> _RangeStep:
+    def step(self, backed: int, tokens: int) -> RangeStep:
         """Return what growing from *backed* to *tokens* takes."""
         return self._steps.get((backed, tokens)) or self._step(backed, tokens)
 
-    def _step(self, backed: int, tokens: int) -> _RangeStep:
+    @property
+    def period(self) -> int | None:
+        """After how many tokens a sequence always commits the same; ``None`` if it is irregular."""
+        periods = {shape.period for shape in self._shapes if shape.longest(0) is not None}
+        return periods.pop() if len(periods) == 1 else None
+
+    @staticmethod
+    def most(step: RangeStep) -> int:
+        """Return the bytes that *step* commits at most."""
+        return step.nbytes or 1
+
+    def _step(self, backed: int, tokens: int) -> RangeStep:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""
         runs = tuple(
             shape.runs(tokens) if backed < 0 else _minus(shape.runs(tokens), shape.runs(backed))
@@ -278,7 +244,7 @@ class RangeStore(PrefixStore):
         self._steps[backed, tokens] = step
         return step
 
-    def _counted(self, runs: tuple[tuple[Run, ...], ...], tokens: int) -> _RangeStep:
+    def _counted(self, runs: tuple[tuple[Run, ...], ...], tokens: int) -> RangeStep:
         granules = calls = 0
         covered: int | None = None
         for shape, found in zip(self._shapes, runs, strict=True):
@@ -290,7 +256,7 @@ class RangeStore(PrefixStore):
                 covered = longest
         # From the last length that the same granules cover, sequences go on alike.
         backed = tokens if covered is None else covered
-        return _RangeStep(granules * self._granule, calls, backed, covered, runs)
+        return RangeStep(granules * self._granule, calls, backed, covered, runs)
 
     def _spans(self, runs: Iterable[tuple[Run, ...]]) -> Iterator[Piece]:
         """Yield where the granules *runs* of each shape are in a sequence's reservation."""

@@ -113,8 +113,6 @@ class Simulation:
                 if seq.order != order:
                     heappop(heap)  # it was preempted meanwhile
                     continue
-                if kind == STEP and shortcuts is not None and shortcuts.step_many(now):
-                    continue
                 heappop(heap)
                 self.events += 1
                 self.advance(now)

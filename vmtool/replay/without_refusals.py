@@ -8,24 +8,25 @@ commits memory, the steps of all sequences until anything else happens are added
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
-from operator import mul
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CheckFailedError
 from vmtool.replay.pool_store import PoolStore
-from vmtool.replay.range_store import GrowthTable, RangeStore
+from vmtool.replay.range_store import RangeStore
 from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.step_ring import StepRing
 from vmtool.replay.stores import MOST_STEPS
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.kv.traces.request import Request
     from vmtool.replay.byte_totals import Account
+    from vmtool.replay.pool_store import BlockStep
+    from vmtool.replay.range_store import RangeStep
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
     from vmtool.replay.timeline import Recorder, Sampler
@@ -33,22 +34,13 @@ if TYPE_CHECKING:
 #: The kinds of events of a sequence, in the order that they have at one moment.
 END: Final = 0
 STEP: Final = 1
+_ARRIVAL: Final = 2
 
-_LEAST_SINGLES: Final = 4
-_MOST_SINGLES: Final = 1 << 12
+_LEAST_REST: Final = 64
+_MOST_REST: Final = 1 << 12
 _NEVER: Final = 1 << 62
-_TRIES: Final = 3
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64
-
-
-class _Growth(NamedTuple):
-    """What a sequence commits at once, alone or to grow, in how many spans, and its state then."""
-
-    nbytes: int
-    calls: int
-    backed: int
-    covered: int | None
 
 
 class State(Protocol):
@@ -73,65 +65,8 @@ class State(Protocol):
         """Let time pass until *now*."""
 
 
-class PooledSteps:
-    """The shortcut of sequences that take blocks: their steps.
-
-    Args:
-        simulation: Whose state it changes.
-        store: The memory of its sequences.
-    """
-
-    def __init__(self, simulation: State, store: PoolStore) -> None:
-        self._simulation = simulation
-        self._store = store
-
-    def run(self, stop: Callable[[], bool]) -> None:
-        """Take steps until anything else happens.
-
-        Args:
-            stop: Asked now and then; once it is true, no more are taken.
-        """
-        simulation, grow = self._simulation, self._store.grow_by_one
-        heap, step_ns, account = simulation.heap, simulation.plan.step_ns, simulation.account
-        request = simulation.next_request
-        arrival_ns = _NEVER if request is None or simulation.queue else request.arrival_ns
-        due_ns = simulation.recorder.due_ns
-        steps = 0
-        waited = False
-        while heap:
-            at, kind, order, seq = heap[0]
-            if kind != STEP or at > arrival_ns or at >= due_ns or seq.order != order:
-                break
-            if not steps & (_EVENTS - 1) and stop():
-                break
-            if at != account.now:
-                if waited:  # from then on sequences only own more of what is committed
-                    account.now = at
-                else:
-                    account.advance(at)
-                    waited = True
-                simulation.now = at
-            committed = account.committed
-            if not grow(seq):
-                break
-            steps += 1
-            if account.committed != committed:
-                waited = False
-            covered = seq.covered
-            if covered is not None and covered < seq.total:
-                seq.target = covered + 1
-                heapreplace(heap, (seq.origin_ns + covered * step_ns, STEP, order, seq))
-            else:
-                heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
-        simulation.events += steps
-
-    def step_many(self, _first_ns: int) -> bool:
-        """Take no steps at once: which block a sequence takes depends on their order."""
-        return False
-
-
-class RangedEvents:
-    """The shortcuts of sequences with ranges of their own.
+class Shortcuts:
+    """The shortcuts of a simulation.
 
     Args:
         simulation: Whose state they change.
@@ -139,19 +74,22 @@ class RangedEvents:
         used: The bytes of a sequence by its length.
     """
 
-    def __init__(self, simulation: State, store: RangeStore, used: UsedBytes) -> None:
+    def __init__(self, simulation: State, store: RangeStore | PoolStore, used: UsedBytes) -> None:
         self._simulation = simulation
         self._store = store
         self._used = used
-        self._table = GrowthTable(store)
-        self._checked = 0  # lengths of it
-        self._least_bytes = store.step(-1, 0).nbytes
-        # Steps one by one before many are tried at once; more after it was not worth it.
-        self._singles = 0
-        self._patience = _LEAST_SINGLES
-        self._first: dict[int, _Growth] = {}  # by the prompt
-        self._next: dict[int, _Growth] = {}  # by the length that was covered
+        self._first: dict[int, BlockStep | RangeStep] = {}  # by the prompt
+        self._next: dict[int, BlockStep | RangeStep] = {}  # by the length that was covered
         self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
+        # Those whose steps are in a ring are not in the heap with these. They are settled when this
+        # ends; where that is too often, none are for some time.
+        period = store.period
+        self._ring = None if period is None else StepRing(period * simulation.plan.step_ns)
+        self._period = period or 1
+        self._growth = store.step(0, 1)
+        self._most = store.most(self._growth)
+        self._ring_steps = self._rest = 0
+        self._ring_patience = _LEAST_REST
 
     # ---- one after the other --------------------------------------------------------------------
 
@@ -167,8 +105,10 @@ class RangedEvents:
         while not self._needs_decision():
             due_ns = self._run(stop)
             if due_ns is None:
-                return
+                break
             self._simulation.advance(due_ns)
+        if self._ring is not None and self._ring.members:
+            self._leave_ring(self._ring)
 
     def _needs_decision(self) -> bool:
         """Return whether the next event is none for :meth:`_run`, whose set-up takes longer to say so.
@@ -183,14 +123,15 @@ class RangedEvents:
             return False
         if kind == END:
             return True
-        longest = seq.covered
+        longest, account = seq.covered, simulation.account
         assert longest is not None  # noqa: S101 - else there is no step
         nbytes = (self._next.get(longest) or self._grown(longest)).nbytes
-        return simulation.account.committed + nbytes > simulation.account.budget
+        return account.owned - account.kept + nbytes > account.budget
 
     def _run(self, stop: Callable[[], bool]) -> int | None:
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
-        simulation, store = self._simulation, self._store
+        simulation, store, ring = self._simulation, self._store, self._ring
+        pools = store if isinstance(store, PoolStore) else None
         plan, account, recorder = simulation.plan, simulation.account, simulation.recorder
         sampler, live, counts = simulation.sampler, simulation.sampler.live, recorder.counts
         heap, admitted = simulation.heap, simulation.admitted
@@ -203,8 +144,9 @@ class RangedEvents:
         request = simulation.next_request
         arrival_ns = _NEVER if request is None or simulation.queue else request.arrival_ns
         now, orders = simulation.now, simulation.orders
-        committed, running = account.committed, account.sequences
-        committed_moment = running_moment = 0
+        committed, owned, running = account.committed, account.owned, account.sequences
+        committed_moment = owned_moment = running_moment = 0
+        unowned, unowned_charged = account.peak_unowned, account.unowned_charged
         commits = releases = release_bytes = 0
         stretch, stale = account.stretch, account.stale
         committed_low, committed_high = stretch.committed_min, stretch.committed_max
@@ -217,9 +159,12 @@ class RangedEvents:
         ends: list[int] = []
         others = self._used.steps
         most_live = sampler.most_live
-        singles, patience, grown = self._singles, self._patience, 0
+        grown = 0
         look = _EVENTS
         due: int | None = None
+        growth, most, period = self._growth, self._most, self._period
+        ring_bytes, ring_calls, ring_steps = growth.nbytes, growth.calls, 0
+        joins = ring is not None and simulation.events >= self._rest
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -228,35 +173,87 @@ class RangedEvents:
                     heappop(heap)  # it was preempted meanwhile
                     continue
             elif arrival_ns != _NEVER and not stalled:
-                at, kind = max(arrival_ns, now), -1
+                at, kind = max(arrival_ns, now), _ARRIVAL
             else:
                 break
-            if at != now:
-                if at >= due_ns:
-                    due = at
+            in_turn = ring is not None and ring.next_ns < at + (kind == _ARRIVAL)
+            moment = ring.next_ns if ring is not None and in_turn else at
+            if moment != now:
+                if moment >= due_ns:
+                    due = moment
                     break
                 look -= 1
                 if not look:
                     look = _EVENTS
                     if stop():
                         break
-                if stale:  # only now has the level lasted
+                # Only now has the level lasted.
+                if pools is not None and committed - owned > unowned:
+                    unowned, unowned_charged = committed - owned, committed
+                if stale:
                     stale = False
                     committed_low = min(committed_low, committed)
                     committed_high = max(committed_high, committed)
                     running_low = min(running_low, running)
                     running_high = max(running_high, running)
+            if ring is not None and in_turn:
+                until = now + 1 if moment == now else min(at + (kind == _ARRIVAL), due_ns)
+                count = ring.advance(until, (budget - committed) // most)
+                if not count:
+                    break
+                ring_steps += count
+                now = ring.last_ns
+                if pools is None:
+                    commits += count * ring_calls
+                    committed += count * ring_bytes
+                    if committed > committed_high:
+                        committed_high = committed
+                        if committed > peak:
+                            peak, peak_at = committed, now
+                    continue
+                for number, nbytes, calls in pools.take_each(ring.passed(count)):
+                    at = ring.time(number)
+                    commits += calls
+                    committed += nbytes
+                    committed_moment += nbytes * at
+                    if committed > committed_high:
+                        committed_high = committed
+                        if committed > peak:
+                            peak, peak_at = committed, at
+                    after = number + 1
+                    if committed - owned - after * ring_bytes > unowned:
+                        while after < count and ring.time(after) == at:
+                            after += 1
+                        left = committed - owned - after * ring_bytes
+                        if left > unowned:
+                            unowned, unowned_charged = left, committed
+                owned += count * ring_bytes
+                continue
             if kind == STEP:
+                if joins and ring is not None and at >= ring.swept_ns:
+                    now = at
+                    ring.join(seq, at)
+                    heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
+                    continue
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
-                nbytes, calls, backed, covered = next_growth.get(longest) or self._grown(longest)
-                if committed + nbytes > budget or (singles >= patience and at != now):
+                step = next_growth.get(longest) or self._grown(longest)
+                nbytes, calls, backed, covered, lacks = step
+                if pools is not None:
+                    taken = pools.take_now(seq, lacks, budget - committed)
+                    if taken is None:
+                        break
+                    owned += nbytes
+                    owned_moment += nbytes * at
+                    seq.own_bytes += nbytes
+                    nbytes, calls = taken
+                elif committed + nbytes > budget:
                     break
+                else:
+                    seq.own_bytes += nbytes
                 now = at
-                singles += 1
                 grown += 1
                 seq.backed, seq.covered = backed, covered
-                seq.own_bytes += nbytes
                 if covered is not None and covered < seq.total:
                     seq.target = covered + 1
                     entry = (seq.origin_ns + covered * step_ns, STEP, order, seq)
@@ -277,6 +274,13 @@ class RangedEvents:
                     if found > committed:
                         raise account.breach()
                     most_live = max(most_live, found)
+                if ring is not None and seq.covered is not None and seq.covered < seq.total:
+                    first_ns = seq.origin_ns + seq.covered * step_ns
+                    ring.leave(seq, first_ns)
+                    ring_moment = self._settle(seq, -(-(seq.total - seq.covered) // period))
+                    owned_moment += ring_moment
+                    if pools is None:
+                        committed_moment += ring_moment
                 live.remove(seq)
                 length, decode_ns, start_ns = seq.length, seq.decode_ns, seq.start_ns
                 arrived_ns = seq.request[0]
@@ -293,10 +297,16 @@ class RangedEvents:
                     token_bytes = nbytes * entries.at(length) * (decode_ns - start_ns)
                     other_area += token_bytes + nbytes * entries.over(length, more) * step_ns
                 nbytes = seq.own_bytes
+                if pools is not None:
+                    owned -= nbytes
+                    owned_moment -= nbytes * now
+                    nbytes, calls = pools.give_now(seq)
+                    releases += calls
+                else:
+                    releases += release_calls.get(seq.backed) or self._calls(seq.backed)
                 committed -= nbytes
                 committed_moment -= nbytes * now
                 release_bytes += nbytes
-                releases += release_calls.get(seq.backed) or self._calls(seq.backed)
                 running -= 1
                 running_moment -= now
                 del admitted[order]
@@ -308,19 +318,27 @@ class RangedEvents:
                 arrived_ns, prompt, output, prefix = request
                 if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
                     break
-                nbytes, calls, backed, covered = first_growth.get(prompt) or self._alone(prompt)
-                if committed + nbytes > budget:
+                step = first_growth.get(prompt) or self._alone(prompt)
+                nbytes, calls, backed, covered, lacks = step
+                seq = RunningSequence(request)
+                seq.own_bytes, seq.backed, seq.covered = nbytes, backed, covered
+                if pools is not None:
+                    taken = pools.take_now(seq, lacks, budget - committed)
+                    if taken is None:
+                        break
+                    owned += nbytes
+                    owned_moment += nbytes * at
+                    nbytes, calls = taken
+                elif committed + nbytes > budget:
                     break
                 now = at
                 orders += 1
-                seq = RunningSequence(request)
                 seq.order = orders
                 seq.admitted_once = True
                 seq.start_ns = seq.admitted_ns = now
                 decode_ns = seq.decode_ns = now - (-prompt * per_token // tokens_in)
                 origin_ns = seq.origin_ns = decode_ns - prompt * step_ns
                 seq.target = prompt
-                seq.own_bytes, seq.backed, seq.covered = nbytes, backed, covered
                 admitted[orders] = seq
                 prompts += prompt
                 if now != arrived_ns:
@@ -346,17 +364,18 @@ class RangedEvents:
 
         entered, finished = orders - simulation.orders, len(ends)
         simulation.now, simulation.orders = now, orders
-        simulation.events += entered + grown + finished
-        self._singles = singles
+        simulation.events += entered + grown + ring_steps + finished
+        self._ring_steps += ring_steps
         commit_bytes = committed - account.committed + release_bytes
         account.now = now
         reserved, sequences = account.reserved, account.sequences
-        size = store.reserve_bytes
+        size = store.reserve_bytes if pools is None else 0
         other = reserved - size * sequences  # of shared prefixes
         account.committed = committed
-        account.owned += commit_bytes - release_bytes
+        account.owned = committed if pools is None else owned
         account.committed_moment += committed_moment
-        account.owned_moment += committed_moment
+        account.owned_moment += committed_moment if pools is None else owned_moment
+        account.peak_unowned, account.unowned_charged = unowned, unowned_charged
         account.sequences = running
         account.sequences_moment += running_moment
         account.reserved = other + size * running
@@ -392,23 +411,58 @@ class RangedEvents:
         recorder.ends.extend(ends)
         return due
 
-    def _alone(self, tokens: int) -> _Growth:
+    def _settle(self, seq: RunningSequence, count: int) -> int:
+        """Note that *seq* has taken *count* steps in the ring; return the moment of their bytes."""
+        covered = seq.covered
+        assert covered is not None  # noqa: S101 - else it is in no ring
+        step_ns, nbytes = self._simulation.plan.step_ns, self._growth.nbytes
+        seq.own_bytes += count * nbytes
+        seq.backed = seq.covered = covered + count * self._period
+        steps = count * covered + self._period * (count * (count - 1) // 2)
+        return nbytes * (count * seq.origin_ns + steps * step_ns)
+
+    def _leave_ring(self, ring: StepRing) -> None:
+        """Let all sequences take their steps by the heap again."""
+        simulation, step_ns, period = self._simulation, self._simulation.plan.step_ns, self._period
+        account, pooled = simulation.account, isinstance(self._store, PoolStore)
+        members = set(ring.members)
+        entries = [entry for entry in simulation.heap if entry[3] not in members]
+        for seq, steps in ring.taken():
+            assert seq.covered is not None  # noqa: S101 - else it is in no ring
+            first_ns = seq.origin_ns + seq.covered * step_ns
+            moment = self._settle(seq, steps - first_ns // (period * step_ns))
+            account.owned_moment += moment
+            account.committed_moment += 0 if pooled else moment
+            at, kind = seq.origin_ns + step_ns * seq.total, END
+            if seq.covered < seq.total:
+                seq.target = seq.covered + 1
+                at, kind = seq.origin_ns + step_ns * seq.covered, STEP
+            entries.append((at, kind, seq.order, seq))
+        heapify(entries)
+        simulation.heap[:] = entries
+        worth = self._ring_steps > 4 * len(members)
+        self._ring_patience = _LEAST_REST if worth else min(2 * self._ring_patience, _MOST_REST)
+        self._rest = 0 if worth else simulation.events + self._ring_patience
+        self._ring_steps = 0
+        ring.clear()
+
+    def _alone(self, tokens: int) -> BlockStep | RangeStep:
         """Work out and remember what a sequence of *tokens* commits from nothing."""
-        nbytes, calls, backed, covered, _ = self._store.step(-1, tokens)
-        self._check(nbytes, covered)
+        step = self._store.step(-1, tokens)
+        self._check(step.nbytes, step.covered)
         if len(self._first) >= MOST_STEPS:
             self._first.clear()
-        growth = self._first[tokens] = _Growth(nbytes, calls, backed, covered)
-        return growth
+        self._first[tokens] = step
+        return step
 
-    def _grown(self, covered: int) -> _Growth:
+    def _grown(self, covered: int) -> BlockStep | RangeStep:
         """Work out and remember what the token after *covered* commits."""
-        nbytes, calls, backed, longest, _ = self._store.step(covered, covered + 1)
-        self._check(self._store.step(-1, backed).nbytes, longest)
+        step = self._store.step(covered, covered + 1)
+        self._check(self._store.step(-1, step.backed).nbytes, step.covered)
         if len(self._next) >= MOST_STEPS:
             self._next.clear()
-        growth = self._next[covered] = _Growth(nbytes, calls, backed, longest)
-        return growth
+        self._next[covered] = step
+        return step
 
     def _calls(self, backed: int) -> int:
         if len(self._release_calls) >= MOST_STEPS:
@@ -423,101 +477,12 @@ class RangedEvents:
         if self._used.at(tokens) > nbytes:
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
 
-    # ---- many steps at once ---------------------------------------------------------------------
 
-    def step_many(self, first_ns: int) -> bool:
-        """Take all steps from *first_ns* until anything else happens; ``False`` if they may not fit.
-
-        Until the next arrival, end or point of the timeline, sequences only grow, and if what all of
-        them commit until then fits, nothing is refused and the order does not matter.
-        """
-        self._singles += 1
-        if self._singles <= self._patience or first_ns <= self._simulation.now:
-            return False
-        self._singles = 0
-        simulation, table = self._simulation, self._table
-        account = simulation.account
-        running = [seq for seq in simulation.admitted.values() if not seq.stalled]
-        longest = max([seq.total for seq in running])
-        if not table.extend(longest):
-            self._patience = _NEVER
-            return False
-        lengths, sums, moments = table.lengths, table.nbytes, table.moments
-        for at in range(self._checked, len(lengths)):
-            self._check(self._least_bytes + sums[at], lengths[at])
-        self._checked = len(lengths)
-        step_ns, endless = simulation.plan.step_ns, table.ENDLESS
-        horizon = min([seq.origin_ns + step_ns * seq.total for seq in running])
-        horizon = min(horizon, simulation.recorder.due_ns)
-        if simulation.next_request is not None and not simulation.queue:
-            horizon = min(horizon, simulation.next_request.arrival_ns)
-        # What is free lasts about as long as it is a part of what is wanted.
-        free = account.budget - account.committed
-        wanted = len(running) * sums[-1] * (horizon - first_ns) // (step_ns * longest)
-        if wanted > free:
-            horizon = first_ns + (horizon - first_ns) * (free * 31 // 32) // wanted
-        if horizon - first_ns < step_ns:  # less than one step each
-            self._patience = min(2 * self._patience, _MOST_SINGLES)
-            return False
-        origins = [seq.origin_ns for seq in running]
-        starts = [
-            bisect_left(lengths, endless if seq.covered is None else seq.covered) for seq in running
-        ]
-        before = sum([sums[start] for start in starts])
-        for _ in range(_TRIES):
-            ends = _places(lengths, starts, origins, horizon - 1, step_ns)
-            count = sum(ends) - sum(starts)
-            wanted = sum([sums[end] for end in ends]) - before
-            if count < len(running) or wanted <= free:
-                break
-            horizon = first_ns + (horizon - first_ns) * (free * 31 // 32) // wanted
-        if count < len(running) or wanted > free:
-            self._patience = min(2 * self._patience, _MOST_SINGLES)
-            return False
-        self._patience = _LEAST_SINGLES
-        each = [sums[end] - sums[start] for start, end in zip(starts, ends, strict=True)]
-        moment = sum(map(mul, origins, each))
-        moment += step_ns * (sum([moments[e] for e in ends]) - sum([moments[s] for s in starts]))
-        calls = sum([table.calls[e] for e in ends]) - sum([table.calls[s] for s in starts])
-        last_ns = 0
-        entries = []
-        for seq, start, end, nbytes in zip(running, starts, ends, each, strict=True):
-            if end > start:
-                length = lengths[end]
-                last_ns = max(last_ns, seq.origin_ns + step_ns * lengths[end - 1])
-                seq.own_bytes += nbytes
-                seq.covered = None if length == endless else length
-                seq.backed = lengths[end - 1] + 1 if length == endless else length
-            covered = seq.covered
-            if covered is not None and covered < seq.total:
-                seq.target = covered + 1
-                entries.append((seq.origin_ns + step_ns * covered, STEP, seq.order, seq))
-            else:
-                entries.append((seq.origin_ns + step_ns * seq.total, END, seq.order, seq))
-        heapify(entries)
-        simulation.heap[:] = entries
-        account.advance(first_ns)
-        account.commit_many(wanted, calls, moment, last_ns)
-        simulation.now = last_ns
-        simulation.events += count
-        return True
-
-
-def shortcuts_of(simulation: State, used: UsedBytes) -> RangedEvents | PooledSteps | None:
+def shortcuts_of(simulation: State, used: UsedBytes) -> Shortcuts | None:
     """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
     account, store = simulation.account, simulation.store
     if account.memory is not None or account.retain or simulation.plan.commit_ahead:
         return None
-    if isinstance(store, RangeStore):
-        return RangedEvents(simulation, store, used)
-    return PooledSteps(simulation, store) if isinstance(store, PoolStore) else None
-
-
-def _places(
-    lengths: Sequence[int], starts: Sequence[int], origins: Sequence[int], until: int, step_ns: int
-) -> list[int]:
-    """Return where in *lengths* each sequence is once its steps until *until* are taken."""
-    return [
-        bisect_right(lengths, (until - origin) // step_ns, start)
-        for start, origin in zip(starts, origins, strict=True)
-    ]
+    return (
+        Shortcuts(simulation, store, used) if isinstance(store, (RangeStore, PoolStore)) else None
+    )

@@ -47,6 +47,11 @@ class BlockClass:
         """Bytes of one block in every pool together."""
         return sum(pool.count * pool.block_bytes for pool in self.pools)
 
+    @property
+    def period(self) -> int | None:
+        """After how many tokens a block is added, at multiples of them; ``None`` if irregularly."""
+        return self.entries.period(self.block)
+
     def blocks(self, tokens: int) -> int:
         """Return the blocks of a sequence of *tokens*."""
         return -(-self.entries.at(tokens) // self.block)

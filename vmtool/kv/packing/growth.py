@@ -77,6 +77,16 @@ class EntryCount:
             return None
         return entries * self.every
 
+    def period(self, entries: int) -> int | None:
+        """Return after how many tokens *entries* more are reached, always; ``None`` if not so."""
+        return entries * self.every if self.shared else None
+
+    def period_of(self, entry_bytes: int, granule: int) -> int | None:
+        """Return after how many tokens the same granules more are used; ``None`` if not so."""
+        if not entry_bytes or (granule % entry_bytes and entry_bytes % granule):
+            return None
+        return self.period(max(granule // entry_bytes, 1))
+
     @property
     def shared(self) -> bool:
         """Whether what early tokens filled stays as it is, so that others can read it too."""

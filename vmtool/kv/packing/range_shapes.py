@@ -44,6 +44,10 @@ class Shape(Protocol):
     def full_bytes(self, tokens: int) -> int:
         """Return the bytes of tokens in the granules of :meth:`full_runs`."""
 
+    @property
+    def period(self) -> int | None:
+        """After how many tokens always the same is added, at multiples of them; ``None`` if never."""
+
 
 @dataclass(frozen=True)
 class PackedRange:
@@ -97,6 +101,13 @@ class PackedRange:
         """See :class:`Shape`."""
         size = self.per_granule * self.entry_bytes if self.per_granule else self.granule
         return self._full_granules(tokens) * size
+
+    @property
+    def period(self) -> int | None:
+        """See :class:`Shape`."""
+        if self.per_granule:
+            return self.entries.period(self.per_granule)
+        return None if self.fixed_bytes else self.entries.period_of(self.entry_bytes, self.granule)
 
     def _full_granules(self, tokens: int) -> int:
         if not self.entries.shared or self.fixed_bytes:
@@ -174,6 +185,13 @@ class StridedRange:
     def full_bytes(self, tokens: int) -> int:
         """See :class:`Shape`."""
         return sum(end - first for first, end in self.full_runs(tokens)) * self.granule
+
+    @property
+    def period(self) -> int | None:
+        """See :class:`Shape`."""
+        if self.stride % self.granule or self.stride <= max(self.granule, self.row_bytes):
+            return None
+        return self.entries.period_of(self.row_bytes, self.granule)
 
     @cached_property
     def _places(self) -> frozenset[int]:

@@ -1,0 +1,109 @@
+"""Sequences that all take a step in each period: who is next, without a queue of events."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vmtool.replay.sequence import RunningSequence
+
+_NEVER: Final = 1 << 62
+
+
+class StepRing:
+    """Sequences by the remainder of their steps' times, in which order they take turns.
+
+    Where every sequence commits the same after so many tokens, and tokens take the same time, each
+    has one such step in a period, so that what all of them do until some time is a stretch of a
+    sorted list.
+
+    Args:
+        period_ns: The time from one step of a sequence to its next.
+
+    Attributes:
+        members: The sequences, in order; older ones first at one moment.
+        next_ns: When the next step is; far away if there is none.
+        last_ns: When the last one was that :meth:`advance` went over.
+        swept_ns: Until when, exclusively, it did so.
+    """
+
+    def __init__(self, period_ns: int) -> None:
+        self.members: list[RunningSequence] = []
+        self.next_ns = _NEVER
+        self.last_ns = self.swept_ns = 0
+        self._period_ns = period_ns
+        self._phases: list[int] = []
+        self._turn = self._place = 0  # of the next step: its period, and who takes it
+        self._before = (0, 0)  # the same before the last advance
+
+    def join(self, seq: RunningSequence, now: int) -> None:
+        """Add *seq*, whose next step is *now*, as is no step of another before."""
+        phases, members = self._phases, self.members
+        self._turn, phase = divmod(now, self._period_ns)
+        place = self._place = bisect_left(phases, phase)
+        while place < len(phases) and phases[place] == phase and members[place].order < seq.order:
+            place += 1
+        phases.insert(place, phase)
+        members.insert(place, seq)
+        self.next_ns = now
+
+    def leave(self, seq: RunningSequence, first_ns: int) -> None:
+        """Remove *seq*, one of whose steps was at *first_ns*."""
+        place = bisect_left(self._phases, first_ns % self._period_ns)
+        while self.members[place] is not seq:
+            place += 1
+        del self._phases[place], self.members[place]
+        if place < self._place:
+            self._place -= 1
+        self.next_ns = self._time(0) if self.members else _NEVER
+
+    def clear(self) -> None:
+        """Remove all."""
+        self.members.clear()
+        self._phases.clear()
+        self.next_ns, self.swept_ns = _NEVER, 0
+
+    def advance(self, until: int, most: int) -> int:
+        """Go over all steps before *until*, of which there is one, but over *most* at most; how many."""
+        phases = self._phases
+        turn, phase = divmod(until, self._period_ns)
+        place = bisect_left(phases, phase)
+        count = place - self._place + (turn - self._turn) * len(phases)
+        if count > most:
+            turns, place = divmod(self._place + most, len(phases))
+            count, turn = most, self._turn + turns
+            until = 0  # set below
+        self._before = self._turn, self._place
+        self._turn, self._place = turn, place
+        self.last_ns, self.next_ns = self._time(-1), self._time(0)
+        self.swept_ns = until or self.next_ns + 1
+        return count
+
+    def taken(self) -> Iterator[tuple[RunningSequence, int]]:
+        """Yield each sequence and how many periods its next step is after the first moment."""
+        turn, place = self._turn, self._place
+        for at, seq in enumerate(self.members):
+            yield seq, turn + (at < place)
+
+    def passed(self, count: int) -> list[RunningSequence]:
+        """Return the sequences whose *count* steps the last :meth:`advance` went over."""
+        members, (_, start) = self.members, self._before
+        end = start + count
+        found = members[start:end]
+        while len(found) < count:
+            end -= len(members)
+            found += members[: max(end, 0)]
+        return found
+
+    def time(self, step: int) -> int:
+        """Return when the step of that number was that the last :meth:`advance` went over."""
+        turn, place = self._before
+        turns, place = divmod(place + step, len(self._phases))
+        return (turn + turns) * self._period_ns + self._phases[place]
+
+    def _time(self, ahead: int) -> int:
+        turns, place = divmod(self._place + ahead, len(self._phases))
+        return (self._turn + turns) * self._period_ns + self._phases[place]
