@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.replay.stores import MOST_STEPS, PrefixStore
+from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -213,24 +213,6 @@ class ClassUse:
         return 1 not in self._used
 
 
-class BlockStep(NamedTuple):  # a tuple unpacks fast, and every step does
-    """What a sequence takes to grow from one length to another, and its state after that.
-
-    Attributes:
-        nbytes: Of the blocks.
-        calls: None: what is committed depends on other sequences.
-        backed: The length that memory was requested for.
-        covered: The longest length that its blocks are enough for; ``None`` for any.
-        lacks: How many blocks of which classes.
-    """
-
-    nbytes: int
-    calls: int
-    backed: int
-    covered: int | None
-    lacks: tuple[tuple[int, int], ...]
-
-
 class PoolStore(PrefixStore):
     """The memory of sequences under a policy of block pools.
 
@@ -261,7 +243,7 @@ class PoolStore(PrefixStore):
         super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
         self._classes = [ClassUse(kind, granule, granules) for kind in classes]
         self._granule = granule
-        self._steps: dict[tuple[int, int], BlockStep] = {}
+        self._steps: dict[tuple[int, int], Growth] = {}
         self._prefix_sizes: list[int] = []  # by number of blocks
         self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
@@ -316,7 +298,7 @@ class PoolStore(PrefixStore):
 
     def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
         """Take the blocks that *seq* lacks at *tokens*; ``False`` if the budget refuses."""
-        nbytes, _, backed, covered, lacks = self.step(seq.backed, tokens)
+        nbytes, _, backed, covered, _, lacks = self.step(seq.backed, tokens)
         if nbytes:
             account = self._account
             while True:
@@ -387,7 +369,7 @@ class PoolStore(PrefixStore):
         periods = {kind.period for kind in kinds if kind.longest(0) is not None}
         return periods.pop() if len(periods) == 1 else None
 
-    def most(self, step: BlockStep) -> int:
+    def most(self, step: Growth) -> int:
         """Return the bytes that *step* commits at most."""
         granules = [
             count * sum(pool.count * pool.most for pool in self._classes[at].pools)
@@ -458,7 +440,7 @@ class PoolStore(PrefixStore):
         lengths = (each.kind.longest(tokens) for each in self._classes)
         return min((length for length in lengths if length is not None), default=None)
 
-    def step(self, backed: int, tokens: int) -> BlockStep:
+    def step(self, backed: int, tokens: int) -> Growth:
         """Return what growing from *backed*, or from nothing if that is -1, to *tokens* takes."""
         found = self._steps.get((backed, tokens))
         if found is not None:
@@ -468,7 +450,7 @@ class PoolStore(PrefixStore):
         lacks = tuple((at, count) for at, count in enumerate(more) if count)
         nbytes = sum(self._classes[at].block_bytes * count for at, count in lacks)
         covered = self._longest(tokens)
-        step = BlockStep(nbytes, 0, tokens if covered is None else covered, covered, lacks)
+        step = Growth(nbytes, 0, tokens if covered is None else covered, covered, lacks=lacks)
         if len(self._steps) >= MOST_STEPS:
             self._steps.clear()
         self._steps[backed, tokens] = step

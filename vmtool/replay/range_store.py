@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmtool.replay.stores import MOST_STEPS, PrefixStore
+from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from vmtool.replay.byte_totals import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
-
-class RangeStep(NamedTuple):  # a tuple unpacks fast, and every step does
-    """What a sequence commits to grow from one length to another, and its state after that."""
-
-    nbytes: int
-    calls: int
-    backed: int
-    covered: int | None
-    runs: tuple[tuple[Run, ...], ...]
 
 
 class _PrefixSize(NamedTuple):
@@ -64,7 +55,7 @@ class RangeStore(PrefixStore):
         super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
         self._shapes = shapes
         self._granule = granule
-        self._steps: dict[tuple[int, int], RangeStep] = {}
+        self._steps: dict[tuple[int, int], Growth] = {}
         self._arenas = 0
         self._bases: list[tuple[int, int]] = []  # of each shape: its first range, length of one
         at = 0
@@ -82,7 +73,7 @@ class RangeStore(PrefixStore):
         account = self._account
         hit = self._enter(seq)
         path = hit.path
-        nbytes, calls, backed, covered, runs = self._own(len(path), tokens)
+        nbytes, calls, backed, covered, runs, _ = self._own(len(path), tokens)
         lacks = nbytes
         if path:
             lacks += self._prefix_bytes(len(path))[0] - self._prefix_bytes(hit.resident)[0]
@@ -106,7 +97,7 @@ class RangeStore(PrefixStore):
 
     def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
         """Commit what *seq* lacks at *tokens*; ``False`` if the budget refuses."""
-        nbytes, calls, backed, covered, runs = self.step(seq.backed, tokens)
+        nbytes, calls, backed, covered, runs, _ = self.step(seq.backed, tokens)
         if nbytes:
             account = self._account
             if account.committed + nbytes > account.budget and not self._make_room(nbytes):
@@ -121,7 +112,7 @@ class RangeStore(PrefixStore):
     def drop(self, seq: RunningSequence) -> None:
         """Release and unreserve everything of *seq*, and what no other sequence shares."""
         account = self._account
-        _, calls, _, _, runs = self._own(len(seq.path), seq.backed)
+        _, calls, _, _, runs, _ = self._own(len(seq.path), seq.backed)
         account.release(seq.arena, seq.own_bytes, calls, self._spans(runs))
         account.own(-seq.own_bytes)
         if seq.path:
@@ -209,7 +200,7 @@ class RangeStore(PrefixStore):
 
     # ---- growth -----------------------------------------------------------------------------
 
-    def _own(self, blocks: int, tokens: int) -> RangeStep:
+    def _own(self, blocks: int, tokens: int) -> Growth:
         """Return what a sequence of *tokens* commits besides its prefix of *blocks*."""
         if not blocks:
             return self._steps.get((-1, tokens)) or self._step(-1, tokens)
@@ -217,7 +208,7 @@ class RangeStore(PrefixStore):
         runs = tuple(_minus(shape.runs(tokens), shape.full_runs(shared)) for shape in self._shapes)
         return self._counted(runs, tokens)
 
-    def step(self, backed: int, tokens: int) -> RangeStep:
+    def step(self, backed: int, tokens: int) -> Growth:
         """Return what growing from *backed* to *tokens* takes."""
         return self._steps.get((backed, tokens)) or self._step(backed, tokens)
 
@@ -228,11 +219,11 @@ class RangeStore(PrefixStore):
         return periods.pop() if len(periods) == 1 else None
 
     @staticmethod
-    def most(step: RangeStep) -> int:
+    def most(step: Growth) -> int:
         """Return the bytes that *step* commits at most."""
         return step.nbytes or 1
 
-    def _step(self, backed: int, tokens: int) -> RangeStep:
+    def _step(self, backed: int, tokens: int) -> Growth:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""
         runs = tuple(
             shape.runs(tokens) if backed < 0 else _minus(shape.runs(tokens), shape.runs(backed))
@@ -244,7 +235,7 @@ class RangeStore(PrefixStore):
         self._steps[backed, tokens] = step
         return step
 
-    def _counted(self, runs: tuple[tuple[Run, ...], ...], tokens: int) -> RangeStep:
+    def _counted(self, runs: tuple[tuple[Run, ...], ...], tokens: int) -> Growth:
         granules = calls = 0
         covered: int | None = None
         for shape, found in zip(self._shapes, runs, strict=True):
@@ -256,7 +247,7 @@ class RangeStore(PrefixStore):
                 covered = longest
         # From the last length that the same granules cover, sequences go on alike.
         backed = tokens if covered is None else covered
-        return RangeStep(granules * self._granule, calls, backed, covered, runs)
+        return Growth(granules * self._granule, calls, backed, covered, runs)
 
     def _spans(self, runs: Iterable[tuple[Run, ...]]) -> Iterator[Piece]:
         """Yield where the granules *runs* of each shape are in a sequence's reservation."""

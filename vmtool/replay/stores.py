@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vmtool.replay.prefixes import Prefixes
 
 if TYPE_CHECKING:
+    from vmtool.kv.packing.growth import Run
     from vmtool.replay.byte_totals import Account
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 
 #: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.
 MOST_STEPS: Final = 1 << 16
+
+
+class Growth(NamedTuple):  # a tuple unpacks fast, and every step does
+    """What a sequence takes to grow from one length to another, and its state after that.
+
+    Attributes:
+        nbytes: Of what it has then more: it commits them, or they are those of blocks.
+        calls: In how many spans; 0 for blocks, as what they commit depends on others.
+        backed: The length that memory was requested for.
+        covered: The longest length that its memory is enough for; ``None`` for any.
+        runs: The granules of each range.
+        lacks: How many blocks of which classes.
+    """
+
+    nbytes: int
+    calls: int
+    backed: int
+    covered: int | None
+    runs: tuple[tuple[Run, ...], ...] = ()
+    lacks: tuple[tuple[int, int], ...] = ()
 
 
 class Store(Protocol):

@@ -1,9 +1,9 @@
-"""What needs no decision, fast: requests that come, grow and end in ranges of their own.
+"""What needs no decision, fast: requests that come, grow and end while no memory is refused.
 
 The simulation decides what happens when memory is refused. As long as none is, sequences depend on each
-other only through sums, and two shortcuts give the same result as going from event to event: one
-loop takes arrivals, steps and ends with all totals in local variables, and where each token
-commits memory, the steps of all sequences until anything else happens are added up at once.
+other only through sums, and through blocks that they take in order. One loop takes arrivals, steps and
+ends with all totals in local variables; sequences that grow alike take their steps in turn
+(:class:`StepRing`), many at once. The result is that of going from event to event.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.growth import UsedBytes
     from vmtool.kv.traces.request import Request
     from vmtool.replay.byte_totals import Account
-    from vmtool.replay.pool_store import BlockStep
-    from vmtool.replay.range_store import RangeStep
     from vmtool.replay.rules import Plan
-    from vmtool.replay.stores import Store
+    from vmtool.replay.stores import Growth, Store
     from vmtool.replay.timeline import Recorder, Sampler
 
 #: The kinds of events of a sequence, in the order that they have at one moment.
@@ -78,8 +76,8 @@ class Shortcuts:
         self._simulation = simulation
         self._store = store
         self._used = used
-        self._first: dict[int, BlockStep | RangeStep] = {}  # by the prompt
-        self._next: dict[int, BlockStep | RangeStep] = {}  # by the length that was covered
+        self._first: dict[int, Growth] = {}  # by the prompt
+        self._next: dict[int, Growth] = {}  # by the length that was covered
         self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
         # Those whose steps are in a ring are not in the heap with these. They are settled when this
         # ends; where that is too often, none are for some time.
@@ -225,7 +223,7 @@ class Shortcuts:
                         while after < count and ring.time(after) == at:
                             after += 1
                         left = committed - owned - after * ring_bytes
-                        if left > unowned:
+                        if after < count and left > unowned:  # else it is not known to last
                             unowned, unowned_charged = left, committed
                 owned += count * ring_bytes
                 continue
@@ -238,7 +236,7 @@ class Shortcuts:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
                 step = next_growth.get(longest) or self._grown(longest)
-                nbytes, calls, backed, covered, lacks = step
+                nbytes, calls, backed, covered, _, lacks = step
                 if pools is not None:
                     taken = pools.take_now(seq, lacks, budget - committed)
                     if taken is None:
@@ -319,7 +317,7 @@ class Shortcuts:
                 if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
                     break
                 step = first_growth.get(prompt) or self._alone(prompt)
-                nbytes, calls, backed, covered, lacks = step
+                nbytes, calls, backed, covered, _, lacks = step
                 seq = RunningSequence(request)
                 seq.own_bytes, seq.backed, seq.covered = nbytes, backed, covered
                 if pools is not None:
@@ -357,7 +355,7 @@ class Shortcuts:
             committed += nbytes
             committed_moment += nbytes * now
             commits += calls
-            if committed > committed_high:
+            if committed > committed_high and (nbytes or pools is None):  # something was committed
                 committed_high = committed
                 if committed > peak:
                     peak, peak_at = committed, now
@@ -446,7 +444,7 @@ class Shortcuts:
         self._ring_steps = 0
         ring.clear()
 
-    def _alone(self, tokens: int) -> BlockStep | RangeStep:
+    def _alone(self, tokens: int) -> Growth:
         """Work out and remember what a sequence of *tokens* commits from nothing."""
         step = self._store.step(-1, tokens)
         self._check(step.nbytes, step.covered)
@@ -455,7 +453,7 @@ class Shortcuts:
         self._first[tokens] = step
         return step
 
-    def _grown(self, covered: int) -> BlockStep | RangeStep:
+    def _grown(self, covered: int) -> Growth:
         """Work out and remember what the token after *covered* commits."""
         step = self._store.step(covered, covered + 1)
         self._check(self._store.step(-1, step.backed).nbytes, step.covered)

@@ -1,13 +1,14 @@
 """The event-driven replay against one that goes token by token and works everything out anew."""
 
 import dataclasses
+from itertools import accumulate
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay_reference import Reference
 
-from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.replay.byte_totals import Account
 from vmtool.replay.rules import Plan
@@ -49,6 +50,30 @@ def test_many_steps_at_once_are_those_one_by_one(dense_cost, listed, mode, data)
 def test_shortcuts_change_nothing(replay_plans, replay_traces, data):
     plan = dataclasses.replace(data.draw(replay_plans), commit_ahead=0, retain_bytes=0)
     trace = data.draw(replay_traces)
+    assert_shortcuts_change_nothing(plan, trace)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_steps_in_turn_are_those_one_after_the_other(dense_cost, listed, name, data):
+    # Sequences that grow alike, so many that they take turns, and refused only now and then.
+    cost = dense_cost(1, 1, data.draw(st.sampled_from([16, 24])))
+    granule = data.draw(st.sampled_from([64, 256, 400, 1024]))
+    block = data.draw(st.integers(1, 2))
+    policy = make_policy(name, cost, granule, block=block, stride_tokens=128)
+    budget = policy.committed_bytes(128) * data.draw(st.sampled_from([3, 6, 50]))
+    mode = data.draw(st.sampled_from(OnRefusal))
+    plan = Plan(policy, budget, 128, max_sequences=12, step_ns=7, on_refusal=mode)
+    length = st.integers(0, 60)
+    request = st.tuples(st.sampled_from([0, 5, 7, 40, 300]), length, length.map(lambda n: n + 1))
+    drawn = data.draw(st.lists(request, min_size=3, max_size=40))
+    times = accumulate(gap for gap, _, _ in drawn)
+    requests = [Request(at, *sizes) for at, (_, *sizes) in zip(times, drawn, strict=True)]
+    assert_shortcuts_change_nothing(plan, listed(requests))
+
+
+def assert_shortcuts_change_nothing(plan, trace):
     found = []
     for shortcuts in (True, False):
         account = Account(plan.budget_bytes, 0, None)

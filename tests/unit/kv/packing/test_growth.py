@@ -77,6 +77,27 @@ def test_the_longest_length_is_the_last_on_the_same_memory(costs, data):
 
 
 @given(st.data())
+def test_what_is_regular_grows_by_the_same_after_each_period(costs, data):
+    policy = data.draw(any_policy(costs))
+    shapes = shapes_of(policy)
+    for kind in block_classes(policy) if shapes is None else shapes:
+        if kind.period is None:
+            continue
+        size = kind.blocks if shapes is None else kind.granules
+        grown = set()
+        for before in range(0, LONGEST - kind.period, kind.period):
+            more = size(before + 1) - size(before)
+            assert size(before + kind.period) == size(before + 1)
+            if shapes is None:
+                grown.add(more)
+                continue
+            old = {g for first, end in kind.runs(before) for g in range(first, end)}
+            new = {g for first, end in kind.runs(before + 1) for g in range(first, end)} - old
+            grown.add((more, sum(g - 1 not in new for g in new)))
+        assert len(grown) <= 1
+
+
+@given(st.data())
 def test_whole_granules_are_full_stay_and_lie_in_what_is_committed(costs, data):
     policy = data.draw(any_policy(costs))
     tokens = data.draw(st.integers(0, LONGEST))
