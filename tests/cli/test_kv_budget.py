@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from vmtool.errors import UnavailableError
 from vmtool.units import GIB
 
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")
@@ -87,6 +88,23 @@ def test_as_many_devices_divide_the_heads(estimate):
     ran = estimate("llama-3.1-8b --budget 4x16GiB --tp 2")
     assert ran.code == 2
     assert "names 4 devices, but tp 2 x pp 1 are 2 ranks" in ran.stderr
+
+
+def test_figures_of_a_rank_are_called_so(estimate):
+    text = first_paragraph(estimate("llama-3.1-8b --context 8k --tp 2").stdout)
+    assert text == (
+        "llama-3.1-8b: 65,536 B a token per rank (bf16); a sequence of 8,192 tokens takes 512 MiB per"
+        " rank; each further GiB holds 16,384 tokens."
+    )
+
+
+def test_a_device_that_cannot_be_opened_is_answered_with_other_budgets(estimate, monkeypatch):
+    def device(ordinal):
+        raise UnavailableError("no driver", hint="use --backing host")
+
+    monkeypatch.setattr("vmtool.memory.cuda.devices.device", device)
+    ran = estimate("llama-3.1-8b --budget cuda:0")
+    assert (ran.code, "name of a device, such as 80GB or h100\n" in ran.stderr) == (4, True)
 
 
 def test_without_a_budget_the_cost_alone_is_told(estimate):

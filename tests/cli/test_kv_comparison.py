@@ -165,3 +165,9 @@ def test_rows_with_and_without_a_devices_name_are_treated_alike(estimate, engine
     assert size["budget_bytes"] == device["budget_bytes"] < 40 * GIB
     assert size["best"] == device["best"]
     assert "one budget is the memory of a device, so all are treated alike" in ran.stderr
+
+
+def test_a_mark_that_every_row_has_is_not_among_what_is_the_same(estimate):
+    text = estimate("qwen3-8b --compare sequences=1,64 --budget 40GiB").stdout
+    same = " ".join(text.partition("The same in every row: ")[2].partition("\n\n")[0].split())
+    assert same.endswith("max tokens 290,816; max sequences 7")

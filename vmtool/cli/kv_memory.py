@@ -169,7 +169,11 @@ def _device_free(name: str) -> tuple[int, str]:
     from vmtool.memory.cuda.devices import device
 
     name = BACKING.convert(name, None, None)
-    info = device(device_ordinal(name) or 0)  # without virtual memory management too
+    try:
+        info = device(device_ordinal(name) or 0)  # without virtual memory management too
+    except UnavailableError as error:
+        error.hint = "give --budget a size or the name of a device, such as 80GB or h100"
+        raise
     return read_device_memory(info).free_bytes, f"free on {name}, {info.name}"
 
 

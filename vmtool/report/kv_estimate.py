@@ -148,14 +148,15 @@ def _cost_answer(result: EstimateResult) -> str:
         return f"{_need_text(result, result.need)}."
     sequence = result.sequence
     length = count_of(result.context_tokens, "token")
-    cost = f"a sequence of {length} takes {format_size(sequence.at_context_bytes)}"
+    per_rank = _per_rank(result)
+    cost = f"a sequence of {length} takes {format_size(sequence.at_context_bytes)}{per_rank}"
     if sequence.tokens_per_gib is None:
         return f"{cost}, and a longer one takes no more ({_format(result)})."
     token = f"{sequence.slope_bytes:,} B a token"
     if sequence.slope_tokens > 1:
         token = f"{sequence.slope_bytes:,} B for every {sequence.slope_tokens:,} tokens"
     return (
-        f"{token} ({_format(result)}); {cost}; each further GiB holds"
+        f"{token}{per_rank} ({_format(result)}); {cost}; each further GiB holds"
         f" {count_of(sequence.tokens_per_gib, 'token')}."
     )
 

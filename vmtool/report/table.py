@@ -222,7 +222,7 @@ def comparison(
     same = [
         f"{heading} {cell}".strip()
         for i, (heading, cell) in enumerate(zip(headings, rows[0], strict=True))
-        if i not in columns and cell
+        if i not in columns and cell and (heading or i < names)
     ]
     label = sum(i < names for i in columns)
     if same:

@@ -224,6 +224,8 @@ def suggestion(name: str) -> str:
     """Return what the user may have meant by *name*: short names that contain it, or else close ones."""
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
 
+    if "://" in name:
+        return "give OWNER/NAME, or its address on https://huggingface.co"
     wanted = name[:80].lower().rpartition("/")[2]
     short, longer = (
         sorted((each for each in several if wanted and wanted in each.lower()), key=len)

@@ -251,6 +251,12 @@ def test_a_wrong_name_is_answered_with_close_ones(wrong, suggested):
     assert suggested in caught.value.hint
 
 
+def test_an_address_elsewhere_is_answered_with_what_addresses_are_read():
+    with pytest.raises(UsageError) as caught:
+        sources.load("https://example.com/minimax")
+    assert caught.value.hint == "give OWNER/NAME, or its address on https://huggingface.co"
+
+
 def test_a_name_like_no_other_is_answered_with_where_to_look():
     with pytest.raises(UsageError) as caught:
         sources.load("zzzzzzzz" * 1000)
