@@ -286,8 +286,7 @@ def pooled_slope(
     Returns:
         The slope, or ``None`` where there are too few points for an interval of that confidence.
     """
-    most = max(_SLOPE_POINTS // max(len(series), 1), 2)
-    thinned = [points[:: -(-len(points) // most) or 1] for points in series]
+    thinned = _thinned(series)
     slopes = sorted(itertools.chain.from_iterable(map(_pair_slopes, thinned)))
     quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
     untied = sum(n * (n - 1) * (2 * n + 5) for n in map(len, thinned)) / 18
@@ -311,8 +310,15 @@ def pooled_slope(
 
 def median_slope(series: Sequence[Sequence[tuple[float, float]]]) -> float:
     """Return the Theil-Sen slope of any number of points in *series* alone; 0 where it has none."""
-    slopes = itertools.chain.from_iterable(map(_pair_slopes, series))
+    slopes = itertools.chain.from_iterable(map(_pair_slopes, _thinned(series)))
     return median(list(slopes) or [0.0])
+
+
+def _thinned(
+    series: Sequence[Sequence[tuple[float, float]]],
+) -> list[Sequence[tuple[float, float]]]:
+    most = max(_SLOPE_POINTS // max(len(series), 1), 2)
+    return [points[:: -(-len(points) // most) or 1] for points in series]
 
 
 def _pair_slopes(points: Sequence[tuple[float, float]]) -> list[float]:

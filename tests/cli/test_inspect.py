@@ -381,6 +381,38 @@ def test_wrong_usage_is_one_error_with_a_way_out(arguments, words):
     assert "Traceback" not in ran.stderr
 
 
+def test_a_word_in_the_arguments_of_what_started_vmtool_is_no_name():
+    # As in `sudo timeout 60 vmtool inspect --name NAME`.
+    inner = '( "$0" -m vmtool inspect --name "$1"; exit $? ); exit $?'
+
+    ran = subprocess.run(
+        ["sh", "-c", inner, sys.executable, "no-such-engine"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert "--name no-such-engine: no process has that name" in ran.stderr
+
+
+def test_a_command_is_not_mistaken_for_the_process_of_its_number_in_another_namespace():
+    unshare = ["unshare", "--pid", "--fork", "--kill-child"]
+    try:
+        subprocess.run([*unshare, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("unshare(1) is missing, or may make no PID namespace")
+
+    ran = subprocess.run(
+        [*unshare, sys.executable, "-m", "vmtool", "inspect", "--", "echo", "started"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "/proc belongs to another PID namespace than vmtool" in ran.stderr
+
+
 def test_a_process_that_is_not_there(vmtool):
     ran = vmtool("inspect", "4194301")
 

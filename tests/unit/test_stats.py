@@ -12,6 +12,7 @@ from vmtool.stats import (
     P999_SAMPLES,
     Histogram,
     bucket_start,
+    median_slope,
     merged,
     slope,
     summarize,
@@ -131,3 +132,10 @@ def test_many_points_are_thinned_and_keep_the_slope():
     found = slope([(x, 2 * x) for x in range(10_000)])
     assert found.points <= 400
     assert found.per_step == 2
+
+
+def test_a_long_series_is_thinned_before_its_pairs_are_compared():
+    # A watch of hours has thousands of points, and millions of pairs of them.
+    points = [(float(i), float(i if i % 5 == 0 else -7 * i)) for i in range(2000)]
+
+    assert median_slope([points]) == 1

@@ -25,7 +25,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line, replace_whole, tell
-from vmtool.errors import CallError, ExitCode, UsageError
+from vmtool.errors import CallError, ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:
     from vmtool.cli.interrupt import Interruption
@@ -315,10 +315,15 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     # the watch will import as well, and the name of the user.
     import vmtool.cli.progress  # noqa: F401
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.inspect.processes import open_process
+    from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_numbers
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch
 
+    if shows_other_numbers():
+        raise VmtoolError(
+            f"{OTHER_PROC}, so that the command could not be found there; it was not started",
+            hint="mount it anew: `unshare --pid --fork --mount-proc`, or `mount -t proc proc /proc`",
+        )
     facts = read_facts()
     noted = RunConditionsWatch(name_host=asked.name_host)
     with closing(open_process(os.getpid())) as own:

@@ -76,6 +76,7 @@ def find(
     trends: Iterable[Trend] = (),
     children: Sequence[ChildProcess] = (),
     group_before: CgroupUse | None = None,
+    machine_kills: int = 0,
 ) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
 
@@ -92,6 +93,8 @@ def find(
         trends: How its counters changed.
         children: Its descendants, the largest first.
         group_before: Its control group when the watch began.
+        machine_kills: How many processes of the machine the OOM killer ended during the watch, if
+            this one ended in a way that fits.
     """
     pid = None if process is None else process.pid
     asked = process is not None and any("mlock" in word for word in process.command)
@@ -105,6 +108,8 @@ def find(
         *_memory(counters),
         *_children(counters, children),
     ]
+    if machine_kills > 0 and not any(each.values.get("new") for each in found):
+        found.append(ProcessFinding("oom-kills", FindingRating.PROBLEM, {"new": machine_kills}))
     if state in {"T", "t"}:
         found.append(ProcessFinding("stopped", FindingRating.NOTE, {"state": state, "pid": pid}))
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.rating]))

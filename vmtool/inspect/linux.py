@@ -334,6 +334,9 @@ class LinuxProcess:
             pids_path=directory,
         )
 
+    def machine_kills(self) -> int | None:
+        return parse_pairs(self._files.read(f"{self.proc}/vmstat")).get("oom_kill")
+
     def children(self) -> tuple[int, ...]:
         """Return the numbers of all descendants."""
         parents: dict[int, list[int]] = {}

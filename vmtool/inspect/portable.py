@@ -116,6 +116,9 @@ class PortableProcess:
     def refreshed(self, group: CgroupUse) -> CgroupUse:
         return group
 
+    def machine_kills(self) -> int | None:
+        return None
+
     def limits(
         self,
         counters: Sample,

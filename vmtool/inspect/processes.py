@@ -48,6 +48,9 @@ class ProcessView(Protocol):
     def refreshed(self, group: CgroupUse) -> CgroupUse:
         """Return *group* with its figures of now."""
 
+    def machine_kills(self) -> int | None:
+        """Return how many processes of the machine its OOM killer has ended."""
+
     def limits(self, counters: Sample, group: CgroupUse | None) -> tuple[LimitUse, ...]:
         """Return every limit that is known, with what is used of it."""
 
@@ -84,9 +87,14 @@ def open_process(pid: int) -> ProcessView:
             from vmtool.inspect.linux import LinuxProcess
 
             target = LinuxProcess(pid)
-            if not target.is_kernel_thread():
+            unusable = True
+            try:
+                unusable = target.is_kernel_thread()
+            finally:  # also of a zombie, of which a watch may meet many
+                if unusable:
+                    target.close()
+            if not unusable:
                 return target
-            target.close()
         else:
             from vmtool.inspect.portable import PortableProcess
 
@@ -99,6 +107,8 @@ def open_process(pid: int) -> ProcessView:
             "`ps -e` lists the processes; in a container, use the number that it has in the "
             "container"
         )
+        if shows_other_numbers():
+            hint = f"{OTHER_PROC}: `ps -e` lists its numbers, `$!` and others do not fit"
         raise CallError(
             "open",
             f"process {pid}",
@@ -121,6 +131,21 @@ def open_process(pid: int) -> ProcessView:
         "it is a kernel thread, which has no memory of its own",
         "/proc/meminfo shows what the kernel uses",
     )
+
+
+#: Why no process is found by the number that it has for vmtool.
+OTHER_PROC: Final = "/proc belongs to another PID namespace than vmtool"
+
+
+def shows_other_numbers() -> bool:
+    """Return whether ``/proc`` numbers processes otherwise than vmtool sees them.
+
+    So it is after ``unshare --pid`` without ``--mount-proc``.
+    """
+    try:
+        return sys.platform == "linux" and os.readlink("/proc/self") != str(os.getpid())
+    except OSError:
+        return False  # there is no /proc, which is told elsewhere
 
 
 def _hint_hidden() -> str | None:
@@ -160,13 +185,14 @@ def find_by_name(name: str) -> int:
 
     exact, partly = [], []
     own = {os.getpid(), os.getppid()}
+    above = _ancestors()  # such as timeout or sudo: the name is in their arguments as well
     for process in psutil.process_iter(["name", "cmdline"]):
         if process.pid in own:
             continue
         words = process.info["cmdline"] or []
         if process.info["name"] == name or (words and os.path.basename(words[0]) == name):
             exact.append(process)
-        elif any(name in word for word in words):
+        elif process.pid not in above and any(name in word for word in words):
             partly.append(process)
     found = exact or partly
     if not found:
@@ -182,6 +208,15 @@ def find_by_name(name: str) -> int:
             hint="give the number of one:\n  " + "\n  ".join(lines) + more,
         )
     return int(found[0].pid)
+
+
+def _ancestors() -> set[int]:
+    import psutil
+
+    try:
+        return {process.pid for process in psutil.Process().parents()}
+    except psutil.Error:  # as where /proc numbers processes otherwise
+        return set()
 
 
 def describe_children(pids: tuple[int, ...]) -> tuple[ChildProcess, ...]:

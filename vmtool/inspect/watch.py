@@ -53,6 +53,8 @@ MOST_WITH_RESIDENCY: Final = 20_000
 #: More samples than this are thinned evenly: hours of watching stay in bounded memory.
 _MOST_SAMPLES: Final = 4000
 _POLL_NS: Final = 50 * 10**6
+#: The exit codes that SIGKILL allows: 128 and its number, or one that only its parent knows.
+_AFTER_SIGKILL: Final = {None, 137}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,10 @@ class Watch:
     def _read_detail(self, program: _Program) -> None:
         target = self._target
         self._group = target.group()
-        if self._group_before is None:
+        # It may be put into another group, whose earlier kills are none of this watch.
+        if self._group_before is None or (
+            self._group is not None and self._group.path != self._group_before.path
+        ):
             self._group_before = self._group
         self._note_areas(program, target.areas(), self._clock())
         program.huge = target.huge_bytes()
@@ -280,6 +285,15 @@ class Watch:
         program = self._program
         if self.latest is None or program is None:
             raise ProcessGoneError
+        kills = 0
+        # A kill for lack of memory is counted after the last sample; the sizes are those of it.
+        if ending is WatchEnding.PROCESS_ENDED:
+            if self._group is not None:
+                events = self._target.refreshed(self._group).events
+                self._group = replace(self._group, events=events)
+            if exit_code in _AFTER_SIGKILL:
+                before = machine.memory.oom_kills
+                kills = (self._target.machine_kills() or 0) - (before or 0)
         samples = list(self._samples)
         if samples[-1] is not self.latest:
             samples.append(self.latest)
@@ -324,6 +338,7 @@ class Watch:
                 trends=found_trends,
                 children=self._children,
                 group_before=self._group_before,
+                machine_kills=kills,
             ),
             trends=found_trends,
             checks=tuple(evaluate(c, samples, since) for c in self._options.conditions),

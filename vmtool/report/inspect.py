@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
@@ -44,11 +45,6 @@ _STYLES: Final = {
     FindingRating.WARNING: "yellow",
     FindingRating.NOTE: "",
 }
-#: What a result says of how its watch ended.
-ENDINGS: Final = {
-    WatchEnding.INTERRUPTED: "interrupted: the figures cover what was watched until then",
-    WatchEnding.PROCESS_ENDED: "the process ended: the figures are the last ones that could be read",
-}
 OTHER_NAMESPACE: Final = "it runs in another PID namespace, where its number is different"
 _UNITS: Final = {
     "areas": "memory areas",
@@ -69,8 +65,8 @@ def to_text(result: InspectResult, console: Console) -> None:
 
 def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     yield paragraph(headline(result), style="bold")
-    if result.ending in ENDINGS and result.samples:
-        yield Text(ENDINGS[result.ending], style="yellow")
+    if ending := describe_ending(result):
+        yield paragraph(ending, style="yellow")
     if len(result.programs) > 1:
         yield paragraph(describe_programs(result.programs), indent="  ")
     if result.process.own_pid_namespace:
@@ -113,13 +109,33 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
         yield paragraph(conditions_line(result.conditions, None, plain(result.machine)))
 
 
+def describe_ending(result: InspectResult) -> str | None:
+    """Return how the watch ended, unless as it was meant to."""
+    if not result.samples:
+        return None  # the first line says it
+    if result.ending is WatchEnding.INTERRUPTED:
+        return "interrupted: the figures cover what was watched until then"
+    if result.ending is WatchEnding.PROCESS_ENDED:
+        return (
+            f"the process ended{_exit_words(result.process.exit_code)}: the figures are the last ones "
+            "that could be read"
+        )
+    return None
+
+
+def _exit_words(code: int | None) -> str:
+    if code is None:
+        return ""
+    names = {128 + number: number.name for number in signal.Signals}
+    return f" with exit code {code}" + (f" ({names[code]})" if code in names else "")
+
+
 def headline(result: InspectResult) -> str:
     """Return the answer: what stops the process, or what comes nearest to it."""
     who = f"{printable(result.process.name)} ({result.process.pid})"
     if not result.samples:
-        code = result.process.exit_code
-        end = "" if code is None else f", with exit code {code}"
-        return f"{who}: nothing was measured: it ended before the first sample{end}"
+        end = _exit_words(result.process.exit_code)
+        return f"{who}: nothing was measured: it ended before the first sample{end and f',{end}'}"
     first = next(iter(result.findings), None)  # the worst
     problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
     if first is not None and problems:

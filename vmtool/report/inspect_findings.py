@@ -144,7 +144,7 @@ def _group_limit(values: Mapping[str, object]) -> tuple[str, str]:
             f"{shown_size(values['used'])} of {shown_size(values['soft'])} is charged to {values['path']}, of "
             f"which only {shown_size(values['cache'])} is file cache that can be dropped{times}"
         ),
-        "raise memory.max of that group, or make the process take less",
+        "raise the memory limit of that group, or make the process take less",
     )
 
 
@@ -173,7 +173,18 @@ def _group_kills(values: Mapping[str, object]) -> tuple[str, str]:
             f"the OOM killer ended {shown_count(count)} process{'' if count == 1 else 'es'} of {values['path']} "
             f"{when}"
         ),
-        "raise memory.max of that group, or give each process less",
+        "raise the memory limit of that group, or give each process less",
+    )
+
+
+def _machine_kills(values: Mapping[str, object]) -> tuple[str, str]:
+    count = values["new"]
+    return (
+        (
+            f"the OOM killer ended {shown_count(count)} process{'' if count == 1 else 'es'} of this machine "
+            "during the watch, probably this one; `dmesg` names it"
+        ),
+        "add RAM or swap, or make the processes take less",
     )
 
 
@@ -284,8 +295,8 @@ def _children(values: Mapping[str, object]) -> tuple[str, str]:
         words = f"its child {largest} has {resident} resident, which the figures leave out"
     else:
         words = (
-            f"its {count} descendants have {resident} resident, which the figures leave out; the "
-            f"largest is {largest}"
+            f"its {count} descendants have {resident} resident, counting what they share once for each, "
+            f"which the figures leave out; the largest is {largest}"
         )
     return words, "inspect that process; --children lists all"
 
@@ -307,6 +318,7 @@ _SENTENCES: Final = {
     "group-limit": _group_limit,
     "group-high": _group_high,
     "group-oom-kills": _group_kills,
+    "oom-kills": _machine_kills,
     "group-cache": _group_cache,
     "fork": _fork,
     "huge-pages": _huge,

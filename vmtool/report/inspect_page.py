@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from vmtool.documents import plain
 from vmtool.report.chart import Series, timeline_chart
 from vmtool.report.inspect import (
-    ENDINGS,
     OTHER_NAMESPACE,
     TREND_HEADINGS,
     child_table,
     counter_rows,
     describe_check,
     describe_devices,
+    describe_ending,
     describe_hidden,
     describe_programs,
     describe_unavailable,
@@ -101,8 +101,8 @@ def to_html(result: InspectResult, *, command: Sequence[str]) -> str:
 
 
 def _remarks(result: InspectResult) -> Iterator[str]:
-    if result.ending in ENDINGS and result.samples:
-        yield ENDINGS[result.ending]
+    if ending := describe_ending(result):
+        yield ending
     if len(result.programs) > 1:
         yield describe_programs(result.programs)
     if result.process.own_pid_namespace:

@@ -258,9 +258,13 @@ def test_a_zombie_is_named_with_its_parent(child):
     made = child("pid = os.fork() or os._exit(7)\nos.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
                  "ready(pid=pid)\ninput()")  # fmt: skip
 
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(CallError) as caught:
         open_process(made.facts["pid"])
 
+    assert (
+        len(list(Path("/proc/self/fd").iterdir())) == before
+    )  # a watch meets each again and again
     name = Path(f"/proc/{made.pid}/comm").read_text().strip()
     assert (
         f"it has ended (a zombie), and {name} ({made.pid}) has not read its exit code yet"

@@ -28,6 +28,7 @@ class _Process:
         self.runs = "launcher"
         self.readable = True
         self.taken = 0
+        self.path, self.kills = "/g", 0
         self._pending = (during, event, samples)
 
     def close(self):
@@ -35,6 +36,14 @@ class _Process:
 
     def ends(self):
         raise ProcessGoneError
+
+    def is_killed(self):  # the kernel counts first
+        self.kills += 1
+        self.ends()
+
+    def moves(self):
+        self.path, self.kills = "/other", 5
+        self._pending = ("counters", _Process.is_killed, 90)
 
     def execs(self):
         self.runs = "engine"
@@ -85,11 +94,20 @@ class _Process:
 
     def group(self):
         self._note("group")
-        return CgroupUse("/g", 2, current_bytes=MIB, pids=0, pids_max=9, pids_path="/g")
+        return self._group(pids=0)
+
+    def _group(self, pids):
+        events = {"oom_kill": self.kills}
+        return CgroupUse(
+            self.path, 2, MIB, events=events, pids=pids, pids_max=9, pids_path=self.path
+        )
 
     def refreshed(self, group):
         self._note("refreshed")
-        return CgroupUse("/g", 2, current_bytes=MIB, pids=self.taken, pids_max=9, pids_path="/g")
+        return self._group(pids=self.taken)
+
+    def machine_kills(self):
+        return self.kills
 
     def limits(self, counters, group):
         self._note("limits")
@@ -155,6 +173,38 @@ def test_a_process_that_ends_during_a_sample_leaves_what_was_had(watched, call):
     assert result.samples_taken >= 2
     assert result.last.resident_bytes
     assert result.reservations[0].resident_bytes == 4096
+
+
+def _kills(result):
+    return {each.name: each.values["new"] for each in result.findings if "oom" in each.name}
+
+
+def test_a_kill_for_lack_of_memory_is_counted_after_the_last_sample(watched):
+    result = watched(_Process("counters", _Process.is_killed, samples=2), 9)
+
+    assert _kills(result) == {"group-oom-kills": 1}
+
+
+def test_kills_before_the_process_came_to_its_group_are_none_of_the_watch(watched):
+    result = watched(_Process("counters", _Process.moves, samples=2), 99)
+
+    assert result.ending is WatchEnding.PROCESS_ENDED
+    assert _kills(result) == {"group-oom-kills": 1}
+
+
+@pytest.mark.parametrize(("code", "found"), [(None, 1), (137, 1), (0, 0), (1, 0)])
+def test_a_kill_that_no_group_counted_is_one_of_the_machine(clock, code, found):
+    process = _Process()
+    process.group = lambda: None
+    process.limits = lambda _counters, _group: ()
+    watch = Watch(process, InspectOptions(watch=True), clock)
+    facts = read_facts()
+    process.kills = (facts.memory.oom_kills or 0) + 1
+    watch.sample()
+
+    result = watch.result(WatchEnding.PROCESS_ENDED, facts, exit_code=code)
+
+    assert _kills(result) == ({"oom-kills": 1} if found else {})
 
 
 @pytest.mark.parametrize("call", [*_BEFORE, "identity", "stack_bytes"])

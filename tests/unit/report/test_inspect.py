@@ -223,6 +223,13 @@ def test_the_page_has_all_that_the_text_has_of_a_reservation():
         ({"children": (ChildProcess(9, "engine", 3 * GIB, 0, 77),)}, ["engine", "3 GiB", "77"]),
         ({"ending": WatchEnding.INTERRUPTED}, ["interrupted: the figures cover what was watched"]),
         ({"ending": WatchEnding.PROCESS_ENDED}, ["the process ended: the figures are the last"]),
+        (
+            {
+                "ending": WatchEnding.PROCESS_ENDED,
+                "process": replace(RESULT.process, exit_code=137),
+            },
+            ["the process ended with exit code 137 (SIGKILL): the figures"],
+        ),
         ({}, ["53 smaller ones not shown (see --top)"]),
         (
             {"process": replace(RESULT.process, own_pid_namespace=True)},
@@ -363,7 +370,12 @@ def test_metrics_name_the_process_and_end_as_openmetrics_wants():
         (
             "children",
             {"count": 3, "resident": GIB, "largest": 9, "name": "node"},
-            "its 3 descendants have 1 GiB resident, which the figures leave out; the largest is node (9)",
+            "its 3 descendants have 1 GiB resident, counting what they share once for each",
+        ),
+        (
+            "oom-kills",
+            {"new": 1},
+            "the OOM killer ended 1 process of this machine during the watch, probably this one",
         ),
         (
             "huge-pages",
