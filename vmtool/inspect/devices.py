@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vmtool.machine.nvml import ManagedDevice, NvmlReading
 
 _NOT_LISTED: Final = (
-    "NVML lists no process of it. In a container without --pid=host it never does, because NVML "
+    "NVML does not list this process. In a container without --pid=host it never does, because NVML "
     "uses the host's process numbers: run vmtool on the host to see its memory on a GPU"
 )
 

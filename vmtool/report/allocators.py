@@ -132,7 +132,7 @@ def _beside(beside: BesideWork) -> Iterator[RenderableType]:
         return
     yield table(
         ("steps of the work", "median", "99 %", "longest"),
-        [_latency("alone", beside.alone), _latency("beside", beside.beside)],
+        [_latency("alone", beside.alone), _latency("with mapping", beside.beside)],
     )
     intact = beside.work_intact and beside.range_intact
     yield paragraph(

@@ -351,7 +351,7 @@ def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]
         yield table(headings, rows)
     notes = describe_hidden(result)
     if not addresses:
-        notes.append(f"addresses: {_WITH_ADDRESSES} columns or --json")
+        notes.append(f"addresses need {_WITH_ADDRESSES} columns or --json")
     age = result.areas_age_ns
     if age is not None and age > 2 * 10**9:
         notes.append(f"read {format_duration(age)} ago")

@@ -221,7 +221,7 @@ def _fork(values: Mapping[str, object]) -> tuple[str, str]:
         )
     return (
         (
-            f"fork would share {shown_size(values.get('resident'))} of private memory, and copy each page that is written afterwards; nothing refuses it (vm.overcommit_memory={values['mode']})"
+            f"fork would share {shown_size(values.get('resident'))} of private memory, and copy each page that is written afterwards; it is not refused (vm.overcommit_memory={values['mode']})"
         ),
         "",
     )

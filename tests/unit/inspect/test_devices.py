@@ -87,7 +87,7 @@ def test_a_process_that_is_not_listed_may_hold_memory_all_the_same(devices, expe
     assert list(found) == expected
     assert (absent.what, absent.reason) == ("devices", "not listed")
     (line,) = describe_unavailable([absent])
-    assert line.startswith("devices: NVML lists no process of it. In a container")
+    assert line.startswith("devices: NVML does not list this process. In a container")
 
 
 def test_without_nvml_the_reason_is_given():

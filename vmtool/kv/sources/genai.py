@@ -49,12 +49,12 @@ _TYPES = frozenset(
 )
 #: Types whose layers differ in ways that only the decoder's ONNX model says.
 _ONLY_IN_MODEL = {
-    "gemma4": "the heads and widths of its full attention",
-    "gemma4_text": "the heads and widths of its full attention",
-    "qwen3_5": "which layers keep states, and of what size",
-    "qwen3_5_moe": "which layers keep states, and of what size",
-    "qwen3_5_moe_text": "which layers keep states, and of what size",
-    "qwen3_5_text": "which layers keep states, and of what size",
+    "gemma4": "the heads and widths of its full attention are",
+    "gemma4_text": "the heads and widths of its full attention are",
+    "qwen3_5": "the layers with states, and the sizes of these, are",
+    "qwen3_5_moe": "the layers with states, and the sizes of these, are",
+    "qwen3_5_moe_text": "the layers with states, and the sizes of these, are",
+    "qwen3_5_text": "the layers with states, and the sizes of these, are",
 }
 #: Whisper's encoder always yields 1500 frames for its 30 seconds; the file does not say.
 _WHISPER_FRAMES = 1500
@@ -96,7 +96,9 @@ def build(data: dict[str, Any], path: str, overrides: Mapping[str, int]) -> Mode
     layers, windowed_type = _windowed(outer, decoder, layers)
     for name in set(overrides) - decoder.applied:
         where = (
-            "genai_config.json has no such value" if declared is None else "the ONNX model says it"
+            "genai_config.json has no such value"
+            if declared is None
+            else "the ONNX model has the value"
         )
         raise UsageError(f"{FLAGS[name]} does not apply: {where}")
     return ModelGeometry(
@@ -124,7 +126,7 @@ def _declared(decoder: Fields, path: str) -> ModelGeometry | None:
 def _refuse_without_model(fields: Fields, key: str, what: str) -> NoReturn:
     fields.fail(
         key,
-        f"{what} is only in the decoder's ONNX model, which is not beside this file",
+        f"{what} only in the decoder's ONNX model, which is not beside this file",
         hint="put the .onnx file of model.decoder.filename there (not its weights),"
         " or give the model's config.json",
     )
@@ -137,7 +139,7 @@ def _inputs(decoder: Fields, kind: str) -> bool:
         return False
     for key in _STATE_INPUTS:
         if inputs.has(key) and not (kind == "lfm2" and key == "past_conv_names"):
-            _refuse_without_model(inputs, key, "names a state whose size")
+            _refuse_without_model(inputs, key, "names a state, whose size is")
     crossed = inputs.has("cross_past_key_names")
     if crossed and kind != "whisper":
         inputs.fail("cross_past_key_names", f"is set, but {kind[:40]!r} is not whisper")
@@ -164,7 +166,7 @@ def _convolved(decoder: Fields) -> tuple[Layer, ...]:
     count = decoder.integer("layers", high=MAX_LAYERS)
     kinds = decoder.items("layer_types", length=count)
     if kinds is None:
-        _refuse_without_model(decoder, "layer_types", "is missing: which layers keep states")
+        _refuse_without_model(decoder, "layer_types", "is missing: which layers keep states is")
     hidden, columns = decoder.integer("hidden"), decoder.integer("conv_cache_size")
     state = StateTensor("conv", (StatePart(hidden, columns),))
     tensors = _tensors(decoder)

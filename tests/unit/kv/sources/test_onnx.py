@@ -269,7 +269,7 @@ def test_the_layers_of_a_genai_config_are_those_of_the_model_beside_it(write_con
     assert [layer.window for layer in geometry.layers] == [1024] * 4 + [None]
     assert (geometry.context_tokens, geometry.dtype) == (4096, "fp16")
     assert bytes_at(geometry, 4096) == 2 * 2 * (4 * 1024 * 8 * 256 + 4096 * 2 * 512)
-    with pytest.raises(UsageError, match="--layers does not apply: the ONNX model says it"):
+    with pytest.raises(UsageError, match="--layers does not apply: the ONNX model has the value"):
         sources.load(path, overrides={"layers": 2})
 
 
