@@ -147,7 +147,7 @@ def test_a_group_in_which_stress_refuses_is_a_problem(vmtool_child, make_group, 
 
 
 def test_tasks_of_a_group_are_rated(vmtool_child, make_group):
-    join = make_group(pids__max=6)
+    join = make_group(pids__max=4)
     ran = vmtool_child("doctor", "--json", "--backing", "host", before=join)
     assert ran.code == 0, ran.stderr
     found = finding(ran.document, "task-limit")

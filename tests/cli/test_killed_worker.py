@@ -37,3 +37,16 @@ def test_a_worker_killed_at_the_cpu_limit_is_put_down_to_it(vmtool_child, hard, 
     assert "RLIMIT_CPU is 1 s" in accident["cause"]
     assert "ulimit -t" in accident["hint"] or "LimitCPU=" in accident["hint"]
     assert ran.code == ExitCode.CALL_FAILED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signals are those of Linux")
+def test_a_replay_killed_at_the_cpu_limit_says_so_also_when_quiet(vmtool_child):
+    limit = "import resource as r\nr.setrlimit(r.RLIMIT_CPU, (1, 1))"
+    trace = ("kv-replay", "synthetic:requests=3000", "--model", "gemma-3-1b")
+    ran = vmtool_child(*trace, "--backing", "host", "--budget", "4GiB", "--quiet", before=limit)
+    assert ran.code == ExitCode.CALL_FAILED
+    error, hint = ran.stderr.splitlines()
+    assert error.startswith(
+        "vmtool: error: the process of the replay died (SIGKILL): RLIMIT_CPU is 1 s"
+    )
+    assert hint.startswith("  hint: ")

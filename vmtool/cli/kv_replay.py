@@ -29,7 +29,7 @@ from vmtool.cli.options import (
     option_group,
     output_options,
 )
-from vmtool.cli.output import Output, command_line
+from vmtool.cli.output import Output, command_line, tell
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -371,7 +371,12 @@ class _Run:
                 refuse_if_none_fits(result, backing)
             return ExitCode.DONE
         if result.accident is not None:
-            self._output.notice(f"{result.accident.cause}; {result.accident.hint}")
+            accident = result.accident
+            how = accident.signal or f"exit code {accident.exit_code}"
+            tell(
+                f"vmtool: error: the process of the replay died ({how}): {accident.cause}",
+                f"  hint: {accident.hint}",
+            )
             return ExitCode.CALL_FAILED
         self._output.notice("interrupted; everything is released, and the result is partial")
         return ExitCode.INTERRUPTED

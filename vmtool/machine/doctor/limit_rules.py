@@ -78,7 +78,9 @@ def data_segment(facts: MachineFacts) -> Finding | None:
     return Finding.note("data-limit", words, remedy)
 
 
-#: A worker of ``vmtool stress`` is a process with a few threads and three pipes.
+#: A worker of ``vmtool stress`` is a process with a thread of its own, and this one has two for it;
+#: it has three pipes.
+_LEAST_TASKS: Final = 4
 _FEW_TASKS: Final = 16
 _FEW_DESCRIPTORS: Final = 32
 #: Serving engines lock their staging buffers; less than this is a default, and no decision.
@@ -99,8 +101,10 @@ def tasks(facts: MachineFacts) -> Finding | None:
         return _no_task_limit(facts)
     left, words, remedy = found
     words = f"{left:,} more processes and threads can be started: {words}"
-    if left < _FEW_TASKS:
+    if left < _LEAST_TASKS:
         return Finding.problem("task-limit", words, remedy)
+    if left < _FEW_TASKS:
+        return Finding.note("task-limit", words, remedy)
     return Finding.ok("task-limit", words)
 
 

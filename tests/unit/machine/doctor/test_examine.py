@@ -81,6 +81,7 @@ CONDITIONS = [
     ("mapping-limit", "note", {"process": replace(HEALTHY.process, max_mappings=65530)}),
     ("mapping-limit", "problem", {"process": replace(HEALTHY.process, max_mappings=300)}),
     ("task-limit", "problem", {"cgroup": CgroupFacts(tasks=GroupLimit("/cg/app", 6, 3))}),
+    ("task-limit", "note", {"cgroup": CgroupFacts(tasks=GroupLimit("/cg/app", 7, 3))}),
     (
         "task-limit",
         "problem",
