@@ -38,13 +38,6 @@ def readings(machines=20, slow=(7,)):
         yield MachineReading(f"node{number:02}", "", "vmtool.stress", "0", facts, runs)
 
 
-def result_of(**more):
-    fleet = Fleet()
-    for reading in readings(**more):
-        fleet.add(reading)
-    return judge(fleet)
-
-
 def stored(folder, **more):
     """Write results that say what :func:`readings` says."""
     for reading in readings(**more):
@@ -54,7 +47,10 @@ def stored(folder, **more):
 
 
 def test_the_report(golden):
-    golden("fleet", partial(report.to_text, result_of()))
+    fleet = Fleet()
+    for reading in readings():
+        fleet.add(reading)
+    golden("fleet", partial(report.to_text, judge(fleet)))
 
 
 def test_a_machine_that_differs_is_named_with_the_reason_and_exits_3(vmtool, tmp_path):

@@ -117,15 +117,6 @@ def test_sixty_thousand_areas_are_near_the_limit(child, looked):
     assert result.reservations[0].resident_bytes is None  # reading it would hold the process up
 
 
-def _watch(target, seconds, interval_ns=200_000_000):
-    return watch(
-        target,
-        InspectOptions(watch=True, interval_ns=interval_ns, duration_ns=int(seconds * 1e9)),
-        read_facts(),
-        stopping=lambda: False,
-    )
-
-
 @pytest.mark.parametrize(("kept", "grows"), [("kept.append(some)", True), ("del some", False)])
 def test_a_leak_is_found_and_steady_use_is_not_one(child, stepped, kept, grows):
     made = child(
@@ -144,7 +135,8 @@ def test_a_leak_is_found_and_steady_use_is_not_one(child, stepped, kept, grows):
 def test_a_process_that_ends_leaves_what_was_had(child, target):
     made = child("ready()\ntime.sleep(0.6)")
 
-    result = _watch(target(made.pid), 30, interval_ns=100_000_000)
+    options = InspectOptions(watch=True, interval_ns=100_000_000, duration_ns=30 * 10**9)
+    result = watch(target(made.pid), options, read_facts(), stopping=lambda: False)
 
     assert result.ending is WatchEnding.PROCESS_ENDED
     assert result.samples_taken >= 1

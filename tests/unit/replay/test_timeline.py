@@ -9,17 +9,12 @@ from vmtool.replay.timeline import MOST_POINTS, Recorder
 from vmtool.results.kv_replay import Point
 
 
-def point(at, live=1, committed=2, refused=0):
-    levels = (live, committed, committed, 1)
-    return Point(at, *levels, live, *[committed] * 4, 1, 1, refused)
-
-
 @given(st.integers(1, 10**7), st.integers(1000, 4000))
 def test_a_timeline_of_any_length_keeps_few_points_over_all_of_it(gap, count):
     recorder = Recorder()
     for index in range(count):
         if index * gap >= recorder.due_ns:
-            recorder.add(astuple(point(index * gap)))
+            recorder.add(astuple(Point(index * gap, *range(1, 13))))
     points = recorder.points
     assert len(points) < MOST_POINTS
     assert points[0].at_ns == 0

@@ -23,11 +23,8 @@ MAC = MachineFacts(
 def rows(facts):
     console = Console(file=io.StringIO(), width=200)
     console.print(machine_rows(facts))
-    return dict(line.split("   ", 1) for line in _lines(console) if "   " in line)
-
-
-def _lines(console):
-    return [line.strip() for line in console.file.getvalue().splitlines()]
+    lines = [line.strip() for line in console.file.getvalue().splitlines()]
+    return dict(line.split("   ", 1) for line in lines if "   " in line)
 
 
 @pytest.mark.parametrize(

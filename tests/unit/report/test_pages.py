@@ -17,8 +17,7 @@ def page_of(result):
     return stress_page(result, command=["vmtool", "stress"])
 
 
-def comparison_of(before, after):
-    return to_html(before, after, compare(before, after), ["vmtool", "compare"])
+SIDES = several(5), several(5, seed=2, factor=1.5)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ def comparison_of(before, after):
     [
         page_of(eventful()),
         page_of(run()),
-        comparison_of(several(5), several(5, seed=2, factor=1.5)),
+        to_html(*SIDES, compare(*SIDES), ["vmtool", "compare"]),
     ],
     ids="abc",
 )

@@ -220,7 +220,7 @@ def test_a_worker_does_not_outlive_its_parent():
     parent = subprocess.Popen([sys.executable, "-c", program])
     try:
         child = _wait_for(lambda: _children(parent.pid))
-        _wait_for(lambda: _journal_is_removed(child[0]))
+        _wait_for(lambda: _has_journal(child[0], "journal-0 (deleted)"))
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
@@ -296,11 +296,6 @@ def test_a_worker_that_cannot_be_started_says_which_limits_to_look_at(stress, mo
     assert "pids.max of a control group, RLIMIT_NPROC" in caught.value.cause
     assert "vmtool doctor" in caught.value.hint
     assert "fewer" not in caught.value.hint  # there is one worker
-
-
-def _journal_is_removed(pid):
-    """Tell whether a running worker's journal is mapped and no longer in any folder."""
-    return _has_journal(pid, "journal-0 (deleted)")
 
 
 def _has_journal(pid, name="journal-0"):

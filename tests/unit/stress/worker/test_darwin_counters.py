@@ -26,10 +26,6 @@ def macos(monkeypatch):
     monkeypatch.setattr("vmtool.stress.worker.host_target.read_split", read_split)
 
 
-def checks(report):
-    return {check.name: check for check in report.checks}
-
-
 def test_a_run_without_a_leak_passes_and_says_what_was_not_looked_at(
     macos, session, failed, leaks, always
 ):
@@ -39,7 +35,7 @@ def test_a_run_without_a_leak_passes_and_says_what_was_not_looked_at(
     report = begun.close()
     assert failed(report) == {}
     _, found = leaks(begun)
-    found |= checks(report)
+    found |= {check.name: check for check in report.checks}
     assert found["leak.address_space"].outcome is CheckOutcome.PASSED
     assert found["leak.resident"].outcome is CheckOutcome.PASSED
     for check in ("leak.charge", "leak.mappings", "counters.resident", "counters.address_space"):

@@ -37,13 +37,6 @@ def _program(name):
     return path
 
 
-def _library(name):
-    found = next(iter(sorted(Path("/usr/lib").glob(f"*/{name}*"))), None)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return str(found)
-
-
 _JAVA = """
 public class Hold {
     public static void main(String[] a) throws Exception {
@@ -123,9 +116,11 @@ _ALLOCATE = (
 
 @pytest.mark.parametrize("library", ["libjemalloc.so", "libmimalloc.so"])
 def test_another_malloc_takes_the_place_of_the_heap(inspected, library):
-    path = _library(library)
+    paths = sorted(map(str, Path("/usr/lib").glob(f"*/{library}*")))
+    if not paths:
+        pytest.skip(f"{library} is not installed")
 
-    result = inspected(sys.executable, "-c", _ALLOCATE, LD_PRELOAD=path, PYTHONMALLOC="malloc")
+    result = inspected(sys.executable, "-c", _ALLOCATE, LD_PRELOAD=paths[0], PYTHONMALLOC="malloc")
 
     anonymous = [item for item in result.reservations if item.kind == "anonymous"]
     assert sum(item.resident_bytes for item in anonymous) >= 40 * MIB
