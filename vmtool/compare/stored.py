@@ -122,7 +122,7 @@ def _runs_of(result: StressResult) -> list[tuple[Outcome, tuple[MethodResult, ..
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _ProducedBy:
     command: tuple[str, ...]
     vmtool: str
 
@@ -141,7 +141,7 @@ def read_run(path: str) -> StoredRun:
     document = parse(path, data)
     version = _check_kind(path, document)
     try:
-        head = decode(_Head, document)
+        head = decode(_ProducedBy, document)
         result = decode(StressResult, from_version_1(document) if version == 1 else document)
     except DocumentError as error:
         raise InputError(path, error.problem, field=error.field or None) from error

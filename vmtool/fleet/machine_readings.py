@@ -117,7 +117,7 @@ class WrongVersionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _DocumentHead:
     version: int
     vmtool: str
     command: tuple[str, ...]
@@ -153,7 +153,7 @@ def checked(document: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("is not a result of vmtool")
     if kind not in _types():
         raise ValueError(f"is a {kind}, which does not describe a machine")
-    head = decode(_Head, document)
+    head = decode(_DocumentHead, document)
     known, type_ = _types()[kind]
     old = kind == "vmtool.stress" and head.version == 1
     if head.version != known and not old:

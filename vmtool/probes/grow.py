@@ -167,13 +167,13 @@ def _grow(
     governor: Governor,
     stop: Callable[[], bool],
     progress: Callable[[int], None],
-) -> tuple[_Growth, Exception | None, bool]:
+) -> tuple[_MeasuredGrowth, Exception | None, bool]:
     """Do the steps; return what was measured, the error that ended them, and an interruption."""
     capacity = _capacity(backing, plan)
-    growth: _Growth | None = None
+    growth: _MeasuredGrowth | None = None
     try:
         with VirtualBuffer(backing, capacity, governor=governor, holder="grow") as buffer:
-            growth = _Growth(buffer, capacity, plan.node)
+            growth = _MeasuredGrowth(buffer, capacity, plan.node)
             for length in plan.lengths:
                 if stop() or growth.checks.failed:
                     break
@@ -195,7 +195,7 @@ def _capacity(backing: VirtualBacking, plan: GrowPlan) -> int:
     return align_up(plan.peak_bytes, backing.granularity)
 
 
-def _failure(growth: _Growth, error: Exception) -> GrowFailure:
+def _failure(growth: _MeasuredGrowth, error: Exception) -> GrowFailure:
     call = failed_call(error)
     return GrowFailure(
         operation=growth.operation,
@@ -209,7 +209,7 @@ def _failure(growth: _Growth, error: Exception) -> GrowFailure:
     )
 
 
-class _Growth:
+class _MeasuredGrowth:
     """One buffer on its way through the lengths, and what was measured of it."""
 
     def __init__(self, buffer: VirtualBuffer, capacity: int, node: int | None) -> None:

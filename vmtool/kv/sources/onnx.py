@@ -55,7 +55,7 @@ def read_inputs(path: str) -> list[bytes]:
         InputError: If it cannot be read, or is not an ONNX model of credible make.
     """
     with open_regular(path) as file:
-        reader = _Reader(path, file, os.fstat(file.fileno()).st_size)
+        reader = _ProtobufReader(path, file, os.fstat(file.fileno()).st_size)
         found: list[bytes] = []
         for number, end in reader.messages(reader.size):
             if number != _GRAPH:
@@ -71,7 +71,7 @@ def read_inputs(path: str) -> list[bytes]:
         return found
 
 
-class _Reader:
+class _ProtobufReader:
     def __init__(self, path: str, file: BinaryIO, size: int) -> None:
         self._path = path
         self._file = file
@@ -239,7 +239,7 @@ def _past(path: str, name: str, what: str, data: bytes) -> _Past:
 def _parts(path: str, data: bytes) -> dict[int, list[bytes]]:
     """Return the encoded values of each field of a message in memory."""
     file = io.BytesIO(data)
-    reader = _Reader(path, file, len(data))
+    reader = _ProtobufReader(path, file, len(data))
     found: dict[int, list[bytes]] = {}
     for number, value in reader.values():
         found.setdefault(number, []).append(value)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
 
 
-class State(enum.Enum):
+class RecurrentState(enum.Enum):
     """Which state the layers without attention keep."""
 
     NONE = "none"
@@ -64,7 +64,7 @@ class Architecture:
     window_off: bool = False
     window_layers: int | None = None
     chunk: bool = False
-    state: State = State.NONE
+    state: RecurrentState = RecurrentState.NONE
     interval: int | None = None
     parallel: bool = False
     own_layers: int | None = None
@@ -110,21 +110,25 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt-oss": Architecture(period=2),
     "llama4": Architecture(period=4, window=8192, chunk=True),
     "deepseek4": Architecture(),
-    "mamba": Architecture(state=State.MAMBA1),
-    "jamba": Architecture(state=State.MAMBA1),
+    "mamba": Architecture(state=RecurrentState.MAMBA1),
+    "jamba": Architecture(state=RecurrentState.MAMBA1),
     **dict.fromkeys(
         ("mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"),
-        Architecture(state=State.MAMBA2),
+        Architecture(state=RecurrentState.MAMBA2),
     ),
-    "falcon-h1": Architecture(state=State.MAMBA2, parallel=True),
-    "plamo2": Architecture(state=State.MAMBA1),
+    "falcon-h1": Architecture(state=RecurrentState.MAMBA2, parallel=True),
+    "plamo2": Architecture(state=RecurrentState.MAMBA1),
     **dict.fromkeys(
-        ("qwen3next", "qwen35", "qwen35moe"), Architecture(state=State.DELTA, interval=4)
+        ("qwen3next", "qwen35", "qwen35moe"), Architecture(state=RecurrentState.DELTA, interval=4)
     ),
-    **dict.fromkeys(("bailingmoe3", "kimi-linear", "kimi-k3"), Architecture(state=State.KIMI)),
-    "minimax-01": Architecture(state=State.LIGHTNING, interval=8),
-    **dict.fromkeys(("lfm2", "lfm2moe"), Architecture(state=State.SHORT_CONV)),
-    **dict.fromkeys(("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"), Architecture(state=State.RWKV)),
+    **dict.fromkeys(
+        ("bailingmoe3", "kimi-linear", "kimi-k3"), Architecture(state=RecurrentState.KIMI)
+    ),
+    "minimax-01": Architecture(state=RecurrentState.LIGHTNING, interval=8),
+    **dict.fromkeys(("lfm2", "lfm2moe"), Architecture(state=RecurrentState.SHORT_CONV)),
+    **dict.fromkeys(
+        ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"), Architecture(state=RecurrentState.RWKV)
+    ),
 }
 
 #: Under ``<architecture>.``, keys with these starts may change what is cached.
@@ -176,13 +180,13 @@ HARMLESS = frozenset(
 
 
 _STATE_KINDS = {
-    State.MAMBA1: LayerKind.MAMBA1,
-    State.MAMBA2: LayerKind.MAMBA2,
-    State.DELTA: LayerKind.GATED_DELTA,
-    State.KIMI: LayerKind.KIMI_DELTA,
-    State.LIGHTNING: LayerKind.LINEAR,
-    State.SHORT_CONV: LayerKind.SHORT_CONV,
-    State.RWKV: LayerKind.RWKV,
+    RecurrentState.MAMBA1: LayerKind.MAMBA1,
+    RecurrentState.MAMBA2: LayerKind.MAMBA2,
+    RecurrentState.DELTA: LayerKind.GATED_DELTA,
+    RecurrentState.KIMI: LayerKind.KIMI_DELTA,
+    RecurrentState.LIGHTNING: LayerKind.LINEAR,
+    RecurrentState.SHORT_CONV: LayerKind.SHORT_CONV,
+    RecurrentState.RWKV: LayerKind.RWKV,
 }
 
 
@@ -209,9 +213,9 @@ class Builder:
 
     def layers(self) -> tuple[Layer, ...]:
         """Return every layer, in order."""
-        if self._architecture.state is State.SHORT_CONV:  # though no layer may have one
+        if self._architecture.state is RecurrentState.SHORT_CONV:  # though no layer may have one
             self._fields.raw(self._fields.names["short_conv"][0])
-        if self._architecture.state is State.RWKV or self._without_attention():
+        if self._architecture.state is RecurrentState.RWKV or self._without_attention():
             self._fields.raw(self._fields.names["kv_heads"][0])
             kind = _STATE_KINDS[self._architecture.state]
             states = self._states()
@@ -430,8 +434,8 @@ class Builder:
         """Return a layer without attention: with a state, or with nothing at all."""
         widths = self._fields.raw(f"{self._start}feed_forward_length")
         mlp_only = isinstance(widths, list) and index < len(widths) and widths[index] != 0
-        if self._architecture.state is State.NONE or (
-            self._architecture.state is State.MAMBA2 and mlp_only
+        if self._architecture.state is RecurrentState.NONE or (
+            self._architecture.state is RecurrentState.MAMBA2 and mlp_only
         ):
             return Layer(index, LayerKind.NONE)
         return Layer(index, _STATE_KINDS[self._architecture.state], states=self._states())
@@ -440,7 +444,7 @@ class Builder:
         """Return the states that llama.cpp keeps: as engines do elsewhere, but always in fp32."""
         fields = self._fields
         kind = self._architecture.state
-        if kind in (State.MAMBA2, State.DELTA):
+        if kind in (RecurrentState.MAMBA2, RecurrentState.DELTA):
             inner, heads = fields.integer("ssm_inner"), fields.integer("ssm_heads")
             if inner % heads:
                 fields.fail(fields.names["ssm_heads"][0], f"does not divide inner_size {inner}")
@@ -449,12 +453,12 @@ class Builder:
                 "ssm_head_dim": inner // heads,
                 "linear_dim_v": inner // heads,
             }
-        elif kind is State.MAMBA1:
+        elif kind is RecurrentState.MAMBA1:
             fields.raw(fields.names["ssm_heads"][0])
             fields.raw(fields.names["ssm_groups"][0])
-        elif kind is State.SHORT_CONV:
+        elif kind is RecurrentState.SHORT_CONV:
             fields.names = {**fields.names, "conv_kernel": fields.names["short_conv"]}
-        elif kind is State.RWKV:
+        elif kind is RecurrentState.RWKV:
             fields.names = {**fields.names, "head_dim": fields.names["wkv_head"]}
         states = _STATE_BUILDERS[kind](fields)
         fields.defaulted("ssm_dtype", "fp32", "llama.cpp's format for states")
@@ -466,11 +470,11 @@ class Builder:
 
 
 _STATE_BUILDERS: Final = {
-    State.MAMBA1: state.mamba1,
-    State.MAMBA2: state.mamba2,
-    State.DELTA: state.gated_delta,
-    State.KIMI: state.kimi_delta,
-    State.LIGHTNING: state.lightning,
-    State.SHORT_CONV: state.short_conv,
-    State.RWKV: state.rwkv,
+    RecurrentState.MAMBA1: state.mamba1,
+    RecurrentState.MAMBA2: state.mamba2,
+    RecurrentState.DELTA: state.gated_delta,
+    RecurrentState.KIMI: state.kimi_delta,
+    RecurrentState.LIGHTNING: state.lightning,
+    RecurrentState.SHORT_CONV: state.short_conv,
+    RecurrentState.RWKV: state.rwkv,
 }

@@ -48,10 +48,10 @@ def read_metadata(path: str) -> dict[str, Any]:
             lengths that no real file has.
     """
     with open_regular(path) as file:
-        return _Reader(path, file).entries()
+        return _MetadataReader(path, file).entries()
 
 
-class _Reader:
+class _MetadataReader:
     def __init__(self, path: str, file: BinaryIO) -> None:
         self._path = path
         self._file = file
