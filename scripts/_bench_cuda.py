@@ -1,4 +1,4 @@
-"""What vmtool and the bindings add to the driver's calls, on the stand-in driver of the tests.
+"""Measure what vmtool and the bindings add to driver calls, on the stand-in driver of the tests.
 
 The stand-in is no hardware: how long its calls take means nothing. What is measured is what is
 added to them, in one process and one run.

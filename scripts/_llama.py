@@ -1,4 +1,4 @@
-"""llama.cpp's own library, called through ctypes, and the GGUF files that it is given.
+"""llama.cpp's own library, called through ctypes, and the GGUF files for it.
 
 A folder of its libraries is ``bins/linux-x64`` of npm's ``@node-llama-cpp/linux-x64``, tried with 3.22.1,
 which is llama.cpp v0.5.0.

@@ -1,4 +1,4 @@
-"""How often `vmtool compare` is right: A/A must show no change, A/B must show the one put in.
+"""Measure how often `vmtool compare` is right: A/A has no change, A/B has one that it must find.
 
     python scripts/bench_compare.py [--runs 40] [--pairs 2000] [--simulate-only] [--keep FOLDER]
 

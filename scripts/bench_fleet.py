@@ -1,4 +1,4 @@
-"""How well `vmtool fleet` finds slow machines in simulated fleets, and what it costs.
+"""Measure how well `vmtool fleet` finds slow machines in simulated fleets, and what it costs.
 
     python scripts/bench_fleet.py            # some minutes, one core
     python scripts/bench_fleet.py --check    # exit 1 if a limit is exceeded

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What looking at a process at its limit of memory areas costs, against reading its files.
+"""Measure what inspecting a process with very many memory areas costs, against reading its files.
 
     bench_inspect.py [--areas N] [--seconds N] [--check] [--leaks N]
 

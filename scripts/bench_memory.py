@@ -1,4 +1,4 @@
-"""What vmtool adds to the system calls: ratios against the same calls from C, in one run.
+"""Measure what vmtool adds to system calls: ratios to the same calls from C, in one run.
 
     python scripts/bench_memory.py            # about a minute; needs cc
     python scripts/bench_memory.py --check    # exit 1 when a ratio is over its budget

@@ -1,4 +1,4 @@
-"""How many token-steps and requests kv-replay simulates in a second, against a bare Python loop.
+"""Measure how many token-steps and requests kv-replay simulates in a second, against a bare loop.
 
     python scripts/bench_replay.py            # about a minute, one core
     python scripts/bench_replay.py --check    # exit 1 when a case is under its least speed

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What starting vmtool costs, against importing click, in one run.
+"""Measure what starting vmtool costs, against importing click, in one run.
 
     bench_startup.py [--rounds N] [--check]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Answer the open questions of docs/platform-facts.md on a real device: one line for each.
+"""Answer the open questions of docs/platform-facts.md on a real device, each in one line.
 
     first_gpu_run.py --download FOLDER
     first_gpu_run.py [--device N] [--packages FOLDER] [--here] [--stand-in] [--quick] [QUESTION ...]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reproduce public reports of trouble with memory, and print what ``vmtool inspect`` answers.
+"""Reproduce memory problems from public reports, and print what ``vmtool inspect`` says.
 
     inspect_situations.py [--modes] [NAME...]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small real engine to look at: llama.cpp decodes tokens with a model that this script makes.
+"""Run a small real engine to inspect: llama.cpp decodes tokens with a model that this script makes.
 
     llama_engine.py FOLDER [--model FILE] [--context N] [--layers N] [--width N] [--mlock] [--leak N]
 

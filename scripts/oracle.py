@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What engines themselves cache, beside what vmtool counts for the same model.
+"""Compare what engines themselves cache with what vmtool counts for the same model.
 
     oracle.py record FILE [TYPE...]    run each model type of transformers without weights
     oracle.py check FILE               compare the rows of FILE with vmtool; exit 3 if any differs

@@ -1,4 +1,4 @@
-"""The first look at a machine: its limits, and for each kind of memory cost, leaks and guards."""
+"""A first look at a machine: its limits, and the cost, leaks and guards of each kind of memory."""
 
 from __future__ import annotations
 

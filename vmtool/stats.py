@@ -1,4 +1,4 @@
-"""What many samples say: bounded histograms with percentiles, and slopes with an interval; pure."""
+"""Statistics of many samples: bounded histograms with percentiles, slopes with an interval; pure."""
 
 from __future__ import annotations
 

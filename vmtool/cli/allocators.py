@@ -1,4 +1,4 @@
-"""``vmtool allocators``: a device's other allocators beside virtual memory management."""
+"""``vmtool allocators``: a device's other allocators, compared with virtual memory management."""
 
 from __future__ import annotations
 

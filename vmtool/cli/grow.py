@@ -1,4 +1,4 @@
-"""``vmtool grow``: grow and shrink a buffer in place, checked, beside copying it."""
+"""``vmtool grow``: grow and shrink a buffer in place, check it, and compare with copying."""
 
 from __future__ import annotations
 

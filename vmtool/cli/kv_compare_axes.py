@@ -1,4 +1,4 @@
-"""The axes of ``--compare``: which combinations of values there are, for kv-estimate and kv-replay alike."""
+"""The axes of ``--compare`` of kv-estimate and kv-replay, and the combinations of their values."""
 
 from __future__ import annotations
 

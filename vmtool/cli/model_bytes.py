@@ -1,4 +1,4 @@
-"""The bytes of a model's KV cache that an option asks for in tokens."""
+"""The bytes of a model's KV cache for a number of tokens that an option gives."""
 
 from __future__ import annotations
 

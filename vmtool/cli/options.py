@@ -1,4 +1,4 @@
-"""Parameter types and option groups that several commands share; same name, same meaning."""
+"""Parameter types and option groups that several commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line shares: its standard output, and settings of click."""
+"""The standard output of the command line, and settings of click."""
 
 from __future__ import annotations
 

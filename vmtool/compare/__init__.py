@@ -1,1 +1,1 @@
-"""Two runs beside each other: what changed, how certain that is, and assertions about it."""
+"""Comparing two sets of runs: what changed, how certain that is, and assertions about it."""

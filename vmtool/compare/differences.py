@@ -1,4 +1,4 @@
-"""In what two runs differ besides their latencies: the machines and the settings; pure."""
+"""Differences of two runs in their machines and settings; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what factor one set of runs is slower than another, with an interval: an exact permutation test.
+"""An exact permutation test: by what factor one set of runs is slower, with an interval.
 
 A run gives one figure, such as its median. If nothing changed, every way to divide all figures into
 two sets of these sizes was equally likely, so the difference between the means of their logarithms

@@ -1,1 +1,1 @@
-"""Results of many machines: gathered, judged against each other, and what explains a difference."""
+"""Results of many machines: gathering them, judging them, and explaining differences."""

@@ -1,4 +1,4 @@
-"""What a document of any command says about its machine: facts, and numbers run by run."""
+"""The facts and the figures of each run that a document of any command has about its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents in files: folders, globs, JSON lines, gzip, stdin; one in memory at a time."""
+"""Documents in files, folders, globs, JSON lines, gzip and stdin, with one in memory at a time."""
 
 from __future__ import annotations
 

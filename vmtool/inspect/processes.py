@@ -1,4 +1,4 @@
-"""Which process is meant, and what this platform reports about it."""
+"""The choice of the process to inspect, and what this platform reports about it."""
 
 from __future__ import annotations
 

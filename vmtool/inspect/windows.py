@@ -1,4 +1,4 @@
-"""What Windows reports about another process: its memory areas, and the limits that hold for it."""
+"""What Windows reports about another process: its memory areas and its limits."""
 
 from __future__ import annotations
 

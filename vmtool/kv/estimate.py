@@ -1,4 +1,4 @@
-"""What a sequence costs, how it falls onto granules, and what a budget holds."""
+"""What a sequence costs, how it is laid out in granules, and what a budget holds."""
 
 from __future__ import annotations
 

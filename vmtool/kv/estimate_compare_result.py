@@ -1,4 +1,4 @@
-"""What is found out about several models, lengths or settings: documents of ``vmtool kv-estimate``."""
+"""The documents of ``vmtool kv-estimate`` about several models, lengths or settings."""
 
 from __future__ import annotations
 

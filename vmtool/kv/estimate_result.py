@@ -1,4 +1,4 @@
-"""What is found out about a model's KV cache: the document of ``vmtool kv-estimate``."""
+"""The document of ``vmtool kv-estimate``: what a model's KV cache costs, and what fits."""
 
 from __future__ import annotations
 

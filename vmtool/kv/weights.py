@@ -1,4 +1,4 @@
-"""The bytes of a model's weights, read from the names of its files and the heads of a few."""
+"""The size of a model's weights, read from its index or from the headers of its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bounds the memory of a process, in words."""
+"""Sentences about the limits of memory."""
 
 from __future__ import annotations
 

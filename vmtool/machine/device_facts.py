@@ -1,4 +1,4 @@
-"""The facts of a device that every result of it carries: the driver's, and NVML's where it answers."""
+"""The facts of a device that its results contain, from the driver and from NVML."""
 
 from __future__ import annotations
 

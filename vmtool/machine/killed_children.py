@@ -1,4 +1,4 @@
-"""Why a child process was killed, or does not move: its limits, its state, the kernel's counters."""
+"""Why a child process was killed or makes no progress: its limits, its state, the kernel's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a control group of this process is above its memory.high, asked without taking memory.
+"""Whether a control group of this process is above its memory.high, read without allocating memory.
 
 Above it the kernel slows down whoever takes memory there, for up to 2 s a time: this process too,
 and it drops the code of all of them first (docs/platform-facts.md#linux-cgroup-high). So the files

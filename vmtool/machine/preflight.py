@@ -1,4 +1,4 @@
-"""Whether a plan fits this machine, checked before anything is mapped; if not, what would."""
+"""Whether a plan fits this machine, checked before anything is mapped, and what would fit instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When and where something was measured, and what else the machine was doing meanwhile."""
+"""When and where something was measured, and how busy the machine was meanwhile."""
 
 from __future__ import annotations
 

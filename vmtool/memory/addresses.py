@@ -1,4 +1,4 @@
-"""Memory by its address: copied, compared, and shown as bytes."""
+"""Access to memory by its address: copying, comparing, and viewing as bytes."""
 
 from __future__ import annotations
 

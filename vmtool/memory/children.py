@@ -1,4 +1,4 @@
-"""Child processes of vmtool's own: started, made harmless, ended, and the signals.
+"""vmtool's own child processes: starting and ending them, and their signals.
 
 Nothing here belongs to a backing. It is in this package because only ``memory`` may call the
 operating system through ctypes.

@@ -1,4 +1,4 @@
-"""What an operating system accounts to a process and to the machine, and the limits on it.
+"""The types of the counters of an operating system, for a process and for the machine, and of limits.
 
 "Released" means four different things: addresses, commit charge, resident pages and memory areas
 are given back by different calls. Each is a number of its own here, so that what vmtool expects

@@ -1,4 +1,4 @@
-"""Limits on memory, and the ledger of who leased how much of it."""
+"""The governor: limits on memory, and the ledger of its leases."""
 
 from __future__ import annotations
 

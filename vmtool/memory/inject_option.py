@@ -1,4 +1,4 @@
-"""What ``--inject`` takes: a call, a number and an effect, parsed into a fault.
+"""The parser of ``--inject``: a call, a number and an effect become a fault.
 
 Apart from :mod:`vmtool.memory.injected_faults`, because this knows the error names of every platform and
 driver, and they know faults.

@@ -1,4 +1,4 @@
-"""macOS: ``sysctl`` values, and the counters of this task. Nothing where there is no such call."""
+"""``sysctl`` values and the counters of this task on macOS; nothing on other systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reservation of addresses, and the errors of its misuse."""
+"""A reservation of addresses, and the errors for misusing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resource limits of this process (``getrlimit``), and how each is raised where it was set.
+"""The resource limits of this process (``getrlimit``), and how to raise each of them.
 
 A soft limit can be raised up to the hard one by anybody, and a hard one only with CAP_SYS_RESOURCE
 (``man 2 getrlimit``): ``ulimit -v unlimited`` under a hard limit is "Operation not permitted"

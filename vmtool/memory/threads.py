@@ -1,4 +1,4 @@
-"""Threads of vmtool's own, and why one cannot be started.
+"""vmtool's own threads, and why one cannot be started.
 
 Apart from child processes: facts about the machine need this, and not what starts a process.
 """

@@ -1,4 +1,4 @@
-"""Giving things back without hiding why."""
+"""Undoing steps after a failure without hiding the failure."""
 
 from __future__ import annotations
 

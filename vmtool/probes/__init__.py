@@ -1,1 +1,1 @@
-"""One thing tried once: granularity, a reservation, growth, limits, guards."""
+"""Single trials: granularity, a reservation, growth, limits, guards."""

@@ -1,4 +1,4 @@
-"""A device's other allocators beside virtual memory management, and what its chunks cost.
+"""A device's other allocators, compared with virtual memory management, and the cost of chunks.
 
 ``cuMemAlloc`` and ``cuMemAllocAsync`` are baselines, not backings: they have no address range of their
 own, cannot grow in place and give nothing back in part.

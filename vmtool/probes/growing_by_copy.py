@@ -1,4 +1,4 @@
-"""Growing a buffer by allocating and copying, which growing in place is measured against."""
+"""Growing a buffer by allocating and copying, to compare with growing in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far reserving, committing and mapping go: bounded searches, a new process for each try."""
+"""How far reserving, committing and mapping go: bounded searches with a new process per attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mapping and unmapping beside running work, in a process of its own, which that may end.
+"""Mapping and unmapping while work runs, in a process of its own, because it may end the context.
 
 ``python -m vmtool.probes.mapping_beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
 

@@ -1,4 +1,4 @@
-"""One question in a process of its own, whose death is an answer.
+"""A single trial in a process of its own, which the trial may kill.
 
 ``python -m vmtool.probes.question_process QUESTION BACKING METHOD NUMBER``
 

@@ -1,4 +1,4 @@
-"""What is written into a growing range and checked at its end: a stamp in each stride."""
+"""Stamps that are written into a growing range, one per stride, and checked at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The byte totals of a replay, and the memory that carries its operations out."""
+"""The byte totals of a replay, and the interface of the memory that carries out its operations."""
 
 from __future__ import annotations
 

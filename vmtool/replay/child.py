@@ -1,4 +1,4 @@
-"""A replay on real memory in a process of its own, whose death leaves what it had until then.
+"""A replay on real memory in a child process; if it dies, its last report is the result.
 
 ``python -m vmtool.replay.child`` reads one line with a :class:`Job` from stdin and writes lines of JSON:
 the result so far twice a second, and at last the result or an error. The end of stdin asks it to stop.

@@ -1,4 +1,4 @@
-"""Real memory under a replay: each operation is carried out, timed and checked."""
+"""The operations of a replay on real memory: carried out, timed and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One replay from a trace to its result: simulated, or on real memory as well."""
+"""One replay, from a trace to its result: simulated only, or also on real memory."""
 
 from __future__ import annotations
 

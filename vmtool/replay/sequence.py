@@ -1,4 +1,4 @@
-"""One request on its way: how long its sequence is at a moment, and what it holds."""
+"""The sequence of one request: its length at a given time, and the memory that it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences that all take a step in each period: who is next, without a queue of events."""
+"""The order of sequences that all take one step per period, without a queue of events."""
 
 from __future__ import annotations
 

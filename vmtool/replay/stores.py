@@ -1,4 +1,4 @@
-"""What a simulation needs of the memory of sequences, and what both kinds of stores have in common."""
+"""The interface of the memory of sequences, and what both kinds of stores have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on the way: requests by outcome, waits, live bytes, and points over time."""
+"""What a replay measures: requests by outcome, waits, live bytes, and points over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocators beside virtual memory management as text: from which size it is faster, then why."""
+"""The report of ``vmtool allocators``: from which size on each method is faster, then the figures."""
 
 from __future__ import annotations
 

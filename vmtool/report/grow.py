@@ -1,4 +1,4 @@
-"""The report of ``vmtool grow``: a picture of the way up and down, latencies, and the checks."""
+"""The report of ``vmtool grow``: a chart of the lengths, latencies, and the checks."""
 
 from __future__ import annotations
 

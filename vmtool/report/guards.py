@@ -1,4 +1,4 @@
-"""Whether memory that is not committed faults, as text."""
+"""The report of ``vmtool guards``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look at a process as text: first the answer, then the numbers."""
+"""The report of ``vmtool inspect``: first the answer, then the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML page of a look at a process: the answer, counters over time, a map of its memory."""
+"""The page of ``vmtool inspect``: the answer, counters over time, a map of the memory."""
 
 from __future__ import annotations
 

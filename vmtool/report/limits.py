@@ -1,4 +1,4 @@
-"""How far each method got with each kind of resource, as text."""
+"""The report of ``vmtool limits``: how far each method got."""
 
 from __future__ import annotations
 

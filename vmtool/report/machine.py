@@ -1,4 +1,4 @@
-"""The facts of a machine by name."""
+"""The facts of a machine as named values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stress result as text."""
+"""The report of ``vmtool stress``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stress result as CSV, one number a row, and as OpenMetrics text."""
+"""A result of ``vmtool stress`` as CSV, one number per row, and as OpenMetrics text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML page of a stress result: checks, latencies, the counters over time, the machine."""
+"""The page of ``vmtool stress``: checks, latencies, the counters over time, the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one check found: a name, an outcome and the numbers; the report writes the sentence."""
+"""The result of one check: a name, an outcome and numbers; the report writes the sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents of earlier versions of vmtool, turned into the present ones."""
+"""Conversion of documents of earlier versions of vmtool."""
 
 from __future__ import annotations
 

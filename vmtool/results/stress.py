@@ -1,4 +1,4 @@
-"""What a stress run found: frozen types that hold numbers and facts, and no presentation."""
+"""The result of ``vmtool stress``: frozen types with numbers and facts, and no sentences."""
 
 from __future__ import annotations
 

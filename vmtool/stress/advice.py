@@ -1,4 +1,4 @@
-"""How far to trust a result, and which method to use: each warning ends with something to try."""
+"""Warnings about how far to trust a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pattern with every method and granule, each for a moment, within bounds."""
+"""Brief runs of every pattern with every method and granule."""
 
 from __future__ import annotations
 

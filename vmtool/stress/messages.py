@@ -1,4 +1,4 @@
-"""The messages between a worker and its parent: one JSON object a line."""
+"""The messages between a worker and its parent: one JSON object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method to use: the cheapest whose lead is proven, and guards unless they cost much."""
+"""Which method to recommend: the one that promises most among those that do not cost clearly more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order granules are committed and released: five patterns, each with its own hazard."""
+"""The patterns: five orders in which granules are committed and released."""
 
 from __future__ import annotations
 

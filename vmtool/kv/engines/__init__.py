@@ -1,4 +1,4 @@
-"""What inference engines would make of the same memory, and log."""
+"""What inference engines would allocate and log for the same model and memory."""
 
 from __future__ import annotations
 

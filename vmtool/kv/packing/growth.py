@@ -1,4 +1,4 @@
-"""How the ranges of one growing sequence fill up: by which granules, and at which lengths.
+"""At which lengths the ranges of one growing sequence need which further granules.
 
 A packing policy says how many bytes a length commits. A replay also needs where they lie, and how
 far a sequence can grow before the next granule, so that it can go from one to the next and not from

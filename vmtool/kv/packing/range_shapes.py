@@ -1,4 +1,4 @@
-"""How the rows of a sequence lie in its range: packed one after the other, or a stride apart."""
+"""How the rows of a sequence are placed in its range: one after the other, or a stride apart."""
 
 from __future__ import annotations
 

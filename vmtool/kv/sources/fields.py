@@ -1,4 +1,4 @@
-"""Typed reading of one config object: every value checked, and where it came from remembered."""
+"""Typed access to the fields of one config, with a check and a record of the origin of each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ``config.json`` from the Hugging Face hub, and how large the weights beside it are.
+"""A ``config.json`` from the Hugging Face hub, and the size of the weights beside it.
 
 Both through the optional huggingface_hub.
 """

@@ -1,1 +1,1 @@
-"""What `vmtool doctor` rates: rules over the facts of a machine, one file a subject."""
+"""The rules of `vmtool doctor` about the facts of a machine, one file per subject."""

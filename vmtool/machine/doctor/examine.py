@@ -1,4 +1,4 @@
-"""Every limit that virtual memory can meet on this machine: one list of rules over its facts."""
+"""The list of all rules of the doctor, applied to the facts of a machine."""
 
 from __future__ import annotations
 

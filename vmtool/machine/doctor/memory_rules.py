@@ -1,4 +1,4 @@
-"""Rules about the memory that the whole machine, or a control group, can give."""
+"""Rules about the memory of the machine and of control groups."""
 
 from __future__ import annotations
 

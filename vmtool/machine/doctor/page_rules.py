@@ -1,4 +1,4 @@
-"""Rules about pages: their size, huge ones, and the nodes that they come from."""
+"""Rules about page sizes, huge pages and NUMA nodes."""
 
 from __future__ import annotations
 

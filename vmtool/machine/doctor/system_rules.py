@@ -1,4 +1,4 @@
-"""Rules about the system: its kernel, a container, and what stands in for an operating system."""
+"""Rules about the system: its kernel, containers, WSL, gVisor and Wine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be put around every driver call: a clock, and faults on request."""
+"""Wrappers of driver calls: timing, and injected faults."""
 
 from __future__ import annotations
 

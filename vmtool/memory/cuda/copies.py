@@ -1,4 +1,4 @@
-"""Bytes into and out of committed device memory, with every length checked.
+"""Copies to and from committed device memory, with every length checked.
 
 The bindings do not check them: they write past the end of a short buffer, and into ``bytes``
 (seen with cuda-bindings 13.4).

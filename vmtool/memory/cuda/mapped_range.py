@@ -1,4 +1,4 @@
-"""A reservation on a device whose granules are mapped handles, and the handles of cold commits."""
+"""A reservation on a device, whose granules are mapped handles, and the handles of cold commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this Windows is Wine. It is asked on every system, so nothing of Windows is loaded for it."""
+"""Whether this Windows is Wine, found out without loading anything that only Windows has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accesses and calls that must fail: tried, not believed."""
+"""Accesses and calls that must fail, tried on the real system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CUDA driver itself says to physical memory that is not a multiple of its granularity."""
+"""How a CUDA driver itself answers sizes of memory that are not multiples of its granularity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs that the granule is what the platform reports: shorter and shifted calls must fail."""
+"""Checks that the granule is what the platform reports: shorter and shifted calls must fail."""
 
 from __future__ import annotations
 

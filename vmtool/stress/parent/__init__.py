@@ -1,1 +1,1 @@
-"""The side of a stress run that survives a worker."""
+"""The parent process of a stress run, which survives its workers."""

@@ -1,4 +1,4 @@
-"""All runs of a plan: their workers started together, followed, ended when they hang, joined."""
+"""All runs of a plan: starting, following and ending the workers, and combining their results."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The side of a stress run that may be killed: the cycles themselves."""
+"""The worker process of a stress run, which may be killed: the cycles themselves."""

@@ -1,4 +1,4 @@
-"""What belongs in each granule: written at touch, checked at release, nothing of another's."""
+"""The contents of each granule: written at touch and checked at release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CUDA device under a session: its backings, its contents, and what its driver counts."""
+"""A CUDA device that a session runs on: its backings, its contents, and its driver's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked when a worker ends: contents, bases, ledger, budget, counters, and that all is released."""
+"""What is checked when a worker ends: contents, bases, ledger, budget, counters, and the release of everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's memory under a session: written by address, counted by the kernel."""
+"""The host's memory that a session runs on: written by address, counted by the kernel."""
 
 from __future__ import annotations
 

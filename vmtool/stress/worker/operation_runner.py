@@ -1,4 +1,4 @@
-"""One thread's buffer under one method: it runs operations and times their phases."""
+"""One thread's buffer with one method: running operations and timing their phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session asks of the kind of memory it runs on; one implementation each."""
+"""What a session needs from the kind of memory that it runs on; one implementation for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method runs when: rounds that alternate between the methods, within cycles or time."""
+"""The order of the methods: rounds that alternate between them, within a number of cycles or a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens a Hugging Face model was made for: its context, and what stretches it."""
+"""The context length of a Hugging Face model, and the settings that stretch it."""
 
 from __future__ import annotations
 

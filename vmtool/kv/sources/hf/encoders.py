@@ -1,4 +1,4 @@
-"""Models that read a whole text, image or sound at once, and so keep no cache."""
+"""Encoders, which read a whole text, image or sound at once, and so keep no cache."""
 
 from __future__ import annotations
 

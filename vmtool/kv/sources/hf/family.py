@@ -1,4 +1,4 @@
-"""What an architecture is made of, and how its layers are put together from that."""
+"""How an architecture is described, and how its layers are built from the description."""
 
 from __future__ import annotations
 

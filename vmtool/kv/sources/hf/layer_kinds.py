@@ -1,4 +1,4 @@
-"""Which layer of a Hugging Face config is of which kind."""
+"""The kind of each layer of a Hugging Face config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of a config that look as if they changed what is cached, and that nothing read."""
+"""Fields of a config that may change what is cached, but that vmtool did not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Architectures whose decoder also keeps K and V of what an encoder was given."""
+"""Architectures whose decoder also keeps K and V of an encoder's input."""
 
 from __future__ import annotations
 
