@@ -126,6 +126,7 @@ _DEFAULT_INNER_TYPES: Final = {
 }
 #: Wrappers that repeat a deciding field of their decoder for a purpose of their own.
 _WRAPPER_HARMLESS: Final = {
+    "bagel": frozenset({"latent_patch_size", "max_latent_size"}),
     **dict.fromkeys(("granite_speech", "granite_speech_plus"), frozenset({"window_size"})),
     "musicflamingo": frozenset({"head_dim"}),
     "pi0": frozenset({"chunk_size"}),

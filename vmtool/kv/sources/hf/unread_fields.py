@@ -32,6 +32,8 @@ _HARMLESS: Final = frozenset(
         "indexer_rope_interleave",
         "kv_bias",
         "layer_types_mlp",
+        "learnable_sink",
+        "learnable_sink_init",
         "mlp_layer_types",
         "prefill_chunk_size",
         "qkv_bias",

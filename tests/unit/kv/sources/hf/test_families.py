@@ -432,3 +432,41 @@ def test_llama_vision_cross_layers_keep_one_image():
     assert [t.tokens_held(7) for t in layers[1].tensors] == [6404, 6404]
     with pytest.raises(InputError, match="cross_attention_layers: needs vision_config"):
         model({"model_type": "mllama", "text_config": text})
+
+
+# ---- configs of vLLM 0.33's own -------------------------------------------------------------------
+
+
+SPARSE = {"sparse_attention_config": {"sparse_attention_freq": [0, 1], "sparse_index_dim": 128}}
+
+
+def test_moondream3_names_its_sizes_itself():
+    # configs/moondream3.py and models/moondream3.py: heads of dim / n_heads = 64.
+    text = {"model_type": "moondream3_text", "dim": 2048, "n_layers": 2, "n_heads": 32}
+    geometry = model({**text, "n_kv_heads": 8, "max_context": 4096, "ff_dim": 8192})
+    assert (shapes(geometry), geometry.context_tokens) == ([(8, 64), (8, 64)], 4096)
+
+
+def test_sinks_that_are_learned_keep_nothing():
+    sparse = {**MLA, "index_head_dim": 128, "index_n_heads": 32, "index_topk": 2048}
+    plain = model({**sparse, "model_type": "hy_v4"})
+    learned = model({**sparse, "model_type": "hy_v4", "learnable_sink": True})
+    assert learned.layers == plain.layers
+
+
+@pytest.mark.parametrize(
+    ("kind", "like", "config"),
+    [
+        ("minimax_m3_text", "minimax_m3", {**LLAMA, "num_hidden_layers": 2, **SPARSE}),
+        ("longcat_flash_ngram", "longcat_flash", MLA),
+    ],
+)
+def test_other_names_of_a_type_are_the_same(kind, like, config):
+    found = model({**config, "model_type": kind})
+    assert found.layers == model({**config, "model_type": like}).layers
+
+
+def test_a_wrapper_that_also_makes_pictures_is_counted_as_its_decoder():
+    inner = {**QWEN2, "model_type": "qwen2"}
+    wrapped = {"model_type": "bagel", "llm_config": inner, "latent_patch_size": 2}
+    assert model({**wrapped, "max_latent_size": 64}).layers == model(inner).layers

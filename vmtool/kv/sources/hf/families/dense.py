@@ -97,6 +97,14 @@ DENSE: dict[str, Family] = {
     ),
     # Its cross attention makes K and V of the pictures anew in each step.
     "idefics": Family(mha_by_default=True, harmless=frozenset({"cross_layer_interval"})),
+    "moondream3_text": Family(
+        names={
+            "hidden": ("dim", "hidden_size"),
+            "kv_heads": ("n_kv_heads", "num_key_value_heads"),
+            "context": ("max_context", "max_position_embeddings"),
+        },
+        mha_by_default=True,
+    ),
     "k2_horizon": Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"})),
     "iquestloopcoder": Family(finish=special_layers.loopcoder, mha_by_default=True),
     "doge": Family(
@@ -165,7 +173,7 @@ DENSE: dict[str, Family] = {
     ),
     "dory": Family(build=special_layers.dory),
     **dict.fromkeys(
-        ("minimax_m3", "minimax_m3_vl_text"),
+        ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
         Family(
             build=special_layers.minimax_m3,
             names={"index_dim": ("index_head_dim",)},

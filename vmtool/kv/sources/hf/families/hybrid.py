@@ -148,10 +148,13 @@ HYBRID: dict[str, Family] = {
     "minicpm3": Family(
         attention=attention.padded_latent, harmless=_MLA_HARMLESS | {"kv_lora_rank"}
     ),
-    "longcat_flash": Family(
-        plan=layer_kinds.all_of(LayerKind.MLA),
-        attention=attention.two_latents,
-        harmless=_MLA_HARMLESS,
+    **dict.fromkeys(
+        ("longcat_flash", "longcat_flash_ngram"),
+        Family(
+            plan=layer_kinds.all_of(LayerKind.MLA),
+            attention=attention.two_latents,
+            harmless=_MLA_HARMLESS,
+        ),
     ),
     **dict.fromkeys(
         ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "hy_v4_vl_text", "mistral_large4_text"),
@@ -178,12 +181,15 @@ HYBRID: dict[str, Family] = {
         names=_KIMI_DELTA_NAMES,
         harmless=_MLA_HARMLESS,
     ),
-    "dots3_note_text": Family(
-        plan=layer_kinds.unlisted,
-        attention=attention.indexed_or_windowed_latent,
-        meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
-        finish=special_layers.shared_indexes,
-        harmless=_SPARSE_MLA.harmless,
+    **dict.fromkeys(
+        ("dots3_note", "dots3_note_text"),
+        Family(
+            plan=layer_kinds.unlisted,
+            attention=attention.indexed_or_windowed_latent,
+            meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
+            finish=special_layers.shared_indexes,
+            harmless=_SPARSE_MLA.harmless,
+        ),
     ),
     **dict.fromkeys(("inkling_text", "inkling2_text", "inkling2_loop_text"), _INKLING),
     "lara_mini": Family(
