@@ -43,7 +43,7 @@ _MOST_LOADS = 1000
 
 
 class Parameters(ctypes.Structure):
-    """Parameters of any kind. Both are passed on the stack, where what is too much does no harm."""
+    """Parameters of any kind. Both are passed on the stack, where further bytes do no harm."""
 
     _fields_ = (("bytes", c_uint8 * 1024),)
 
@@ -100,7 +100,7 @@ def void(_: object) -> None:
 
 @dataclass
 class GgufFile:
-    """A file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+    """A GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 
     Attributes:
         metadata: Its keys; an ``int`` becomes a number of 32 bits.

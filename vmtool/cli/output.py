@@ -217,7 +217,7 @@ class Output:
 
     @property
     def unwritten(self) -> bool:
-        """Whether a result of this command could not be written, which was said."""
+        """Whether a result could not be written; the error was printed."""
         return bool(click.get_current_context().ensure_object(list))
 
     def announce(self, backing: str) -> None:

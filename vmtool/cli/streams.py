@@ -54,7 +54,7 @@ def reader_is_gone(error: OSError, system: str = sys.platform) -> bool:
 
 
 def drop_unwritten() -> None:
-    """Drop what stdout and stderr hold and do not take.
+    """Discard buffered output that stdout and stderr do not accept.
 
     Python would try again at exit, and then end with code 120 whatever the command had to say.
     """

@@ -203,7 +203,7 @@ def judge_change(
     confidence: float,
     strict: bool = False,
 ) -> Check:
-    """Return what became of *condition*, which must not come true, by the interval of the change.
+    """Return whether the interval of the change meets *condition*, which makes the check fail.
 
     It has failed if the whole interval is where the condition holds, and passed if none of it is;
     else it is not proven, which has failed too where *strict* is set. What was not measured has

@@ -59,7 +59,7 @@ _SETTINGS_IGNORED: Final = frozenset({"seed", "cycles", "duration_ns", "methods"
 def machine_differences(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[Difference]:
-    """Yield the facts that make two machines unlike for the purpose of comparing runs."""
+    """Yield the facts in which two machines differ and that matter for comparing runs."""
     pairs = [
         (label, _lookup(before, path), _lookup(after, path))
         for path, label in MACHINE_FACTS.items()
@@ -93,7 +93,7 @@ def _cgroup_limit(facts: Mapping[str, Any]) -> int | None:
 def condition_differences(
     before: RunConditions | None, after: RunConditions | None
 ) -> Iterator[Difference]:
-    """Yield what differs of the conditions of two runs that is set, and does not come and go."""
+    """Yield the conditions in which two runs differ, without those that come and go."""
     if before is None or after is None:
         return
     for name, field in _CONDITIONS.items():
@@ -110,7 +110,7 @@ def condition_differences(
 
 
 def settings_differences(before: StressSettings, after: StressSettings) -> Iterator[Difference]:
-    """Yield the settings by which two runs did unlike work."""
+    """Yield the settings that made two runs do different work."""
     for item in fields(before):
         if item.name in _SETTINGS_IGNORED:
             continue

@@ -40,7 +40,7 @@ class ProcessView(Protocol):
         """Return the memory in transparent huge pages."""
 
     def program(self) -> tuple[object, ...] | None:
-        """Return what is another value after each exec; ``None`` where that may not be read."""
+        """Return a value that changes with each exec; ``None`` if it may not be read."""
 
     def group(self) -> CgroupUse | None:
         """Return its control group."""

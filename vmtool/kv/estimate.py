@@ -40,7 +40,7 @@ _GIB: Final = 1 << 30
 
 
 def fit(token_bytes: int, granule_bytes: int) -> Fit:
-    """Return how tokens of *token_bytes* fall onto granules of *granule_bytes*.
+    """Return how tokens of *token_bytes* are laid out in granules of *granule_bytes*.
 
     Raises:
         UsageError: If either is not positive.
@@ -61,7 +61,7 @@ def fit(token_bytes: int, granule_bytes: int) -> Fit:
 
 
 def tiles(block_tokens: int, token_bytes: int, granule_bytes: int) -> bool:
-    """Return whether blocks laid end to end meet every granule's edge, or the reverse.
+    """Return whether contiguous blocks align with every granule, or granules with every block.
 
     True if a block is a whole number of granules or a granule a whole number of blocks: then no
     block shares a granule's edge with another.

@@ -295,7 +295,7 @@ class ModelGeometry:
 
     @property
     def title(self) -> str:
-        """Its name, with what predicts draft tokens."""
+        """Its name, and that of its draft."""
         return f"{self.name} with {self.draft}" if self.draft else self.name
 
     def groups(self) -> tuple[LayerGroup, ...]:

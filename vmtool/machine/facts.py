@@ -176,7 +176,7 @@ class CommitFacts:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """What stands between this process and the hardware, as far as it shows.
+    """What is between this process and the hardware, as far as that is visible.
 
     Attributes:
         container: Such as ``docker``, ``kubernetes`` or ``podman``.

@@ -63,7 +63,7 @@ KILLED_BY_VMTOOL: Final = Diagnosis(
 
 
 def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) -> Diagnosis:
-    """Return the likeliest reason why a child does not move, while it still exists.
+    """Return the likeliest reason why a child makes no progress, while it still exists.
 
     Args:
         before: The facts before the child was started.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """Refuses ``copy`` and ``pickle``: two objects would release the same memory twice."""
+    """A class that refuses ``copy`` and ``pickle``: two objects would release the same memory."""
 
     __slots__ = ()
 

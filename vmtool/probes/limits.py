@@ -73,7 +73,7 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
 
 
 def most_worth_trying() -> int:
-    """Return the largest reservation that a search should try: beyond it lies only harm."""
+    """Return the largest reservation that a search should try; larger ones only do harm."""
     return _LARGEST_ON_WINE if wine_version() else _LARGEST
 
 

@@ -60,7 +60,7 @@ def run_beside_work(ordinal: int, work_bytes: int, *, steps: int = STEPS) -> Bes
 
 
 def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
-    """Do it in this process.
+    """Measure in this process.
 
     Raises:
         UnavailableError: If the driver lacks a call of it.

@@ -344,7 +344,7 @@ def _try_peer(owner: CudaBacking, peer: CudaBacking) -> PeerTrial:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the process that exports."""
+    """Run the exporting process."""
     descriptor, ordinal, nbytes = map(int, arguments)
     prepare_child()
     with socket.socket(fileno=descriptor) as channel:

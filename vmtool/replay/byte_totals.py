@@ -62,7 +62,7 @@ _MAX: Final = 1 << 80
 
 @dataclass(slots=True)
 class Stretch:
-    """The least and most of totals in a stretch of simulated time.
+    """The minimum and maximum of totals in an interval of simulated time.
 
     A minimum must last; a maximum counts even if it is momentary.
     """
@@ -192,7 +192,7 @@ class Account:
         stretch.sequences_max = max(stretch.sequences_max, sequences)
 
     def breach(self) -> CheckFailedError:
-        """Return the error that says that the totals contradict each other."""
+        """Return the error for totals that contradict each other."""
         return CheckFailedError(
             f"the totals contradict each other at {self.now} ns: {self.owned} bytes owned, "
             f"{self.committed} committed, {self.pooled} pooled, {self.reserved} reserved, "
@@ -229,7 +229,7 @@ class Account:
             self.memory.map_shared(arena, source, places)
 
     def unmap_shared(self, arena: int) -> None:
-        """Unmap all that was mapped into *arena* so."""
+        """Unmap everything that :meth:`map_shared` mapped into *arena*."""
         if self.memory is not None:
             self.memory.unmap_shared(arena)
 

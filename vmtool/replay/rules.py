@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one replay, twice.
+    """The rules of one replay, for people and for the simulation.
 
     Attributes:
         plan: For the simulation.

@@ -41,13 +41,13 @@ class Store(Protocol):
     """The memory of sequences: :class:`RangeStore` or :class:`PoolStore`."""
 
     def admit(self, seq: RunningSequence, tokens: int) -> bool:
-        """Give a new sequence memory for *tokens*; ``False``, and nothing done, if refused."""
+        """Give a new sequence memory for *tokens*; return ``False`` and change nothing if refused."""
 
     def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
-        """Give it memory for *tokens* in all; ``False``, and nothing done, if refused."""
+        """Give it memory for *tokens* in total; return ``False`` and change nothing if refused."""
 
     def drop(self, seq: RunningSequence) -> None:
-        """Take all its memory."""
+        """Take back all of its memory."""
 
     def close(self) -> None:
         """Give back what was there without sequences."""

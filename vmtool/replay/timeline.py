@@ -61,7 +61,7 @@ class BatchedHistogram:
 
 @dataclass(slots=True)
 class Counts:
-    """How requests ended, and what was in their way; see :class:`vmtool.results.kv_replay.Requests`."""
+    """How requests ended, and what delayed them; see :class:`vmtool.results.kv_replay.Requests`."""
 
     arrived: int = 0
     finished: int = 0
@@ -83,7 +83,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Recorder:
-    """Everything but the bytes that the account has.
+    """Everything that a replay measures except the bytes of the account.
 
     Attributes:
         counts: Of requests and refusals.
@@ -156,7 +156,7 @@ def _joined(first: _Row, second: _Row) -> _Row:
 
 
 class Sampler:
-    """Sums up the sequences of a replay, which grow between the moments that it is called.
+    """Adds up the sequences of a replay, which also grow between its calls.
 
     Args:
         recorder: Where what is seen goes.
@@ -224,7 +224,7 @@ class Sampler:
         return self.live.before(now) - self._account.overlap
 
     def note_peak(self, now: int) -> None:
-        """Look at what is live before something goes: it only grows in between."""
+        """Note what is live before something is released: in between, it only grows."""
         account = self._account
         if account.committed <= self.most_live or now == self._recorder.last_ns:
             return  # the last point of the timeline has it

@@ -276,7 +276,7 @@ def left_out_text(item: LeftOut) -> str:
 
 
 def differences(what: str, found: Sequence[Difference]) -> str:
-    """Return a sentence that lists what is not alike, for the user to weigh."""
+    """Return a sentence that lists differences, for the user to judge."""
     return f"{what}: {_pairs_text(found)}"
 
 
@@ -307,7 +307,7 @@ def fact_text(name: str, value: str | float | None) -> str:
 
 
 def check_text(check: Check) -> str:
-    """Return what became of a ``--fail-on``, with the figures."""
+    """Return how a ``--fail-on`` was decided, with the figures."""
     word = "FAILED" if check.failed else check.word
     return f"{word}: --fail-on {check.values['condition']} ({check_detail(check)})"
 

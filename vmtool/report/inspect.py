@@ -110,7 +110,7 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
 
 
 def describe_ending(result: InspectResult) -> str | None:
-    """Return how the watch ended, unless as it was meant to."""
+    """Return how the watch ended, if it ended early."""
     if not result.samples:
         return None  # the first line says it
     if result.ending is WatchEnding.INTERRUPTED:
@@ -433,7 +433,7 @@ def child_table(
 
 
 def describe_devices(devices: Sequence[ProcessDevice]) -> Iterator[str]:
-    """Yield what is held on each device, and by whom."""
+    """Yield how much of each device is used, and by whom."""
     for device in devices:
         others = ", ".join(
             f"{printable(other.name or 'process')} ({other.pid}) {shown_size(other.used_bytes)}"

@@ -38,7 +38,7 @@ def _parts(result: EngineResult) -> Iterator[RenderableType]:
 
 
 def engine_paragraphs(result: EngineResult) -> _Parts:
-    """Return what is said of *result*, and the lines that the engine logs, by their headings."""
+    """Return the sentences about *result*, and the lines that the engine logs, by heading."""
     if isinstance(result, VllmResult):
         return _vllm(result)
     if isinstance(result, SglangResult):

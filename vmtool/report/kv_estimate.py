@@ -422,7 +422,7 @@ def _explain_parts(result: EstimateResult) -> list[RenderableType]:
 
 
 def explained(result: EstimateResult) -> tuple[str, list[list[str]]]:
-    """Return a title, and where each value of the geometry came from; what most share is said once."""
+    """Return a title, and the origin of each value of the geometry; a common origin is stated once."""
     facts = result.provenance or {}
     places = Counter((fact.source.value, fact.where) for fact in facts.values())
     usual, count = max(places.items(), key=lambda item: item[1], default=(("", ""), 0))

@@ -81,7 +81,7 @@ def compare_title(result: EstimateComparison) -> str:
 
 
 def measured(result: EstimateComparison) -> dict[str, Callable[[ComparisonRow], str]]:
-    """Return what is measured of each row, by heading."""
+    """Return the figures of each row, by heading."""
     budget = any(row.budget_bytes is not None for row in result.rows)
     ranks = {"tp", "pp", "budget", "model"} & set(result.rows[0].labels)
     found: dict[str, Callable[[ComparisonRow], str]] = {}
@@ -156,7 +156,7 @@ def sweep_text(result: EstimateSweep, console: Console) -> None:
 
 
 def sweep_title(result: EstimateSweep) -> str:
-    """Return what is followed over the lengths."""
+    """Return the title of a sweep."""
     first = result.rows[0]
     text = (
         f"{first.model}, {formats_text(first.format_k, first.format_v)}, {first.policy} on granules"

@@ -138,7 +138,7 @@ def levels(result: ReplayResult) -> list[list[str]]:
 
 
 def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
-    """Yield what happened: names and sentences."""
+    """Yield the facts of a replay: names and sentences."""
     usage, done, requests = result.usage, result.operations, result.requests
     memory = "committed and pooled memory" if result.settings.retain_bytes else "committed memory"
     yield "waste", f"{percent(usage.waste)} of {memory} holds no tokens, on average"
@@ -264,7 +264,7 @@ def _real_parts(real: RealRun) -> Iterator[RenderableType]:
 
 
 def real_text(real: RealRun) -> str:
-    """Return what memory it was, and that it agreed."""
+    """Return which memory was used, and that it agreed with the simulation."""
     return (
         f"On real memory: {real.backing} ({real.method}), granularity"
         f" {format_size(real.granule_bytes)}; every byte count agreed with the simulation in"

@@ -68,7 +68,7 @@ def _user(process: DeviceProcess | Mapping[str, Any]) -> str:
 
 
 def running_on(facts: MachineFacts) -> str:
-    """Return the mark of figures that were not taken on the system they look like: Wine's."""
+    """Return the mark of figures that were measured under Wine, and not on Windows."""
     return f", {system_name(facts)}" if facts.system.os == "Wine" else ""
 
 

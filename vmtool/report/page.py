@@ -148,7 +148,7 @@ def report(
 
 
 def section(heading: str, *content: str) -> Markup:
-    """Return a heading and what stands under it; nothing when there is nothing."""
+    """Return a heading and the content under it; nothing if there is no content."""
     if not any(content):
         return Markup()
     return tag("section", tag("h2", heading), *content)
@@ -170,7 +170,7 @@ def download(name: str, document: str) -> Markup:
 
 
 def glossary() -> Markup:
-    """Return what the words of every page mean, folded."""
+    """Return the glossary of every page, folded."""
     terms = [part for word, meaning in GLOSSARY for part in (tag("dt", word), tag("dd", meaning))]
     return details("Glossary", tag("dl", *terms))
 

@@ -47,7 +47,7 @@ def describe(check: Check) -> str:
 
 
 def hint(check: Check) -> str | None:
-    """Return what to do about *check*, if it failed or was not done for want of something."""
+    """Return what to do about *check*, if it failed or if something was missing to do it."""
     kind = check.name.partition(".")[0]
     if isinstance(check.values.get("hint"), str):
         return str(check.values["hint"])

@@ -105,7 +105,7 @@ def _paragraph(text: str | None) -> Markup:
 
 
 def show_counter(counter: str) -> Callable[[int], str]:
-    """Return what writes a value of *counter* with its unit."""
+    """Return a function that formats a value of *counter* with its unit."""
     return (lambda count: f"{count:,}") if counter.endswith("mappings") else format_size
 
 

@@ -210,7 +210,7 @@ def table(
 def comparison(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int
 ) -> Iterable[RenderableType]:
-    """Yield a table of what differs between *rows*, under a sentence with what does not.
+    """Yield a table of the columns in which *rows* differ, under a sentence with the others.
 
     Args:
         headings: Of the columns.

@@ -57,7 +57,7 @@ class ComparedFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A run that was not compared, or not to its end.
+    """A run that was not compared, or that ended early.
 
     Attributes:
         path: The file.
@@ -76,7 +76,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact that two results do not share; ``None`` is not available."""
+    """A fact in which two results differ; ``None`` is not available."""
 
     name: str
     before: str | int | float | bool | None

@@ -167,7 +167,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class BaselineMeasure:
-    """What is usual for a measure, kept for machines to come.
+    """What is usual for a measure, saved for later machines.
 
     Attributes:
         measure: The measure.
@@ -186,7 +186,7 @@ class BaselineMeasure:
     machines: int
 
     def problem(self) -> str | None:
-        """Return what is wrong with it, if no machines can have given it."""
+        """Return what is wrong with it, if no machines can have such values."""
         if self.logarithmic and self.usual <= 0:
             return "usual must be above 0 where logarithmic is true"
         if self.scale < 0 or (self.runs_scale or 0) < 0:
@@ -211,7 +211,7 @@ class BaselineGroup:
 
 @dataclass(frozen=True, slots=True)
 class FleetBaseline:
-    """What ``vmtool fleet --save`` keeps.
+    """The baseline that ``vmtool fleet --save`` writes.
 
     Attributes:
         groups: The groups.

@@ -13,7 +13,7 @@ from vmtool.results.check_outcomes import Check  # noqa: TC001
 
 
 class WatchEnding(enum.StrEnum):
-    """How the look at a process ended."""
+    """How the inspection of a process ended."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -30,7 +30,7 @@ class FindingRating(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """Which process was looked at.
+    """The process that was inspected.
 
     Attributes:
         pid: Its number, as this process sees it.
@@ -294,7 +294,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class ChildProcess:
-    """A descendant of the process that was looked at."""
+    """A descendant of the inspected process."""
 
     pid: int
     name: str

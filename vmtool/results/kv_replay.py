@@ -21,7 +21,7 @@ class OnRefusal(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The totals at one moment of simulated time, and in the stretch from the point before to it.
+    """The totals at one moment of simulated time, and their range since the point before.
 
     Attributes:
         at_ns: When.
@@ -143,7 +143,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How requests ended, and what was in their way.
+    """How requests ended, and what delayed them.
 
     Attributes:
         arrived: Requests that arrived.
@@ -228,7 +228,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCache:
-    """What it brought to keep prefixes that no sequence had any more.
+    """What was saved by keeping prefixes that no sequence used any more.
 
     Attributes:
         kept: Bytes kept.

@@ -261,7 +261,7 @@ class CounterSlope:
 
 @dataclass(frozen=True, slots=True)
 class Accident:
-    """How a worker ended that did not end by itself, and what it was doing.
+    """How a worker died, and what it was doing.
 
     Attributes:
         kind: ``signal``, ``exit`` or ``hang``.

@@ -47,7 +47,7 @@ _WORTH_IT: Final = 1.05
 
 @dataclass(frozen=True, slots=True)
 class SequenceLength:
-    """Whose waste is shown beside the cost of each granule.
+    """The sequence whose waste is shown beside the cost of each granule.
 
     Attributes:
         name: Of the model.

@@ -159,7 +159,7 @@ def _with_all_indexes(cost: SequenceCost) -> SequenceCost:
 
 
 def log_lines(pool: SglangPool) -> dict[str, list[str]]:
-    """Return the lines that SGLang would log, by the versions that log so."""
+    """Return the lines that SGLang would log, by version."""
     older, newer = [], []
     if pool.state_slots is not None:
         line = (

@@ -234,7 +234,7 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPo
 
 
 def log_lines(pool: VllmPool, settings: VllmSettings) -> dict[str, list[str]]:
-    """Return the lines that vLLM would log, by the versions that have that meaning."""
+    """Return the lines that vLLM would log, by version."""
     length = f"{settings.max_model_len:,}"
     concurrency = (
         f"Maximum concurrency for {length} tokens per request: {float(pool.concurrency):.2f}x"

@@ -127,7 +127,7 @@ class Fields:
         return list(self._data)
 
     def absent(self) -> frozenset[str]:
-        """Return the keys that were looked up in vain: none of the same meaning is present."""
+        """Return the keys that were looked up but are absent, as are all with the same meaning."""
         present = [keys for keys in self.names.values() if any(key in self._data for key in keys)]
         return frozenset(self.used.difference(self._data, *present))
 

@@ -105,7 +105,7 @@ class Trace:
         self._check()
 
     def progress(self) -> float | None:
-        """Return which part of the trace is read, or ``None`` if that is unknown."""
+        """Return how much of the trace was read, or ``None`` if that is unknown."""
         reading = self.reading
         total = self._limit
         if self._synthetic is not None:

@@ -168,7 +168,7 @@ def _used(level: CgroupLevel) -> str:
 
 
 def oom_kills(facts: MachineFacts) -> Finding | None:
-    """Rate what the OOM killer ended since the start."""
+    """Rate the kills of the OOM killer since the machine started."""
     here = sum(level.oom_kills or 0 for level in facts.cgroup.levels[:1])
     machine = facts.memory.oom_kills
     if here:

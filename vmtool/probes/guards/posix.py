@@ -30,7 +30,7 @@ _FLAGS = MAP_PRIVATE | MAP_ANON | MAP_FIXED
 
 
 def ask_kernel(method: str, base: int, granule: int) -> tuple[Check, ...]:
-    """Commit past vmtool at *base*, which must be reserved and free for four granules.
+    """Commit with the kernel's own calls at *base*, reserved and free for four granules.
 
     Addresses must be whole pages: the kernel says ``EINVAL``. Lengths it silently rounds up,
     which is why vmtool refuses them itself.

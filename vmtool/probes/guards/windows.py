@@ -31,7 +31,7 @@ _WHO: Final = "Windows"
 
 
 def ask_windows(method: str, base: int, granule: int) -> tuple[Check, ...]:
-    """Try the granule past vmtool.
+    """Try the granule with Windows' own calls.
 
     ``view`` and ``private`` use the allocation granularity: a view at an offset that is not a
     multiple of it is refused with 1132. ``decommit`` uses pages, to which Windows extends any

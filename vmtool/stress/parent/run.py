@@ -45,7 +45,7 @@ _START_NS: Final = 60 * 10**9
 
 
 class WorkerRefusedError(VmtoolError):
-    """What a worker could not start with; it keeps the exit code of the worker's own error."""
+    """A worker refused to start; the exit code is that of its own error."""
 
     def __init__(self, error: WorkerError) -> None:
         super().__init__(error.message, cause=error.cause, hint=error.hint)

@@ -183,7 +183,7 @@ class RunningWorker:
         return [self.journal.read(thread) for thread in range(self.plan.settings.threads)]
 
     def stalled_ns(self, now: int) -> int:
-        """Return for how long none of its threads has moved."""
+        """Return for how long none of its threads has made progress."""
         entries = self.entries()
         if entries != self._seen:
             self._seen, self.moved_ns = entries, now
@@ -216,7 +216,7 @@ class RunningWorker:
         return self._abandoned
 
     def kill_hung(self) -> None:
-        """End it because it does not move; why is looked at as long as it exists."""
+        """Kill it because it makes no progress, after looking for the reason."""
         if self.hung is None:
             state = read_state(self.process.pid, KernelFiles())
             self.hung = diagnose_hang(self._before, read_facts(), state)

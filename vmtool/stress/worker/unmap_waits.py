@@ -58,7 +58,7 @@ class CallBesideWork:
 
     @property
     def waits(self) -> bool | None:
-        """Whether it waits, by most rounds; ``None`` if the work never lasted."""
+        """Whether it waits, by most rounds; ``None`` if the work always ended too early."""
         return sum(self.waited) * 2 > len(self.waited) if self.waited else None
 
     def add(self, took_ns: int, rest_ns: int, planned_ns: int) -> None:
