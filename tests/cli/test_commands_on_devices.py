@@ -225,7 +225,7 @@ def test_a_device_without_virtual_memory_management_is_a_problem(run_on_standin)
     assert "no virtual memory management" in ran.stdout
 
 
-def test_a_device_that_cannot_be_used_is_described_all_the_same(run_on_standin):
+def test_a_device_that_cannot_be_used_is_still_described(run_on_standin):
     ran = run_on_standin(["granularity", "--backing", "cuda:0"], vmm=0)
     assert ran.returncode == 4
     rows = [line.split() for line in ran.stdout.splitlines()]
@@ -261,7 +261,7 @@ def test_a_device_without_room_for_a_context_hides_neither_itself_nor_others(run
         "kv-estimate llama-3.1-8b --budget cuda:0 --weights none",
     ],
 )
-def test_what_is_said_of_a_device_is_as_the_schema_says(run_on_standin, command):
+def test_the_facts_of_a_device_match_the_schema(run_on_standin, command):
     ran = run_on_standin([*command.split(), "--json"])
     assert ran.returncode == 0, ran.stderr
     described(json.loads(ran.stdout))

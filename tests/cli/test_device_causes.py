@@ -270,7 +270,9 @@ def test_the_text_names_the_neighbour_and_its_bytes(with_nvml, command, mode):
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_nobody_is_a_neighbour_where_the_list_may_hold_us_under_another_number(monkeypatch, listed):
+def test_no_neighbour_is_named_where_the_list_may_have_vmtool_under_another_number(
+    monkeypatch, listed
+):
     from types import SimpleNamespace
 
     from vmtool.machine import device_memory
@@ -401,7 +403,7 @@ def test_only_out_of_memory_ends_the_search_for_the_largest_reservation(run_on_s
 # -- growing ---------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_cannot_release_a_handle_says_so_and_goes_on(run_on_standin):
+def test_a_pool_that_cannot_release_a_handle_reports_it_and_continues(run_on_standin):
     arguments = ["grow", "--to", "16MiB", "--backing", "cuda", "--method", "pooled"]
     ran = run_on_standin([*arguments, "--against", "nothing"], fail="cuMemRelease:1=999")
     assert ran.returncode == 1
@@ -537,7 +539,7 @@ def test_a_hang_while_a_pool_is_filled_is_named(run_on_standin):
     assert "ended in fill" in ran.stderr
 
 
-def test_a_pool_that_is_not_cleared_is_said(run_on_standin):
+def test_a_pool_that_is_not_cleared_is_reported(run_on_standin):
     arguments = ["stress", "--backing", "cuda", "--cycles", "20", "--runs", "1"]
     ran = run_on_standin([*arguments, "--method", "pooled", "--no-clear"], poison=0xA5)
     assert ran.returncode == 0, ran.stderr
@@ -578,7 +580,7 @@ def test_limits_takes_no_device_that_others_may_use(run_on_standin, with_nvml):
         assert ("maps one handle of cuda" in ran.stderr) == (kind == "mappings")
 
 
-def test_an_empty_list_proves_nobody_only_where_this_process_would_be_in_it(with_nvml):
+def test_an_empty_list_proves_nothing_where_this_process_would_not_be_in_it(with_nvml):
     ran = with_nvml(["limits", "commit", "--backing", "cuda"], mode="container", others="200MiB")
     assert ran.returncode == 5, ran.stderr
     assert "NVML lists no processes, not even this one" in " ".join(ran.stderr.split())

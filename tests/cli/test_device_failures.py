@@ -67,7 +67,7 @@ def test_a_device_out_of_memory_says_what_is_free(run_on_standin):
     ran.assert_clean()
 
 
-def test_a_lost_device_is_reported_once_and_called_no_more(run_on_standin):
+def test_a_lost_device_is_reported_once_and_not_called_again(run_on_standin):
     ran = run_on_standin(["grow", "--to", "8MiB", "--backing", "cuda"], fail="cuMemMap:2=719")
     assert ran.returncode == 1
     assert "CUDA_ERROR_LAUNCH_FAILED" in ran.stderr

@@ -172,7 +172,7 @@ def test_a_control_group_is_found_by_doctor_and_refuses_a_growth(vmtool_child, c
 
 
 @linux
-def test_a_kill_at_the_limit_of_a_control_group_is_put_down_to_it(control_group):
+def test_a_kill_at_the_limit_of_a_control_group_is_attributed_to_it(control_group):
     import subprocess
 
     from vmtool.machine import cgroup, read_facts

@@ -545,7 +545,7 @@ def troubled(cluster, tmp_path_factory):
         ("127.0.0.9", "lost", "its worker tcp://127.0.0.9"),
     ],
 )
-def test_a_host_that_gives_no_result_is_a_row_and_the_rest_goes_on(troubled, host, kind, problem):
+def test_a_host_without_a_result_is_a_row_and_the_others_are_read(troubled, host, kind, problem):
     document, _ = troubled
     assert document["machines"] == 5
     problems = {each["source"]: each for each in document["problems"]}
@@ -593,7 +593,7 @@ def test_the_machine_that_is_given_a_handicap_is_the_one_that_is_named(vmtool, c
 
 @ON_LOOPBACK
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_tls_is_that_of_dasks_own_configuration(vmtool_child, tmp_path, monkeypatch):
+def test_tls_uses_dasks_own_configuration(vmtool_child, tmp_path, monkeypatch):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         [

@@ -320,7 +320,7 @@ def test_a_signal_ends_a_run_above_memory_high(make_group):
     assert "is above memory.high, 96 MiB" in document["accidents"][0]["cause"]
 
 
-def test_a_kill_at_the_limit_of_a_group_above_is_put_down_to_that_one(vmtool_child, make_group):
+def test_a_kill_at_the_limit_of_a_group_above_is_attributed_to_that_group(vmtool_child, make_group):
     """Version 1 counts a kill only in the victim's own group, which has no limit here; 2 in both."""
     join = make_group(memory__max=96 * MIB)
     above = Path(join.split("'")[1]).parent
@@ -389,7 +389,7 @@ def test_a_plan_with_too_many_tasks_is_refused_with_their_limit(vmtool, monkeypa
 
 
 @pytest.mark.parametrize("arguments", [("limits", "mappings"), ("guards",)], ids=" ".join)
-def test_a_search_whose_tries_cannot_be_started_is_refused_with_their_limit(
+def test_a_search_whose_attempts_cannot_be_started_is_refused_with_the_limit(
     vmtool, monkeypatch, arguments
 ):
     from vmtool.machine import read_facts

@@ -120,7 +120,7 @@ def test_descriptors_nearly_full(vmtool, process):
     assert _findings(ran)["descriptor-limit"]["rating"] == "problem"
 
 
-def test_a_stopped_process_is_said_to_be_stopped(vmtool, process):
+def test_a_stopped_process_is_reported_as_stopped(vmtool, process):
     pid = process()
     os.kill(pid, signal.SIGSTOP)
 
@@ -381,7 +381,7 @@ def test_wrong_usage_is_one_error_with_a_way_out(arguments, words):
     assert "Traceback" not in ran.stderr
 
 
-def test_a_word_in_the_arguments_of_what_started_vmtool_is_no_name():
+def test_a_word_in_the_arguments_of_the_starting_program_is_not_a_name():
     # As in `sudo timeout 60 vmtool inspect --name NAME`.
     inner = '( "$0" -m vmtool inspect --name "$1"; exit $? ); exit $?'
 

@@ -25,7 +25,7 @@ def test_a_worker_killed_at_a_control_group_names_the_group(vmtool_child, contro
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signals are those of Linux")
 @pytest.mark.parametrize(("hard", "signal"), [("1", "SIGKILL"), ("hard", "SIGXCPU")])
-def test_a_worker_killed_at_the_cpu_limit_is_put_down_to_it(vmtool_child, hard, signal):
+def test_a_worker_killed_at_the_cpu_limit_is_attributed_to_it(vmtool_child, hard, signal):
     limit = "import resource as r\nhard = r.getrlimit(r.RLIMIT_CPU)[1]\n"
     ran = vmtool_child(
         *("stress", "--capacity", "16MiB", "--duration", "60s", "--runs", "1"),

@@ -107,7 +107,7 @@ def test_a_device_that_cannot_be_opened_is_answered_with_other_budgets(estimate,
     assert (ran.code, "name of a device, such as 80GB or h100\n" in ran.stderr) == (4, True)
 
 
-def test_without_a_budget_the_cost_alone_is_told(estimate):
+def test_without_a_budget_only_the_cost_is_shown(estimate):
     text = first_paragraph(estimate("llama-3.1-8b --context 8k").stdout)
     assert text == (
         "llama-3.1-8b: 131,072 B a token (bf16); a sequence of 8,192 tokens takes 1 GiB; each further GiB holds"

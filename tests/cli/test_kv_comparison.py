@@ -150,7 +150,7 @@ def test_sweep_steps_and_ends_where_it_is_told(estimate):
     assert [row["context_tokens"] for row in body["rows"]] == [1024, 2048, 3072, 4000]
 
 
-def test_a_comparison_of_what_cannot_be_ends_as_the_first_would(estimate):
+def test_an_impossible_comparison_fails_as_its_first_row_does(estimate):
     line = "llama-3.1-70b --weights auto --budget"
     alone = estimate(f"{line} 10GiB")
     ran = estimate("llama-3.1-70b --weights auto --compare budget=10GiB,20GiB --budget 1GiB")

@@ -86,14 +86,14 @@ def test_each_document_is_as_its_schema_describes(estimate, line, document):
     described(ran.document)
 
 
-def test_engines_of_a_comparison_are_told_in_their_own_unit(estimate):
+def test_engines_of_a_comparison_are_shown_in_their_own_unit(estimate):
     rows = estimate(
         "llama-3.1-8b --budget 8GiB --context 8k --as vllm --compare tp=1,2 --json"
     ).document["rows"]
     assert [row["engine_tokens"] for row in rows] == [65_536, 131_072]
 
 
-def test_older_versions_of_vllm_are_told_apart(estimate):
+def test_older_versions_of_vllm_are_distinguished(estimate):
     line = "qwen3.5-27b --budget 20GiB --context 32k --state-blocks all --as"
     assert estimate(f"{line} vllm@0.20").code == 0
     ran = estimate(f"{line} vllm")

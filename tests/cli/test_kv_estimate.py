@@ -234,7 +234,7 @@ def test_a_model_with_windows_holds_less_while_it_reads_a_prompt(estimate):
         "gemma-4-26b-a4b --budget 4.25GiB --context 1000",  # less than the window
     ],
 )
-def test_nothing_is_said_of_a_prompt_that_takes_no_more(estimate, line):
+def test_a_prompt_that_takes_no_more_is_not_mentioned(estimate, line):
     assert "prefill" not in estimate(line).stdout
     assert estimate(f"{line} --json").document["prefill"] is None
 
@@ -259,7 +259,7 @@ def test_cross_attention_is_not_counted_for_each_token(estimate):
     assert (layer["bytes_per_token"], layer["cross_attention_bytes"]) == (5120, 7_680_000)
 
 
-def test_a_stride_that_limits_is_told(estimate):
+def test_a_stride_that_limits_is_reported(estimate):
     said = "head-major: no sequence is longer than its stride of"
     text = estimate("gemma-4-26b-a4b --budget 16GiB --packing").stdout
     assert f"{said} 262,144 tokens (--context)" in text
@@ -270,7 +270,7 @@ def test_a_stride_that_limits_is_told(estimate):
     assert "262,144 tokens; limited by the stride, not by the budget" in text
 
 
-def test_a_format_that_vllm_changes_is_told(estimate):
+def test_a_format_that_vllm_changes_is_reported(estimate):
     text = " ".join(estimate("deepseek-v3.2 --budget 80GiB --dtype fp8").stdout.split())
     assert "vLLM's FLASHMLA_SPARSE keeps it as --dtype fp8_ds_mla" in text
     for line in ("deepseek-v3.2", "deepseek-v3 --dtype fp8", "deepseek-v3.2 --dtype fp8_ds_mla"):
@@ -341,7 +341,7 @@ def test_the_list_has_every_built_in_model(estimate):
         ("llama-3.1-8b --hub a/b", "not both"),
     ],
 )
-def test_wrong_usage_is_told_with_code_2(estimate, line, words):
+def test_wrong_usage_exits_2(estimate, line, words):
     ran = estimate(line if "--budget" in line else f"{line} --budget 1GiB")
     assert (ran.code, ran.stdout) == (2, "")
     assert words in ran.stderr
@@ -355,7 +355,7 @@ def test_no_device_is_opened_for_a_name_that_is_refused(estimate, name):
     assert "opening" not in ran.stderr
 
 
-def test_a_device_that_is_not_there_is_told_with_code_4(estimate):
+def test_a_missing_device_exits_4(estimate):
     ran = estimate("gpt2 --budget cuda:99999")
     assert (ran.code, ran.stdout) == (4, "")
 
@@ -375,7 +375,7 @@ def test_a_refusal_leaves_the_file_of_an_earlier_result_alone(estimate, tmp_path
     assert (ran.code, path.read_text()) == (2, "earlier")
 
 
-def test_a_csv_that_cannot_be_written_is_told(estimate, tmp_path):
+def test_a_csv_that_cannot_be_written_is_reported(estimate, tmp_path):
     path = shlex.quote(str(tmp_path / "no" / "where.csv"))
     ran = estimate(f"gpt2 --budget 1GiB --sweep context=1k..2k --csv {path}")
     assert ran.code == 2

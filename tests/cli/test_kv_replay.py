@@ -317,7 +317,7 @@ def test_a_comparison_that_lost_its_workers_says_so_and_not_that_it_was_interrup
     assert "interrupted" not in page
 
 
-def test_combinations_replayed_at_once_are_those_of_one_after_the_other(vmtool):
+def test_combinations_replayed_at_once_match_those_replayed_in_turn(vmtool):
     axes = ("--compare", "policy=per-tensor,straddle-loses,paged", "granule=16KiB")
     rules = ("kv-replay", *SMALL, "--seed", "5", "--on-refusal", "wait", *axes, "--json")
     serial = vmtool(*rules).document

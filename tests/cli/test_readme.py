@@ -177,7 +177,7 @@ def test_the_table_of_commands_is_complete():
     assert sorted(rows) == sorted(COMMANDS)
 
 
-def test_the_exit_codes_are_those_of_the_program():
+def test_the_exit_codes_match_the_programs():
     rows = re.findall(r"^\| (\d+) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
     assert {int(code) for code in rows} == {int(code) for code in ExitCode}
 

@@ -198,7 +198,7 @@ def test_files_and_verdict_come_though_the_reader_has_enough(tmp_path):
 
 @pytest.mark.parametrize("redirections", ["2>&-", "2>/dev/full", "2> >(true)"])
 @pytest.mark.parametrize(("command", "code"), [(REFUSED, 5), ("reserve nonsense", 2)])
-def test_an_error_that_cannot_be_told_keeps_its_exit_code(redirections, command, code):
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code(redirections, command, code):
     if "full" in redirections and not Path("/dev/full").exists():
         pytest.skip("/dev/full is Linux's")
     assert shell(command, redirections).returncode == code

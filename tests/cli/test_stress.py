@@ -242,7 +242,7 @@ def test_a_release_that_was_only_pretended_is_exit_3(vmtool):
 
 
 @posix
-def test_a_fault_that_did_not_happen_is_said(vmtool):
+def test_a_fault_that_did_not_happen_is_reported(vmtool):
     ran = vmtool("stress", *FEW, "--method", "protect", "--inject", "mmap:500")
     assert ran.code == 0
     assert "mmap:500=ENOMEM did not happen" in ran.stdout

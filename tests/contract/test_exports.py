@@ -120,7 +120,7 @@ def test_a_consumer_of_dlpack_1_gets_a_writable_versioned_capsule(buffer):
 
 
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (2, 3)])
-def test_a_capsule_that_nobody_takes_is_dropped(buffer, version):
+def test_an_unused_capsule_is_dropped(buffer, version):
     capsule = buffer.__dlpack__(max_version=version)
     versioned = version is not None and version[0] >= 1
     assert ('"dltensor_versioned"' if versioned else '"dltensor"') in repr(capsule)

@@ -54,7 +54,7 @@ def test_an_error_that_followed_from_a_lack_of_memory_is_one():
     assert is_no_memory(error)
 
 
-def test_a_defect_near_a_limit_is_put_down_to_it():
+def test_a_defect_near_a_limit_is_attributed_to_it():
     files = {
         "/proc/self/limits": "Max data size             20971520             unlimited   bytes",
         "/proc/self/status": "VmPeak:\t99999 kB\nVmData:\t   18000 kB\n",

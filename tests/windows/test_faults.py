@@ -232,7 +232,7 @@ def test_the_commit_limit_is_named(method, kernel, new_recorder):
 @pytest.mark.parametrize(
     ("code", "name"), [(8, "ERROR_NOT_ENOUGH_MEMORY"), (87, "ERROR_INVALID_PARAMETER")]
 )
-def test_a_refused_reservation_is_put_down_to_addresses(method, new_recorder, code, name):
+def test_a_refused_reservation_is_attributed_to_addresses(method, new_recorder, code, name):
     recorder = new_recorder()
     recorder.code = code
     recorder.fails = lambda _index, _name: True

@@ -30,7 +30,7 @@ def subject(method, new_recorder):
     backing.unreserve(reservation)
 
 
-def test_units_are_those_of_the_system(method):
+def test_units_match_the_systems(method):
     backing = open_backing("host", method=method)
     assert backing.units.page_bytes == mmap.PAGESIZE
     assert backing.units.reserve_bytes == mmap.ALLOCATIONGRANULARITY

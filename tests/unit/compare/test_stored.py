@@ -255,7 +255,7 @@ def test_any_damage_to_the_bytes_is_refused_or_harmless(tmp_path, position, garb
         compare(set_of(file, [read_run(file)]), OTHER)
 
 
-def test_a_check_that_failed_is_told_once():
+def test_a_failed_check_is_reported_once():
     check = Check("require.leaks", CheckOutcome.FAILED, {"missing": "leak.resident"})
     result = run(method(commit=[9] * 9), checks=(check,))
     shown = "\n".join(printed(lambda console: stress_to_text(result, console), 240))

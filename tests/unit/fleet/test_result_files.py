@@ -69,7 +69,7 @@ PHASES = [
         (json.dumps(stress())[:-9], "unreadable", "is not JSON"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_a_row_and_the_rest_goes_on(tmp_path, text, kind, problem):
+def test_a_wrong_file_is_a_row_and_the_others_are_read(tmp_path, text, kind, problem):
     text = text if isinstance(text, str) else json.dumps(text)
     for name, content in (("a", json.dumps(stress())), ("b", text), ("c", json.dumps(stress()))):
         (tmp_path / f"{name}.json").write_text(content, encoding="utf-8")

@@ -21,7 +21,7 @@ from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
         (1.984, 100, 0.05),
     ],
 )
-def test_tails_of_t_are_those_of_tables(t, freedom, p):
+def test_tails_of_t_match_tables(t, freedom, p):
     assert two_sided_p(t, freedom) == pytest.approx(p, rel=2e-3)
 
 
@@ -51,7 +51,7 @@ def test_values_most_of_which_are_equal_have_no_scale():
     assert biweight([3.0] * 9 + [8.0]) == (3.0, 0.0)
 
 
-def test_discoveries_are_those_of_benjamini_and_hochberg():
+def test_discoveries_match_benjamini_and_hochberg():
     # The example of their paper of 1995, section 4: four of fifteen at a rate of 5 %.
     found = [
         *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459),

@@ -81,7 +81,7 @@ def test_what_the_process_and_its_children_hold(devices, expected):
         ),
     ],
 )
-def test_a_process_that_is_not_listed_may_hold_memory_all_the_same(devices, expected):
+def test_a_process_that_is_not_listed_may_still_use_memory(devices, expected):
     found, absent = read_devices(_OURS, NvmlReading(devices=tuple(devices)))
 
     assert list(found) == expected

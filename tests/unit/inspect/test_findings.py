@@ -63,7 +63,7 @@ def _find(group, counters=None, limits=(), **options):
     return {finding.name: finding for finding in found}
 
 
-def test_page_cache_in_a_container_is_said_to_be_reclaimable():
+def test_page_cache_in_a_container_is_reported_as_reclaimable():
     # ollama/ollama#11497: "the container uses all its memory", and most of it is a model's file.
     group = _group(
         memory__max=str(1000 * MIB),
@@ -249,7 +249,7 @@ def test_memory_in_huge_pages_of_any_kind_is_not_warned_about(kind):
 
 
 @pytest.mark.parametrize(("resident", "named"), [(2 * GIB, True), (GIB // 2, False)])
-def test_a_launcher_is_told_from_the_engine_that_it_started(resident, named):
+def test_a_launcher_is_distinguished_from_the_engine_that_it_started(resident, named):
     child = ChildProcess(78, "engine", resident, 0, 1)
 
     found = find(Sample(0, resident_bytes=GIB), (), None, read_facts(), children=[child])

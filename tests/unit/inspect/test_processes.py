@@ -78,7 +78,7 @@ def test_watched_commits_make_the_granule_exact(child, stepped):
     assert (found.granule_bytes, found.granule_exact) == (64 * KIB, True)
 
 
-def test_counters_are_those_of_the_process(child, looked):
+def test_counters_are_the_processs_own(child, looked):
     made = child("data = bytearray(64 << 20)\ndata[::4096] = b'x' * 16384\nready()\ninput()")
 
     last = looked(made.pid).last
@@ -264,7 +264,7 @@ def test_a_zombie_is_named_with_its_parent(child):
     )
 
 
-def test_a_process_without_its_main_thread_is_told_from_one_that_ended(child, target):
+def test_a_process_without_its_main_thread_differs_from_an_ended_one(child, target):
     made = child(
         "import ctypes, threading\ndef tell():\n"
         "    while open(f'/proc/{os.getpid()}/stat').read().split()[2] != 'Z': time.sleep(0.01)\n"
@@ -330,7 +330,7 @@ def test_the_process_of_another_user_gives_what_may_be_read(child, target):
 
 
 @pytest.mark.parametrize("value", [1, 2])
-def test_a_process_that_proc_hides_is_told_from_one_that_is_not_there(child, value):
+def test_a_process_hidden_by_proc_differs_from_a_missing_one(child, value):
     if os.geteuid() != 0 or not has_capability(21):
         pytest.skip("needs root with CAP_SYS_ADMIN to mount /proc")
     made = child("ready()\ninput()")

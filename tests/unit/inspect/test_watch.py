@@ -276,7 +276,7 @@ def test_a_new_program_that_ends_at_once_leaves_the_figures_of_the_one_before(wa
 
 
 @pytest.mark.parametrize("tries", [1, 40])
-def test_a_process_that_does_nothing_but_exec_is_sampled_all_the_same(watched, tries):
+def test_a_process_that_only_execs_is_still_sampled(watched, tries):
     process = _Process()
     marks = itertools.count()
     process.program = lambda: (next(marks),)

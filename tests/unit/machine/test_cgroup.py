@@ -235,7 +235,7 @@ def test_a_use_above_the_limit_leaves_nothing(recorded):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
-def test_the_group_of_a_real_process_is_that_of_the_kernel():
+def test_the_group_of_a_real_process_matches_the_kernels():
     mine = read_cgroups(KernelFiles())
     same = read_cgroups(KernelFiles(), str(os.getpid()))
 

@@ -46,7 +46,7 @@ def test_the_time_above_is_counted_without_a_break(group, watch):
     assert watch.slowed_ns(12 * SECOND) == SECOND
 
 
-def test_a_group_that_delays_nobody_is_not_in_the_way(group, watch):
+def test_a_group_without_delays_causes_no_finding(group, watch):
     """A task is delayed by 2 s at most, after which the kernel counts again."""
     group(160 * MIB, 11)
     assert [watch.slowed_ns(at * SECOND) for at in (0, 4, 6, 8)] == [0, 4 * SECOND, 0, 0]
@@ -59,7 +59,7 @@ def test_a_limit_that_was_raised_is_noticed(group, watch):
     assert watch.slowed_ns(2 * SECOND) == 0
 
 
-def test_why_is_said_with_what_was_used_before_the_workers_were_ended(group, watch):
+def test_the_reason_has_the_use_before_the_workers_were_ended(group, watch):
     group(163 * MIB, 510)
     watch.slowed_ns(0)
     group(20 * MIB, 510)

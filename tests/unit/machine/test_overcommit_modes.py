@@ -71,7 +71,7 @@ def test_a_mode_is_found_by_the_doctor_and_by_nothing_else(path, value, kind):
 
 
 @pytest.mark.parametrize("method", ["fixed", "protect"])
-def test_a_commit_over_the_limit_is_refused_and_put_down_to_it(method):
+def test_a_commit_over_the_limit_is_refused_and_the_error_names_the_limit(method):
     backing = open_backing(method=method)
     commit = read_facts().commit
     nbytes = align_up(max(commit.headroom_bytes, 0) + GIB, backing.granularity)

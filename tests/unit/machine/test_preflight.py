@@ -285,7 +285,7 @@ def test_workers_take_of_the_machine_and_not_of_each_processs_limit():
     assert safe_for_workers(small(process=process), 2) == 18 * MIB
 
 
-def test_one_worker_is_never_told_to_use_fewer():
+def test_the_hint_for_one_worker_does_not_say_to_use_fewer():
     limits = LimitFacts(descriptors=ResourceLimit(16, 16), descriptors_used=4)
     (shortage,) = check(Demand(descriptors=19), small(limits=limits))
     assert (shortage.kind, shortage.safe) == ("descriptor-limit", 4)

@@ -89,7 +89,7 @@ def test_a_probe_that_takes_long_is_ended_when_the_user_stops(monkeypatch):
 
 
 @linux
-def test_where_the_heuristic_refuses_is_found_in_two_tries_and_said(monkeypatch):
+def test_the_limit_of_the_heuristic_is_found_in_two_attempts_and_named(monkeypatch):
     facts = read_facts()
     total = facts.memory.total_bytes + facts.memory.swap_total_bytes
     heuristic = replace(facts, commit=replace(facts.commit, mode=0))
@@ -247,7 +247,7 @@ for left in (4 << 20, 24 << 20, 1 << 30):
 
 
 @linux
-def test_a_method_whose_commits_add_no_areas_has_no_ceiling_of_them():
+def test_a_method_whose_commits_add_no_areas_has_no_limit_of_areas():
     """It has as many areas after 5,000 commits as before; ``fixed`` adds two with each."""
     answer = ask("mappings", "host", "advise", 10_000)
     assert answer.works

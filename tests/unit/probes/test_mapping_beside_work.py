@@ -56,7 +56,7 @@ def test_a_range_is_mapped_and_unmapped_beside_running_work(fakecuda):
     assert result.beside.max_ns >= result.beside.p99_ns >= result.beside.median_ns > 0
 
 
-def test_a_device_lost_beside_work_is_said(fakecuda, python_with_fakecuda):
+def test_a_device_lost_beside_work_is_reported(fakecuda, python_with_fakecuda):
     code = (
         "import dataclasses; from vmtool.probes.mapping_beside_work import run_beside_work\n"
         "print(dataclasses.asdict(run_beside_work(0, 2 << 20, steps=20)))"

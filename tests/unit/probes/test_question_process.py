@@ -81,7 +81,9 @@ def test_a_start_that_fails_for_another_reason_names_the_interpreter(monkeypatch
         (MemoryLimits(), "pids.max"),
     ],
 )
-def test_a_thread_whose_stack_does_not_fit_is_not_one_too_many(monkeypatch, limits, cause):
+def test_a_thread_whose_stack_does_not_fit_is_not_blamed_on_the_task_limit(
+    monkeypatch, limits, cause
+):
     def refuse(_thread):
         raise RuntimeError("can't start new thread")
 

@@ -27,7 +27,7 @@ def test_one_byte_in_the_range_fails(counter):
 
 
 @pytest.mark.parametrize("counter", ["address_space", "charge", "resident"])
-def test_the_whole_may_move_a_little_and_no_more(counter):
+def test_the_whole_may_only_move_a_little(counter):
     slack = PROCESS_TOLERANCE_BYTES
     assert (
         outcomes(after={**AFTER, counter: AFTER[counter] + slack})[counter] is CheckOutcome.PASSED

@@ -87,7 +87,7 @@ def test_paged_shares_whole_blocks(dense_cost):
     assert shared.operations.not_committed_bytes == (2 + 3) * per_name
 
 
-def test_a_prefix_that_nobody_has_any_more_is_released(dense_cost):
+def test_an_unused_prefix_is_released(dense_cost):
     plan = plan_of(dense_cost(1, 1, 64), "token-major", 4096)
     apart = [Request(0, 1024, 1, (1, 2)), Request(10**9, 1024, 1, (1, 2))]
     result = run_replay(listed(apart), plan, None)

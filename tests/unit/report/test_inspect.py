@@ -273,7 +273,7 @@ def test_a_leak_heads_the_report():
     assert "grows" not in _headline([of_it], [filling], [limit])
 
 
-def test_a_process_that_ended_before_the_first_sample_is_said_to_be_so():
+def test_a_process_that_ended_before_the_first_sample_is_reported():
     who = ProcessIdentity(77, "true", ("true",))
     condition = parse_condition("resident<1GiB")
     result = nothing_read(who, InspectOptions(watch=True, conditions=(condition,)), read_facts())

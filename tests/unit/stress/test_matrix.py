@@ -27,7 +27,7 @@ def cell(name, low, middle, high, **changes):
     return replace(found, **changes)
 
 
-def test_the_fastest_is_that_whose_interval_lies_below_all_others():
+def test_the_fastest_has_an_interval_below_all_others():
     cells = [cell("a", 120, 130, 140), cell("b", 90, 100, 110), cell("c", 111, 150, 900)]
     assert fastest(cells) == "b"
     assert fastest([*cells, cell("d", 110, 140, 150)]) is None
@@ -57,7 +57,7 @@ def cell_of(rounds):
     return matrix.cell_of(result, "fixed")
 
 
-def test_a_cycle_is_its_phases_together_and_its_interval_is_that_of_the_rounds():
+def test_a_cycle_is_the_sum_of_its_phases_with_the_interval_of_the_rounds():
     found = cell_of([10, 12, 14, 16])
     assert found.cycle_ns == 150
     assert (found.cycle_low_ns, found.cycle_high_ns) == (20, 32)

@@ -103,7 +103,7 @@ def test_a_machine_without_memory_is_refused():
         _settings(safe_bytes=MIB)
 
 
-def test_half_of_what_is_safe_that_is_no_granule_is_refused_with_the_limit():
+def test_half_of_what_is_safe_is_refused_if_it_holds_no_granule():
     with pytest.raises(
         RefusedError, match=r"half of what is safe to commit here, 1\.5 MiB"
     ) as caught:

@@ -118,7 +118,7 @@ def test_whole_granules_are_full_stay_and_lie_in_what_is_committed(costs, data):
 
 
 @given(st.data())
-def test_live_bytes_and_their_sums_are_those_of_the_cost(costs, data):
+def test_live_bytes_and_their_sums_match_the_cost(costs, data):
     cost = data.draw(costs)
     live = UsedBytes(cost)
     tokens, more = data.draw(st.integers(0, LONGEST)), data.draw(st.integers(0, 300))

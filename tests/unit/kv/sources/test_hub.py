@@ -50,7 +50,7 @@ def test_a_config_in_the_cache_is_not_fetched_again(fake_hub, monkeypatch, write
     assert fake_hub == []
 
 
-def test_a_hub_that_does_not_answer_is_told_at_once(fake_hub, monkeypatch):
+def test_a_hub_that_does_not_answer_is_reported_at_once(fake_hub, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
     monkeypatch.setattr("urllib.request.urlopen", _no_answer)

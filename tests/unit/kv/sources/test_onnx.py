@@ -100,7 +100,7 @@ def test_genai_whisper_also_keeps_the_encoders_frames(write_config):
     assert [t.tokens_held(7) for t in tensors] == [7, 7, 1500, 1500]
 
 
-def test_a_genai_state_whose_size_is_elsewhere_is_refused(write_config):
+def test_a_genai_state_without_its_size_is_refused(write_config):
     config = genai(inputs={"past_conv_names": "past.%d.conv_state"})
     with pytest.raises(InputError, match=r"model\.decoder\.inputs\.past_conv_names") as caught:
         sources.load(write_config(config))
@@ -261,7 +261,7 @@ def gemma4(write_config, **decoder):
     return write_config(config, "genai_config.json")
 
 
-def test_the_layers_of_a_genai_config_are_those_of_the_model_beside_it(write_config, write_onnx):
+def test_the_layers_of_a_genai_config_come_from_the_model_beside_it(write_config, write_onnx):
     full = pasts(5, shape=("batch", 2, "past", 512))[8:]
     write_onnx([*pasts(4, shape=("batch", 8, "window", 256)), *full])
     path = gemma4(write_config)

@@ -219,7 +219,7 @@ def test_high_slows_down_and_only_max_kills():
     assert "a process is killed" in found("cgroup-limit", cgroup=CgroupFacts((limit,))).message
 
 
-def test_cache_in_a_group_and_waiting_for_memory_are_said():
+def test_the_report_shows_cache_in_a_group_and_waiting_for_memory():
     level = CgroupLevel(
         "/cg/app",
         2,

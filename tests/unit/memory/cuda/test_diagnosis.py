@@ -118,7 +118,7 @@ def test_a_device_that_takes_no_process_takes_not_one_either():
 
 
 @pytest.mark.parametrize("model", ["wddm", "wsl", "tcc", None])
-def test_only_windows_is_blamed_for_a_limit_of_what_is_pinned(model):
+def test_only_windows_is_blamed_for_a_limit_of_pinned_memory(model):
     cause = diagnose_pinning(model).cause
     assert ("Windows" in cause) == (model in {"wddm", "wsl"})
 

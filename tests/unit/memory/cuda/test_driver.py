@@ -108,7 +108,7 @@ def test_a_result_that_the_bindings_do_not_know_is_a_cuda_error(fakecuda):
 
 
 @pytest.mark.parametrize("name", ["cuMemAllocPitch", "cuNoSuchFunction"])
-def test_a_function_that_nobody_offers_is_unavailable(fakecuda, name):
+def test_a_function_that_is_not_offered_is_unavailable(fakecuda, name):
     with pytest.raises(UnavailableError, match=name):
         driver.load().call(name, *[8] * 3 * (name == "cuMemAllocPitch"))
 

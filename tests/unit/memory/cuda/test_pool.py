@@ -334,7 +334,7 @@ def test_a_handle_that_cannot_be_released_does_not_keep_the_others(make, fakecud
     )
 
 
-def test_trimming_goes_on_after_a_handle_that_is_not_taken_back(make, fakecuda):
+def test_trimming_continues_after_a_handle_that_cannot_be_released(make, fakecuda):
     device = make()
     device.pool.fill(5 * CHUNK)
     fakecuda.fail("cuMemRelease:1=999")

@@ -152,7 +152,7 @@ def small_group(pool):
         group.rmdir()
 
 
-def test_a_group_that_allows_fewer_is_named_and_kills_nobody(small_group):
+def test_a_group_that_allows_fewer_is_named_and_kills_no_process(small_group):
     """Its limit counts at the first touch, with SIGBUS: so commit faults pages in."""
     with VirtualBuffer(open_backing(huge_page_bytes=PAGE), 64 * PAGE) as buffer:
         buffer.grow_to(PAGE)

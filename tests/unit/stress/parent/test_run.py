@@ -114,7 +114,7 @@ def test_a_failed_call_is_a_failure_and_not_an_accident(stress):
 
 
 @posix
-def test_one_worker_may_die_while_another_goes_on(make):
+def test_one_worker_may_die_while_another_continues(make):
     plans = [
         WorkerPlan(make(methods=("fixed",), inject=inject), worker)
         for worker, inject in enumerate([("mmap:4=SIGKILL",), ()])
@@ -349,7 +349,7 @@ def test_a_stopped_worker_is_called_stopped(make):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="on Windows an ended process has no signal")
-def test_a_worker_that_vmtool_killed_is_nobody_elses_victim(make):
+def test_a_worker_that_vmtool_killed_is_not_blamed_on_others(make):
     def interrupt(_cycles):
         raise KeyboardInterrupt
 

@@ -132,7 +132,7 @@ def test_a_granule_of_several_pieces_is_written_to_its_end():
         assert any(memory[granule - 64 :])
 
 
-def test_unverified_memory_is_touched_all_the_same(buffer):
+def test_unverified_memory_is_touched_too(buffer):
     contents = _contents(buffer, verify="off")
     _cycle(buffer, contents, 0, 1)
     memory = window(buffer.base, GRANULE)

@@ -45,7 +45,7 @@ def test_filling_a_pool_is_no_hang(make, fakecuda):
     assert beat[0] >= fakecuda.report()["calls"]["cuMemCreate"]["calls"] == 64
 
 
-def test_growth_of_the_device_is_ours_only_where_it_can_be_told(make, fakecuda):
+def test_growth_of_the_device_counts_only_where_its_owner_is_known(make, fakecuda):
     fakecuda.reset(granularity="64KiB")
     faults = FaultyCalls([parse_fault("cuMemRelease:1=SKIP")])
     for given, counter in ((None, "device_in_use"), (faults, "device_memory")):

@@ -69,7 +69,7 @@ def test_a_checkpoint_that_quantises_weights_only_has_a_cache_of_its_own_type(qu
     assert model({**LLAMA, "quantization_config": quantization}).cache_dtype is None
 
 
-def test_the_quantisation_of_a_wrapper_is_that_of_its_decoder():
+def test_a_wrapper_has_the_quantisation_of_its_decoder():
     quantization = {"kv_cache_scheme": FP8_SCHEME}
     config = {"model_type": "llava", "text_config": LLAMA, "quantization_config": quantization}
     assert model(config).cache_dtype == "fp8"
