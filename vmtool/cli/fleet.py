@@ -57,7 +57,7 @@ class FleetOptions:
 )  # fmt: skip
 @click.option(
     "--retries", type=click.IntRange(0), default=1, show_default=True, metavar="N",
-    help="If a worker dies, try up to N times again on its host (--dask).",
+    help="If a worker dies, try its host again up to N times (--dask).",
 )  # fmt: skip
 @click.option(
     "--resources", metavar="NAME=N[,...]",

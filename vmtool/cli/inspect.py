@@ -124,8 +124,8 @@ def command(
     vmtool inspect 4242 --watch --duration 1m --assert 'resident.slope<1MiB/min'
     vmtool inspect -o report.txt -- python3 -c 'print(2)'
 
-    A command after -- is started and watched to its end; its exit code becomes the exit code. A
-    watch prints one report, or one JSON document, when it ends, also after Ctrl-C or SIGTERM. The
+    A command after -- is started and watched until it ends; vmtool exits with its exit code. A
+    watch prints one report, or one JSON document, when it ends, even after Ctrl-C or SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.streams import COMMAND_AFTER

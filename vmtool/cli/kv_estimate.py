@@ -117,14 +117,17 @@ estimate_options: Final = option_group(
         click.option(
             "--budget",
             metavar="SIZE",
-            help="Memory of one rank: a size, auto (what this machine has available), 75% of that,"
-            " cuda:0 (what is free there), a device such as h100, 90% of one, or 8x one. Without it"
-            " only the cost is shown.",
+            help="Memory of one rank: a size, auto (what this machine has available), 75% of "
+            "that, cuda:0 (what is free there), a device such as h100, '90% of h100' or "
+            "8xh100. Without it only the cost is shown.",
         ),
         click.option(
             "--weights",
             metavar="SIZE|FILE",
-            help="Subtract the weights, divided evenly among the ranks: a size, their file, none, or auto (the default), which takes those of the model where their size is known.",
+            help=(
+                "Subtract the weights, divided evenly among the ranks: a size, their file, none, "
+                "or auto (the default), which takes those of the model if their size is known."
+            ),
         ),
         RESERVE,
         click.option(
@@ -237,7 +240,7 @@ estimate_options: Final = option_group(
             help="Show the cost from A to B tokens, doubling each time, or in steps with A..B:STEP.",
         ),
         click.option(
-            "--explain", is_flag=True, help="Say where each value of the model came from."
+            "--explain", is_flag=True, help="Show where each value of the model comes from."
         ),
         click.option(
             "--csv",

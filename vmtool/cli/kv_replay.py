@@ -89,7 +89,7 @@ _PACKING: Final = (
         "--budget",
         metavar="SIZE",
         help="Memory for the KV cache of one rank: a size, auto, 75% or cuda:0.  [default: auto, "
-        "what this machine has available; in a real run what is safe]",
+        "what this machine has available; with --backing, what is safe]",
     ),
     click.option(
         "--find-budget",
@@ -206,8 +206,8 @@ _FILES: Final = (
         multiple=True,
         metavar="AXIS=A,B",
         shell_complete=completing(_axes),
-        help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; more "
-        "axes may follow.",
+        help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; "
+        "further arguments AXIS=A,B may follow.",
     ),
     click.option(
         "--jobs",
@@ -253,8 +253,8 @@ def command(*, name_host: bool, as_json: bool, path: str, quiet: bool, **options
     vmtool kv-replay synthetic:requests=500 --model llama-3.1-8b --budget 8GiB
     vmtool kv-replay synthetic:requests=9 --model qwen3-0.6b --backing host
 
-    TRACE is a file: Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with
-    prompt_len and output_len; - is stdin, and gzip is read too; or synthetic:NAME=VALUE,... with
+    TRACE is a file (Azure LLM inference CSV, Mooncake JSON lines, BurstGPT CSV, or JSON lines with
+    prompt_len and output_len; gzip is read too), - for stdin, or synthetic:NAME=VALUE,... with
     requests, rate, prompt, output, spread, longest, prefixes and prefix. A prompt is committed at
     admission, then each decode step adds a token. Time is simulated; with --backing the memory is
     real.

@@ -46,7 +46,10 @@ def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "granules",
     callback=_sizes,
     metavar="SIZE,...",
-    help="Which granules to measure.  [default: 4KiB,64KiB,2MiB; on a device multiples of its own]",
+    help=(
+        "Which granules to measure.  [default: 4KiB,64KiB,2MiB; on a device, multiples of its "
+        "granularity]"
+    ),
 )
 @click.option(
     "--model", metavar="MODEL", help="Also show how much of this model's cache each granule wastes."

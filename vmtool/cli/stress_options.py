@@ -100,7 +100,10 @@ _BUDGET: Final = click.option(
     type=SIZE,
     default=0,
     metavar="SIZE",
-    help="Commit at most SIZE in all.  [default: what is reserved, but at most half of what is safe]",
+    help=(
+        "Commit at most SIZE in total.  [default: what is reserved, but at most half of what is "
+        "safe]"
+    ),
 )
 _GRANULE: Final = click.option(
     "--granule",
@@ -117,9 +120,9 @@ method_option: Final = click.option(
     callback=_one_name,
     metavar="NAME",
     help="How to commit: fixed, protect or advise (view, private or decommit on Windows), or all, "
-    "which alternates between them and recommends one; on a device cold (each handle is created "
-    "and released) or pooled (handles are kept).  [default: the first; where several are compared, "
-    "all]",
+    "which alternates between them and recommends one; on a device cold (each handle is "
+    "created and released) or pooled (handles are kept).  [default: the first, or all where "
+    "methods are compared]",
 )
 _RETAIN: Final = click.option(
     "--retain",
@@ -248,7 +251,7 @@ def duration_option(default: str) -> Any:
         "duration_ns",
         type=DURATION,
         metavar="TIME",
-        help=f"Run for TIME in all.  [default: {default}]",
+        help=f"Run for TIME in total.  [default: {default}]",
     )
 
 
