@@ -90,6 +90,13 @@ def test_as_many_devices_divide_the_heads(estimate):
     assert "names 4 devices, but tp 2 x pp 1 are 2 ranks" in ran.stderr
 
 
+@pytest.mark.parametrize("option", ["--weights 5GB", "--reserve 1GiB", "--overhead 10%"])
+def test_what_is_subtracted_from_a_budget_is_refused_without_one(estimate, option):
+    ran = estimate(f"llama-3.1-8b {option}")
+    assert (ran.code, f"{option.split()[0]} needs --budget" in ran.stderr) == (2, True)
+    assert estimate(f"llama-3.1-8b {option} --compare budget=24GiB,h100").code == 0
+
+
 def test_figures_of_a_rank_are_called_so(estimate):
     text = first_paragraph(estimate("llama-3.1-8b --context 8k --tp 2").stdout)
     assert text == (

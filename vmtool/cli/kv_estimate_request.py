@@ -478,7 +478,21 @@ def _check(options: EstimateOptions) -> None:
         if (getattr(options, name) or 0) > _LARGEST_COUNT:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} must be at most 2^48")
+    _check_budget(options)
     _check_engine(options)
+
+
+def _check_budget(options: EstimateOptions) -> None:
+    """Refuse what is subtracted from a budget where there is none."""
+    if options.budget is not None or any(axis.startswith("budget=") for axis in options.compare):
+        return
+    for flag, is_set in (
+        ("--weights", options.weights not in (None, "auto", "none")),
+        ("--reserve", options.reserve),
+        ("--overhead", options.overhead is not None),
+    ):
+        if is_set:
+            raise UsageError(f"{flag} needs --budget, from which it is subtracted")
 
 
 def _check_engine(options: EstimateOptions) -> None:
