@@ -207,7 +207,7 @@ def own_weights(name: str | None) -> tuple[int, str]:
         return 0, ""
     if builtin.known(name):
         nbytes = builtin.published_bytes(name)
-        return (0, "") if nbytes is None else (nbytes, "as published")
+        return (0, "") if nbytes is None else (nbytes, builtin.weights_origin(name))
     if name != "-" and os.path.lexists(name):
         from vmtool.kv.weights import bytes_beside
 

@@ -294,7 +294,7 @@ def _layer_text(layer: LayerBytes) -> str:
 
 def weights_text(budget: Budget, ranks: int) -> str:
     """Return how large the weights are on each of *ranks*, and where that is known from."""
-    about = "about " if budget.weights_origin.startswith("as published") else ""
+    about = "about " if budget.weights_origin.startswith(("as published", "computed")) else ""
     each = " per rank" if ranks > 1 else ""
     return f"{about}{format_size(budget.weights_bytes)}{each}, {budget.weights_origin}"
 

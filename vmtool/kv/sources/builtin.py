@@ -44,14 +44,17 @@ _ORIGINS: Final = {
     "automodel": "github.com/NVIDIA-NeMo/Automodel: the config class of its type",
     "card": "model card or paper; no config.json was available",
     "card-and-logs": "cache sizes in public logs agree; layers and heads from the model card",
+    "convert": "Transformers' script that converts its checkpoints",
     "copy": "copies of config.json in public source code",
     "counted": (
         "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026; how many layers"
         " attend from its number of parameters, their order as in smaller models"
     ),
+    "defaults": "config.json on huggingface.co, and Transformers' defaults for what it leaves out",
     "hub": "config.json on huggingface.co, its own or a finetune's",
     "listing": "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026",
     "log": "llama.cpp's log of its GGUF file, and DeepSeek's config_236B.json",
+    "maxtext": "github.com/AI-Hypercomputer/maxtext: its model configs",
     "megatron": "github.com/NVIDIA-NeMo/Megatron-Bridge; its number of parameters agrees",
     "mlc": "github.com/mlc-ai/mlc-llm: model_preset.py",
     "ollama": "metadata of a GGUF file in Ollama's library",
@@ -192,6 +195,12 @@ def published_bytes(name: str) -> int | None:
     if count is not None:
         return 2 * int(count)
     return None if gb is None else int(float(gb) * 1e9)
+
+
+def weights_origin(name: str) -> str:
+    """Return how `published_bytes` knows the weights of the built-in model *name*."""
+    _, words = _known(name)
+    return "as published" if _noted(words, "computed=") is None else "computed from its config"
 
 
 def build(values: Mapping[str, int]) -> ModelGeometry:

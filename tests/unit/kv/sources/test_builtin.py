@@ -110,6 +110,27 @@ def test_weights_are_two_bytes_a_parameter_or_the_published_size():
     assert builtin.published_bytes("gpt-oss-20b") == 13_800_000_000
 
 
+def test_weights_that_nobody_published_are_said_to_be_computed():
+    assert builtin.weights_origin("llama-3.1-8b") == "as published"
+    assert builtin.weights_origin("nemotron-4-340b") == "computed from its config"
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "windows", "states"),
+    [
+        # Layers x tokens x K and V x heads x width x 2 bytes. And layers x width x a state of 4
+        # bytes and 3 steps of the convolution, of 2 bytes each.
+        ("phi-tiny-moe", 2047, 32 * 2047 * 2 * 4 * 128 * 2, 0),
+        ("recurrentgemma-2b", 2048, 8 * 2048 * 2 * 1 * 256 * 2, 18 * 2560 * (4 + 3 * 2)),
+        ("recurrentgemma-9b", 2048, 12 * 2048 * 2 * 1 * 256 * 2, 26 * 4096 * (4 + 3 * 2)),
+    ],
+)
+def test_a_model_of_windows_alone_costs_what_they_and_its_states_take(
+    cost_of, name, tokens, windows, states
+):
+    assert cost_of(sources.load(name)).bytes_for(tokens) == windows + states
+
+
 def test_a_part_of_a_name_of_the_hub_is_answered_with_that_name():
     with pytest.raises(UsageError) as caught:
         sources.load("Qwen2.5-Coder-7B-Inst")
@@ -135,6 +156,13 @@ def test_the_page_names_the_models_whose_weights_are_not_known():
     assert re.findall(r"`([^`]+)`", text) == unknown
 
 
+#: The encoder of PaliGemma's images: 27 layers of attention, MLP and two norms, all with biases, a
+#: patch of 14 x 14 x 3, 256 positions and a norm.
+SIGLIP = (
+    27 * (4 * (1152 + 1) * 1152 + 2 * 1152 * 4304 + 4304 + 1152 + 4 * 1152)
+    + (14 * 14 * 3 + 1) * 1152
+    + (256 + 2) * 1152
+)
 #: Layers, hidden size, heads, KV heads, their width, width of the MLP, vocabulary, whether the
 #: embedding is shared, and the parameters besides: biases of Q, K and V, norms of Q and K.
 WIDTHS = {
@@ -152,6 +180,14 @@ WIDTHS = {
     "qwen2.5-72b": (80, 8192, 64, 8, 128, 29568, 152064, 2, 80 * (64 + 2 * 8) * 128),
     "qwen3-8b": (36, 4096, 32, 8, 128, 12288, 151936, 2, 36 * 2 * 128),
     "qwen3-0.6b": (28, 1024, 16, 8, 128, 3072, 151936, 1, 28 * 2 * 128),
+    "chatglm3-6b": (28, 4096, 32, 2, 128, 13696, 65024, 2, 28 * (32 + 2 * 2) * 128 + 32),
+    "chatglm2-6b": (28, 4096, 32, 2, 128, 13696, 65024, 2, 28 * (32 + 2 * 2) * 128),
+    "glm-4-9b-chat-1m": (40, 4096, 32, 4, 128, 13696, 151552, 2, 40 * (32 + 2 * 4) * 128),
+    "gemma-2-2b": (26, 2304, 8, 4, 256, 9216, 256000, 1, 26 * 2 * 2304),
+    "paligemma-3b": (18, 2048, 8, 1, 256, 16384, 257216, 1, 1153 * 2048 + SIGLIP),
+    "paligemma2-3b": (26, 2304, 8, 4, 256, 9216, 257216, 1, (26 * 2 + 1153) * 2304 + SIGLIP),
+    "paligemma2-10b": (42, 3584, 16, 8, 256, 14336, 257216, 1, (42 * 2 + 1153) * 3584 + SIGLIP),
+    "paligemma2-28b": (46, 4608, 32, 16, 128, 36864, 257216, 1, (46 * 2 + 1153) * 4608 + SIGLIP),
 }
 
 

@@ -290,7 +290,7 @@ DENSE: dict[str, Family] = {
         names={
             "head_dim": ("kv_channels",),
             "kv_heads": ("multi_query_group_num",),
-            "context": ("seq_length",),
+            "context": ("seq_length", "max_sequence_length"),
         },
     ),
     "openelm": Family(
