@@ -94,9 +94,11 @@ class Family:
 _SUFFIX: Final = re.compile(r"_(?:text_model|text_module|text|module|decoder)$")
 #: Types whose module has another name.
 _MODULES: Final = {
+    "data2vec-text": "data2vec_text",
     "deepseek_ref": "deepseek_v4",
     "hrm_text": "hrm_text",
     "kosmos_2_5_text_model": "kosmos2_5",
+    "minimax_m3_text": "minimax_m3_vl",
     "kosmos_2_text_model": "kosmos2",
     "kyutai_speech_to_text": "kyutai_speech_to_text",
     "openai-gpt": "openai",
@@ -127,7 +129,6 @@ _IN_VLLM: Final = {
         "param2moe": "param2moe",
         "phi4mm": "phi4mm",
         "plamo3": "plamo3",
-        "qwen": "qwen",
         "rnj1": "rnj1",
         "sarvam": "sarvam_mla sarvam_moe",
         "solar": "solar",
@@ -150,6 +151,7 @@ _WITH_WEIGHTS: Final = {
     "minimax_text_01": "modeling_minimax_text_01.py",
     "openelm": "modeling_openelm.py",
     "phi-msft": "modeling_phi.py",
+    "qwen": "modeling_qwen.py",
     "rwkv5": "modeling_rwkv5.py",
     "rwkv6": "modeling_rwkv6.py",
     "xverse": "modeling_xverse.py",

@@ -259,6 +259,19 @@ def test_each_architecture_names_its_source(architecture):
     )
 
 
+@pytest.mark.parametrize(
+    ("architecture", "file"),
+    [
+        ("data2vec-text", "modeling_data2vec_text.py of transformers 5.24"),
+        ("minimax_m3_text", "modeling_minimax_m3_vl.py of transformers 5.24"),
+        ("longcat_flash_ngram", "models/longcat_flash_ngram.py of vLLM 0.33"),
+        ("qwen", "modeling_qwen.py beside the weights"),  # vLLM has dropped it since 0.23
+    ],
+)
+def test_a_type_whose_file_has_another_name_says_so(architecture, file):
+    assert source_of(architecture, families()[architecture]) == file
+
+
 def test_explained_values_name_the_file_of_their_defaults():
     facts = model({**LLAMA, "model_type": "ministral3", "head_dim": None}).provenance
     assert facts["architecture"].where == "modeling_ministral3.py of transformers 5.24"
