@@ -107,6 +107,9 @@ def read_bytes(path: str, limit: int, *, text: bool = False) -> bytes:
         except OSError as error:
             raise InputError(path, f"cannot be read: {error.strerror or error}") from error
     if len(data) > limit:
+        kind = kind_of(data)
+        if kind is not None:
+            raise InputError(path, f"is {kind}")
         size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
         raise InputError(path, f"is larger than {size}, the limit for this kind of file")
     return data

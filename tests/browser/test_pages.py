@@ -17,10 +17,13 @@ from stored_runs import eventful
 from vmtool.compare.runs import compare
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.kv.packing.policy import POLICIES
+from vmtool.report.chart import histogram_chart
 from vmtool.report.compare_page import to_html
+from vmtool.report.page import Markup, figure, grid, page
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import Outcome
+from vmtool.stats import Histogram
 
 pytestmark = pytest.mark.browser
 
@@ -177,7 +180,7 @@ document.title = [innerWidth, wider, outside, overlapping].join();
 </script>"""
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 800, 1280])
 def test_no_page_scrolls_sideways_and_no_text_of_a_chart_overlaps_or_leaves_it(
     browse, page_named, width
 ):
@@ -194,6 +197,17 @@ def test_no_page_scrolls_sideways_and_no_text_of_a_chart_overlaps_or_leaves_it(
         )
     found = re.search("<title>(.*?)</title>", browse(frames))[1].split(";")
     assert sorted(found) == sorted(["", *(f"{name} {width},false,0,0" for name in NAMES)])
+
+
+def test_no_tick_at_the_end_of_an_axis_leaves_its_chart(browse):
+    charts = ""
+    for top in range(20_000_000, 23_000_000, 100_000):  # 20 ms at each place near the end
+        samples = Histogram()
+        samples.extend([1_000_000, top])
+        charts += figure("chart", histogram_chart("chart", [("first", samples.data())]))
+    text = re.sub(r'<meta http-equiv="[^>]*>', "", page("ticks", grid([Markup(charts)])))
+    found = re.search("<title>(.*?)</title>", browse(text.replace("</body>", f"{_MEASURE}</body>")))
+    assert found[1].split(",", 1)[1] == "false,0,0"
 
 
 def test_the_page_of_a_run_shows_checks_histograms_and_all_four_counters(browse, run_page):

@@ -74,6 +74,10 @@ def test_a_condition_needs_four_runs_a_side(vmtool, folders):
     assert (ran.code, ran.stdout) == (2, "")
     assert "--fail-on needs 4 runs per side, and " in ran.stderr
     assert "1.json has 1" in ran.stderr
+    ran = vmtool("compare", *folders, "--confidence", "99.9", "--fail-on", "cycle.median>+20%")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--fail-on needs 7 runs per side, and " in ran.stderr
+    assert "vmtool stress --runs 7 " in ran.stderr
 
 
 def test_json_is_one_document_of_its_schema(vmtool, folders):

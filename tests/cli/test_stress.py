@@ -177,11 +177,14 @@ def test_required_checks_that_were_not_done_fail_the_run(vmtool):
     ran = vmtool("stress", *FEW, "--verify", "off", "--require", "contents")
     assert ran.code == 3
     assert "require.contents failed: not done: contents" in ran.stderr
+    assert "hint: leave out --verify off" in ran.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other platforms lack some counters")
 def test_one_cycle_is_too_few_for_leaks_and_a_short_default_run_is_not(vmtool):
-    assert vmtool("stress", *SMALL, "--cycles", "1", "--require", "leaks").code == 3
+    ran = vmtool("stress", *SMALL, "--cycles", "1", "--require", "leaks")
+    assert ran.code == 3
+    assert "hint: run for longer: --duration 10s, or more --cycles" in ran.stdout
     assert vmtool("stress", *SMALL, "--duration", "1s", "--require", "leaks").code == 0
 
 
@@ -220,6 +223,17 @@ def test_a_crash_is_exit_1_and_names_the_operation(vmtool):
     assert ran.code == 1
     assert "SIGSEGV in commit of granule 7, cycle 7" in ran.stdout
     assert "granule 7" in ran.stderr
+
+
+@posix
+def test_a_crash_is_told_also_where_a_check_failed(vmtool):
+    crash = ("--method", "fixed", "--inject", "mmap:9=SIGSEGV", "--runs", "4")
+    ran = vmtool("stress", *FEW, *crash, "--assert", "commit.p50<1s")
+    assert ran.code == 3
+    told = [line for line in ran.stderr.splitlines() if line.startswith("vmtool: error: ")]
+    assert len(told) == 2
+    assert "SIGSEGV" in told[0]
+    assert "assert.commit.p50<1s failed" in told[1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux promises zeroes after madvise")

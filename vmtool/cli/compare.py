@@ -86,7 +86,7 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
-    from vmtool.compare.permutation import RUNS_NEEDED
+    from vmtool.compare.permutation import fewest_runs
     from vmtool.compare.runs import compare
     from vmtool.compare.stored import read_set
     from vmtool.errors import ExitCode, InputError, UsageError
@@ -99,16 +99,17 @@ def command(
         )
     keep_inputs(before, after)
     fail_on = [parse_change(text) for text in conditions]
+    needed = fewest_runs(confidence / 100)
     sides = [read_set(name) for name in (before, after)]
     output = Output(as_json=as_json, path=path, quiet=quiet)
     for side in sides:
         if not side.runs:
             why = "; ".join(map(left_out_text, side.incomplete)) or "there are no runs"
             raise InputError(side.path, f"nothing to compare: {why}")
-        if fail_on and len(side.runs) < RUNS_NEEDED:
+        if fail_on and len(side.runs) < needed:
             raise UsageError(
-                f"--fail-on needs {RUNS_NEEDED} runs per side, and {side.path} has {len(side.runs)}",
-                hint="make them with: vmtool stress --runs 5 --json -o FILE",
+                f"--fail-on needs {needed} runs per side, and {side.path} has {len(side.runs)}",
+                hint=f"make them with: vmtool stress --runs {max(needed, 5)} --json -o FILE",
             )
     result = compare(
         sides[0],

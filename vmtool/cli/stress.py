@@ -252,7 +252,7 @@ def _preflight(
 
 
 def _exit_code(output: Output, result: StressResult) -> int:
-    """Return the exit code; what failed is in the result, and the first of it on stderr."""
+    """Return the exit code; what failed is in the result, and the first of each kind on stderr."""
     from vmtool.report.sentences import describe
     from vmtool.results.stress import Outcome
 
@@ -260,19 +260,20 @@ def _exit_code(output: Output, result: StressResult) -> int:
         output.notice("interrupted; everything is released, and the result is partial")
         return ExitCode.INTERRUPTED
     failed = next((check for check in result.checks if check.failed), None)
-    if failed is not None:
-        tell(f"vmtool: error: {failed.name} failed: {describe(failed)}")
-        return ExitCode.CHECK_FAILED
+    code = ExitCode.DONE
     if result.accidents:
         accident = result.accidents[0]
         tell(
             f"vmtool: error: worker {accident.worker} ended in {accident.operation} of granule "
             f"{accident.granule}: {accident.cause}"
         )
-        return ExitCode.CALL_FAILED
-    if result.failures:
+        code = ExitCode.CALL_FAILED
+    elif result.failures:
         failure = result.failures[0]
         where = f"{result.settings.backing_of(failure.worker)}: " if result.devices else ""
         tell(f"vmtool: error: {where}{failure.message}")
-        return ExitCode.CALL_FAILED
-    return ExitCode.DONE
+        code = ExitCode.CALL_FAILED
+    if failed is not None:
+        tell(f"vmtool: error: {failed.name} failed: {describe(failed)}")
+        code = ExitCode.CHECK_FAILED
+    return code

@@ -200,18 +200,20 @@ def judge_change(
     condition: Condition,
     pairs: Sequence[tuple[Sequence[MethodResult], Sequence[MethodResult]]],
     *,
+    alone: Sequence[str] = (),
     confidence: float,
     strict: bool = False,
 ) -> Check:
     """Return whether the interval of the change meets *condition*, which makes the check fail.
 
     It has failed if the whole interval is where the condition holds, and passed if none of it is;
-    else it is not proven, which has failed too where *strict* is set. What was not measured has
-    failed.
+    else it is not proven, which has failed too where *strict* is set. What was not measured, before
+    and after, has failed.
 
     Args:
         condition: On a change.
         pairs: The runs of each method before and after, at least four each.
+        alone: Methods that ran on one side only.
         confidence: Of the interval.
         strict: Whether what is not proven has failed.
     """
@@ -221,6 +223,8 @@ def judge_change(
         pair for pair in pairs if metric.method in (None, pair[0][0].method, pair[1][0].method)
     ]
     outcomes = _Outcomes(reason=None if chosen else "method did not run")
+    if alone and metric.method is None:
+        outcomes.reason = f"not measured on both sides: {', '.join(alone)}"
     for old, new in chosen:
         name = old[0].method
         before, after = ([measured(metric, run) for run in runs] for runs in (old, new))

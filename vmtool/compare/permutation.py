@@ -119,6 +119,14 @@ def variation(values: Sequence[float]) -> float | None:
     return stdev(values) / (sum(values) / len(values))
 
 
+def fewest_runs(confidence: float) -> int:
+    """Return with how many runs a side a verdict is possible at all with that *confidence*."""
+    runs = RUNS_NEEDED
+    while math.floor((1 - confidence) / 2 * math.comb(2 * runs, runs) + 1e-9) < 1:
+        runs += 1
+    return runs
+
+
 def runs_needed(cv: float, change: float, *, confidence: float, power: float = 0.9) -> int:
     """Return how many runs a side show a *change*, such as 0.2, with that *power*.
 
@@ -127,4 +135,4 @@ def runs_needed(cv: float, change: float, *, confidence: float, power: float = 0
     normal = NormalDist()
     reach = normal.inv_cdf(0.5 + confidence / 2) + normal.inv_cdf(power)
     needed = 2 * (reach * cv / math.log1p(change)) ** 2 + 1
-    return max(math.ceil(needed), RUNS_NEEDED)
+    return max(math.ceil(needed), fewest_runs(confidence))

@@ -86,14 +86,17 @@ def compare(
         fail_on: Conditions on changes that must not come true.
         strict: Whether a condition that is not proven has failed.
     """
-    pairs, unmatched = _pair_methods(before, after)
+    pairs, alone = _pair_methods(before, after)
+    unmatched = [f"method {name} ({side} only)" for name, side in alone.items()]
     changes: list[Change] = []
     for old, new in pairs:
         found, missing = _compare_method(old, new, confidence, float(threshold))
         changes.extend(found)
         unmatched.extend(missing)
     checks = tuple(
-        judge_change(condition, pairs, confidence=confidence, strict=strict)
+        judge_change(
+            condition, pairs, alone=tuple(alone), confidence=confidence, strict=strict
+        )
         for condition in fail_on
     )
     first, second = (_compared(runs)[0].result for runs in (before, after))
@@ -123,14 +126,14 @@ MethodRuns = tuple["MethodResult", ...]
 
 def _pair_methods(
     before: RunSet, after: RunSet
-) -> tuple[list[tuple[MethodRuns, MethodRuns]], list[str]]:
-    """Return methods of the same name, or the only two there are, and what stays alone."""
+) -> tuple[list[tuple[MethodRuns, MethodRuns]], dict[str, str]]:
+    """Return methods of the same name, or the only two there are, and of which side others are."""
     old, new = (_by_method(runs) for runs in (before, after))
     if len(old) == len(new) == 1:
-        return [(next(iter(old.values())), next(iter(new.values())))], []
+        return [(next(iter(old.values())), next(iter(new.values())))], {}
     pairs = [(runs, new[name]) for name, runs in old.items() if name in new]
-    alone = [f"method {name} (before only)" for name in old if name not in new]
-    alone += [f"method {name} (after only)" for name in new if name not in old]
+    alone = {name: "before" for name in old if name not in new}
+    alone |= {name: "after" for name in new if name not in old}
     return pairs, alone
 
 

@@ -131,7 +131,8 @@ def timeline_chart(
     values += [edge for _, low, high in band for edge in (low, high)]
     bottom, top = min(*values, 0), max(*values, 0)
     first, last = min(times), max(times)
-    levels = [round(level) for level in _steps(bottom, top, 4, binary=show is format_size)]
+    steps = _steps(bottom, top, 4, binary=show is format_size)
+    levels = [round(level) for level in steps if float(level).is_integer()]
     frame = _Frame(left=_room(map(show, levels)))
 
     def x(at: int) -> float:
@@ -426,7 +427,7 @@ def _apart(ticks: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str, str
     """Yield the ticks whose texts stay inside and do not touch, each with its anchor."""
     edge = -math.inf
     for x, text in ticks:
-        half = len(text) * _CHARACTER / 2
+        half = (len(text) + 1) * _CHARACTER / 2  # a unit such as ms is wider
         anchor = "start" if x < half else "end" if x > WIDTH - half else "middle"
         left = {"start": x, "middle": x - half, "end": x - 2 * half}[anchor]
         if left >= edge:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.compare.permutation import RUNS_NEEDED
+from vmtool.compare.permutation import fewest_runs
 from vmtool.compare.runs import DETECTED_CHANGE
 from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
@@ -110,9 +110,13 @@ def headline(result: CompareResult) -> str:
 
 def _verdict(result: CompareResult) -> str:
     runs = runs_text(result)
-    if any(_fewest_runs(change) < RUNS_NEEDED for change in result.changes):
-        return f"not proven: {runs}; a verdict needs {RUNS_NEEDED} runs per side (`vmtool stress --runs 5`)"
     judged = _judged(result)
+    if all(change.low is None for change in judged):
+        needed = fewest_runs(result.confidence)
+        return (
+            f"not proven: {runs}; a verdict needs {needed} runs per side "
+            f"(`vmtool stress --runs {max(needed, 5)}`)"
+        )
     parts = list(_by_verdict(judged, _CHANGED)) or list(
         _by_verdict(judged, (Direction.NOT_PROVEN,))
     )
@@ -159,10 +163,6 @@ def _doubt_text(result: CompareResult, doubt: Doubt) -> str:
         if file.runs and file.idle_share is not None
     )
     return f"measured one after the other on a busy machine ({percent(round(idle, 2))} idle)"
-
-
-def _fewest_runs(change: Change) -> int:
-    return min(len(change.before_runs_ns), len(change.after_runs_ns))
 
 
 def _by_verdict(changes: Sequence[Change], directions: Iterable[Direction]) -> Iterator[str]:
@@ -224,7 +224,7 @@ def methods_of(result: CompareResult) -> list[str]:
 def footnotes(result: CompareResult) -> Iterator[str]:
     """Yield what a reader must know about the verdicts."""
     unproven = [c for c in result.changes if c.direction is Direction.NOT_PROVEN]
-    if not unproven or _fewest_runs(unproven[0]) < RUNS_NEEDED:
+    if not unproven or unproven[0].low is None:
         return
     first = unproven[0]
     needed = first.runs_needed or 0

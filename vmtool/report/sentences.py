@@ -48,16 +48,19 @@ def describe(check: Check) -> str:
 
 def hint(check: Check) -> str | None:
     """Return what to do about *check*, if it failed or if something was missing to do it."""
-    kind = check.name.partition(".")[0]
+    kind, _, rest = check.name.partition(".")
+    reason = check.values.get("reason")
     if isinstance(check.values.get("hint"), str):
         return str(check.values["hint"])
     if check.outcome is CheckOutcome.FAILED:
-        return _HINTS.get(kind)
-    if check.values.get("reason") == "too few checkpoints":
-        return "run for longer: --duration 10s"
-    if check.values.get("reason") == "did not happen":
+        if kind == "assert":
+            return _ASSERT_HINTS.get(str(reason))
+        return _REQUIRE_HINTS.get(rest) if kind == "require" else _HINTS.get(kind)
+    if reason == "too few checkpoints":
+        return _LONGER
+    if reason == "did not happen":
         return "use a smaller N, more cycles, or another --method"
-    if check.values.get("reason") == "device-shared":
+    if reason == "device-shared":
         return "run with NVML (vmtool[nvml]), or stop the other programs on the device"  # an older result
     return None
 
@@ -261,9 +264,20 @@ _HINTS: Final = {
     "zero": "run again with --verify full and another --method; test the RAM if both fail",
     "counters": "run with another --method to see whether the method or the kernel is at fault",
     "leak": "confirm with --soak 10m; --method all shows which method leaks",
-    "assert": "make more runs (--runs), or run for longer: a busy machine widens the interval",
-    "require": "run for longer: --duration 10s",
     "guard": "report this with --json; nothing else that vmtool says about this method can be trusted",
+}
+
+
+_LONGER: Final = "run for longer: --duration 10s, or more --cycles"
+#: By the reason; where the whole interval is beyond the limit, no other run mends it.
+_ASSERT_HINTS: Final = {
+    NOT_PROVEN: "make more runs (--runs), or run for longer: a busy machine widens the interval",
+    "not measured": "run for longer, so that four runs have enough samples, or name another statistic",
+    "method did not run": "run it too (--method all), or leave its name out of the condition",
+}
+_REQUIRE_HINTS: Final = {
+    "leaks": _LONGER,
+    "contents": "leave out --verify off and --touch none",
 }
 
 

@@ -254,8 +254,10 @@ def _counters(result: StressResult) -> list[Markup]:
             tag("span", "allowed range", class_="key range"),
         )
     ]
-    for method in dict.fromkeys(point.method for point in kept):
-        lanes = _by_worker(point for point in kept if point.method == method)
+    # Several methods together, between their rounds, are in the order in which a run takes them.
+    names_of = {point.method: ", ".join(sorted(point.method.split(", "))) for point in kept}
+    for method in dict.fromkeys(names_of.values()):
+        lanes = _by_worker(point for point in kept if names_of[point.method] == method)
         lanes = [lane for lane in lanes if len(lane) > 1]  # one point is no series
         if not lanes:
             continue

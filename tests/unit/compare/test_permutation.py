@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.compare.permutation import RUNS_NEEDED, location, runs_needed, shift, variation
+from vmtool.compare.permutation import (
+    RUNS_NEEDED,
+    fewest_runs,
+    location,
+    runs_needed,
+    shift,
+    variation,
+)
 
 VALUES = st.lists(st.integers(1, 10**9), min_size=4, max_size=6)
 
@@ -111,6 +118,16 @@ def test_a_change_of_a_fifth_is_found_where_runs_vary_by_6_percent():
         for _ in range(200)
     )
     assert found >= 180
+
+
+@pytest.mark.parametrize(
+    ("confidence", "runs"), [(0.5, 4), (0.95, 4), (0.98, 5), (0.99, 5), (0.999, 7), (0.9999, 9)]
+)
+def test_with_the_fewest_runs_there_is_an_interval_and_with_fewer_there_is_none(confidence, runs):
+    assert fewest_runs(confidence) == runs
+    assert shift([1.0] * runs, [2.0] * runs, confidence).low is not None
+    if runs > RUNS_NEEDED:
+        assert shift([1.0] * (runs - 1), [2.0] * (runs - 1), confidence).low is None
 
 
 def test_runs_needed_grow_with_the_variation():

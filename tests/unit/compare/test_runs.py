@@ -147,6 +147,39 @@ def test_what_was_not_measured_has_failed_and_says_so():
     assert reasons == ["not measured", "method did not run"]
 
 
+def test_a_condition_on_every_method_needs_every_method_on_both_sides():
+    def side(*names):
+        return run_set(*[run(*(method(name, commit=[100] * 50) for name in names))] * 4)
+
+    gates = [parse_change(text) for text in ("commit.p50>+20%", "fixed.commit.p50>+20%")]
+    for names in (("fixed", "advise"), ("fixed",)), (("fixed",), ("fixed", "advise")):
+        every, named = compare(*(side(*side_names) for side_names in names), fail_on=gates).checks
+        assert every.failed
+        assert every.values["reason"] == "not measured on both sides: advise"
+        assert named.outcome is CheckOutcome.PASSED
+
+
+def test_a_confidence_that_the_runs_cannot_reach_proves_nothing_and_says_what_can():
+    result = compare(several(5), several(5, seed=2, factor=3), confidence=0.999)
+    assert {change.direction for change in result.changes} == {Direction.NOT_PROVEN}
+    assert headline(result) == (
+        "not proven: 5 runs against 5; a verdict needs 7 runs per side (`vmtool stress --runs 7`)"
+    )
+    assert change_of(result).runs_needed == 7
+    result = compare(several(7), several(7, seed=2, factor=3), confidence=0.999)
+    assert change_of(result).direction is Direction.SLOWER
+
+
+def test_the_headline_is_about_the_methods_that_have_enough_runs():
+    def side(value):
+        both = run(method("fixed", commit=[value] * 50), method("advise", commit=[value] * 50))
+        return run_set(*[both] * 3, *[run(method("fixed", commit=[value] * 50))] * 2)
+
+    assert headline(compare(side(100), side(200))).startswith(
+        "slower: commit median of fixed +100.0 %; 5 runs against 5"
+    )
+
+
 def test_a_comparison_is_described_to_the_last_key():
     for before, after in ((several(1), several(5)), (several(5), several(5, seed=2, factor=2))):
         result = compare(

@@ -150,6 +150,14 @@ def test_an_interval_of_any_size_stays_inside_the_chart(change):
     assert "<title>words</title>" in chart
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 100, 10**12])
+def test_no_two_ticks_of_an_axis_of_counts_are_alike(most):
+    chart = timeline_chart("", [Series("first", [(0, 0), (10, most)])], str)
+    texts = re.findall(r'text-anchor="end">(\d+)<', chart)
+    assert len(texts) > 1
+    assert len(set(texts)) == len(texts)
+
+
 def test_the_ticks_of_an_axis_of_time_share_a_unit():
     chart = timeline_chart("x", [Series("first", [(0, 1), (1_900_000_000, 2)])], str)
     assert re.findall(r">([\d.]+ m?s)</text>", chart) == ["0 s", "0.5 s", "1 s", "1.5 s"]

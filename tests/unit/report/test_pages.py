@@ -1,6 +1,7 @@
 """The pages as text: self-contained, escaped, and whole for every odd result."""
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -63,3 +64,12 @@ def test_a_ledger_that_differs_is_drawn_apart_from_the_belief():
     lines = dict(re.findall(r'<polyline class="(\w+)" points="[^"]* [\d.]+,([\d.]+)"', charge))
     assert float(lines["first"]) == 148  # on the zero line
     assert float(lines["second"]) == 16  # at the top
+
+
+def test_the_ranges_of_all_methods_together_are_one_section_whatever_their_order():
+    points = [
+        replace(checkpoint(i), method=("protect, fixed", "fixed, protect")[i // 10], run=i // 10)
+        for i in range(20)
+    ]
+    page = page_of(run(method("fixed"), method("protect"), checkpoints=tuple(points)))
+    assert re.findall("The reserved ranges with ([^<]*)<", page) == ["fixed, protect"]

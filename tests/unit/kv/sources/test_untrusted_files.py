@@ -85,6 +85,15 @@ def test_a_100_mb_config_is_refused(tmp_path):
         sources.load(str(path))
 
 
+def test_a_model_file_over_the_limit_is_named_as_what_it_is(tmp_path):
+    path = tmp_path / "model.pt"
+    with path.open("wb") as file:
+        file.write(b"PK\x03\x04")
+        file.truncate(100 << 20)
+    with pytest.raises(InputError, match="is a ZIP archive"):
+        sources.load(str(path))
+
+
 def test_the_worst_config_under_the_limit_takes_bounded_memory(write_config):
     path = write_config('{"a": [' + "{}," * ((MAX_CONFIG_BYTES - 20) // 3) + "{}]}")
     tracemalloc.start()
