@@ -94,9 +94,7 @@ def compare(
         changes.extend(found)
         unmatched.extend(missing)
     checks = tuple(
-        judge_change(
-            condition, pairs, alone=tuple(alone), confidence=confidence, strict=strict
-        )
+        judge_change(condition, pairs, alone=tuple(alone), confidence=confidence, strict=strict)
         for condition in fail_on
     )
     first, second = (_compared(runs)[0].result for runs in (before, after))

@@ -159,25 +159,12 @@ def test_a_condition_on_every_method_needs_every_method_on_both_sides():
         assert named.outcome is CheckOutcome.PASSED
 
 
-def test_a_confidence_that_the_runs_cannot_reach_proves_nothing_and_says_what_can():
+def test_a_confidence_that_the_runs_cannot_reach_proves_nothing():
     result = compare(several(5), several(5, seed=2, factor=3), confidence=0.999)
     assert {change.direction for change in result.changes} == {Direction.NOT_PROVEN}
-    assert headline(result) == (
-        "not proven: 5 runs against 5; a verdict needs 7 runs per side (`vmtool stress --runs 7`)"
-    )
     assert change_of(result).runs_needed == 7
     result = compare(several(7), several(7, seed=2, factor=3), confidence=0.999)
     assert change_of(result).direction is Direction.SLOWER
-
-
-def test_the_headline_is_about_the_methods_that_have_enough_runs():
-    def side(value):
-        both = run(method("fixed", commit=[value] * 50), method("advise", commit=[value] * 50))
-        return run_set(*[both] * 3, *[run(method("fixed", commit=[value] * 50))] * 2)
-
-    assert headline(compare(side(100), side(200))).startswith(
-        "slower: commit median of fixed +100.0 %; 5 runs against 5"
-    )
 
 
 def test_a_comparison_is_described_to_the_last_key():

@@ -53,3 +53,20 @@ def test_a_change_that_may_come_from_the_order_is_in_doubt_in_the_first_line():
     assert headline(result).endswith(doubt)
     same = replace(compare(sides[0], sides[0]), doubts=(Doubt.BUSY,))
     assert "in doubt" not in headline(same)
+
+
+def test_the_headline_is_about_the_methods_that_have_enough_runs():
+    def side(value):
+        both = run(method("fixed", commit=[value] * 50), method("advise", commit=[value] * 50))
+        return run_set(*[both] * 3, *[run(method("fixed", commit=[value] * 50))] * 2)
+
+    assert headline(compare(side(100), side(200))).startswith(
+        "slower: commit median of fixed +100.0 %; 5 runs against 5"
+    )
+
+
+def test_the_headline_says_how_many_runs_a_confidence_needs():
+    sides = several(5), several(5, seed=2, factor=3)
+    assert headline(compare(*sides, confidence=0.999)) == (
+        "not proven: 5 runs against 5; a verdict needs 7 runs per side (`vmtool stress --runs 7`)"
+    )
