@@ -19,7 +19,8 @@ from vmtool.compare.stored import StoredRun, set_of
 from vmtool.kv.packing.policy import POLICIES
 from vmtool.report.chart import histogram_chart
 from vmtool.report.compare_page import to_html
-from vmtool.report.page import Markup, figure, grid, page
+from vmtool.report.page import Markup, figure, grid
+from vmtool.report.page import page as whole_page
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import Outcome
@@ -205,7 +206,7 @@ def test_no_tick_at_the_end_of_an_axis_leaves_its_chart(browse):
         samples = Histogram()
         samples.extend([1_000_000, top])
         charts += figure("chart", histogram_chart("chart", [("first", samples.data())]))
-    text = re.sub(r'<meta http-equiv="[^>]*>', "", page("ticks", grid([Markup(charts)])))
+    text = re.sub(r'<meta http-equiv="[^>]*>', "", whole_page("ticks", grid([Markup(charts)])))
     found = re.search("<title>(.*?)</title>", browse(text.replace("</body>", f"{_MEASURE}</body>")))
     assert found[1].split(",", 1)[1] == "false,0,0"
 
