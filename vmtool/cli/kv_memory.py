@@ -86,8 +86,8 @@ def read_memory(text: str) -> ChosenMemory:
         total = parse_size(text, exact=False)
     except ValueError as error:
         hint = (
-            "give a size, auto, cuda:0, a device such as h100, or part or several of it ('90% of "
-            "h100', 8xh100)"
+            "give a size, auto, cuda:0, a device such as h100, part of one ('90% of h100') or "
+            "several (8xh100)"
         )
         raise UsageError(f"--budget: {error}", hint=hint) from None
     if not total:

@@ -295,8 +295,8 @@ def _children(values: Mapping[str, object]) -> tuple[str, str]:
         words = f"its child {largest} has {resident} resident, which the figures leave out"
     else:
         words = (
-            f"its {count} descendants have {resident} resident, counting what they share once for each, "
-            f"which the figures leave out; the largest is {largest}"
+            f"its {count} descendants have {resident} resident, which the figures leave out (memory "
+            f"that they share counts once for each); the largest is {largest}"
         )
     return words, "inspect that process; --children lists all"
 

@@ -274,7 +274,7 @@ def real_text(real: RealRun) -> str:
 
 def _held_text(real: RealRun) -> str:
     held = ", ".join(f"{each.holder} {format_size(each.held_bytes)}" for each in real.held)
-    return f"; at the peak {held}" if held else ""
+    return f"; held at the peak: {held}" if held else ""
 
 
 def stall_text(real: RealRun) -> str:

@@ -370,7 +370,7 @@ def test_metrics_name_the_process_and_end_as_openmetrics_wants():
         (
             "children",
             {"count": 3, "resident": GIB, "largest": 9, "name": "node"},
-            "its 3 descendants have 1 GiB resident, counting what they share once for each",
+            "its 3 descendants have 1 GiB resident, which the figures leave out (memory that they share",
         ),
         (
             "oom-kills",

@@ -91,10 +91,9 @@ def overcommit(facts: MachineFacts) -> Finding | None:
         )
     if not commit.is_enforced or commit.headroom_bytes is None:
         most = facts.most_at_once_bytes
-        words = "vm.overcommit_memory is 0: only a commit larger than all RAM and swap is refused"
-        if most is not None:
-            words += f", {format_size(most)}"
-        return Finding.ok("overcommit", words)
+        size = "" if most is None else f" ({format_size(most)})"
+        words = f"only a commit larger than all RAM and swap{size} is refused"
+        return Finding.ok("overcommit", f"vm.overcommit_memory is 0: {words}")
     limit, headroom = commit.limit_bytes or 0, commit.headroom_bytes
     words = (
         f"vm.overcommit_memory is 2 and {format_size(max(headroom, 0))} of the commit limit of "
