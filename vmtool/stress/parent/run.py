@@ -160,12 +160,14 @@ class _Watch:
         if now < self._watch_ns:
             return
         self._watch_ns = now + _POLL_NS
+        # Read before the cycles are: whoever stands still then does the same cycle as long or longer.
+        stalled_ns = {index: self._workers[index].stalled_ns(now) for index in self._running}
         self._end_slowed(now)
         self._progress(sum(e.cycle for worker in self._workers for e in worker.entries()))
         for index in self._running:
             worker = self._workers[index]
             late = self._interrupted_ns is not None and now - self._interrupted_ns > _GRACE_NS
-            if late or worker.stalled_ns(now) > self._patience_ns(worker):
+            if late or stalled_ns[index] > self._patience_ns(worker):
                 worker.kill_hung()
             if worker.abandon(self._kill_ns):
                 self._inbox.put((worker, {"message": "end"}))
