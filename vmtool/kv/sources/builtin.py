@@ -60,6 +60,7 @@ _ORIGINS: Final = {
     "ollama": "metadata of a GGUF file in Ollama's library",
     "thinker": "copies of config.json in public source code; weights of the thinker, without the talker",
     "text": "the text model that it is made of, and the hub's list in github.com/AlexsJones/llmfit",
+    "pull": "pull requests and issues on github.com, and the hub's list in github.com/AlexsJones/llmfit",
     "params": "a copy of params.json in public source code",
 }
 

@@ -163,6 +163,14 @@ SIGLIP = (
     + (14 * 14 * 3 + 1) * 1152
     + (256 + 2) * 1152
 )
+#: Whisper's encoder in Voxtral: two convolutions, 1500 positions, 32 layers in which only K has no
+#: bias, and a norm.
+WHISPER = (
+    (3 * 128 + 1) * 1280
+    + (3 * 1280 + 1) * 1280
+    + (1500 + 2) * 1280
+    + 32 * (4 * 1280 * 1280 + 3 * 1280 + 2 * 1280 * 5120 + 5120 + 1280 + 4 * 1280)
+)
 #: Layers, hidden size, heads, KV heads, their width, width of the MLP, vocabulary, whether the
 #: embedding is shared, and the parameters besides: biases of Q, K and V, norms of Q and K.
 WIDTHS = {
@@ -187,6 +195,8 @@ WIDTHS = {
     "paligemma-3b": (18, 2048, 8, 1, 256, 16384, 257216, 1, 1153 * 2048 + SIGLIP),
     "paligemma2-3b": (26, 2304, 8, 4, 256, 9216, 257216, 1, (26 * 2 + 1153) * 2304 + SIGLIP),
     "paligemma2-10b": (42, 3584, 16, 8, 256, 14336, 257216, 1, (42 * 2 + 1153) * 3584 + SIGLIP),
+    "voxtral-mini-3b": (30, 3072, 32, 8, 128, 8192, 131072, 2, WHISPER + (5120 + 3072) * 3072),
+    "voxtral-small-24b": (40, 5120, 32, 8, 128, 32768, 131072, 2, WHISPER + 2 * 5120 * 5120),
     "paligemma2-28b": (46, 4608, 32, 16, 128, 36864, 257216, 1, (46 * 2 + 1153) * 4608 + SIGLIP),
 }
 
