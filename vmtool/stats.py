@@ -26,6 +26,10 @@ _MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
 P999_SAMPLES: Final = 10_000
 #: Theil and Sen look at every pair: more points than this are thinned evenly first.
 _SLOPE_POINTS: Final = 400
+#: The shape of growth is that of so many medians, or up to twice as many.
+_SHAPE_POINTS: Final = 32
+#: Fewer points of a quarter say nothing about its growth.
+_LEAST_QUARTER: Final = 6
 
 
 class Histogram:
@@ -312,6 +316,34 @@ def median_slope(series: Sequence[Sequence[tuple[float, float]]]) -> float:
     """Return the Theil-Sen slope of any number of points in *series* alone; 0 where it has none."""
     slopes = itertools.chain.from_iterable(map(_pair_slopes, _thinned(series)))
     return median(list(slopes) or [0.0])
+
+
+def slows_down(points: Sequence[tuple[float, float]]) -> bool:
+    """Return whether growth in the last quarter is less than half of that in the quarter before.
+
+    The difference has to exceed what noise makes of it: twice the standard deviation, where the
+    steps between points vary as independently as their second differences say. A heap that warms
+    up towards a level slows down so, and memory that is lost at random times does not.
+
+    Args:
+        points: In order, at about equal distances.
+    """
+    size = max(len(points) // _SHAPE_POINTS, 1)
+    blocks = [points[at : at + size] for at in range(0, len(points), size)]
+    shape = [(median(x for x, _ in block), median(y for _, y in block)) for block in blocks]
+    quarter = len(shape) // 4
+    if quarter < _LEAST_QUARTER:
+        return False
+    half = shape[-1 - 2 * quarter :]
+    before, lately = (
+        median_slope([part]) * (part[-1][0] - part[0][0])
+        for part in (half[: quarter + 1], half[quarter:])
+    )
+    turns = [
+        a - 2 * b + c for (_, a), (_, b), (_, c) in zip(half, half[1:], half[2:], strict=False)
+    ]
+    noise = math.sqrt(sum(turn * turn for turn in turns) / len(turns) * quarter)
+    return lately < before / 2 and before - lately > 2 * noise
 
 
 def _thinned(

@@ -401,7 +401,10 @@ def limit_uses(
             used = user_tasks(uid, process.proc) if soft is not None else None
             found.append(LimitUse(limit, counter, used, soft, hard, "user"))
             continue
-        found.append(LimitUse(limit, counter, getattr(counters, counter), soft, hard, "process"))
+        used = getattr(counters, counter)
+        if limit == "RLIMIT_DATA" and "VmData" in status:  # the charge without the stack
+            used = int(status["VmData"].split()[0]) << 10
+        found.append(LimitUse(limit, counter, used, soft, hard, "process"))
     path = f"{process.proc}/sys/vm/max_map_count"
     most = parse_int(files.read(path))
     found.append(LimitUse("vm.max_map_count", "areas", counters.areas, most, None, "machine", path))

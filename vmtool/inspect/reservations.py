@@ -167,17 +167,21 @@ def granule(base: int, spans: Iterable[tuple[int, int]]) -> int | None:
 
 
 def watched_granules(
-    before: Sequence[MemoryArea], after: Sequence[MemoryArea], seen: dict[int, list[int]]
+    before: Sequence[MemoryArea], after: Sequence[MemoryArea], seen: dict[int, tuple[int, int]]
 ) -> None:
-    """Add to *seen*, by the base of a reservation, the lengths that were committed or released.
+    """Add to *seen*, by the base of a reservation, what was committed or released.
 
     Args:
         before: The areas at an earlier reading.
         after: The areas now.
-        seen: Changed in place.
+        seen: How many parts there were, and the largest unit of their lengths. It is changed in
+            place, and has no reservation that is gone: a watch may take days.
     """
     old = {run[0].start: run for run, _ in _runs(before, None)}
-    for run, _ in _runs(after, None):
+    runs = [run for run, _ in _runs(after, None)]
+    for base in seen.keys() - {run[0].start for run in runs}:
+        del seen[base]
+    for run in runs:
         was = old.get(run[0].start)
         if was is None or run[0].inode or run[-1].end != was[-1].end:
             continue
@@ -187,20 +191,21 @@ def watched_granules(
             end - start for start, end in subtract_spans(now, then) + subtract_spans(then, now)
         ]
         if changed:
-            seen.setdefault(run[0].start, []).extend(changed)
+            count, unit = seen.get(run[0].start, (0, 0))
+            seen[run[0].start] = (count + len(changed), gcd(unit, *changed))
 
 
 def with_watched(
-    reservations: Iterable[ReservedRange], seen: Mapping[int, Sequence[int]]
+    reservations: Iterable[ReservedRange], seen: Mapping[int, tuple[int, int]]
 ) -> tuple[ReservedRange, ...]:
     """Return *reservations* with the granule that the watched commits show."""
     return tuple(
         replace(
             item,
-            granule_bytes=gcd(item.granule_bytes or 0, *seen[item.base]) or None,
+            granule_bytes=gcd(item.granule_bytes or 0, seen[item.base][1]) or None,
             granule_exact=True,
         )
-        if len(seen.get(item.base, ())) >= WATCHED_COMMITS
+        if seen.get(item.base, (0, 0))[0] >= WATCHED_COMMITS
         else item
         for item in reservations
     )

@@ -9,11 +9,11 @@ from vmtool.compare.condition_syntax import holds, split_condition
 from vmtool.errors import UsageError
 from vmtool.results.check_outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.results.inspect import Sample, Trend
-from vmtool.stats import median_slope, slope
+from vmtool.stats import median_slope, slope, slows_down
 from vmtool.units import MIB, parse_count, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from vmtool.results.check_outcomes import Value
     from vmtool.results.inspect import LimitUse
@@ -32,21 +32,46 @@ _LEAST_SHARE: Final = 0.01
 _LEAST_SAMPLES: Final = 6
 
 
-def trends(samples: Sequence[Sample], limits: Iterable[LimitUse]) -> tuple[Trend, ...]:
+def trends(
+    samples: Sequence[Sample],
+    limits: Iterable[LimitUse],
+    read_at: Mapping[str, Collection[int]] | None = None,
+) -> tuple[Trend, ...]:
     """Return the trend of every counter that has at least six samples and changed.
 
     The slope is Theil and Sen's with a 99 % interval (see ``vmtool.stats.slope``). It is called growth
     by the rule of ``stress``: the interval is above zero, and what the slope makes of the whole watch,
     also at the pace of its later half, is at least 1 MiB (8 of what is counted) and 1 % of the
-    counter. A heap that warms up grows ever less, and a leak goes on.
+    counter. A heap that warms up grows ever less, and a leak goes on: growth whose last quarter is
+    clearly slower than the one before is none either.
+
+    Args:
+        samples: In order.
+        limits: Of the process.
+        read_at: By counter the moments of the samples that have a new reading of it. Between two
+            readings a sample repeats the former, and says nothing of its own. A counter that is
+            missing is read at each sample.
     """
+    read_at = read_at or {}
     known = [limit for limit in limits if limit.soft is not None]
     found = (
-        trend(field.name, samples, _first_limit(field.name, known))
+        trend(
+            field.name,
+            fresh(field.name, samples, read_at),
+            _first_limit(field.name, known),
+        )
         for field in fields(Sample)
         if field.name != "at_ns" and field.name not in _NOT_TRENDS
     )
     return tuple(each for each in found if each is not None)
+
+
+def fresh(
+    counter: str, samples: Sequence[Sample], read_at: Mapping[str, Collection[int]]
+) -> Sequence[Sample]:
+    """Return the *samples* with a new reading of *counter*; see :func:`trends`."""
+    moments = read_at.get(counter)
+    return samples if moments is None else [s for s in samples if s.at_ns in moments]
 
 
 def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None) -> Trend | None:
@@ -64,7 +89,9 @@ def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None
     watched_s = points[-1][0] - points[0][0]
     least = max(_LEAST[counter.endswith("_bytes")], points[-1][1] * _LEAST_SHARE)
     lately = median_slope([points[len(points) // 2 :]])
-    grows = found.rises and min(found.per_step, lately) * watched_s >= least
+    grows = (
+        found.rises and min(found.per_step, lately) * watched_s >= least and not slows_down(points)
+    )
     full_in_s = None
     if grows and limit is not None and limit.soft is not None:
         used = limit.used if limit.used is not None else points[-1][1]
@@ -167,6 +194,7 @@ def evaluate(
     condition: CounterCondition,
     samples: Sequence[Sample],
     since: Sequence[Sample] | None = None,
+    read_at: Mapping[str, Collection[int]] | None = None,
 ) -> Check:
     """Return whether *condition* holds.
 
@@ -175,12 +203,14 @@ def evaluate(
         samples: All of them.
         since: Those since the process started the program that it runs, if not all: a slope is of
             these.
+        read_at: As for :func:`trends`.
 
     A slope is judged by its interval: the condition fails only where the whole interval breaks it,
     and is not proven where the interval is on both sides. What was not measured is not done.
     """
-    if condition.figure == "slope" and since is not None:
-        samples = since
+    if condition.figure == "slope":
+        of_program = samples if since is None else since
+        samples = fresh(condition.counter, of_program, read_at or {})
     values = [v for s in samples if (v := getattr(s, condition.counter)) is not None]
     name = f"assert {condition.text}"
     limit: dict[str, Value] = {"limit": condition.value, "unit": condition.unit}

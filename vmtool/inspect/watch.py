@@ -107,7 +107,7 @@ class _Program:
     huge: int | None = None
     areas_due: int = 0
     full_due: int = 0
-    seen: dict[int, list[int]] = field(default_factory=dict)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class Watch:
@@ -136,6 +136,8 @@ class Watch:
         self._clock = clock
         self._began = clock()
         self._samples: list[Sample] = []
+        self._fresh: set[str] = set()  # the counters that were read since the last sample kept
+        self._read_at: dict[str, set[int]] = {"areas": set(), "huge_bytes": set()}
         self._stride = 1
         self.taken = 0
         self.latest: Sample | None = None
@@ -211,6 +213,7 @@ class Watch:
         elif now >= program.areas_due:
             if program.areas is not None and len(program.areas.areas) > MOST_WITH_RESIDENCY:
                 program.count = self._target.count_areas()
+                self._fresh.add("areas")
                 program.areas_due = self._due(now)
             else:
                 self._note_areas(program, self._target.areas(), now)
@@ -225,6 +228,7 @@ class Watch:
             self._group_before = self._group
         self._note_areas(program, target.areas(), self._clock())
         program.huge = target.huge_bytes()
+        self._fresh.add("huge_bytes")
         if program.areas is not None and len(program.areas.areas) <= MOST_WITH_RESIDENCY:
             detail = target.areas_with_residency(nodes=self._options.nodes)
             if detail is not None and detail.complete:
@@ -238,6 +242,7 @@ class Watch:
             watched_granules(program.areas.areas, detail.areas, program.seen)
         program.areas = detail
         program.count = len(detail.areas)
+        self._fresh.add("areas")
         program.areas_due = self._due(began)
 
     def _due(self, began: int) -> int:
@@ -265,10 +270,22 @@ class Watch:
         self.latest = counters
         if self.taken % self._stride == 0:
             self._samples.append(counters)
+            for counter in self._fresh:
+                self._read_at[counter].add(counters.at_ns)
+            self._fresh.clear()
             if len(self._samples) > _MOST_SAMPLES:
-                del self._samples[1::2]
-                self._stride *= 2
+                self._thin_out()
         self.taken += 1
+
+    def _thin_out(self) -> None:
+        """Drop every other sample; what one had read for the first time, the next has as well."""
+        for dropped, kept in zip(self._samples[1::2], self._samples[2::2], strict=False):
+            for moments in self._read_at.values():
+                if dropped.at_ns in moments:
+                    moments.remove(dropped.at_ns)
+                    moments.add(kept.at_ns)
+        del self._samples[1::2]
+        self._stride *= 2
 
     def result(
         self,
@@ -309,7 +326,7 @@ class Watch:
             stack_bytes=program.stack_bytes,
             nodes=None if full is None else full.nodes,
         )
-        found_trends = trends(since, limits)
+        found_trends = trends(since, limits, self._read_at)
         return InspectResult(
             process=replace(program.identity, exit_code=exit_code),
             ending=ending,
@@ -341,7 +358,10 @@ class Watch:
                 machine_kills=kills,
             ),
             trends=found_trends,
-            checks=tuple(evaluate(c, samples, since) for c in self._options.conditions),
+            checks=tuple(
+                evaluate(condition, samples, since, self._read_at)
+                for condition in self._options.conditions
+            ),
             unavailable=(
                 *self._target.unavailable.values(),
                 *(() if absent is None else (absent,)),
@@ -358,6 +378,8 @@ def _with_latest_use(limit: LimitUse, latest: Sample) -> LimitUse:
     """Return *limit* with what the process itself used of it at the *latest* sample."""
     used = getattr(latest, limit.counter, None)
     of_process = limit.where in {"process", "group"} or limit.counter == "areas"
+    if limit.name == "RLIMIT_DATA":  # its use is no counter of its own
+        return limit
     return replace(limit, used=used) if of_process and used is not None else limit
 
 

@@ -316,8 +316,8 @@ _VERDICTS: Final = {
     "small": "the interval is above zero, but growth over the whole watch is below 1 MiB (8 for a count) "
     "or below 1 % of the counter",
     "slowing": "the interval is above zero, but growth slows down: at the pace of the later half "
-    "it is too small to count. A heap that warms up slows down like this; a leak does "
-    "not",
+    "it is too small to count, or the last quarter grew less than half as much as the one before. "
+    "A heap that warms up slows down like this; a leak does not",
     "not proven": "the interval includes both zero and growth that would count",
 }
 

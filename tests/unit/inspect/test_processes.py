@@ -19,7 +19,7 @@ from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watc
 from vmtool.machine import read_facts
 from vmtool.memory.capabilities import has_capability
 from vmtool.results.inspect import WatchEnding
-from vmtool.units import KIB, MIB
+from vmtool.units import GIB, KIB, MIB
 
 _BUFFER = """
 from vmtool.memory import open_backing
@@ -101,6 +101,17 @@ def test_a_limit_that_does_not_hold_is_left_out(child, looked):
 
     assert "RLIMIT_MEMLOCK" not in {limit.name for limit in free.limits}
     assert "RLIMIT_MEMLOCK" in {limit.name for limit in bound.limits}
+
+
+def test_the_data_limit_is_about_the_charge_without_the_stack(child, looked):
+    import resource
+
+    made = child("hold()", before=lambda: resource.setrlimit(resource.RLIMIT_DATA, (GIB, GIB)))
+
+    (limit,) = [each for each in looked(made.pid).limits if each.name == "RLIMIT_DATA"]
+
+    status = Path(f"/proc/{made.pid}/status").read_text()
+    assert f"\nVmData:\t{limit.used // KIB:8} kB\n" in status
 
 
 def test_sixty_thousand_areas_are_near_the_limit(child, looked):

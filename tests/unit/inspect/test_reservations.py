@@ -109,10 +109,14 @@ def test_the_granule_is_exact_after_three_commits_were_watched():
 
     assert found.granule_bytes == 2 * MIB
     assert found.granule_exact
+    # 2, 4 and 2 MiB were added: their number and their unit, however long the watch.
+    assert seen == {_BASE: (3, 2 * MIB)}
+    watched_granules(at(10 * MIB), (), seen)
+    assert seen == {}
 
 
 def test_two_watched_commits_are_too_few():
-    seen = {_BASE: [2 * MIB, 2 * MIB]}
+    seen = {_BASE: (2, 2 * MIB)}
     (found,) = with_watched(group_areas(_areas(("rw-p", 4 * MIB), ("---p", MIB))), seen)
 
     assert (found.granule_bytes, found.granule_exact) == (4 * MIB, False)

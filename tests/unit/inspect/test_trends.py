@@ -1,5 +1,6 @@
 """Slopes of counters, time to a limit, and conditions on both."""
 
+import math
 import random
 
 import pytest
@@ -48,6 +49,82 @@ def test_a_heap_that_warms_up_is_no_growth():
     assert trend.low > 0
     assert not trend.grows
     assert trend.growth > trend.growth_least
+
+
+@pytest.mark.parametrize("seconds", [25, 31, 60, 600])
+@pytest.mark.parametrize(
+    "level",
+    [
+        lambda share: 1 - math.exp(-4 * share),
+        lambda share: 1 - math.exp(-5 * share),
+        lambda share: 1 - math.exp(-8 * share),
+        lambda share: min(share, 0.6),
+        lambda share: min(share, 0.8),
+    ],
+    ids=["slow", "middling", "fast", "60 % of the time", "80 % of the time"],
+)
+def test_a_heap_that_comes_to_its_level_during_the_watch_is_no_growth(level, seconds):
+    chance = random.Random(seconds)
+    noise = 16 + seconds // 3  # more of it is no matter to many samples
+    samples = _samples(
+        [
+            100 * MIB + int(level(i / seconds) * 400 * MIB) + chance.randrange(-noise, noise) * 4096
+            for i in range(seconds)
+        ]
+    )
+
+    (trend,) = trends(samples, [])
+
+    assert trend.low > 0
+    assert not trend.grows
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        lambda at, _: at,
+        lambda at, _: at // 5 * 5,
+        lambda at, _: at + at % 7 * 4,
+        lambda at, chance: at + chance.gauss(0, 2),
+        lambda at, _: at + 100 * (1 - math.exp(-at / 6)),
+    ],
+    ids=["steady", "in steps", "below a saw", "below noise", "after a warm-up"],
+)
+def test_a_leak_is_found_in_half_a_minute_whatever_is_above_it(lost):
+    for seed in range(20):
+        chance = random.Random(seed)
+        samples = _samples([200 * MIB + int(lost(i + seed, chance) * MIB) for i in range(31)])
+
+        (trend,) = trends(samples, [])
+
+        assert trend.grows
+
+
+def test_most_leaks_at_random_times_are_found_in_half_a_minute():
+    found = 0
+    for seed in range(100):
+        chance, level, levels = random.Random(seed), 200 * MIB, []
+        for _ in range(31):
+            level += sum(chance.random() < 0.25 for _ in range(4)) * MIB
+            levels.append(level)
+        found += trends(_samples(levels), [])[0].grows
+
+    assert found >= 90
+
+
+def test_a_reading_that_is_repeated_counts_once():
+    # Areas are read every ten samples here: 60 samples with six readings, which rise by chance.
+    readings = [2048, 2040, 2060, 2055, 2075, 2090]
+    samples = _samples([readings[i // 10] for i in range(60)], counter="areas")
+    read_at = {"areas": {i * 10**9 for i in range(0, 60, 10)}}
+    condition = parse_condition("areas.slope<1/min")
+
+    (each,), (once,) = trends(samples, []), trends(samples, [], read_at)
+
+    assert (each.grows, each.samples) == (True, 60)
+    assert (once.grows, once.samples) == (False, 6)
+    assert evaluate(condition, samples).outcome is CheckOutcome.FAILED
+    assert evaluate(condition, samples, None, read_at).outcome is CheckOutcome.NOT_DONE
 
 
 def test_threads_are_bounded_by_what_is_left_of_their_group_or_user():

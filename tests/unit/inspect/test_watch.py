@@ -310,6 +310,22 @@ def test_what_all_processes_use_of_a_limit_is_as_new_as_the_last_sample(watched)
     assert "stopped" in {finding.name for finding in result.findings}
 
 
+def test_what_is_read_seldom_has_one_point_for_each_reading(clock):
+    process = _Process()
+    process.huge_bytes = lambda: process.taken * MIB
+    watch = Watch(process, InspectOptions(watch=True, detail_interval_ns=61 * 10**9), clock)
+    for _ in range(9000):  # more than are kept
+        watch.sample()
+        clock.ns += 10**9
+    result = watch.result(WatchEnding.COMPLETE, read_facts())
+
+    (trend,) = [each for each in result.trends if each.counter == "huge_bytes"]
+
+    assert len(result.samples) < 4100
+    assert trend.samples == 148
+    assert trend.per_second == pytest.approx(MIB, rel=0.01)
+
+
 def test_limits_that_take_long_to_read_are_read_less_often(watched, clock):
     process, reads = _Process(), []
     limits = process.limits
