@@ -1,4 +1,4 @@
-"""A replay as simple as can be: token by token, everything worked out anew from the definitions."""
+"""A replay that is as simple as possible: token by token, computed from the definitions."""
 
 from collections import deque
 from dataclasses import dataclass, field

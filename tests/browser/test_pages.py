@@ -1,4 +1,4 @@
-"""The pages in a real browser: what it makes of them, on a phone and on a wide screen."""
+"""The pages in a real browser, on a phone and on a wide screen."""
 
 import re
 import shutil

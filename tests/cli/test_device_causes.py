@@ -1,4 +1,4 @@
-"""Devices that are lost, shared, limited or not their own: what is concluded, on the stand-in."""
+"""Devices that are lost, shared, limited or integrated: the causes that are named, on the stand-in."""
 
 from __future__ import annotations
 

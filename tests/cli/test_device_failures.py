@@ -1,4 +1,4 @@
-"""Every driver call of every command fails in turn: the right exit code, and nothing is held."""
+"""Every driver call of every command fails in turn: the exit code is right, and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every JSON document of every command is what its published schema says, to the last key."""
+"""Every JSON document of every command matches its published schema in every key."""
 
 import pytest
 from stored_runs import described

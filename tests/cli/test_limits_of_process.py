@@ -1,4 +1,4 @@
-"""No traceback below any limit or behind any filter: one line, the call or the limit, a way out."""
+"""No limit or filter causes a traceback: one line names the call or the limit, and a way out."""
 
 import json
 import signal

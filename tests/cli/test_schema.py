@@ -1,4 +1,4 @@
-"""``vmtool schema``: the list, one schema, and a name that there is not."""
+"""``vmtool schema``: the list, one schema, and an unknown name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Streams that are closed, full, or read by someone who has enough: the exit code still counts."""
+"""Streams that are closed, full, or no longer read: the exit code is still right."""
 
 import errno
 import json

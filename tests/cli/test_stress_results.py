@@ -1,4 +1,4 @@
-"""What a real run of ``vmtool stress`` leaves behind: documents, pages, tables, and gates."""
+"""What a real run of ``vmtool stress`` writes: documents, pages and tables, and its gates."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What other libraries take without a copy, and that nothing is pulled from under them."""
+"""Views for other libraries without a copy, and that their memory stays while they use it."""
 
 from __future__ import annotations
 

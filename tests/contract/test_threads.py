@@ -1,4 +1,4 @@
-"""Several threads at once: a buffer stays whole, and a raw reservation says so, on every backing."""
+"""Several threads at once: a buffer stays consistent, and a raw reservation refuses, on every backing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVML's stand-in beside the driver's: what is ours and what is others'."""
+"""NVML's stand-in with the driver's: the memory of this process and that of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules of README.md promise to those who keep them."""
+"""What the stand-in does for callers that follow the rules of README.md."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""scripts/check finds what it is there to find: violations planted in a copy of the project."""
+"""scripts/check finds violations that are put into a copy of the project."""
 
 import importlib.util
 import shutil

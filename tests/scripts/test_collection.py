@@ -1,4 +1,4 @@
-"""What holds for all tests: they load everywhere, and leave alone what is private."""
+"""Rules for all tests: they load on every system, and use nothing private."""
 
 import ast
 from pathlib import Path

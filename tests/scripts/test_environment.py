@@ -1,4 +1,4 @@
-"""scripts/run.py and scripts/test.py, in an environment whose installers only take notes."""
+"""scripts/run.py and scripts/test.py, with installers that only record their calls."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What the code refers to is on the pages, and what it names has a row there."""
+"""The anchors and names that the code refers to are in the docs."""
 
 import ast
 import re

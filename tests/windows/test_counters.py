@@ -1,4 +1,4 @@
-"""The ledgers as Windows' counters tell them, and what the machine facts are made from."""
+"""The counters of Windows, and the facts of the machine that are made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, Ctrl-Break, and workers that die, as Windows does these things."""
+"""Ctrl-C, Ctrl-Break and dying workers on Windows."""
 
 from __future__ import annotations
 

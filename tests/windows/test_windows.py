@@ -1,4 +1,4 @@
-"""What the Windows backing asks of the kernel, method by method."""
+"""The calls that the Windows backing makes, method by method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of two machines and settings must be alike, and what comes and goes."""
+"""Which facts of machines and settings are compared, and which come and go."""
 
 from dataclasses import fields, replace
 

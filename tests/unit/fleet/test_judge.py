@@ -1,4 +1,4 @@
-"""Which machines differ: found, explained, not invented, and not decided where too little is known."""
+"""Which machines differ: found and explained, without false ones, and not decided without enough data."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is found in real processes, each made by its test."""
+"""Findings in real processes, which the tests start."""
 
 import ctypes
 import os

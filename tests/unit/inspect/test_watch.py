@@ -1,4 +1,4 @@
-"""A watch over a process that a test makes up: what it reads when, and what it keeps."""
+"""A watch over an invented process: when it reads what, and what it keeps."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A SIGKILL is put down to what the kernel counted meanwhile."""
+"""A SIGKILL is attributed to what the kernel counted meanwhile."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Facts come from the kernel's files, and what a file does not tell is unknown."""
+"""Facts come from the kernel's files; what no file has is unknown."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A group above its memory.high is known without a break, and what it does to its tasks is said."""
+"""A group that stays above its memory.high is noticed, and the effect on its tasks is reported."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Injected faults strike the call they name, once or from there on, and are parsed strictly."""
+"""Injected faults fail the call that they name, once or from then on, and are parsed strictly."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""What macOS alone offers, from records and answers made by hand after xnu's headers; nothing was run on macOS."""
+"""What only macOS has, from data written by hand from xnu's headers; nothing was run on macOS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door refuses what a kind of memory does not have, before it opens anything."""
+"""open_backing refuses what a kind of memory does not have, before it opens anything."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A remedy for a resource limit works where the limit was set: soft and hard are told apart."""
+"""A remedy for a resource limit fits the place where it was set: soft and hard limits differ."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A device's allocators beside each other, on the stand-in: what is measured and concluded."""
+"""A device's allocators compared, on the stand-in: what is measured and concluded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways up and down reach the peak exactly and end at nothing, within a bounded number of steps."""
+"""The lengths of a growth reach the peak exactly and end at 0, in a bounded number of steps."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Children that only their parent ends."""
+"""Child processes that only their parent ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes that nobody has any more are kept while there is room, and the longest unused go first."""
+"""Unused prefixes are kept while there is room, and those unused for longest are evicted first."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Real memory under a replay: the same bytes as simulated, checked, and nothing left afterwards."""
+"""A replay on real memory: the same bytes as simulated, checked, and nothing left afterwards."""
 
 import dataclasses
 import gc

@@ -1,4 +1,4 @@
-"""Shared prefixes: only whole granules or blocks, once for all, exactly."""
+"""Shared prefixes: whole granules or blocks only, each committed once."""
 
 import pytest
 from hypothesis import given

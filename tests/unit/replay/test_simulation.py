@@ -1,4 +1,4 @@
-"""The event-driven replay against one that goes token by token and works everything out anew."""
+"""The event-driven replay, compared with one that goes token by token."""
 
 import dataclasses
 from itertools import accumulate

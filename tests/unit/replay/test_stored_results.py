@@ -1,4 +1,4 @@
-"""Results that are stored: what makes a replay faster may not change one byte or nanosecond of them."""
+"""Stored results of replays: shortcuts must not change one byte or nanosecond of them."""
 
 import random
 

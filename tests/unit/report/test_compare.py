@@ -1,4 +1,4 @@
-"""The headline of a comparison, and what must be said beside it."""
+"""The headline of a comparison, and its caveats."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The report of limits says what was found, and what a number is no limit of."""
+"""The report of limits says what was found, and which numbers are not limits of memory."""
 
 from printed import printed
 

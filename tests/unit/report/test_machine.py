@@ -1,4 +1,4 @@
-"""The rows about a machine: what macOS alone does not tell is said to be not available."""
+"""The rows about a machine: what only macOS lacks is shown as not available."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The CSV table: every sample counted, every reading kept, one number a row."""
+"""The CSV table: every sample counted, every reading kept, one number per row."""
 
 import csv
 import io

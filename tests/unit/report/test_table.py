@@ -1,4 +1,4 @@
-"""The text of reports: aligned where it fits, told row by row where it does not, never cut."""
+"""The text of reports: aligned where it fits, row by row where it does not, never cut."""
 
 import io
 

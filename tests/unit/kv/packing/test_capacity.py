@@ -1,4 +1,4 @@
-"""Capacity is the exact inverse of cost; and where waste ends."""
+"""Capacity is the exact inverse of cost; from which length waste is small."""
 
 from dataclasses import replace
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Where granules lie and when they are needed, against what the policies say they cost."""
+"""Which granules are needed at which length, compared with the costs of the policies."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What holds for every policy, whatever it lays out."""
+"""Properties of every policy."""
 
 import pytest
 from hypothesis import given

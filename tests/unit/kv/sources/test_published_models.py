@@ -1,4 +1,4 @@
-"""Published models: what the deciding fields of their config files come to, at 16 bits.
+"""Published models: the bytes that follow from the deciding fields of their config files, at 16 bits.
 
 Each line of published_models.jsonl has the deciding fields of one real file, where that file is,
 and figures that were worked out apart from this program.

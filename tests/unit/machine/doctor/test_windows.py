@@ -1,4 +1,4 @@
-"""What doctor says of Windows and Wine, from recorded facts; runs on every platform."""
+"""What doctor says about Windows and Wine, from recorded facts; runs on every platform."""
 
 from dataclasses import replace
 

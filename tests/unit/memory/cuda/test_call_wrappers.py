@@ -1,4 +1,4 @@
-"""What stands between vmtool and the driver: the clock of each call, and faults on request."""
+"""The wrappers of driver calls: timing, and injected faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the POSIX backing asks of macOS, with the calls recorded; nothing here was run on macOS."""
+"""The calls that the POSIX backing makes on macOS, recorded; nothing here was run on macOS."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The four ledgers are read apart, exactly, for the process and for one range."""
+"""The four counters are read exactly, for the process and for one range."""
 
 import mmap
 import sys

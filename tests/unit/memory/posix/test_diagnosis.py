@@ -1,4 +1,4 @@
-"""Out of memory is never the last word, and other refusals have a cause as well."""
+"""Every lack of memory and every other refusal is given a cause."""
 
 import errno
 import mmap

@@ -1,4 +1,4 @@
-"""The granule is tried, and a platform that answers otherwise is found out."""
+"""The granule is tried, and a platform that answers differently is detected."""
 
 import sys
 

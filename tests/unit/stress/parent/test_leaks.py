@@ -1,4 +1,4 @@
-"""Checkpoints stay bounded and keep the first difference; a leak is told from a warm-up."""
+"""Checkpoints stay bounded and keep the first difference; a leak is distinguished from a warm-up."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The journals find a place, and a dead worker's last words are read to their end."""
+"""The journals are placed in a usable folder, and the last output of a dead worker is read completely."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""What is checked where two counters of the process are all there is; not run on macOS.
+"""What is checked if only two counters of the process are available; not run on macOS.
 
 Linux's own counters stand in for macOS's, without those that macOS lacks.
 """

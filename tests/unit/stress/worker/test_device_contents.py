@@ -1,4 +1,4 @@
-"""What is written to a device is found to be there, or it is said what is wrong; on the stand-in."""
+"""What is written to a device is verified, and differences are reported; on the stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on a NUMA node and on reserved huge pages: bound, counted, and as the kernel says."""
+"""Runs on a NUMA node and on reserved huge pages agree with the kernel's counts."""
 
 from __future__ import annotations
 

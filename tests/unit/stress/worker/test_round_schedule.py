@@ -1,4 +1,4 @@
-"""Schedules alternate between methods, end where they were told to, and warm up first."""
+"""Schedules alternate between methods, end where they should, and warm up first."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A session measures what it is told to, checks what it promises, and gives everything back."""
+"""A session measures what was requested, checks its promises, and gives everything back."""
 
 import mmap
 import sys
