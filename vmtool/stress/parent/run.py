@@ -80,7 +80,8 @@ def run_workers(
     Raises:
         VmtoolError: If a worker cannot start with its plan.
     """
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # Not a SimpleQueue (docs/platform-facts.md#python-simple-queue).
+    inbox: queue.Queue[Any] = queue.Queue()
     workers: list[RunningWorker] = []
     made = JournalFolder([plan.settings.threads for plan in plans])
     with contextlib.closing(made) as folder:
@@ -116,7 +117,7 @@ class _Watch:
     def __init__(
         self,
         workers: Sequence[RunningWorker],
-        inbox: queue.SimpleQueue[Any],
+        inbox: queue.Queue[Any],
         patience_ns: tuple[int, int],
         stopping: Callable[[], bool],
         progress: Callable[[int], None],

@@ -133,7 +133,7 @@ class RunningWorker:
         plan: WorkerPlan,
         path: Path,
         journal: Journal,
-        inbox: queue.SimpleQueue[Any],
+        inbox: queue.Queue[Any],
         most: int = MOST,
     ) -> None:
         self.plan = plan
@@ -282,7 +282,7 @@ class RunningWorker:
             self.stderr = (self.stderr + line)[-_STDERR_KEPT:]
 
 
-def read_messages(worker: RunningWorker, stream: IO[str], inbox: queue.SimpleQueue[Any]) -> None:
+def read_messages(worker: RunningWorker, stream: IO[str], inbox: queue.Queue[Any]) -> None:
     """Put each message of *stream* into *inbox* with its *worker*, and "end" after the last."""
     for line in stream:
         try:

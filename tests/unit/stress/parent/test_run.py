@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 
@@ -66,6 +67,28 @@ def test_a_hang_is_ended_and_named(stress):
     assert result.outcome is Outcome.HUNG
     (accident,) = result.accidents
     assert (accident.kind, accident.operation, accident.granule) == ("hang", "commit", 3)
+
+
+@posix
+def test_a_slow_handler_of_a_signal_does_not_end_the_watch(make):
+    """Before Python 3.13, a SimpleQueue waits for ever if a handler takes longer than its timeout."""
+    timers = []
+
+    def interrupt(cycles):
+        if cycles >= 3:  # the next call hangs, and the worker sends nothing any more
+            target = threading.main_thread().ident
+            timers.append(threading.Timer(0.05, signal.pthread_kill, (target, signal.SIGUSR1)))
+            timers[-1].start()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.2))
+    try:
+        plan = WorkerPlan(make(inject=("mmap:5=HANG",), methods=("fixed",)), 0, checks=False)
+        (ending,), _ = run_workers([plan], hang_ns=SECOND, progress=interrupt)
+    finally:
+        for timer in timers:
+            timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert ending.accident.kind == "hang"
 
 
 @posix

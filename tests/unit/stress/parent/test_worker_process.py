@@ -53,7 +53,7 @@ def test_no_place_at_all_is_an_error_with_a_hint_and_leaves_nothing(full, tmp_pa
 
 
 def test_half_a_message_does_not_keep_its_reader_from_the_end():
-    inbox = queue.SimpleQueue()
+    inbox = queue.Queue()
     said = io.StringIO('{"message":"ready","value":null}\n{"message":"pha')
     read_messages("worker", said, inbox)
     assert [inbox.get_nowait()[1]["message"] for _ in range(2)] == ["ready", "end"]
