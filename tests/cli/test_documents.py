@@ -30,7 +30,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_a_document_is_described_to_the_last_key(vmtool, arguments):
+def test_every_key_of_a_document_is_in_its_schema(vmtool, arguments):
     ran = vmtool(*arguments, "--json")
     assert ran.code in {0, 3}, ran.stderr
     assert ran.document["command"] == ["vmtool", *arguments, "--json"]

@@ -427,7 +427,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(st.tuples(OPTIONS, WORDS), max_size=3), st.sampled_from(["gpt2", "qwen3.5-27b"]))
-def test_whatever_is_asked_ends_in_an_answer_or_in_words(options, model):
+def test_any_arguments_end_in_an_answer_or_an_error_message(options, model):
     out, err = io.StringIO(), io.StringIO()
     arguments = [part for option in options for part in option]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

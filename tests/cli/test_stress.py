@@ -150,7 +150,7 @@ def test_an_option_that_became_a_command_names_it(vmtool, arguments, name):
     assert arguments[0] not in vmtool("stress", "-h").stdout
 
 
-def test_what_came_first_ends_a_run_with_cycles_and_a_duration(vmtool):
+def test_a_run_with_cycles_and_a_duration_ends_at_the_first_reached(vmtool):
     few = vmtool("stress", *FEW, "--duration", "10m", "--json").document
     assert few["methods"][0]["cycles"] == 40
     many = vmtool(

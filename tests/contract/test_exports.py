@@ -73,7 +73,7 @@ def buffer(platform, governor):
     buffer.close()
 
 
-def test_no_byte_has_no_address(platform, governor):
+def test_an_empty_buffer_is_exported_without_an_address(platform, governor):
     with VirtualBuffer(platform.backing, platform.backing.granularity, governor=governor) as empty:
         tensor = consume(empty.__dlpack__())
         assert (tensor.data, tensor.shape[0]) == (None, 0)

@@ -88,7 +88,7 @@ def test_threads_that_commit_the_same_span_get_it_once(platform, often):
         assert platform.leased() == 0
 
 
-def test_one_close_of_several_is_the_one(platform, often):
+def test_of_several_closes_at_once_one_gives_the_memory_back(platform, often):
     granule = platform.backing.granularity
     buffer = VirtualBuffer(platform.backing, 4 * granule, governor=platform.governor)
     buffer.grow_to(2 * granule)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.cc
 
 
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
-def test_the_self_test_runs_clean_under(sanitizers):
+def test_the_self_test_passes_under_each_sanitizer(sanitizers):
     try:
         program = build.self_test(sanitizers)
     except build.CannotBuildError as exc:

@@ -73,7 +73,7 @@ def test_swapping_the_sides_turns_the_interval_around(before, after):
 
 
 @given(VALUES, VALUES, st.integers(2, 1000))
-def test_a_unit_changes_nothing(before, after, unit):
+def test_the_unit_of_the_figures_does_not_matter(before, after, unit):
     plain = shift(before, after, 0.95)
     scaled = shift([unit * v for v in before], [unit * v for v in after], 0.95)
     assert (scaled.low, scaled.high) == pytest.approx((plain.low, plain.high))
@@ -89,7 +89,7 @@ def test_many_runs_are_sampled_and_repeat():
 
 
 @pytest.mark.parametrize("heavy", [False, True])
-def test_an_unchanged_thing_is_seldom_called_changed(heavy):
+def test_equal_sides_are_seldom_called_changed(heavy):
     generator = random.Random(11)
 
     def draw():
@@ -142,7 +142,7 @@ def test_variation_is_the_standard_deviation_by_the_mean():
     assert variation([90, 110]) == pytest.approx(0.1414, abs=1e-4)
 
 
-def test_five_values_are_somewhere_between_their_ends_and_more_are_narrower():
+def test_the_interval_of_five_values_is_all_of_them_and_of_more_is_narrower():
     assert location([5, 1, 4, 2, 3], 0.95) == (1, 5)
     low, high = location([10, 11, 12, 13, 14, 15, 16, 17], 0.95)
     assert 10 < low < 13 < high < 17

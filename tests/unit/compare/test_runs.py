@@ -167,7 +167,7 @@ def test_a_confidence_that_the_runs_cannot_reach_proves_nothing():
     assert change_of(result).direction is Direction.SLOWER
 
 
-def test_a_comparison_is_described_to_the_last_key():
+def test_every_key_of_a_comparison_is_in_its_schema():
     for before, after in ((several(1), several(5)), (several(5), several(5, seed=2, factor=2))):
         result = compare(
             before, after, fail_on=[parse_change("commit.p50>+1%")] * (before is after)

@@ -35,7 +35,7 @@ def test_one_step_to_the_peak():
 
 
 @given(st.sampled_from(PATTERNS), st.integers(1, 1 << 40), st.integers(1, 3000))
-def test_every_way_reaches_the_peak_and_ends_at_nothing(pattern, to, parts):
+def test_every_pattern_reaches_the_peak_and_ends_at_zero(pattern, to, parts):
     step = max(to // parts, 1)
     found = lengths(pattern, to, step)
     assert max(found) == to

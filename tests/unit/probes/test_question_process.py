@@ -55,7 +55,7 @@ def test_a_start_that_meets_a_limit_names_its_cause_and_a_remedy(monkeypatch, nu
     assert sys.executable not in refused.hint
 
 
-def test_the_commit_limit_of_windows_is_a_limit_although_its_errno_says_nothing(monkeypatch):
+def test_the_commit_limit_of_windows_is_recognised_without_an_errno(monkeypatch):
     error = OSError(errno.EINVAL, "The paging file is too small")
     error.winerror = 1455
     assert "not enough memory" in _refused(monkeypatch, error).cause

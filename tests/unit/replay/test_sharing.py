@@ -114,7 +114,7 @@ def test_equal_names_after_unequal_ones_are_not_shared(dense_cost):
 
 @pytest.mark.parametrize("policy", ["per-tensor", "head-major", "floor-per-page", "paged"])
 @pytest.mark.parametrize("mode", OnRefusal)
-def test_the_books_hold_with_prefixes_under_a_tight_budget(dense_cost, policy, mode):
+def test_totals_agree_with_shared_prefixes_under_a_tight_budget(dense_cost, policy, mode):
     cost = dense_cost(2, 2, 50)
     plan = plan_of(cost, policy, 8192)
     one = plan.policy.committed_bytes(2100)

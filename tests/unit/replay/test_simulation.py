@@ -110,7 +110,7 @@ def test_they_agree_on_shared_prefixes(replay_plans, replay_traces, listed, data
 @pytest.mark.parametrize(("most", "interval"), [(6, 1), (100, 1), (100, 40)])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_each_point_has_the_least_and_most_of_its_stretch(
+def test_each_point_has_the_least_and_most_of_its_interval(
     replay_plans, replay_traces, most, interval, data
 ):
     plan, trace = data.draw(replay_plans), data.draw(replay_traces)
@@ -166,7 +166,7 @@ def test_the_smallest_budget_that_refuses_nothing_is_found(replay_plans, replay_
     assert not enough or refused(enough - 1)
 
 
-def test_a_quiet_stretch_does_not_have_what_was_before_it(listed, dense_cost):
+def test_an_interval_without_requests_has_nothing_committed(listed, dense_cost):
     policy = make_policy("per-tensor", dense_cost(), 4096, block=1, stride_tokens=512)
     plan = Plan(policy, 1 << 20, 512, step_ns=10**6, prefill_ns=(0, 1))
     requests = [Request(0, 100, 10), Request(10**12, 100, 10)]

@@ -182,7 +182,7 @@ def test_one_disturbed_cell_does_not_choose_the_method():
     assert (choice.method, choice.per_gib_ns) == ("fixed", 100_000)
 
 
-def test_waste_can_make_a_larger_granule_the_dearer_one():
+def test_waste_can_make_a_larger_granule_cost_more():
     class Model:
         def waste_share(self, granule):
             return 0.99 if granule == 65536 else 0.0

@@ -137,7 +137,7 @@ def test_the_reservations_of_advise_are_writable_as_a_whole():
     assert writable("fixed", "advise") == 576 * MIB
 
 
-def test_few_cycles_demand_little():
+def test_a_run_of_few_cycles_demands_few_areas():
     granule = open_backing().granularity
     few = demand(_settings(pattern="random", granule_bytes=granule, cycles=10))
     assert few.mappings <= 21
@@ -175,7 +175,7 @@ def test_only_the_first_run_holds_the_whole_budget():
     assert few.commit_bytes == 256 * MIB
 
 
-def test_huge_pages_are_measured_beside_where_they_are_there_on_request():
+def test_huge_pages_are_measured_too_where_they_are_on_request():
     settings = _settings()
     both = with_huge(("fixed", "advise"), settings, "madvise")
     assert both == ("fixed", "fixed+huge", "advise", "advise+huge")

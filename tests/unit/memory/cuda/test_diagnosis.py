@@ -113,7 +113,7 @@ def test_a_failed_release_is_not_asked_to_be_smaller(call):
     assert "gives everything back" in hint
 
 
-def test_a_device_that_takes_no_process_takes_not_one_either():
+def test_where_a_device_takes_no_process_fewer_workers_are_not_advised():
     assert "--workers" not in explain_code("cuDevicePrimaryCtxRetain", 46, 2)[1]
 
 

@@ -113,7 +113,7 @@ def test_a_function_that_is_not_offered_is_unavailable(fakecuda, name):
         driver.load().call(name, *[8] * 3 * (name == "cuMemAllocPitch"))
 
 
-def test_a_mistake_of_the_caller_is_not_dressed_up(fakecuda):
+def test_a_wrong_argument_raises_what_the_bindings_raise(fakecuda):
     cuda = driver.load()
     with pytest.raises(RuntimeError, match="List is too small"):
         cuda.call("cuMemSetAccess", 0, 0, [cuda.access(0)], 2)

@@ -98,7 +98,7 @@ def test_huge_pages_do_not_break_it(watch, method):
 
 
 @pytest.mark.parametrize("method", host_methods())
-def test_memory_that_came_back_behind_our_back_is_a_difference(watch, method):
+def test_memory_that_was_not_released_is_a_difference(watch, method):
     watched = watch(method)
     watched.commit(0, 2)
     # The kernel still holds both; believing that one was released must be found out.

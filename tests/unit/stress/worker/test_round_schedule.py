@@ -37,7 +37,7 @@ def test_each_method_warms_up_once_before_anything_counts(make):
     assert not any(turn.warm_up for turn in rounds[count:])
 
 
-def test_methods_take_turns_in_an_order_that_turns(make):
+def test_methods_take_turns_and_each_lap_begins_with_another(make):
     rounds = [r for r in _rounds(make(methods=host_methods(), cycles=400)) if not r.warm_up]
     count = len(host_methods())
     laps = [
