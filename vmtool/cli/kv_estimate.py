@@ -166,7 +166,7 @@ estimate_options: Final = option_group(
         click.option(
             "--block",
             type=COUNT,
-            help="Tokens in a block.  [default: 16; 1 with --as sglang, 32 with --as trtllm, 64 or 128 with --as vllm for index keys]",
+            help="Tokens in a block.  [default: 16; 1 with --as sglang, 32 with --as trtllm, 64 or 128 with --as vllm or sglang for index keys]",
         ),
         click.option(
             "--waste",

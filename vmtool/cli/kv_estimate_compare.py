@@ -60,11 +60,11 @@ def engine_result(
         )
         return as_vllm(question, settings, version)
     if name == "sglang":
-        from vmtool.kv.engines.sglang import SglangSettings, as_sglang
+        from vmtool.kv.engines.sglang import SglangSettings, as_sglang, default_page
 
-        # SGLang's own page is one token, where nobody gives another size.
         slots = options.sequences if options.sequences > 1 else None
-        return as_sglang(question, SglangSettings(options.block or 1, slots))
+        page = options.block or default_page(question.geometry)
+        return as_sglang(question, SglangSettings(page, slots))
     if name == "trtllm":
         from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm
         from vmtool.kv.estimate import PREFILL_TOKENS

@@ -53,6 +53,19 @@ def kv_bytes(question: Question, engine: str, blocks: int | None = None) -> int:
     return budget.kv_bytes
 
 
+def refuse_qwen4_exp(question: Question, engine: str) -> None:
+    """Fail for Qwen4-Exp, whose index keys engines compress as its ``indexer_compress_ratio`` says.
+
+    Raises:
+        UsageError: If it is the model.
+    """
+    if question.geometry.architecture.startswith("qwen4_exp"):
+        raise UsageError(
+            f"--as {engine}: the index keys of Qwen4-Exp are not modelled",
+            hint="engines keep one for each indexer_compress_ratio tokens, and those of open groups",
+        )
+
+
 def version_numbers(text: str) -> tuple[int, ...]:
     """Return the parts of a version such as ``0.20``, to compare it."""
     return tuple(int(part) for part in text.split("."))

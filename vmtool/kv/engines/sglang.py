@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.engines import kv_bytes
+from vmtool.kv.engines import kv_bytes, refuse_qwen4_exp
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost, TensorCost
     from vmtool.kv.element_formats import Formats
     from vmtool.kv.estimate import Question
+    from vmtool.kv.geometry import ModelGeometry
 
 #: Its names of the formats that it has for K and V alike.
 _TYPE_NAMES: Final = {
@@ -34,6 +35,8 @@ SWA_RATIO: Final = Fraction(4, 5)
 #: ``--mamba-full-memory-ratio``: memory of states for each byte of the KV cache.
 STATE_RATIO: Final = Fraction(9, 10)
 _CONVOLUTION: Final = ("conv", "shift")
+#: Index keys of layers without a latent, which have a pool of their own.
+_UNPACKED_INDEX: Final = "index_k"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class SglangPool:
         state_bytes: Bytes of other states.
         type_name: The element type as it is logged.
         draft: The buffers of layers that predict draft tokens, or ``None``.
+        index: The buffers of index keys beside K and V (MiniMax-M3), or ``None``.
+        index_type_name: Their element type, which is the model's.
     """
 
     page_tokens: int
@@ -95,6 +100,21 @@ class SglangPool:
     state_bytes: int
     type_name: str
     draft: SglangBuffers | None = None
+    index: SglangBuffers | None = None
+    index_type_name: str = ""
+
+
+def default_page(geometry: ModelGeometry) -> int:
+    """Return the tokens of a page that SGLang takes if none are given, on CUDA devices.
+
+    64 times the tokens of an index key beside latents (``model_overrides/deepseek_v2.py``), and 128
+    with index keys beside K and V (``model_overrides/minimax_m3.py``).
+    """
+    tensors = [tensor for layer in geometry.layers for tensor in layer.tensors]
+    ratios = [tensor.extent.ratio for tensor in tensors if tensor.role is TensorRole.INDEX]
+    if ratios:
+        return 64 * max(ratios)
+    return 128 if any(tensor.name == _UNPACKED_INDEX for tensor in tensors) else 1
 
 
 def sglang_pool(
@@ -122,7 +142,8 @@ def sglang_pool(
     slots, memory = _state_slots(per_sequence, budget, settings)
     full = _sizes(cost, windowed=False)
     window = _sizes(cost, windowed=True)
-    full_bytes, window_bytes = sum(full.values()), sum(window.values())
+    index = _index_bytes(cost)
+    full_bytes, window_bytes = sum(full.values()) + index, sum(window.values())
     page = settings.page
     tokens, swa = _tokens(memory, full_bytes, window_bytes, page)
     return SglangPool(
@@ -137,6 +158,8 @@ def sglang_pool(
         states[False] * (slots + 1),
         _TYPE_NAMES[formats.key.name],
         _buffers(_sizes(cost, windowed=False, draft=True), tokens, page),
+        _index_buffers(cost, tokens, page),
+        _TYPE_NAMES[formats.state.name] if _index_bytes(cost) else "",
     )
 
 
@@ -176,11 +199,12 @@ def log_lines(pool: SglangPool) -> dict[str, list[str]]:
         )
         older.append(line)
         newer.append(line)
-    for buffers in (pool.window, pool.full, pool.draft):
+    for buffers in (pool.window, pool.full, pool.index, pool.draft):
         if buffers is not None:
             count = f"#tokens: {buffers.tokens}, {_sizes_text(buffers)}"
             older.append(f"KV Cache is allocated. {count}")
-            newer.append(f"KV Cache is allocated. dtype: {pool.type_name}, {count}")
+            dtype = pool.index_type_name if buffers is pool.index else pool.type_name
+            newer.append(f"KV Cache is allocated. dtype: {dtype}, {count}")
     total = f"max_total_num_tokens={pool.max_total_num_tokens}"
     return {"older": [*older, total], "newer": [*newer, total]}
 
@@ -225,11 +249,25 @@ def _sizes(
         if draft not in (None, layer.draft):
             continue
         for tensor in layer.tensors:
-            if tensor.extent.grows is not windowed:
+            if tensor.extent.grows is not windowed and tensor.name != _UNPACKED_INDEX:
                 # What a layer keeps beside K and V lies with K.
                 role = TensorRole.VALUE if tensor.role is TensorRole.VALUE else TensorRole.KEY
                 sizes[role] = sizes.get(role, 0) + layer.count * _shared(tensor)
     return sizes
+
+
+def _index_bytes(cost: SequenceCost) -> int:
+    """Return the bytes of a token in index keys beside K and V."""
+    return sum(
+        count * _shared(tensor)
+        for count, tensor in cost.tensors()
+        if tensor.name == _UNPACKED_INDEX
+    )
+
+
+def _index_buffers(cost: SequenceCost, tokens: int, page: int) -> SglangBuffers | None:
+    size = _index_bytes(cost)
+    return SglangBuffers(tokens, (tokens + page) * size, 0) if size else None
 
 
 def _shared(tensor: TensorCost) -> int:
@@ -292,6 +330,7 @@ def as_sglang(question: Question, settings: SglangSettings) -> SglangResult:
     Raises:
         UsageError: If it could not serve the model so, or there is no budget.
     """
+    refuse_qwen4_exp(question, "sglang")
     budget = kv_bytes(question, "sglang")
     pool = sglang_pool(question.cost, question.formats, budget, settings)
     fits = None

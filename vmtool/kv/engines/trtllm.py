@@ -146,6 +146,7 @@ def trtllm_pools(
     """
     if settings.block & (settings.block - 1):
         raise UsageError(f"--as trtllm: blocks of {settings.block} tokens are not a power of two")
+    _refuse_indexes(cost)
     windows: dict[tuple[bool, int], int] = {}
     for layer in cost.layers:
         if layer.states or any(
@@ -173,6 +174,17 @@ def trtllm_pools(
         TrtllmPool(window, size, blocks.get((is_draft, window), most), is_draft)
         for (is_draft, window), size in sorted(windows.items())
     )
+
+
+def _refuse_indexes(cost: SequenceCost) -> None:
+    """Refuse index keys that are not in every layer beside a latent, as in ``DSACacheManager``."""
+    names = [frozenset(tensor.name for tensor in layer.tensors) for layer in cost.layers]
+    if any("index_k" in found for found in names):
+        raise UsageError(
+            "--as trtllm: only KVCacheManagerV2, which is not modelled, keeps index keys beside K and V"
+        )
+    if len({"index" in found for found in names if "latent" in found}) > 1:
+        raise UsageError("--as trtllm: layers that share index keys are not modelled")
 
 
 def log_lines(pools: tuple[TrtllmPool, ...], settings: TrtllmSettings) -> list[str]:

@@ -9,7 +9,13 @@ from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
-from vmtool.kv.engines.sglang import SglangBuffers, SglangSettings, log_lines, sglang_pool
+from vmtool.kv.engines.sglang import (
+    SglangBuffers,
+    SglangSettings,
+    default_page,
+    log_lines,
+    sglang_pool,
+)
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
 
@@ -126,6 +132,29 @@ def test_formats_that_are_not_modelled_are_refused():
         pool("llama-3.1-8b", GIB, key="q8_0")
     with pytest.raises(UsageError, match="K and V must have the same type"):
         pool("llama-3.1-8b", GIB, key="bf16", value="fp8")
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("deepseek-v3.2", 64), ("glm-5.2", 64), ("minimax-m3", 128), ("deepseek-v3", 1)],
+)
+def test_a_page_without_a_size_is_what_kernels_of_index_keys_take(name, page):
+    assert default_page(sources.load(name)) == page
+
+
+def test_index_keys_beside_k_and_v_have_a_pool_of_their_own():
+    # MiniMaxSparseKVPool: 60 layers of 4 heads of 128, 57 with an index key of 128 of the model's type.
+    found = pool("minimax-m3", 100 * GIB, page=128, key="fp8")
+    size = 60 * 2 * 4 * 128 + 57 * 128 * 2
+    tokens = 100 * GIB // size // 128 * 128
+    assert (found.token_bytes, found.max_total_num_tokens) == (size, tokens)
+    held = tokens + 128
+    assert found.full == SglangBuffers(tokens, held * 60 * 512, held * 60 * 512)
+    assert found.index == SglangBuffers(tokens, held * 57 * 256, 0)
+    main, index, _ = log_lines(found)["newer"]
+    assert "torch.float8_e4m3fn" in main
+    assert f"torch.bfloat16, #tokens: {tokens}, K size: " in index
+    assert index.endswith("V size: 0.00 GB")
 
 
 ROWS = [

@@ -130,6 +130,20 @@ def test_what_is_not_modelled_is_refused(model):
         trtllm_pools(cost(sources.load(model)), GIB, TrtllmSettings(448))
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("minimax-m3", "only KVCacheManagerV2"), ("glm-5.2", "layers that share index keys")],
+)
+def test_index_keys_that_its_first_manager_has_not_are_refused(model, message):
+    with pytest.raises(UsageError, match=message):
+        trtllm_pools(cost(sources.load(model)), GIB, TrtllmSettings(448))
+
+
+def test_index_keys_of_every_layer_lie_beside_the_latents():
+    (pool,) = trtllm_pools(cost(sources.load("deepseek-v3.2"), "fp8"), GIB, TrtllmSettings(448))
+    assert pool.token_bytes == 61 * (576 + 132)
+
+
 def test_blocks_are_powers_of_two():
     with pytest.raises(UsageError, match="not a power of two"):
         trtllm_pools(cost(sources.load("qwen3-8b")), GIB, TrtllmSettings(448, 48))
