@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +27,10 @@ _MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
 P999_SAMPLES: Final = 10_000
 #: Theil and Sen look at every pair: more points than this are thinned evenly first.
 _SLOPE_POINTS: Final = 400
+#: The correlation of neighbours above which it is not chance (95 %, of one side; times the root of
+#: the number of points), and the most that is reckoned with: a random walk would have 1.
+_SIGNIFICANT: Final = 1.645
+_MOST_CORRELATION: Final = 0.98
 #: The shape of growth is that of so many medians, or up to twice as many.
 _SHAPE_POINTS: Final = 32
 #: Fewer points of a quarter say nothing about its growth.
@@ -270,13 +275,53 @@ def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) ->
 
     The median of the slopes of all pairs (Theil 1950) ignores a warm-up step and single outliers,
     which least squares would call growth. The interval (Sen 1968) comes from the distribution of
-    Kendall's S, corrected for ties, and assumes no shape of the noise.
+    Kendall's S, corrected for ties, and assumes no shape of the noise. It does assume that each point
+    has noise of its own. Where points rise and fall in waves, as a heap does between two collections,
+    the interval is that of as many points as are worth one of their own.
     """
-    return pooled_slope([points], confidence=confidence)
+    (points,) = _thinned([points])
+    found = pooled_slope([points], confidence=confidence)
+    if found is None or not _falls(points):
+        return found
+    return pooled_slope([points], confidence=confidence, waves=_waves(points, found.per_step))
+
+
+def _falls(points: Sequence[tuple[float, float]]) -> bool:
+    """Return whether y falls by more than a tenth of what it rises from the first point to the last.
+
+    What never falls has no waves: a leak that grows in steps looks like them beside its slope.
+    """
+    fall = max(top - y for top, (_, y) in zip(_tops(points), points, strict=True))
+    return fall > abs(points[-1][1] - points[0][1]) / 10
+
+
+def _tops(points: Sequence[tuple[float, float]]) -> list[float]:
+    return list(itertools.accumulate((y for _, y in points), max))
+
+
+def _waves(points: Sequence[tuple[float, float]], per_step: float) -> float:
+    """Return how many points are worth one with noise of its own, at least 1.
+
+    It is ``(1 + r) / (1 - r)`` (Bayley and Hammersley, 1946), where *r* is the correlation of each
+    point's noise with that of the next, by ranks and where it is significant.
+    """
+    noise = [y - per_step * x for x, y in points]
+    ordered = sorted(noise)
+    ranks = [
+        bisect_left(ordered, each) + bisect_right(ordered, each) - len(noise) for each in noise
+    ]
+    square = sum(rank * rank for rank in ranks)
+    if not square:
+        return 1.0
+    r = min(sum(a * b for a, b in pairwise(ranks)) / square, _MOST_CORRELATION)
+    return (1 + r) / (1 - r) if r * math.sqrt(len(noise)) > _SIGNIFICANT else 1.0
 
 
 def pooled_slope(
-    series: Sequence[Sequence[tuple[float, float]]], *, confidence: float = 0.99
+    series: Sequence[Sequence[tuple[float, float]]],
+    *,
+    confidence: float = 0.99,
+    waves: float = 1.0,
 ) -> Slope | None:
     """Return the Theil-Sen slope that several *series* share, each with a level of its own.
 
@@ -286,6 +331,7 @@ def pooled_slope(
     Args:
         series: Such as the runs of one plan.
         confidence: Of the interval.
+        waves: How many points are worth one with noise of its own.
 
     Returns:
         The slope, or ``None`` where there are too few points for an interval of that confidence.
@@ -305,7 +351,7 @@ def pooled_slope(
         )
         / 18
     )
-    reach = quantile * math.sqrt(max(variance, 0.0))
+    reach = quantile * math.sqrt(max(variance, 0.0) * waves)
     last = len(slopes) - 1
     low = slopes[max(math.floor((len(slopes) - reach) / 2), 0)]
     high = slopes[min(math.ceil((len(slopes) + reach) / 2), last)]

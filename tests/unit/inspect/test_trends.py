@@ -112,19 +112,41 @@ def test_most_leaks_at_random_times_are_found_in_half_a_minute():
     assert found >= 90
 
 
+@pytest.mark.parametrize("period", [12, 15, 20])
+def test_a_heap_between_collections_is_no_growth(period):
+    # It has risen and fallen at least three times.
+    for phase in range(period):
+        samples = _samples([200 * MIB + (i + phase) % period * 4 * MIB for i in range(61)])
+
+        assert not any(trend.grows for trend in trends(samples, []))
+
+
+def test_use_that_wanders_around_a_level_is_no_growth():
+    found = 0
+    for seed in range(100):
+        chance, away, levels = random.Random(seed), 0.0, []
+        for _ in range(61):
+            away = 0.9 * away + chance.gauss(0, 4)
+            levels.append(int((200 + away) * MIB))
+        found += any(trend.grows for trend in trends(_samples(levels), []))
+
+    assert found <= 5  # 16 with an interval that takes each sample for one of its own
+
+
 def test_a_reading_that_is_repeated_counts_once():
-    # Areas are read every ten samples here: 60 samples with six readings, which rise by chance.
-    readings = [2048, 2040, 2060, 2055, 2075, 2090]
-    samples = _samples([readings[i // 10] for i in range(60)], counter="areas")
+    # Areas are read every ten samples here: 60 samples with six readings.
+    samples = _samples([2048 + i // 10 * 8 + i // 20 % 2 for i in range(60)], counter="areas")
     read_at = {"areas": {i * 10**9 for i in range(0, 60, 10)}}
-    condition = parse_condition("areas.slope<1/min")
+    few = {"areas": {i * 10**9 for i in range(0, 50, 10)}}
+    condition = parse_condition("areas.slope<1/s")
 
     (each,), (once,) = trends(samples, []), trends(samples, [], read_at)
 
-    assert (each.grows, each.samples) == (True, 60)
-    assert (once.grows, once.samples) == (False, 6)
-    assert evaluate(condition, samples).outcome is CheckOutcome.FAILED
-    assert evaluate(condition, samples, None, read_at).outcome is CheckOutcome.NOT_DONE
+    assert (each.samples, once.samples) == (60, 6)
+    assert once.low < each.low
+    assert once.high > each.high
+    assert evaluate(condition, samples, None, read_at).outcome is CheckOutcome.PASSED
+    assert evaluate(condition, samples, None, few).values["samples"] == 5
 
 
 def test_threads_are_bounded_by_what_is_left_of_their_group_or_user():
