@@ -261,29 +261,6 @@ class Account:
                 self.peak_committed, self.peak_at = committed, self.now
         self.peak_charged = max(self.peak_charged, committed + self.pooled)
 
-    def commit_many(self, nbytes: int, calls: int, moment: int, last_ns: int) -> None:
-        """Commit and own *nbytes* in *calls* spans over some time in which nothing else changes.
-
-        Without real memory and a pool only.
-
-        Args:
-            nbytes: All of them.
-            calls: How many spans.
-            moment: The sum of each commit's bytes times its time.
-            last_ns: When the last commit is; this becomes the present.
-        """
-        committed = self.committed = self.committed + nbytes
-        self.committed_moment += moment
-        self.commits += calls
-        self.commit_bytes += nbytes
-        self.owned += nbytes
-        self.owned_moment += moment
-        self.stretch.committed_max = max(self.stretch.committed_max, committed)
-        if committed > self.peak_committed:
-            self.peak_committed, self.peak_at = committed, last_ns
-        self.peak_charged = max(self.peak_charged, committed)
-        self.advance(last_ns)
-
     def release(self, arena: int, nbytes: int, calls: int, spans: Iterable[Piece]) -> None:
         """Release *nbytes* in *calls* spans; the pool keeps what it may."""
         if self.memory is not None:

@@ -14,17 +14,25 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.block_pools import BlockClass, BlockPool
     from vmtool.kv.packing.growth import Run
     from vmtool.replay.byte_totals import Account, Piece
-    from vmtool.replay.prefixes import Node
+    from vmtool.replay.prefixes import Node, Stretch
     from vmtool.replay.sequence import RunningSequence
 
     Granules: TypeAlias = Callable[[int, int], int]
+    #: How many granules have no block in use any more, in how many runs, and those.
+    _Gone: TypeAlias = tuple[int, int, Iterable[Run]]
     #: What was taken from a class, whose lowest free block was that before.
-    _Taken: TypeAlias = tuple["ClassUse", int, list[Run]]
+    _Taken: TypeAlias = tuple["ClassUse", int, list[Stretch]]
 
 #: For so many blocks there is room at first; it grows.
 _FIRST_BLOCKS: Final = 64
+#: Fewer blocks at once are listed one by one.
+_FEW_BLOCKS: Final = 4
+#: Where that many blocks or fewer make a granule, all of a stretch are looked at, not only free ones.
+_FEW_A_GRANULE: Final = 8
 _ZEROS: Final = re.compile(b"\0+")
 _ONES: Final = re.compile(b"\1+")
+_MARKS: Final = [bytes((mark,)) for mark in range(256)]
+_IS_USED: Final = bytes([0]) + b"\1" * 255
 
 
 class PoolUse:
@@ -38,6 +46,9 @@ class PoolUse:
         block_bytes: Bytes of a block in one.
         base: Where the first of them begins in the reservation.
         size: Bytes from one to the next.
+        filling: Blocks of a granule, where those fill it; else 0.
+        most: Granules that a block has a part in at most.
+        committed: A byte for each granule: 1 while it is, 2 where no block fits into it.
     """
 
     def __init__(self, pool: BlockPool, granule: int, granules: Granules) -> None:
@@ -46,16 +57,16 @@ class PoolUse:
         self.base = self.size = 0
         self._granule = granule
         self._granules = granules
-        # A byte for each granule: 1 while it is, 2 where no block fits into it.
-        self._committed = bytearray()
-        # The granule of each block, where none crosses an edge.
-        self._places: list[int] | None = [] if pool.drops_straddling else None
+        self.committed = bytearray()
+        self.filling = 0 if granule % pool.block_bytes else granule // pool.block_bytes
+        # The granule of each block, where none crosses an edge, but they don't fill it.
+        apart = pool.drops_straddling and not self.filling
+        self._places: list[int] | None = [] if apart else None
         fewest = -(-granule // pool.block_bytes)
-        if pool.drops_straddling and granule % pool.block_bytes:
-            fewest = max(fewest - 2, 1)
-        #: Granules that a block has a part in at most.
-        self.most = 1 if pool.drops_straddling else (pool.block_bytes + granule - 2) // granule + 1
-        self._all_free = bytes(fewest)  # no granule holds parts of fewer blocks
+        self._all_free = bytes(
+            max(fewest - 2, 1) if apart else fewest
+        )  # each granule holds as many
+        self.most = 1 if apart or self.filling else (pool.block_bytes + granule - 2) // granule + 1
 
     def granules(self, blocks: int) -> int:
         """Return how many granules the first *blocks* take."""
@@ -65,7 +76,7 @@ class PoolUse:
 
     def use(self, first: int, end: int) -> list[Run]:
         """Note that all blocks from *first* to *end* are in use; the granules that had none before."""
-        committed, places = self._committed, self._places
+        committed, places = self.committed, self._places
         if places is None:
             at = first * self.block_bytes // self._granule
             beyond = (end * self.block_bytes - 1) // self._granule + 1
@@ -85,17 +96,17 @@ class PoolUse:
     def undo(self, new: Iterable[Run]) -> None:
         """Note that the granules in *new*, of the last use, have no block in use after all."""
         for first, end in new:
-            self._committed[first:end] = bytes(end - first)
+            self.committed[first:end] = bytes(end - first)
 
-    def unuse(self, used: bytearray, first: int, end: int) -> list[Run]:
-        """Return the granules that have no block in use any more, after some were freed.
+    def unuse(self, used: bytearray, first: int, end: int) -> _Gone:
+        """Return which granules have no block in use any more, after some were freed.
 
         Args:
-            used: A byte for each block, 1 while it is in use.
+            used: A byte for each block, 0 while it is free.
             first: The first block that was freed.
             end: The one after the last.
         """
-        committed, size, granule = self._committed, self.block_bytes, self._granule
+        committed, size, granule = self.committed, self.block_bytes, self._granule
         places = self._places
         if places is None:
             first = first * size // granule * granule // size
@@ -108,11 +119,12 @@ class PoolUse:
             end = bisect_right(places, last, end - 1)
         if end > len(used):
             used.extend(bytes(end))
+        if 0 < self.filling <= _FEW_A_GRANULE:
+            return self._unuse_all(used[first:end].translate(_IS_USED), first // self.filling)
         gone: list[Run] = []
         while (first := used.find(self._all_free, first, end)) >= 0:
-            beyond = used.find(1, first, end)
-            if beyond < 0:
-                beyond = end
+            found = _ZEROS.match(used, first, end)
+            beyond = found.end() if found else end
             if places is None:
                 low, high = -(-first * size // granule), beyond * size // granule
             else:
@@ -120,7 +132,21 @@ class PoolUse:
             gone += [found.span() for found in _ONES.finditer(committed, low, high)]
             first = beyond
         self.undo(gone)
-        return gone
+        return sum([end - first for first, end in gone]), len(gone), gone
+
+    def _unuse_all(self, used: bytearray, first: int) -> _Gone:
+        """Do so from granule *first*, whose blocks and all until the last are in *used*, as 0 or 1."""
+        filling, committed = self.filling, self.committed
+        count = len(used) // filling
+        full = 0  # a byte for each granule
+        for at in range(filling):
+            full |= int.from_bytes(used[at::filling], "little")
+        old = int.from_bytes(committed[first : first + count], "little")
+        gone = old & ~full
+        committed[first : first + count] = full.to_bytes(count, "little")
+        runs = _ONES.finditer(gone.to_bytes(count, "little"))
+        spans = ((first + low, first + high) for low, high in map(re.Match.span, runs))
+        return gone.bit_count(), (gone & ~(gone << 8)).bit_count(), spans
 
     def _place(self, places: list[int], blocks: int) -> None:
         """Find the granules of the first *blocks*, and of those that lie with the last."""
@@ -133,8 +159,8 @@ class PoolUse:
                 count -= 1
             beyond = places[-1] + 1 if places else 0
             if at > beyond:
-                self._committed.extend(bytes(at))
-                self._committed[beyond:at] = b"\2" * (at - beyond)
+                self.committed.extend(bytes(at))
+                self.committed[beyond:at] = b"\2" * (at - beyond)
             places += [at] * count
 
 
@@ -152,65 +178,111 @@ class ClassUse:
         self.kind = kind
         self.block_bytes = kind.block_bytes
         self.pools = [PoolUse(pool, granule, granules) for pool in kind.pools]
-        # A byte for each block that was ever in use, and more: 1 while it is. To search bytes is so
-        # fast that a heap of free runs, which then were nearly all of one block, took three times
-        # as long.
+        # A byte for each block that was ever in use, and more: 0 while it is free. To search bytes is
+        # fast: what is taken at once is free blocks here and there, and has a mark of its own so that
+        # taking and giving it back is one replacement. There are few marks; 1 is of what is listed.
         self._used = bytearray(_FIRST_BLOCKS)
+        self._marks = list(range(2, 256))
         self.low = 0
 
-    def take_one(self) -> int:
-        """Take the lowest free block."""
-        used = self._used
-        block = used.find(0, self.low)
-        if block < 0:
-            block = len(used)
-            used.extend(bytes(block))
-        used[block] = 1
-        self.low = block + 1
-        return block
+    def take(self, count: int, *, listed: bool = False) -> list[Stretch]:
+        """Take the lowest *count* blocks.
 
-    def take(self, count: int) -> list[Run]:
-        """Take the lowest *count* blocks."""
+        Args:
+            count: How many.
+            listed: Do not use up a mark, as they are kept for long.
+        """
+        used, low = self._used, self.low
         if not count:
             return []
-        used, low, runs = self._used, self.low, []
-        lacks = count
-        for found in _ZEROS.finditer(used, low):
-            first, end = found.span()
-            lacks -= end - first
-            if lacks <= 0:
-                end += lacks
-                runs.append((first, end))
-                used[low:end] = b"\1" * (end - low)
-                self.low = end
-                return runs
-            runs.append((first, end))
-        used.extend(bytes(max(len(used), lacks)))
-        return self.take(count)
+        if listed or count < _FEW_BLOCKS or not self._marks:
+            return self._take_listed(count)
+        mark = self._marks.pop()
+        window = 4 * count + len(_MARKS) * 16
+        while True:
+            piece = used[low : low + window].replace(b"\0", _MARKS[mark], count)
+            if piece.count(mark) == count:
+                break
+            if low + window > len(used):
+                used.extend(bytes(len(used)))
+            window *= 2
+        end = self.low = low + piece.rfind(mark) + 1
+        used[low:end] = piece[: end - low]
+        return [(low, end, mark)]
 
-    def give(self, runs: Sequence[Run]) -> None:
-        """Give back blocks, the granules of which are not committed or go on to be."""
-        used = self._used
-        for first, end in runs:
+    def _take_listed(self, count: int) -> list[Stretch]:
+        used, runs = self._used, []
+        end = self.low
+        while count:
+            first = used.find(0, end)
+            if first < 0:
+                first = len(used)
+                used.extend(bytes(max(first, count)))
+            end = first + 1
+            if count > 1:
+                found = _ZEROS.match(used, first, first + count)
+                end = found.end() if found else end
+            used[first:end] = b"\1" * (end - first)
+            runs.append((first, end, 1))
+            count -= end - first
+        self.low = end
+        return runs
+
+    def take_each(self, takers: Iterable[list[Stretch]]) -> Iterator[tuple[int, int, int]]:
+        """Take the lowest block for each of *takers* in turn.
+
+        Yields:
+            The number of one that commits memory, how many granules and in how many spans.
+        """
+        used, low = self._used, self.low
+        first = self.pools[0]
+        filling = 0 if self.pools[1:] else first.filling
+        committed = first.committed
+        for number, blocks in enumerate(takers):
+            block = used.find(0, low)
+            if block < 0:
+                block = len(used)
+                used.extend(bytes(block))
+            used[block] = 1
+            low = block + 1
+            blocks.append((block, low, 1))
+            if filling and block < filling * len(committed) and committed[block // filling]:
+                continue
+            granules = calls = 0
+            for pool in self.pools:
+                for at, end in pool.use(block, low):
+                    granules += pool.count * (end - at)
+                    calls += pool.count
+            if granules:
+                yield number, granules, calls
+        self.low = low
+
+    def give(self, blocks: Iterable[Stretch]) -> None:
+        """Give back *blocks*, the granules of which are not committed or go on to be."""
+        used, lowest = self._used, self.low
+        for first, end, mark in blocks:
             if end - first == 1:
                 used[first] = 0
-            else:
+            elif mark == 1:
                 used[first:end] = bytes(end - first)
-        if runs:
-            self.low = min(self.low, min(runs)[0])
+            else:
+                used[first:end] = used[first:end].replace(_MARKS[mark], b"\0")
+                self._marks.append(mark)
+            lowest = min(lowest, first)
+        self.low = lowest
 
-    def free(self, runs: Sequence[Run]) -> list[tuple[PoolUse, list[Run]]]:
+    def free(self, blocks: Sequence[Stretch]) -> list[tuple[PoolUse, _Gone]]:
         """Give back blocks; the granules of each pool that have none in use any more."""
-        if not runs:
+        if not blocks:
             return []
-        self.give(runs)
-        first, end = min(runs)[0], max(runs)[1]
+        self.give(blocks)
+        first, end = min(blocks)[0], max([end for _, end, _ in blocks])
         return [(pool, pool.unuse(self._used, first, end)) for pool in self.pools]
 
     @property
     def all_free(self) -> bool:
         """Whether no block is in use."""
-        return 1 not in self._used
+        return self._used.count(0) == len(self._used)
 
 
 class PoolStore(PrefixStore):
@@ -263,7 +335,8 @@ class PoolStore(PrefixStore):
         account = self._account
         hit = self._enter(seq)
         path, new = hit.path, hit.path[hit.resident :]
-        lacks = self._bytes_at(tokens) - self._prefix_bytes(hit.resident)[0]
+        all_bytes, _, backed, covered, _, _ = self.step(-1, tokens)
+        lacks = all_bytes - self._prefix_bytes(hit.resident)[0]
         while True:
             if account.owned - account.kept + lacks > account.budget:  # even if packed perfectly
                 self._cancel(hit)
@@ -271,7 +344,8 @@ class PoolStore(PrefixStore):
             lows = [each.low for each in self._classes]
             for node in new:
                 node.blocks = [
-                    each.take(self._node_blocks(each, node.depth)) for each in self._classes
+                    each.take(self._node_blocks(each, node.depth), listed=True)
+                    for each in self._classes
                 ]
             shared = len(path) * self._prefix_tokens
             own = [
@@ -290,10 +364,9 @@ class PoolStore(PrefixStore):
                 self._cancel(hit)
                 return False
         self._take(seq, hit)
-        account.own(self._bytes(taken))
-        seq.blocks, seq.own_bytes = own, self._bytes(own)
-        seq.covered = self._longest(tokens)
-        seq.backed = tokens if seq.covered is None else seq.covered
+        account.own(lacks)
+        seq.blocks, seq.own_bytes = own, all_bytes - self._prefix_bytes(len(path))[0]
+        seq.backed, seq.covered = backed, covered
         return True
 
     def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
@@ -343,24 +416,11 @@ class PoolStore(PrefixStore):
             Of each that commits memory its number, the bytes and in how many spans.
         """
         ((at, _),) = self.step(0, 1).lacks
-        each = self._classes[at]
-        commits = []
-        for number, seq in enumerate(sequences):
-            block = each.take_one()
-            seq.blocks[at].append((block, block + 1))
-            granules = calls = 0
-            for pool in each.pools:
-                for first, end in pool.use(block, block + 1):
-                    granules += pool.count * (end - first)
-                    calls += pool.count
-            if granules:
-                commits.append((number, granules * self._granule, calls))
-        return commits
-
-    def give_now(self, seq: RunningSequence) -> tuple[int, int]:
-        """Give back all blocks of *seq*; the bytes to release, and in how many spans."""
-        nbytes, calls, _ = self._give(seq.blocks)
-        return nbytes, calls
+        takers = [seq.blocks[at] for seq in sequences]
+        granule = self._granule
+        return [
+            (n, more * granule, calls) for n, more, calls in self._classes[at].take_each(takers)
+        ]
 
     @property
     def period(self) -> int | None:
@@ -381,7 +441,7 @@ class PoolStore(PrefixStore):
         """Give back the blocks of *seq*, and those that no other sequence shares."""
         gone, nbytes = seq.blocks, seq.own_bytes
         for node in self._leave(seq):
-            nbytes += self._bytes(node.blocks)
+            nbytes += self._node_bytes(node)
             for runs, more in zip(gone, node.blocks, strict=True):
                 runs.extend(more)
         self._account.own(-nbytes)
@@ -413,7 +473,10 @@ class PoolStore(PrefixStore):
 
     def _free_node(self, node: Node) -> int:
         self._free(node.blocks)
-        return self._bytes(node.blocks)
+        return self._node_bytes(node)
+
+    def _node_bytes(self, node: Node) -> int:
+        return self._prefix_bytes(node.depth + 1)[0] - self._prefix_bytes(node.depth)[0]
 
     def _make_room(self) -> bool:
         """Evict as many bytes of kept prefixes as a commit lacked; ``False`` if there are none.
@@ -427,19 +490,6 @@ class PoolStore(PrefixStore):
 
     # ---- growth -----------------------------------------------------------------------------
 
-    def _bytes(self, blocks: list[list[Run]]) -> int:
-        return sum(
-            each.block_bytes * sum([end - first for first, end in runs])
-            for each, runs in zip(self._classes, blocks, strict=True)
-        )
-
-    def _bytes_at(self, tokens: int) -> int:
-        return sum(each.block_bytes * each.kind.blocks(tokens) for each in self._classes)
-
-    def _longest(self, tokens: int) -> int | None:
-        lengths = (each.kind.longest(tokens) for each in self._classes)
-        return min((length for length in lengths if length is not None), default=None)
-
     def step(self, backed: int, tokens: int) -> Growth:
         """Return what growing from *backed*, or from nothing if that is -1, to *tokens* takes."""
         found = self._steps.get((backed, tokens))
@@ -449,7 +499,8 @@ class PoolStore(PrefixStore):
         more = [kind.blocks(tokens) - (kind.blocks(backed) if backed >= 0 else 0) for kind in kinds]
         lacks = tuple((at, count) for at, count in enumerate(more) if count)
         nbytes = sum(self._classes[at].block_bytes * count for at, count in lacks)
-        covered = self._longest(tokens)
+        lengths = (kind.longest(tokens) for kind in kinds)
+        covered = min((length for length in lengths if length is not None), default=None)
         step = Growth(nbytes, 0, tokens if covered is None else covered, covered, lacks=lacks)
         if len(self._steps) >= MOST_STEPS:
             self._steps.clear()
@@ -505,26 +556,29 @@ class PoolStore(PrefixStore):
             account.commit(0, nbytes, calls, self._spans(new), slack_ns)
         return True
 
-    def _give(self, gone: list[list[Run]]) -> tuple[int, int, list[tuple[PoolUse, list[Run]]]]:
+    def give(
+        self, given: list[list[Stretch]]
+    ) -> tuple[int, int, list[tuple[PoolUse, Iterable[Run]]]]:
         """Give back blocks; the bytes, spans and granules that have none in use any more."""
-        found: list[tuple[PoolUse, list[Run]]] = []
+        found: list[tuple[PoolUse, Iterable[Run]]] = []
         freed = calls = 0
-        for each, runs in zip(self._classes, gone, strict=True):
-            for pool, empty in each.free(runs):
-                freed += pool.count * sum([end - first for first, end in empty])
-                calls += pool.count * len(empty)
-                found.append((pool, empty))
+        for each, blocks in zip(self._classes, given, strict=True):
+            for pool, (granules, spans, gone) in each.free(blocks):
+                freed += pool.count * granules
+                calls += pool.count * spans
+                found.append((pool, gone))
         return freed * self._granule, calls, found
 
-    def _free(self, gone: list[list[Run]]) -> None:
+    def _free(self, gone: list[list[Stretch]]) -> None:
         """Give back blocks, and release the granules that have none in use any more."""
-        nbytes, calls, found = self._give(gone)
+        nbytes, calls, found = self.give(gone)
         if nbytes:
             self._account.release(0, nbytes, calls, self._spans(found))
 
-    def _spans(self, found: Sequence[tuple[PoolUse, Sequence[Run]]]) -> Iterator[Piece]:
+    def _spans(self, found: Sequence[tuple[PoolUse, Iterable[Run]]]) -> Iterator[Piece]:
         granule = self._granule
-        for pool, runs in found:
+        for pool, gone in found:
+            runs = list(gone)
             for index in range(pool.count):
                 at = pool.base + index * pool.size
                 for first, end in runs:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.kv.packing.growth import Run
+#: Blocks from the first to the end that were taken with one mark; all of them if that is 1.
+Stretch: TypeAlias = tuple[int, int, int]
 
 
 class Node:
@@ -32,7 +33,7 @@ class Node:
         self.users = 0
         self.children: dict[int, Node] = {}
         self.arena = 0
-        self.blocks: list[list[Run]] = []
+        self.blocks: list[list[Stretch]] = []
 
 
 class Prefixes:

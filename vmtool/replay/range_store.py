@@ -218,11 +218,6 @@ class RangeStore(PrefixStore):
         periods = {shape.period for shape in self._shapes if shape.longest(0) is not None}
         return periods.pop() if len(periods) == 1 else None
 
-    @staticmethod
-    def most(step: Growth) -> int:
-        """Return the bytes that *step* commits at most."""
-        return step.nbytes or 1
-
     def _step(self, backed: int, tokens: int) -> Growth:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""
         runs = tuple(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vmtool.kv.packing.growth import Run
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.prefixes import Node
+    from vmtool.replay.prefixes import Node, Stretch
 
 
 class RunningSequence:
@@ -60,7 +59,7 @@ class RunningSequence:
         self.own_bytes = self.arena = self.hit_tokens = 0
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
-        self.blocks: list[list[Run]] = []
+        self.blocks: list[list[Stretch]] = []
 
     def begin(self, now: int, prefill_ns: int, step_ns: int) -> None:
         """Begin a segment, whose first step is after *prefill_ns*."""

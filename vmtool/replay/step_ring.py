@@ -39,16 +39,29 @@ class StepRing:
         self._turn = self._place = 0  # of the next step: its period, and who takes it
         self._before = (0, 0)  # the same before the last advance
 
-    def join(self, seq: RunningSequence, now: int) -> None:
-        """Add *seq*, whose next step is *now*, as is no step of another before."""
-        phases, members = self._phases, self.members
-        self._turn, phase = divmod(now, self._period_ns)
-        place = self._place = bisect_left(phases, phase)
+    def join(self, seq: RunningSequence, first_ns: int, now: int) -> bool:
+        """Add *seq*, whose next step is at *first_ns*; ``False`` if that is too early or too late.
+
+        No step of the others is left before *now*.
+        """
+        phases, members, period_ns = self._phases, self.members, self._period_ns
+        turn, phase = divmod(first_ns, period_ns)
+        if not phases:
+            self._turn, self._place, self.swept_ns = turn, 0, first_ns
+        elif first_ns >= self.swept_ns + period_ns and now > self.swept_ns:
+            self.swept_ns = now
+            self._turn, swept = divmod(now, period_ns)
+            self._place = bisect_left(phases, swept)
+        if not self.swept_ns <= first_ns < self.swept_ns + period_ns:
+            return False
+        place = bisect_left(phases, phase)
         while place < len(phases) and phases[place] == phase and members[place].order < seq.order:
             place += 1
         phases.insert(place, phase)
         members.insert(place, seq)
-        self.next_ns = now
+        self._place += turn > self._turn
+        self.next_ns = min(self.next_ns, first_ns)
+        return True
 
     def leave(self, seq: RunningSequence, first_ns: int) -> None:
         """Remove *seq*, one of whose steps was at *first_ns*."""
@@ -59,12 +72,6 @@ class StepRing:
         if place < self._place:
             self._place -= 1
         self.next_ns = self._time(0) if self.members else _NEVER
-
-    def clear(self) -> None:
-        """Remove all."""
-        self.members.clear()
-        self._phases.clear()
-        self.next_ns, self.swept_ns = _NEVER, 0
 
     def advance(self, until: int, most: int) -> int:
         """Go over all steps before *until*, of which there is one, but over *most* at most; how many."""

@@ -85,7 +85,9 @@ class Shortcuts:
         self._ring = None if period is None else StepRing(period * simulation.plan.step_ns)
         self._period = period or 1
         self._growth = store.step(0, 1)
-        self._most = store.most(self._growth)
+        self._most = self._growth.nbytes or 1
+        if isinstance(store, PoolStore):
+            self._most = store.most(self._growth)
         self._ring_steps = self._rest = 0
         self._ring_patience = _LEAST_REST
 
@@ -123,7 +125,7 @@ class Shortcuts:
             return True
         longest, account = seq.covered, simulation.account
         assert longest is not None  # noqa: S101 - else there is no step
-        nbytes = (self._next.get(longest) or self._grown(longest)).nbytes
+        nbytes = self._store.step(longest, longest + 1).nbytes
         return account.owned - account.kept + nbytes > account.budget
 
     def _run(self, stop: Callable[[], bool]) -> int | None:
@@ -228,14 +230,15 @@ class Shortcuts:
                 owned += count * ring_bytes
                 continue
             if kind == STEP:
-                if joins and ring is not None and at >= ring.swept_ns:
+                if joins and ring is not None and ring.join(seq, at, at):
                     now = at
-                    ring.join(seq, at)
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
-                step = next_growth.get(longest) or self._grown(longest)
+                step = next_growth.get(longest) or self._remember(
+                    next_growth, longest, longest, longest + 1
+                )
                 nbytes, calls, backed, covered, _, lacks = step
                 if pools is not None:
                     taken = pools.take_now(seq, lacks, budget - committed)
@@ -298,7 +301,7 @@ class Shortcuts:
                 if pools is not None:
                     owned -= nbytes
                     owned_moment -= nbytes * now
-                    nbytes, calls = pools.give_now(seq)
+                    nbytes, calls, _ = pools.give(seq.blocks)
                     releases += calls
                 else:
                     releases += release_calls.get(seq.backed) or self._calls(seq.backed)
@@ -316,7 +319,7 @@ class Shortcuts:
                 arrived_ns, prompt, output, prefix = request
                 if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
                     break
-                step = first_growth.get(prompt) or self._alone(prompt)
+                step = first_growth.get(prompt) or self._remember(first_growth, prompt, -1, prompt)
                 nbytes, calls, backed, covered, _, lacks = step
                 seq = RunningSequence(request)
                 seq.own_bytes, seq.backed, seq.covered = nbytes, backed, covered
@@ -342,11 +345,13 @@ class Shortcuts:
                 if now != arrived_ns:
                     waits.append(now - arrived_ns)
                 live.add(seq)
+                event_ns, kind = origin_ns + seq.total * step_ns, END
                 if covered is not None and covered < seq.total:
                     seq.target = covered + 1
-                    heappush(heap, (origin_ns + covered * step_ns, STEP, orders, seq))
-                else:
-                    heappush(heap, (origin_ns + seq.total * step_ns, END, orders, seq))
+                    first_ns = origin_ns + covered * step_ns
+                    if not (joins and ring is not None and ring.join(seq, first_ns, now)):
+                        event_ns, kind = first_ns, STEP
+                heappush(heap, (event_ns, kind, orders, seq))
                 running += 1
                 running_moment += now
                 running_high = max(running_high, running)
@@ -442,24 +447,15 @@ class Shortcuts:
         self._ring_patience = _LEAST_REST if worth else min(2 * self._ring_patience, _MOST_REST)
         self._rest = 0 if worth else simulation.events + self._ring_patience
         self._ring_steps = 0
-        ring.clear()
+        self._ring = StepRing(period * step_ns)
 
-    def _alone(self, tokens: int) -> Growth:
-        """Work out and remember what a sequence of *tokens* commits from nothing."""
-        step = self._store.step(-1, tokens)
-        self._check(step.nbytes, step.covered)
-        if len(self._first) >= MOST_STEPS:
-            self._first.clear()
-        self._first[tokens] = step
-        return step
-
-    def _grown(self, covered: int) -> Growth:
-        """Work out and remember what the token after *covered* commits."""
-        step = self._store.step(covered, covered + 1)
+    def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
+        """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
+        step = self._store.step(backed, tokens)
         self._check(self._store.step(-1, step.backed).nbytes, step.covered)
-        if len(self._next) >= MOST_STEPS:
-            self._next.clear()
-        self._next[covered] = step
+        if len(table) >= MOST_STEPS:
+            table.clear()
+        table[at] = step
         return step
 
     def _calls(self, backed: int) -> int:
