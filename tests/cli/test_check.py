@@ -1,6 +1,7 @@
 """``vmtool check``: the first look at a machine."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,9 +11,9 @@ from stored_runs import described
 from vmtool.check import run_check
 from vmtool.cli.stress_options import measure_room
 from vmtool.machine import read_facts
-from vmtool.report.check import to_html, to_markdown, to_text
+from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.recommendation import method_option_words
-from vmtool.results.check_outcomes import CheckOutcome
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.units import MIB
 
 
@@ -64,6 +65,21 @@ def test_the_reports_say_the_same(result):
     assert "do this:" in text
     for report in (text, markdown, page):
         assert method_option_words(result.memory[0].recommendation.method) in report
+
+
+def test_the_first_line_says_that_leaks_were_not_looked_for(result):
+    def too_short(check):
+        if not check.name.startswith("leak."):
+            return check
+        return Check(check.name, CheckOutcome.NOT_DONE, {"reason": "too few checkpoints"})
+
+    (host,) = result.memory
+    host = replace(host, checks=tuple(map(too_short, host.checks)))
+    short = replace(result, memory=(host,), findings=())
+
+    assert answer(short).endswith("in RAM; the run was too short to look for leaks")
+    assert advice(short)[-1].startswith("run `vmtool stress --duration 1m --require leaks`")
+    assert "leaks" not in answer(replace(short, memory=result.memory))
 
 
 def test_an_interrupt_leaves_what_was_done():

@@ -69,7 +69,14 @@ def answer(result: MachineCheckResult) -> str:
     refused = [each for each in result.memory if each.refused is not None]
     if refused:
         return f"{backing_label(refused[0].backing, refused[0].device)}: {refused[0].refused}"
+    if any(_too_short(memory) for memory in result.memory):
+        return f"{words}; the run was too short to look for leaks"
     return words
+
+
+def _too_short(memory: MemoryCheck) -> bool:
+    """Return whether leaks were not looked for although the platform has what that takes."""
+    return any(check.values.get("reason") == "too few checkpoints" for check in memory.checks)
 
 
 def memory_rows(memory: MemoryCheck, system: str) -> list[tuple[str, str]]:
@@ -131,6 +138,8 @@ def advice(result: MachineCheckResult) -> list[str]:
         if memory.best_granule is not None:
             line += f" and commit {format_size(memory.best_granule.granule_bytes)} at a time"
         steps.append(line)
+    if any(_too_short(memory) for memory in result.memory):
+        steps.append("run `vmtool stress --duration 1m --require leaks` to look for leaks")
     if not steps and not result.passed:
         steps.append("run `vmtool stress --explain` for the details of what failed")
     return steps[:_MOST_STEPS]
