@@ -84,11 +84,11 @@ def command(
     vmtool matrix
     vmtool matrix --granule 64KiB,2MiB --model llama-3.1-8b --context 8k
 
-    It takes at most 128 MiB and about 25 seconds: 15 for the runs (--duration), the rest to start
-    their processes, which takes longer on a busy machine. Where huge pages are available on
-    request, granules of whole huge pages are measured with and without them. On a device the
-    granules are handles of 1, 3 and 8 times its granularity, unless --chunk is given; `vmtool
-    allocators` measures more sizes.
+    It takes at most 128 MiB, or one granule if that is larger, and about 25 seconds: 15 for the
+    runs (--duration), the rest to start their processes, which takes longer on a busy machine.
+    Where huge pages are available on request, granules of whole huge pages are measured with and
+    without them. On a device the granules are handles of 1, 3 and 8 times its granularity, unless
+    --chunk is given; `vmtool allocators` measures more sizes.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line

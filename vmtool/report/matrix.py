@@ -63,7 +63,7 @@ def answer(result: MatrixResult) -> str:
     if best.waste_share is not None and result.context_tokens is not None:
         text += (
             f"; a sequence of {result.context_tokens:,} tokens of {result.model} wastes "
-            f"{best.waste_share:.1%} of it"
+            f"{best.waste_share:.1%} of what it commits"
         )
     elif result.device and result.settings.chunk_bytes is None:
         text += "; no larger chunk is more than 5 % cheaper"
