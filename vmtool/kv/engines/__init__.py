@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 #: The engines that are modelled, with the newest version that is, and the option that sets it.
 ENGINES: Final = {"vllm": "0.33", "llama.cpp": "0.5", "sglang": "0.5.23", "trtllm": "1.2"}
 
+#: Types that say so with ``indexer_compress_ratio`` or ``index_kpool``.
+_POOLED_INDEXES: Final = ("qwen4_exp", "glm5_next")
+
 
 def find_engine(text: str) -> tuple[str, str]:
     """Return the engine and the version that ``--as`` *text* means, such as ``vllm@0.20``.
@@ -53,16 +56,17 @@ def kv_bytes(question: Question, engine: str, blocks: int | None = None) -> int:
     return budget.kv_bytes
 
 
-def refuse_qwen4_exp(question: Question, engine: str) -> None:
-    """Fail for Qwen4-Exp, whose index keys engines compress as its ``indexer_compress_ratio`` says.
+def refuse_pooled_indexes(question: Question, engine: str) -> None:
+    """Fail for models whose index keys engines compress, which transformers keeps whole.
 
     Raises:
-        UsageError: If it is the model.
+        UsageError: If it is such a model.
     """
-    if question.geometry.architecture.startswith("qwen4_exp"):
+    kind = question.geometry.architecture
+    if kind.startswith(_POOLED_INDEXES):
         raise UsageError(
-            f"--as {engine}: the index keys of Qwen4-Exp are not modelled",
-            hint="engines keep one for each indexer_compress_ratio tokens, and those of open groups",
+            f"--as {engine}: the index keys of {kind} are not modelled",
+            hint="engines keep one for several tokens, and those of open groups apart",
         )
 
 

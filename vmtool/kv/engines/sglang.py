@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.engines import kv_bytes, refuse_qwen4_exp
+from vmtool.kv.engines import kv_bytes, refuse_pooled_indexes
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 
@@ -330,7 +330,7 @@ def as_sglang(question: Question, settings: SglangSettings) -> SglangResult:
     Raises:
         UsageError: If it could not serve the model so, or there is no budget.
     """
-    refuse_qwen4_exp(question, "sglang")
+    refuse_pooled_indexes(question, "sglang")
     budget = kv_bytes(question, "sglang")
     pool = sglang_pool(question.cost, question.formats, budget, settings)
     fits = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.engines import kv_bytes
+from vmtool.kv.engines import kv_bytes, refuse_pooled_indexes
 from vmtool.kv.geometry import Span
 from vmtool.units import GIB
 
@@ -117,6 +117,7 @@ def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> Trt
         raise UsageError("--as trtllm: K and V must have the same type", hint=hint)
     if name not in _FORMATS:
         raise UsageError(f"--as trtllm: it has no KV type {name}", hint=hint)
+    refuse_pooled_indexes(question, "trtllm")
     budget = kv_bytes(question, "trtllm")
     pools = trtllm_pools(question.cost, budget, settings)
     own = [pool for pool in pools if not pool.draft]

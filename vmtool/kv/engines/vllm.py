@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import stored_formats
-from vmtool.kv.engines import kv_bytes, refuse_qwen4_exp, version_numbers
+from vmtool.kv.engines import kv_bytes, refuse_pooled_indexes, version_numbers
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmRes
         raise UsageError(
             f"--as vllm: it has no KV type {key.name}", hint=f"use one of {', '.join(_FORMATS)}"
         )
-    refuse_qwen4_exp(question, "vllm")
+    refuse_pooled_indexes(question, "vllm")
     budget = kv_bytes(question, "vllm", settings.num_blocks)
     geometry = served_geometry(question.geometry)
     formats = stored_formats(geometry, question.formats)

@@ -244,7 +244,7 @@ def test_compressed_index_keys_are_refused():
     model = resolve(config, "config.json", "m")
     formats = choose_formats("bf16", key=None, value=None)
     question = Question(model, formats, FormatOrigin.MODEL, Budget(GIB, "given"))
-    with pytest.raises(UsageError, match="index keys of Qwen4-Exp are not modelled"):
+    with pytest.raises(UsageError, match="index keys of qwen4_exp_text are not modelled"):
         as_vllm(question, VllmSettings(8192), "0.33")
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.element_formats import choose_formats
+from vmtool.kv.sources.hf.config import resolve
+
 SCRIPTS = Path(__file__).parents[4] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 from oracle import compare, main  # noqa: E402 - a script, not a module of the package
@@ -50,3 +54,19 @@ def test_an_encoder_and_a_decoder_are_so_by_default(model_type):
     row = ROWS[model_type]
     config = {key: value for key, value in row["config"].items() if key != "is_encoder_decoder"}
     assert compare({**row, "config": config}) == ("agrees", "")
+
+
+@pytest.mark.parametrize("model_type", ROWS)
+def test_every_type_also_has_a_number_of_bytes(model_type):
+    geometry = resolve(ROWS[model_type]["config"], "config.json", model_type)
+    formats = choose_formats(geometry.dtype, key=None, value=None)
+    assert SequenceCost.of(geometry, formats).bytes_for(100) > 0
+
+
+def test_the_keys_of_pooled_indexes_have_the_models_type():
+    # 11 layers with a latent of 512 in 8 bits, and 2 x 128 + 1 elements of the index in 16.
+    row = ROWS["glm5_next"]
+    geometry = resolve(row["config"], "config.json", "m")
+    formats = choose_formats(geometry.dtype, key="fp8", value="fp8")
+    cost = SequenceCost.of(geometry, formats)
+    assert cost.slope == 11 * (512 + 257 * 2)

@@ -204,14 +204,15 @@ def indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
 def pooled_indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the latent row of GLM-5 Next, and the indexer's key, its gate and a mark.
 
-    ``Glm5NextIndexer`` of transformers keeps them side by side and pools them when it selects.
+    ``Glm5NextIndexer`` of transformers keeps them side by side in the model's type, and pools them when
+    it selects.
     """
     row, index = indexed_latent(fields, kind)
     if not fields.optional("index_kpool"):
         return row, index
     width = 2 * index.dim + 1
     fields.derived("index_dim", width, f"2 x index_head_dim + 1 = 2 x {index.dim} + 1")
-    return row, replace(index, dim=width)
+    return row, replace(index, dim=width, own_type=True)
 
 
 def indexed_or_windowed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
