@@ -214,8 +214,8 @@ def _show_warnings(output: Output, result: StressResult) -> None:
         output.notice(f"warning: {message}", f"  {remedy}")
     more = {kind: names[1:] for kind, names in shown.items() if len(names) > 1}
     if more:
-        words = "; ".join(f"{kind} with {', '.join(names)}" for kind, names in more.items())
-        output.notice(f"the same holds for other methods: {words} (--explain shows them)")
+        words = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in more.items())
+        output.notice(f"other methods have the same warnings: {words}; --explain shows them")
 
 
 def _required(name: str, result: StressResult) -> Check:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         UnmapResult,
     )
 
-HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "a commit")
+HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "per commit")
 
 
 DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "outcome")
@@ -107,12 +107,10 @@ def _waiting(
     left_ns: int | None,
 ) -> str:
     idle, busy, left = map(_duration, (idle_ns, busy_ns, left_ns))
-    words = {
-        True: f"{call} waited for work that ran on another range",
-        False: f"{call} did not wait for work that ran on another range",
-        None: f"whether {call} waits for running work is unknown: the work was too short",
-    }
-    return f"{words[waited]}: {idle} idle, {busy} with {left} of work left"
+    if waited is None:
+        return f"whether {call} waits for running work is unknown, as the work was too short: {idle} idle"
+    did = "waited" if waited else "did not wait"
+    return f"{call} {did} for work that ran on another range: {idle} idle, {busy} with {left} of work left"
 
 
 def _duration(ns: int | None) -> str:
@@ -331,7 +329,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
             yield Text(f"{name}: {format_size(total)}")
     for scaling in result.scaling:
         yield Text(
-            f"scaling of {scaling.method}: {scaling.speedup:.2f} times one "
+            f"scaling of {scaling.method}: {scaling.speedup:.2f} times the rate of one "
             f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s)"
         )
     if result.devices:
