@@ -68,8 +68,8 @@ def no_bindings(exc: Exception) -> UnavailableError:
     )
 
 
-def no_driver(exc: RuntimeError) -> UnavailableError:
-    """The bindings could not find the driver's library, or a function in it."""
+def no_driver(exc: RuntimeError | OSError) -> UnavailableError:
+    """The driver's library, or a function in it, could not be found."""
     text = str(exc)
     if "cuGetProcAddress_v2" in text:
         return UnavailableError(

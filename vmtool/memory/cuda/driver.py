@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.memory.counters import read_process_limits
@@ -415,6 +417,8 @@ def load() -> Driver:
     if limit is not None and used is not None and limit - used < _BINDINGS_BYTES:
         words = f"{(limit - used) >> 20} MiB of address space is left"
         raise diagnosis.no_bindings(MemoryError(words))
+    if (missing := missing_library()) is not None:
+        raise diagnosis.no_driver(missing)
     try:
         from cuda.bindings import __version__, driver
     # RuntimeError: the bindings look for libdl.so.2 while they are imported.
@@ -423,6 +427,21 @@ def load() -> Driver:
     loaded = Driver(driver, __version__)
     loaded.initialise()
     return loaded
+
+
+def missing_library() -> OSError | None:
+    """Return why the driver's library is not there; ``None`` if it is, or is not looked for here.
+
+    The bindings look for it in the same way (``dlopen``), but are a sixth of what ``doctor`` loads.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as exc:
+        # Another error is the bindings' to report: the library is there.
+        return exc if "No such file" in str(exc) else None
+    return None
 
 
 def result_name(effect: str) -> str | None:

@@ -59,6 +59,7 @@ def test_missing_bindings_say_how_to_install_them(monkeypatch):
     driver.forget()
     monkeypatch.setattr(sys, "platform", "linux")  # macOS, which has none, hears of no package
     monkeypatch.setattr(driver, "read_process_limits", ProcessLimits)  # not read as on Linux
+    monkeypatch.setattr(driver, "missing_library", lambda: None)
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(UnavailableError, match="bindings cannot be imported") as caught:
@@ -75,6 +76,23 @@ def test_the_bindings_are_not_imported_where_they_do_not_fit(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda", None)  # its import would be another error
     with pytest.raises(UnavailableError, match="16 MiB of address space is left"):
         driver.load()
+
+
+def test_the_bindings_are_not_imported_where_there_is_no_driver(monkeypatch):
+    def open_library(name):
+        message = f"{name}: cannot open shared object file: No such file or directory"
+        raise OSError(message)
+
+    driver.forget()
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(driver, "read_process_limits", ProcessLimits)
+    monkeypatch.setattr("ctypes.CDLL", open_library)
+    monkeypatch.setitem(sys.modules, "cuda", None)  # its import would be another error
+    with pytest.raises(
+        UnavailableError, match=r"no NVIDIA driver was found .*: libcuda\.so\.1"
+    ) as caught:
+        driver.load()
+    assert caught.value.exit_code == ExitCode.UNAVAILABLE
 
 
 def test_missing_bindings_on_macos_are_no_fault(monkeypatch):
