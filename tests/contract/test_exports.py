@@ -177,6 +177,21 @@ def test_numpy_takes_host_memory_by_dlpack(buffer, platform):
     del array
 
 
+def test_jax_shows_host_memory_by_dlpack(buffer, platform):
+    """Arrays of JAX do not change; what is written to the buffer shows in them all the same."""
+    if platform.backing.tier is not Tier.HOST:
+        pytest.skip("a device that JAX does not know")
+    jax_numpy = pytest.importorskip("jax.numpy", reason="JAX is not installed")
+    array = jax_numpy.from_dlpack(buffer)
+    assert array.unsafe_buffer_pointer() == buffer.base
+    buffer.view()[7] = 42
+    assert array[7] == 42
+    with pytest.raises(LiveViewError):
+        buffer.close()
+    del array
+    gc.collect()
+
+
 def test_the_cuda_array_interface_defers_the_close_to_the_last_reference(platform, governor):
     buffer = VirtualBuffer(platform.backing, 4 * platform.backing.granularity, governor=governor)
     buffer.grow_to(2 * platform.backing.granularity)

@@ -153,6 +153,7 @@ KEPT = {
     "a versioned capsule": "kept = buffer.__dlpack__(max_version=(1, 0))",
     "a numpy array": "import numpy; kept = numpy.from_dlpack(buffer)",
     "a torch tensor": "import torch; kept = torch.from_dlpack(buffer)",
+    "a JAX array": "import jax.numpy; kept = jax.numpy.from_dlpack(buffer)",
 }
 
 
@@ -160,7 +161,7 @@ KEPT = {
 @pytest.mark.parametrize("where", ["here", "builtins"])
 def test_the_interpreter_may_exit_while_something_shows_a_buffer(kept, where):
     """What is kept in ``builtins`` is freed last, when most modules are gone."""
-    for library in ("numpy", "torch"):
+    for library in ("numpy", "torch", "jax"):
         if library in kept:
             pytest.importorskip(library)
     program = KEPT[kept] + ("" if where == "here" else "; import builtins; builtins.kept = kept")
