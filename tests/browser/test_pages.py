@@ -17,7 +17,7 @@ from stored_runs import eventful
 from vmtool.compare.runs import compare
 from vmtool.compare.stored import StoredRun, set_of
 from vmtool.kv.packing.policy import POLICIES
-from vmtool.report.chart import histogram_chart
+from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.report.compare_page import to_html
 from vmtool.report.page import Markup, figure, grid
 from vmtool.report.page import page as whole_page
@@ -206,7 +206,15 @@ def test_no_tick_at_the_end_of_an_axis_leaves_its_chart(browse):
         samples = Histogram()
         samples.extend([1_000_000, top])
         charts += figure("chart", histogram_chart("chart", [("first", samples.data())]))
-    text = re.sub(r'<meta http-equiv="[^>]*>', "", whole_page("ticks", grid([Markup(charts)])))
+    row = RatioRow("release median", 1.1, 1.0, 1.2, "soft", "words")
+    ratios = [
+        figure("chart", ratio_chart("chart", [row], 0.05, tick * (1 + near / 500)))
+        for tick in (1.25, 1.5, 2, 3, 4)
+        for near in range(12)
+    ]
+    text = re.sub(
+        r'<meta http-equiv="[^>]*>', "", whole_page("ticks", grid([Markup(charts)]), *ratios)
+    )
     found = re.search("<title>(.*?)</title>", browse(text.replace("</body>", f"{_MEASURE}</body>")))
     assert found[1].split(",", 1)[1] == "false,0,0"
 

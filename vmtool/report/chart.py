@@ -243,7 +243,7 @@ class _Frame:
 
 def _room(texts: Iterable[str]) -> float:
     """Return how wide the vertical axis of *texts* is."""
-    return max((len(text) for text in texts), default=0) * _CHARACTER + 8
+    return max((2 * _half(text) for text in texts), default=0) + 4
 
 
 def _tick(ns: float, most: float) -> str:
@@ -348,8 +348,9 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) 
         taken += [(a - _CHARACTER, b + _CHARACTER) for a, b in spans]
         for tick, text in zip(ticks, texts, strict=True):
             at, style = x(tick), "axis" if tick == 1 else "grid"
+            middle = min(at, width - _half(text))
             shapes.append(tag("line", class_=style, x1=at, x2=at, y1=top, y2=bottom))
-            shapes.append(tag("text", text, x=at, y=bottom + 14, text_anchor="middle"))
+            shapes.append(tag("text", text, x=middle, y=bottom + 14, text_anchor="middle"))
     for i, row in enumerate(rows):
         shapes.append(_ratio_row(row, top + _ROW * (i + 0.5), x, reach))
     return tag(
@@ -427,12 +428,17 @@ def _apart(ticks: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str, str
     """Yield the ticks whose texts stay inside and do not touch, each with its anchor."""
     edge = -math.inf
     for x, text in ticks:
-        half = (len(text) + 1) * _CHARACTER / 2  # a unit such as ms is wider
+        half = _half(text)
         anchor = "start" if x < half else "end" if x > WIDTH - half else "middle"
         left = {"start": x, "middle": x - half, "end": x - 2 * half}[anchor]
         if left >= edge:
             yield x, text, anchor
             edge = left + 2 * half + _CHARACTER
+
+
+def _half(text: str) -> float:
+    """Return half of the most that the text of a tick is wide: a unit such as ms is wide."""
+    return (len(text) + 1) * _CHARACTER / 2
 
 
 def _unbroken(
