@@ -413,6 +413,38 @@ def test_a_command_is_not_mistaken_for_the_process_of_its_number_in_another_name
     assert "/proc belongs to another PID namespace than vmtool" in ran.stderr
 
 
+_WITH_A_LIMIT_OF_TASKS = """
+import os, resource, subprocess, sys
+def limit():
+    resource.setrlimit(resource.RLIMIT_NPROC, (50, 50))
+    os.setuid(65533)
+child = subprocess.Popen(["sleep", "60"], preexec_fn=limit)
+ran = subprocess.run([sys.executable, "-m", "vmtool", "inspect", str(child.pid)])
+child.kill()
+sys.exit(ran.returncode)
+"""
+
+
+@pytest.mark.parametrize("namespace", [("unshare", "--pid", "--fork", "--mount-proc"), ()])
+def test_tasks_outside_a_container_count_and_are_said_to(namespace):
+    try:
+        subprocess.run([*namespace, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("unshare(1) is missing, or may make no PID namespace")
+    if os.geteuid() or Path("/proc/self/ns/pid").stat().st_ino != 0xEFFFFFFC:
+        pytest.skip("needs root outside a container")
+
+    ran = subprocess.run(
+        [*namespace, sys.executable, "-c", _WITH_A_LIMIT_OF_TASKS],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert "1 of 50 of its user (RLIMIT_NPROC)" in ran.stdout
+    assert ("more may exist outside this PID namespace" in ran.stdout) == bool(namespace)
+
+
 def test_a_process_that_is_not_there(vmtool):
     ran = vmtool("inspect", "4194301")
 

@@ -381,6 +381,20 @@ def user_tasks(uid: int, proc: str = "/proc") -> int | None:
     return count
 
 
+_OUTSIDE: Final = (
+    "more may exist outside this PID namespace, where they cannot be seen; RLIMIT_NPROC counts them"
+)
+#: The inode of the first PID namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h).
+_FIRST_NAMESPACE: Final = 0xEFFFFFFC
+
+
+def _sees_all_processes(proc: str) -> bool:
+    try:
+        return os.stat(f"{proc}/self/ns/pid").st_ino == _FIRST_NAMESPACE
+    except OSError:
+        return True  # a kernel without namespaces
+
+
 def limit_uses(
     process: LinuxProcess, counters: Sample, group: CgroupUse | None
 ) -> tuple[LimitUse, ...]:
@@ -399,6 +413,9 @@ def limit_uses(
             continue
         if limit == "RLIMIT_NPROC":
             used = user_tasks(uid, process.proc) if soft is not None else None
+            if soft is not None and not _sees_all_processes(process.proc):
+                note = Unavailable("tasks of its user", "namespace", _OUTSIDE)
+                process.unavailable.setdefault(note.what, note)
             found.append(LimitUse(limit, counter, used, soft, hard, "user"))
             continue
         used = getattr(counters, counter)

@@ -309,8 +309,8 @@ class Unavailable:
 
     Attributes:
         what: Such as ``reservations``.
-        reason: A short stable name: ``permission``, ``platform``, ``kernel``, ``not listed`` (NVML
-            answers, and lists none of the processes).
+        reason: A short stable name: ``permission``, ``platform``, ``kernel``, ``namespace``, ``not
+            listed`` (NVML answers, and lists none of the processes).
         detail: The call that was refused, or the package that is missing.
     """
 
