@@ -56,7 +56,8 @@ def make_group():
                 continue
             if len(entered) == len(groups):
                 return "".join(f"open({str(file)!r}, 'w').write('0')\n" for file in entered)
-        pytest.skip("no control group can be made here (needs root and a writable hierarchy)")
+        needs = "version 2" if "memory__high" in limits else "root and a writable hierarchy"
+        pytest.skip(f"no control group with {', '.join(limits)} can be made here (needs {needs})")
 
     yield make
     for group in made:
@@ -135,7 +136,7 @@ def test_a_group_that_has_hardly_anything_is_a_problem_and_refuses(vmtool_child,
     assert "the control group" in refused.stderr
 
 
-@pytest.mark.parametrize("mib", [48, 52, 54, 56])
+@pytest.mark.parametrize("mib", [48, 52, 54])
 def test_a_group_in_which_stress_refuses_is_a_problem(vmtool_child, make_group, mib):
     """From 48 to 60 MiB doctor called enough what stress refused, as that loads more beforehand."""
     join = make_group(memory__max=mib * MIB)
