@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
+from vmtool.compare.changes import compare, verdict
 from vmtool.compare.permutation import runs_needed, variation
-from vmtool.compare.runs import compare, verdict
-from vmtool.compare.stored import StoredRun, read_run, set_of
+from vmtool.compare.run_sets import StoredRun, read_run, set_of
 from vmtool.results.compare import Direction
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from stored_runs import MACHINE, gaussian, method, run, several
 
 from vmtool.cli.app import run as run_vmtool
 from vmtool.compare.assertions import parse_change
-from vmtool.compare.runs import compare
+from vmtool.compare.changes import compare
 from vmtool.fleet.judge import judge
 from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import jsonschema
 
-from vmtool.compare.stored import StoredRun, set_of
+from vmtool.compare.run_sets import StoredRun, set_of
 from vmtool.documents import encode, schema
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check_outcomes import Check, CheckOutcome

@@ -14,7 +14,7 @@ from vmtool.machine.preflight import check as check_plan
 from vmtool.machine.preflight import refuse_unsafe
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory import device_ordinal, open_backing
-from vmtool.probes.guards.children import prove_guards
+from vmtool.probes.guards import prove_guards
 from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed
 from vmtool.results.stress import HUGE, Outcome, StressSettings, base_method

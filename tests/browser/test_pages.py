@@ -14,8 +14,8 @@ import pytest
 from made_pages import NAMES, estimate, fleet, page_of
 from stored_runs import eventful
 
-from vmtool.compare.runs import compare
-from vmtool.compare.stored import StoredRun, set_of
+from vmtool.compare.changes import compare
+from vmtool.compare.run_sets import StoredRun, set_of
 from vmtool.kv.packing.policy import POLICIES
 from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.report.compare_page import to_html

@@ -7,7 +7,7 @@ import pytest
 from printed import printed
 from stored_runs import MACHINE, described, eventful, gaussian, method, run, several, write
 
-from vmtool.compare.runs import compare
+from vmtool.compare.changes import compare
 from vmtool.report.compare import to_text
 
 

@@ -16,7 +16,7 @@ from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.windows.backing import METHODS, WindowsBacking
 from vmtool.memory.windows.calls import CALLS, call_error
-from vmtool.probes.guards.granule_checks import prove_granularity
+from vmtool.probes.granule_checks.prove import prove_granularity
 
 
 @pytest.fixture

@@ -86,9 +86,9 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
+    from vmtool.compare.changes import compare
     from vmtool.compare.permutation import fewest_runs
-    from vmtool.compare.runs import compare
-    from vmtool.compare.stored import read_set
+    from vmtool.compare.run_sets import read_set
     from vmtool.errors import ExitCode, InputError, UsageError
     from vmtool.report.compare import left_out_text, to_text, warnings_of
 

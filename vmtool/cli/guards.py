@@ -36,7 +36,7 @@ def command(
     from vmtool.documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch
-    from vmtool.probes.guards.children import prove_guards
+    from vmtool.probes.guards import prove_guards
     from vmtool.probes.question_process import WRITES
     from vmtool.report.guards import to_text
     from vmtool.report.sentences import describe, hint

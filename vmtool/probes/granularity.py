@@ -15,7 +15,7 @@ from vmtool.memory.backing import Granularity
 from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.governor import Tier
-from vmtool.probes.guards.granule_checks import prove_granularity
+from vmtool.probes.granule_checks.prove import prove_granularity
 from vmtool.probes.limits import largest_reservation
 from vmtool.results.granularity import (
     AllocationGranularity,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.compare.changes import DETECTED_CHANGE
 from vmtool.compare.permutation import fewest_runs
-from vmtool.compare.runs import DETECTED_CHANGE
 from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
 from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome

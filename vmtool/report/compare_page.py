@@ -43,7 +43,7 @@ from vmtool.units import format_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vmtool.compare.stored import RunSet
+    from vmtool.compare.run_sets import RunSet
     from vmtool.results.compare import Change, CompareResult, Difference
     from vmtool.stats import HistogramData
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from vmtool.report.machine import device_words, running_on
 from vmtool.report.sentences import describe, hint
-from vmtool.report.table import ReportTable, backing_label, plain_table
+from vmtool.report.table import ReportTable, backing_label, duration_or_dash, plain_table
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import count_of, format_duration, format_size
 
@@ -140,7 +140,7 @@ def _latencies(*series: tuple[str, Summary]) -> ReportTable:
     table.add_row("steps", *(f"{summary.samples:,}" for _, summary in series))
     for name in ("median", "p90", "p99", "max"):
         values = (getattr(summary, f"{name}_ns") for _, summary in series)
-        table.add_row(name, *("-" if ns is None else format_duration(ns) for ns in values))
+        table.add_row(name, *map(duration_or_dash, values))
     return table
 
 

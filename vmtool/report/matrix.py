@@ -10,7 +10,7 @@ from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import details, facts, flat, report, section
 from vmtool.report.page import table as html_table
 from vmtool.report.recommendation import method_option_words, reasons
-from vmtool.report.table import paragraph, table
+from vmtool.report.table import duration_or_dash, paragraph, table
 from vmtool.results.stress import MethodReason
 from vmtool.units import format_duration, format_size
 
@@ -122,14 +122,10 @@ def _granule_row(choice: GranuleChoice, *, huge: bool, waste: bool) -> list[str]
         format_duration(choice.per_gib_ns),
     ]
     if huge:
-        row.append(
-            "-" if choice.without_huge_ns is None else format_duration(choice.without_huge_ns)
-        )
+        row.append(duration_or_dash(choice.without_huge_ns))
     if waste:
         row.append("-" if choice.waste_share is None else f"{choice.waste_share:.1%}")
-        row.append(
-            "-" if choice.per_used_gib_ns is None else format_duration(choice.per_used_gib_ns)
-        )
+        row.append(duration_or_dash(choice.per_used_gib_ns))
     return row
 
 
@@ -157,4 +153,4 @@ def _cell(cell: MatrixCell | None) -> str:
         return "-"
     if cell.refused:
         return "refused"
-    return "-" if cell.cycle_ns is None else format_duration(cell.cycle_ns)
+    return duration_or_dash(cell.cycle_ns)

@@ -10,7 +10,8 @@ from vmtool.report.chart import histogram_rows
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.recommendation import huge_text, recommendation_text
 from vmtool.report.sentences import advice_text, describe, hint, shown_word, summarize
-from vmtool.report.table import backing_label, table
+from vmtool.report.table import backing_label, duration_or_dash, table
+from vmtool.report.unmap_waits import device_sentences
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import (
     COUNTERS,
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import (
         CallFailure,
-        DeviceResult,
         MethodResult,
         StressResult,
-        UnmapResult,
     )
 
 HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "per commit")
@@ -45,76 +44,14 @@ def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
     return [
         (
             call.call,
-            _duration(call.summary.median_ns),
-            _duration(call.summary.p99_ns),
-            _duration(call.summary.max_ns),
+            duration_or_dash(call.summary.median_ns),
+            duration_or_dash(call.summary.p99_ns),
+            duration_or_dash(call.summary.max_ns),
             f"{call.summary.samples:,}",
             f"{call.summary.samples / method.cycles:.2f}" if method.cycles else "-",
         )
         for call in method.calls
     ]
-
-
-def unmapping_words(found: UnmapResult) -> str:
-    """Return in a sentence whether unmapping waited for running work, or why that is not known."""
-    if found.not_measured is not None:
-        return f"whether unmapping waits for running work was not measured: {found.not_measured}"
-    unmap = _waiting("cuMemUnmap", found.waited, found.idle_ns, found.busy_ns, found.left_ns)
-    release = _waiting(
-        "cuMemRelease",
-        found.release_waited,
-        found.release_idle_ns,
-        found.release_busy_ns,
-        found.release_left_ns,
-    )
-    return (
-        f"{unmap}; {release} (medians of {found.rounds}); synchronising before it costs "
-        f"{_duration(found.idle_synchronise_ns)} on an idle device"
-    )
-
-
-def device_sentences(result: StressResult) -> Iterator[str]:
-    """Say of each device whether unmapping waited, and what access of its peers costs."""
-    if result.unmapping is not None and not result.devices:
-        yield unmapping_words(result.unmapping)
-    for device in result.devices:
-        if device.unmapping is not None:
-            yield f"{device.backing}: {unmapping_words(device.unmapping)}"
-        yield f"{device.backing}: {_peer_words(device)}"
-
-
-def _peer_words(device: DeviceResult) -> str:
-    if not device.peers:
-        return "no other device had access to its memory"
-    words = f"{', '.join(device.peers)} can access its memory"
-    costs = () if device.unmapping is None else device.unmapping.access_ns
-    if len(costs) < 2:
-        return words
-    alone, *more = map(format_duration, costs)
-    with_peers = (
-        f"{cost} with {count} peer{'s'[: count > 1]}" for count, cost in enumerate(more, 1)
-    )
-    return (
-        f"{words}; cuMemSetAccess on one new mapping takes {alone} alone, {', '.join(with_peers)}"
-    )
-
-
-def _waiting(
-    call: str,
-    waited: bool | None,
-    idle_ns: int | None,
-    busy_ns: int | None,
-    left_ns: int | None,
-) -> str:
-    idle, busy, left = map(_duration, (idle_ns, busy_ns, left_ns))
-    if waited is None:
-        return f"whether {call} waits for running work is unknown, as the work was too short: {idle} idle"
-    did = "waited" if waited else "did not wait"
-    return f"{call} {did} for work that ran on another range: {idle} idle, {busy} with {left} of work left"
-
-
-def _duration(ns: int | None) -> str:
-    return "-" if ns is None else format_duration(ns)
 
 
 _COLUMNS: Final = {
@@ -263,7 +200,9 @@ def device_rows(result: StressResult) -> list[tuple[str, ...]]:
                 device.backing,
                 method.method,
                 *(
-                    _duration(phase.summary.median_ns if (phase := method.phase(name)) else None)
+                    duration_or_dash(
+                        phase.summary.median_ns if (phase := method.phase(name)) else None
+                    )
                     for name in ("commit", "release")
                 ),
                 f"{method.cycles_per_s:,.0f}",
@@ -304,7 +243,7 @@ def _latencies(method: MethodResult) -> ReportTable:
         if any(getattr(phase.summary, name) is not None for phase in method.phases)
     ]
     rows = [
-        [phase.phase, *(_duration(getattr(phase.summary, name)) for _, name in columns)]
+        [phase.phase, *(duration_or_dash(getattr(phase.summary, name)) for _, name in columns)]
         for phase in method.phases
     ]
     return table(["", *(heading for heading, _ in columns)], rows)

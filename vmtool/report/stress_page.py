@@ -31,10 +31,10 @@ from vmtool.report.stress import (
     call_rows,
     cycle_ns,
     device_rows,
-    device_sentences,
     failed_in,
 )
-from vmtool.report.table import backing_label
+from vmtool.report.table import backing_label, duration_or_dash
+from vmtool.report.unmap_waits import device_sentences
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size
@@ -123,7 +123,7 @@ def _runs(result: StressResult) -> Markup:
         (
             f"run {run.index + 1}",
             *(
-                _duration(None if (found := run.method(name)) is None else cycle_ns(found))
+                duration_or_dash(None if (found := run.method(name)) is None else cycle_ns(found))
                 for name in names
             ),
         )
@@ -214,12 +214,19 @@ def _overview(methods: Sequence[MethodResult]) -> Markup:
         found = (method.phase(name) for name in ("commit", "touch", "release"))
         medians = (None if phase is None else phase.summary.median_ns for phase in found)
         rate = f"{method.cycles_per_s:,.0f}"
-        rows.append((method.method, _duration(cycle_ns(method)), *map(_duration, medians), rate))
+        rows.append(
+            (
+                method.method,
+                duration_or_dash(cycle_ns(method)),
+                *map(duration_or_dash, medians),
+                rate,
+            )
+        )
     return table(("median", "cycle", "commit", "touch", "release", "cycles/s"), rows)
 
 
 def _phase_row(phase: PhaseResult) -> tuple[str, ...]:
-    times = (_duration(getattr(phase.summary, f"{name}_ns")) for name in _STATISTICS)
+    times = (duration_or_dash(getattr(phase.summary, f"{name}_ns")) for name in _STATISTICS)
     return (phase.phase, *times, f"{phase.summary.samples:,}")
 
 
@@ -235,10 +242,6 @@ def _histogram(method: str, phase: PhaseResult) -> Markup:
     ]
     label = f"{phase.phase} with {method}, {phase.summary.samples:,} samples"
     return figure(label, histogram_chart(label, [("first", phase.histogram)], marks))
-
-
-def _duration(ns: int | None) -> str:
-    return "-" if ns is None else format_duration(ns)
 
 
 def _counters(result: StressResult) -> list[Markup]:
@@ -344,7 +347,7 @@ def _settings(result: StressResult) -> Iterator[tuple[str, object]]:
         elif item.name.endswith("_bytes"):
             yield item.name.removesuffix("_bytes"), format_size(value)
         elif item.name.endswith("_ns"):
-            yield item.name.removesuffix("_ns"), _duration(value)
+            yield item.name.removesuffix("_ns"), duration_or_dash(value)
         elif isinstance(value, tuple):
             yield item.name, ", ".join(value) or "-"
         else:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vmtool.errors import printable, printable_lines
+from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -332,3 +333,8 @@ def backing_label(backing: str, device: str | None) -> str:
 def _folded(heading: str) -> str:
     """Return *heading* with a word a line; one that begins with a number stays in one line."""
     return heading if heading[:1].isdigit() else heading.replace(" ", "\n")
+
+
+def duration_or_dash(ns: int | None) -> str:
+    """Return *ns* nanoseconds as text; a dash if they were not measured."""
+    return "-" if ns is None else format_duration(ns)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from vmtool.compare.changes import DEFAULT_THRESHOLD
 from vmtool.compare.intervals import median_interval
-from vmtool.compare.runs import DEFAULT_THRESHOLD
 from vmtool.errors import RefusedError
 from vmtool.kv.packing.ranges import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import pytest
 from stored_runs import MACHINE, method, run, run_set
 
+from vmtool.compare.changes import compare
 from vmtool.compare.differences import MACHINE_FACTS
-from vmtool.compare.runs import compare
 from vmtool.documents import plain
 from vmtool.machine import read_facts
 from vmtool.machine.facts import DeviceFacts

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stored_runs import gaussian, method, run, run_set, several
 
-from vmtool.compare.runs import compare
+from vmtool.compare.changes import compare
 from vmtool.report.compare import headline, other_rows
 from vmtool.results.compare import Direction, Doubt
 

@@ -9,7 +9,7 @@ from made_pages import NAMES
 from made_pages import page_of as made_page
 from stored_runs import checkpoint, eventful, method, run, several
 
-from vmtool.compare.runs import compare
+from vmtool.compare.changes import compare
 from vmtool.report.compare_page import to_html
 from vmtool.report.stress_page import to_html as stress_page
 

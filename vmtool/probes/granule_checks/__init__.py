@@ -1,4 +1,4 @@
-"""Accesses and calls that must fail, tried on the real system."""
+"""Proofs of the granule: calls with other sizes and offsets, tried on the real system."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from printed import printed
 from stored_runs import MACHINE, as_document, eventful, gaussian, method, run, several, write
 
-from vmtool.compare import stored
+from vmtool.compare import run_sets
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
-from vmtool.compare.runs import compare
-from vmtool.compare.stored import StoredRun, read_run, set_of
+from vmtool.compare.changes import compare
+from vmtool.compare.run_sets import StoredRun, read_run, set_of
 from vmtool.documents import encode
 from vmtool.errors import InputError
 from vmtool.machine.run_conditions import RunConditions
@@ -117,7 +117,7 @@ def test_a_folder_is_not_a_file(tmp_path):
 
 
 def test_a_file_over_the_limit_is_not_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(run_sets, "MAX_BYTES", 1 << 20)
     with pytest.raises(InputError, match="larger than 1 MiB"):
         read_run(store(tmp_path / "big", b" " * ((1 << 20) + 1)))
 
@@ -200,7 +200,8 @@ GATES = [parse_change(text) for text in ("commit.p99>+20%", "cycles_per_s<-5%", 
 def show_everything(stored):
     """Take *stored* through all that a result file can be used for."""
     side = set_of(
-        stored.path, [replace(stored, result=replace(stored.result, outcome=Outcome.COMPLETE))] * 4
+        stored.path,
+        [replace(stored, result=replace(stored.result, outcome=Outcome.COMPLETE))] * 4,
     )
     for pair in ((side, OTHER), (OTHER, side)):
         if not side.runs:

@@ -11,7 +11,7 @@ from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
 from vmtool.memory.governor import Tier
 from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.unwinding import Unwinding
-from vmtool.probes.guards import attempt_check
+from vmtool.probes.granule_checks import attempt_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,16 +78,16 @@ def _ask_platform(backing: VirtualBacking, reservation: Reservation) -> tuple[Ch
     """Call the platform itself, where vmtool can."""
     if backing.tier is Tier.DEVICE:
         from vmtool.memory.cuda.backing import CudaBacking
-        from vmtool.probes.guards.cuda import ask_driver
+        from vmtool.probes.granule_checks.cuda import ask_driver
 
         return ask_driver(backing) if isinstance(backing, CudaBacking) else ()
     if backing.name != "host":
         return ()
     if sys.platform == "win32":
-        from vmtool.probes.guards.windows import ask_windows
+        from vmtool.probes.granule_checks.windows import ask_windows
 
         return ask_windows(backing.method, reservation.base, backing.granularity)
     else:  # mypy needs both branches spelled out
-        from vmtool.probes.guards.posix import ask_kernel
+        from vmtool.probes.granule_checks.posix import ask_kernel
 
         return ask_kernel(backing.method, reservation.base, backing.granularity)

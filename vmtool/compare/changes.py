@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from vmtool.compare.assertions import Condition, Metric
     from vmtool.compare.permutation import Shift
-    from vmtool.compare.stored import RunSet, StoredRun
+    from vmtool.compare.run_sets import RunSet, StoredRun
     from vmtool.results.stress import MethodResult
 
 DEFAULT_THRESHOLD: Final = Fraction(5, 100)

@@ -9,7 +9,7 @@ from printed import printed
 from stored_runs import described, eventful, method, phase, run, run_set, several
 
 from vmtool.compare.assertions import parse_change
-from vmtool.compare.runs import compare
+from vmtool.compare.changes import compare
 from vmtool.documents import encode
 from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html

@@ -6,7 +6,7 @@ import pytest
 
 from vmtool.memory import open_backing
 from vmtool.memory.counters import read_process
-from vmtool.probes.guards.granule_checks import prove_granularity
+from vmtool.probes.granule_checks.prove import prove_granularity
 from vmtool.results.check_outcomes import CheckOutcome
 
 
