@@ -49,7 +49,8 @@ def test_a_change_that_may_come_from_the_order_is_in_doubt_in_the_first_line():
     busy = {"conditions": replace(run(method()).conditions, idle_share=0.02)}
     sides = several(5, **busy), several(5, seed=2, factor=1.5, **busy)
     result = replace(compare(*sides), doubts=(Doubt.BUSY,))
-    doubt = "; in doubt: measured one after the other on a busy machine (2 % idle)"
+    assert headline(result).startswith("in doubt: slower: the whole cycle of fixed +")
+    doubt = "; measured one after the other on a busy machine (2 % idle)"
     assert headline(result).endswith(doubt)
     same = replace(compare(sides[0], sides[0]), doubts=(Doubt.BUSY,))
     assert "in doubt" not in headline(same)
