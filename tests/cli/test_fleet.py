@@ -28,10 +28,10 @@ from vmtool.report import fleet as report
 COMMIT = "stress.fixed.commit.median_ns"
 
 
-def readings(machines=20, slow=(7,)):
+def readings(machines=20, slow=(7,), by=1.6):
     """Yield machines without noise that a test would not know: some runs higher, some lower."""
     for number in range(machines):
-        own = 1 + 0.01 * (number % 5) if number not in slow else 1.6
+        own = 1 + 0.01 * (number % 5) if number not in slow else by
         runs = tuple({COMMIT: 40_000 * own * (1 + 0.02 * (at - 2))} for at in range(5))
         thp = "never" if number in slow else "madvise"
         facts = {"system.cpu_model": "EPYC", "system.cpus": "64", "huge_pages.thp_mode": thp}
@@ -89,6 +89,18 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
     assert (wrong.code, wrong.stdout) == (2, "")
 
 
+@pytest.mark.parametrize(("threshold", "saved", "left"), [("50%", 2, 0), ("10%", 0, 2)])
+def test_what_splits_a_group_by_the_threshold_is_not_saved(
+    vmtool, tmp_path, threshold, saved, left
+):
+    stored(tmp_path, machines=40, slow=range(0, 40, 2), by=1.3)
+    path = tmp_path / "saved.baseline"
+    ran = vmtool("fleet", str(tmp_path), "--threshold", threshold, "--save", str(path))
+    measures = [each["measure"] for each in json.loads(path.read_text())["groups"][0]["measures"]]
+    assert sum(".commit." in each for each in measures) == saved
+    assert (f"without {left} measures that split it" in ran.stderr) == bool(left)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -98,6 +110,11 @@ def test_a_baseline_judges_machines_to_come(vmtool, tmp_path):
         ({"usual": 0}, "groups[0].measures[0]: usual must be above 0"),
         ({"scale": -1}, "groups[0].measures[0]: scale and runs_scale must be at least 0"),
         ({"runs_scale": -1}, "scale and runs_scale"),
+        ({"usual": 1e-300}, "usual must be above 0 where logarithmic is true, at least 2^-64"),
+        ({"usual": 1e300}, "and less than 2^64"),
+        ({"usual": -1e300, "logarithmic": False}, "usual must be between -2^128 and 2^128"),
+        ({"scale": 1e200}, "scale and runs_scale must be at least 0 and less than 2^128"),
+        ({"runs_scale": 1e200}, "scale and runs_scale"),
         ({"machines": 1}, "groups[0].measures[0]: machines must be at least 2"),
         ({"machines": "20"}, "groups[0].measures[0].machines: expected integer, got string"),
     ],
@@ -201,6 +218,18 @@ def test_several_results_of_one_host_are_one_machine(vmtool, tmp_path, command):
     assert unnamed["conditions"]["started"].endswith("Z")
     (group,) = vmtool("fleet", str(tmp_path), "--json").document["groups"]
     assert (len(group["hosts"]), group["unnamed"]) == (1, [])
+
+
+def test_a_copy_of_a_result_is_not_a_second_run(vmtool, tmp_path):
+    for at in range(10):
+        document = stress(100 + at, host=f"node{at}")
+        (tmp_path / f"{at}.json").write_text(json.dumps(document))
+        (tmp_path / f"copy-{at}.json").write_text(json.dumps(document, indent=2))
+    document = vmtool("fleet", str(tmp_path), "--json").document
+    assert document["results"] == 10
+    assert [group["undecided"] for group in document["groups"]] == ["single"]
+    assert [problem["kind"] for problem in document["problems"]] == ["copy"] * 10
+    assert "no result" not in vmtool("fleet", str(tmp_path)).stdout
 
 
 def test_a_machine_is_explained_by_those_that_were_measured_in_the_same_way(vmtool, tmp_path):

@@ -216,7 +216,7 @@ def _run(options: FleetOptions, output: Output) -> int:
     )
     _write(result, options, output)
     if options.save is not None:
-        saved = baseline_of(fleet, by=options.by)
+        saved = baseline_of(fleet, by=options.by, threshold=options.threshold)
         output.save(options.save, lambda: write_baseline(saved))
         for group in result.groups:
             if (left := not_saved(group, saved)) is not None:

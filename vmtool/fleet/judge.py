@@ -522,7 +522,8 @@ def reasons(
         others: How often each value of each fact is among the others.
         count: How many others there are.
 
-    A fact that has a value of its own on many of the others, such as a name, separates less well.
+    A fact that has a value of its own on many of the others, such as a name, separates less well. Of
+    facts that separate as well, those that only some results record come last.
     """
     if not count:
         return []
@@ -541,5 +542,5 @@ def reasons(
         if separation >= least:
             usual = theirs.most_common(1)[0][0] if theirs.total() else "-"
             found.append(Reason(fact, value, usual, separation))
-    found.sort(key=lambda reason: (-reason.separation, reason.fact))
+    found.sort(key=lambda each: (-each.separation, "-" in {each.value, each.usual}, each.fact))
     return found[:_MOST_REASONS]

@@ -27,6 +27,10 @@ KINDS: Final = (
 _UNITS: Final = ("_ns", "_per_s", "_bytes")
 _AMOUNTS: Final = (*_UNITS, "cycles", "samples")
 _TOO_LARGE: Final = 1 << 64
+#: No rate is nearer to 0.
+_TOO_SMALL: Final = 2.0**-64
+#: Numbers with other names are not larger, so that a floating-point number can hold their squares.
+_FAR_TOO_LARGE: Final = 1 << 128
 #: Of a summary, only these: the others follow from them or are single samples.
 _SUMMARY: Final = frozenset({"median_ns", "p99_ns"})
 #: What names an element of a list.
@@ -78,6 +82,7 @@ class MachineReading:
         runs: The measures of each run, by path.
         failed: Checks that failed, and the outcome if the command did not complete.
         named: Whether the document says which machine it is of.
+        digest: What copies of the document have in common, if it is known.
     """
 
     host: str
@@ -88,6 +93,7 @@ class MachineReading:
     runs: tuple[Mapping[str, float], ...]
     failed: tuple[str, ...] = ()
     named: bool = True
+    digest: int | None = None
 
 
 def read_document(document: Mapping[str, Any], host: str, source: str) -> MachineReading:
@@ -167,29 +173,28 @@ def checked(document: dict[str, Any]) -> dict[str, Any]:
         decode(_OldFacts if old else MachineFacts, document.get("machine"))
     except DocumentError as error:
         raise DocumentError(f"machine.{error.field}".rstrip("."), error.problem) from None
-    if (field := _impossible(document)) is not None:
-        raise DocumentError(field, "must be at least 0 and less than 2^64")
+    if (found := _impossible(document)) is not None:
+        raise DocumentError(*found)
     return document
 
 
-def _impossible(value: dict[str, Any]) -> str | None:
-    """Return where a time, size, rate or count in *value* is one that cannot be."""
+def _impossible(value: dict[str, Any]) -> tuple[str, str] | None:
+    """Return where a number in *value* is one that cannot be, and what it must be."""
     for key, item in value.items():
         kind = type(item)
         if kind is dict:
-            if (field := _impossible(item)) is not None:
-                return f"{key}.{field}"
+            if (found := _impossible(item)) is not None:
+                return f"{key}.{found[0]}", found[1]
         elif kind is list:
             for at, each in enumerate(item if item and type(item[0]) is dict else ()):
-                if (field := _impossible(each)) is not None:
-                    return f"{key}[{at}].{field}"
-        elif (
-            (kind is int or kind is float)
-            and not 0 <= item < _TOO_LARGE
-            and key.endswith(_AMOUNTS)
-            and "headroom" not in key  # what a limit leaves is negative where it is exceeded
-        ):
-            return key
+                if (found := _impossible(each)) is not None:
+                    return f"{key}[{at}].{found[0]}", found[1]
+        elif (kind is int or kind is float) and not (_TOO_SMALL <= item < _TOO_LARGE or item == 0):
+            # What a limit leaves is negative where it is exceeded.
+            if key.endswith(_AMOUNTS) and "headroom" not in key:
+                return key, "must be 0, or at least 2^-64 and less than 2^64"
+            if abs(item) >= _FAR_TOO_LARGE:
+                return key, "must be between -2^128 and 2^128"
     return None
 
 

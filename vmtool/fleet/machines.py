@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Amounts of memory are the same if they differ by this part: a kernel keeps some for itself.
 _SAME_AMOUNT: Final = 0.02
+#: Whatever else ends so, such as a name, is no amount.
+_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e\+[0-9]+)?) GiB")
 
 
 @dataclass(slots=True)
@@ -60,12 +63,19 @@ class Fleet:
     results: int = 0
     _texts: dict[str, str] = field(default_factory=dict)
     _ambiguous: set[str] = field(default_factory=set)
+    _digests: set[tuple[str, int]] = field(default_factory=set)
 
     def add(self, found: MachineReading | Problem) -> None:
-        """Add one document, or what is wrong with it."""
+        """Add one document, or what is wrong with it; a copy of one is not added again."""
         if isinstance(found, Problem):
             self.problems.append(found)
             return
+        if found.digest is not None:
+            if (found.host, found.digest) in self._digests:
+                text = f"is a copy of another result of {found.host}, and is left out"
+                self.problems.append(Problem(found.source, "copy", text))
+                return
+            self._digests.add((found.host, found.digest))
         self.results += 1
         if found.failed:
             self.problems.append(
@@ -103,10 +113,10 @@ class Fleet:
 
 def _same_amount(first: str, second: str) -> bool:
     """Return whether two values of a fact are the same, or amounts of memory that nearly are."""
-    if first == second or not (first.endswith(" GiB") and second.endswith(" GiB")):
-        return first == second
-    low, high = sorted(float(text.removesuffix(" GiB")) for text in (first, second))
-    return high <= low * (1 + _SAME_AMOUNT)
+    if first == second:
+        return True
+    amounts = [float(found[1]) for found in map(_AMOUNT.fullmatch, (first, second)) if found]
+    return len(amounts) == 2 and max(amounts) <= min(amounts) * (1 + _SAME_AMOUNT)
 
 
 def _settle_amounts(machines: Sequence[Machine]) -> None:
@@ -114,16 +124,18 @@ def _settle_amounts(machines: Sequence[Machine]) -> None:
     counts: dict[str, Counter[str]] = {}
     for machine in machines:
         for name, value in machine.facts.items():
-            if value.endswith(" GiB"):
+            if _AMOUNT.fullmatch(value):
                 counts.setdefault(name, Counter())[value] += 1
     for name, values in counts.items():
         common: dict[str, str] = {}
+        known: dict[str, None] = {}
         for value, _ in sorted(values.items(), key=lambda item: (-item[1], item[0])):
-            known = common.values()
             common[value] = next((each for each in known if _same_amount(each, value)), value)
+            known[common[value]] = None
         for machine in machines:
             if name in machine.facts:
-                machine.facts[name] = common[machine.facts[name]]
+                value = machine.facts[name]
+                machine.facts[name] = common.get(value, value)
 
 
 #: Facts by which machines are alike unless others are named.

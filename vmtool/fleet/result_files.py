@@ -6,9 +6,10 @@ import gc
 import glob
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from vmtool.documents import MAX_BYTES, parse_quickly
 from vmtool.errors import InputError, UsageError
@@ -18,6 +19,7 @@ from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from io import BufferedReader
 
 _ENDINGS: Final = tuple(
     f".{kind}{more}" for more in ("", ".gz") for kind in ("json", "jsonl", "ndjson")
@@ -88,38 +90,77 @@ def _without_path(error: InputError) -> str:
 
 def _read_file(path: str, name: str) -> Iterator[MachineReading | Problem]:
     source = "standard input" if path == "-" else path
-    try:
-        with open_text(path) as file:
-            content = file.read(MAX_BYTES + 1)
-            if not content.strip():
-                yield Problem(source, "unreadable", "is empty")
-                return
-            whole = _read(content, name, source)
-            if isinstance(whole, MachineReading):
-                yield whole
-                return
-            documents = _documents(file, content)
-            del content
-            first, second = next(documents, None), next(documents, None)
-            if first is None or second is None:
-                yield whole
-                return
-            problems = 0
-            for line, document in chain((first, second), documents):
-                found = _read(document, f"{name}:{line}", f"{source}:{line}")
-                problems += isinstance(found, Problem)
-                if isinstance(found, MachineReading) or problems <= MOST_PROBLEMS:
-                    yield found
-            if problems > MOST_PROBLEMS:
-                left = problems - MOST_PROBLEMS
-                yield Problem(
-                    source, "unreadable", f"{left:,} more documents in it are not results"
-                )
-    except OSError as error:
-        yield Problem(source, "unreadable", f"cannot be read: {error.strerror or error}")
+    with open_text(path) as opened:
+        file = _Readable(opened)
+        held = None
+        for found in _read_documents(file, name, source):
+            if held is not None:
+                yield held
+            held = found if isinstance(found, Problem) else None
+            if isinstance(found, MachineReading):
+                yield found
+        if file.error is not None:
+            # What was read last is broken for the same reason.
+            held = Problem(source, "unreadable", f"cannot be read: {file.error}")
+        if held is not None:
+            yield held
 
 
-def _documents(file: BinaryIO, rest: bytes) -> Iterator[tuple[int, bytes]]:
+def _read_documents(file: _Readable, name: str, source: str) -> Iterator[MachineReading | Problem]:
+    content = file.read(MAX_BYTES + 1)
+    if not content.strip():
+        yield Problem(source, "unreadable", "is empty")
+        return
+    whole = _read(content, name, source)
+    if isinstance(whole, MachineReading):
+        yield whole
+        return
+    documents = _documents(file, content)
+    del content
+    first, second = next(documents, None), next(documents, None)
+    if first is None or second is None:
+        yield whole
+        return
+    problems = 0
+    for line, document in chain((first, second), documents):
+        found = _read(document, f"{name}:{line}", f"{source}:{line}")
+        problems += isinstance(found, Problem)
+        if isinstance(found, MachineReading) or problems <= MOST_PROBLEMS:
+            yield found
+    if problems > MOST_PROBLEMS:
+        left = problems - MOST_PROBLEMS
+        yield Problem(source, "unreadable", f"{left:,} more documents in it are not results")
+
+
+class _Readable:
+    """What can be read of a file, also of one whose end is missing.
+
+    Attributes:
+        error: Why no more could be read, if that is not the end.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = cast("BufferedReader", file)
+        self.error: str | None = None
+
+    def read(self, size: int) -> bytes:
+        """Return *size* bytes, or all that there are."""
+        pieces = []
+        while size and self.error is None:
+            try:
+                # read() would lose what it has when it fails.
+                piece = self._file.read1(min(size, _CHUNK))
+            except OSError as error:
+                self.error = str(error.strerror or error)
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+def _documents(file: _Readable, rest: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield each document of *file*, of which *rest* was read, and the line where it begins.
 
     Documents are lines, or indented, or follow each other without anything between them. At most
@@ -178,7 +219,8 @@ def _read(content: bytes, host: str, source: str) -> MachineReading | Problem:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return read_document(checked(parse_quickly(source, content)), host, source)
+        reading = read_document(checked(parse_quickly(source, content)), host, source)
+        return replace(reading, digest=hash(content.translate(None, b" \t\r\n")))
     except InputError as error:
         return Problem(source, "unreadable", _without_path(error))
     except WrongVersionError as error:

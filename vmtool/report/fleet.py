@@ -37,6 +37,8 @@ _HIGH: Final = 60
 #: Outliers that the page names under a picture.
 _NAMED: Final = 12
 _MOST_VALUES: Final = 6
+#: Kinds of problem that do not mean that a source gave no result.
+_NOT_MISSING: Final = frozenset({"checks", "ambiguous", "copy"})
 #: Why a group was not judged, by what its ``undecided`` says.
 _UNDECIDED: Final = {
     "few": "fewer than 8 machines that are alike",
@@ -109,7 +111,7 @@ def answer_text(result: FleetResult) -> str:
         parts.append(f"not decided: {', or '.join(why)}")
     elif judged < result.machines:
         parts.append(f"{count_of(result.machines - judged, 'machine')} not decided")
-    missing = sum(problem.kind not in {"checks", "ambiguous"} for problem in result.problems)
+    missing = sum(problem.kind not in _NOT_MISSING for problem in result.problems)
     if missing:
         parts.append(f"no result from {count_of(missing, 'source')}")
     return ("" if result.complete else "interrupted: ") + "; ".join(parts)

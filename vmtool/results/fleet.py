@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
+from typing import Final
+
+#: Times, sizes and rates are less, and not nearer to 0 than its inverse.
+_MOST: Final = 2.0**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +18,9 @@ class Problem:
         source: The file, the line of it, or the host.
         kind: unreadable, other (not a result with a machine), version (of the document, or of
             vmtool there), lost (its worker died), timeout, failed (its command failed), or checks
-            (its result has failed checks, and is judged all the same), or ambiguous (results of one
-            host name have other hardware, and are judged as one machine).
+            (its result has failed checks, and is judged all the same), ambiguous (results of one
+            host name have other hardware, and are judged as one machine), or copy (of another
+            result of the host, which is read once).
         problem: What is wrong.
     """
 
@@ -187,10 +192,14 @@ class BaselineMeasure:
 
     def problem(self) -> str | None:
         """Return what is wrong with it, if no machines can have such values."""
-        if self.logarithmic and self.usual <= 0:
-            return "usual must be above 0 where logarithmic is true"
-        if self.scale < 0 or (self.runs_scale or 0) < 0:
-            return "scale and runs_scale must be at least 0"
+        if self.logarithmic and not 1 / _MOST <= self.usual < _MOST:
+            return (
+                "usual must be above 0 where logarithmic is true, at least 2^-64 and less than 2^64"
+            )
+        if abs(self.usual) >= _MOST**2:
+            return "usual must be between -2^128 and 2^128"
+        if not 0 <= self.scale < _MOST**2 or not 0 <= (self.runs_scale or 0) < _MOST**2:
+            return "scale and runs_scale must be at least 0 and less than 2^128"
         return "machines must be at least 2" if self.machines < 2 else None
 
 

@@ -268,6 +268,15 @@ def test_a_fact_that_is_missing_separates_as_well():
     assert (reason.fact, reason.value, reason.usual, reason.separation) == ("cgroup", "-", "v2", 1)
 
 
+def test_facts_that_both_record_come_before_those_that_one_lacks():
+    from vmtool.fleet.machines import Machine
+
+    one = Machine("one", {"kernel": "6", "thp": "never", "zswap": "on"})
+    others = {"kernel": Counter({"6": 9}), "distribution": Counter({"Debian": 9})}
+    others["thp"] = Counter({"always": 9})
+    assert [reason.fact for reason in reasons([one], others, 9)] == ["thp", "distribution", "zswap"]
+
+
 def test_results_of_one_name_with_other_hardware_may_be_of_several_machines():
     fleet = Fleet()
     for cpus in ("2", "2", "64", "128"):
@@ -278,6 +287,31 @@ def test_results_of_one_name_with_other_hardware_may_be_of_several_machines():
     assert [(p.source, p.kind, p.problem) for p in fleet.problems] == [
         ("localhost", "ambiguous", words)
     ]
+    assert "no result" not in answer_text(judge(fleet))
+
+
+def test_a_name_that_ends_like_an_amount_is_a_name():
+    names = ("EPYC GiB", "nan GiB", "4 GiB", "1.2.3 GiB")
+    fleet = fleet_of(40, slow={17}, facts=lambda n: {"system.kernel": names[n % 4]})
+    (group,) = judge(fleet, by=["system.cpu_model"]).groups
+    assert {fact.fact: dict(fact.machines) for fact in group.facts} == {
+        "system.kernel": dict.fromkeys(names, 10)
+    }
+
+
+def test_a_result_and_its_copy_are_one():
+    fleet = Fleet()
+    for host, digest in (("a", 1), ("a", 1), ("b", 1), ("a", 2), ("a", None), ("a", None)):
+        made = ({COMMIT: 5.0},)
+        fleet.add(
+            MachineReading(
+                host, "x.json", "vmtool.stress", "0", {}, made, ("contents",), digest=digest
+            )
+        )
+    assert (fleet.results, len(fleet.machines["a"].runs[COMMIT])) == (5, 4)
+    (copy,) = [problem for problem in fleet.problems if problem.kind != "checks"]
+    assert (copy.source, copy.kind) == ("x.json", "copy")
+    assert copy.problem == "is a copy of another result of a, and is left out"
     assert "no result" not in answer_text(judge(fleet))
 
 

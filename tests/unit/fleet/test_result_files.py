@@ -44,8 +44,8 @@ PHASES = [
             "other",
             "machine.system.cpus: expected integer or null, got string",
         ),
-        (stress(wall_ns=-5), "other", "wall_ns: must be at least 0"),
-        (stress(wall_ns=10**30), "other", "wall_ns: must be at least 0 and less than 2^64"),
+        (stress(wall_ns=-5), "other", "wall_ns: must be 0, or at least 2^-64"),
+        (stress(wall_ns=10**30), "other", "wall_ns: must be 0, or at least 2^-64 and less"),
         (stress(wall_ns=None), "other", "wall_ns: expected integer, got null"),
         (
             stress(methods=[{**stress()["methods"][0], "phases": PHASES}]),
@@ -55,7 +55,26 @@ PHASES = [
         (
             stress(methods=[{**stress()["methods"][0], "cycles_per_s": -1.0}]),
             "other",
-            "methods[0].cycles_per_s: must be at least 0",
+            "methods[0].cycles_per_s: must be 0, or at least 2^-64",
+        ),
+        (
+            stress(methods=[{**stress()["methods"][0], "cycles_per_s": 1e-300}]),
+            "other",
+            "methods[0].cycles_per_s: must be 0, or at least 2^-64",
+        ),
+        (
+            stress(
+                checkpoints=[
+                    {
+                        **stored_runs.as_document(stored_runs.run(stored_runs.method(commit=[1])))[
+                            "checkpoints"
+                        ][0],
+                        "cycle": 10**400,
+                    }
+                ]
+            ),
+            "other",
+            "checkpoints[0].cycle: must be between -2^128 and 2^128",
         ),
         (stress(slopes=[{"counter": "charge"}]), "other", "slopes[0].worker: is missing"),
         ('{"schema": "a", "schema": "b"}', "unreadable", "duplicate key 'schema'"),
@@ -153,6 +172,15 @@ def test_what_is_broken_in_a_stream_loses_no_other_result(tmp_path, broken, good
         found = list(read_files([str(path)]))
         assert sum(isinstance(each, MachineReading) for each in found) == 2
         assert isinstance(found[parts.index(broken)], Problem)
+
+
+@pytest.mark.parametrize("results", [0, 1, 30])
+def test_what_is_whole_in_truncated_gzip_is_read(tmp_path, results):
+    path = tmp_path / "all.json.gz"
+    path.write_bytes(gzip.compress(f"{SHORT}\n".encode() * results + b'{"schema": "vm')[:-9])
+    *found, last = read_files([str(path)])
+    assert [type(each) for each in found] == [MachineReading] * results
+    assert last == Problem(str(path), "unreadable", "cannot be read: its gzip data is truncated")
 
 
 def test_the_bound_is_that_of_a_document_and_not_of_a_stream(tmp_path, monkeypatch):
