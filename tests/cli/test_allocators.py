@@ -44,6 +44,15 @@ def test_a_context_lost_beside_work_is_exit_1(run_on_standin):
     assert "mapping while other work ran on cuda:0 ended the context" in ran.stderr
 
 
+def test_devices_that_were_measured_before_one_fails_are_in_the_result(run_on_standin):
+    arguments = ["allocators", "--backing", "cuda:all", *SMALL, "--json"]
+    ran = run_on_standin(arguments, devices=2, fail="cuMemCreate@1:3=214")
+    assert ran.returncode == 1
+    assert "vmtool: error: cuMemCreate(" in ran.stderr
+    assert "note: cuda:1 failed; the result has the devices before it" in ran.stderr
+    assert [each["backing"] for each in json.loads(ran.stdout)["devices"]] == ["cuda:0"]
+
+
 @pytest.mark.parametrize("intact", [(False, True), (True, False)])
 def test_wrong_contents_beside_work_are_exit_3(vmtool, fakecuda, monkeypatch, intact):
     work, beside = intact

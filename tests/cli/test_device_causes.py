@@ -115,6 +115,13 @@ def test_doctor_calls_a_driver_that_does_not_start_a_problem(run_on_standin, cod
     assert f"({code})" in found["message"]
 
 
+def test_doctor_finds_a_device_that_accepts_no_process_without_a_context(with_nvml):
+    ran = with_nvml(["doctor", "--backing", "cuda:0", "--strict"], attributes="20=2")
+    assert ran.returncode == 3
+    assert "in compute mode prohibited: it accepts no process" in ran.stdout
+    assert "nvidia-smi -c DEFAULT" in ran.stdout
+
+
 def test_doctor_is_content_without_a_device(run_on_standin):
     ran = run_on_standin(["doctor", "--json"], devices=0)
     checks = json.loads(ran.stdout)["device_findings"]
@@ -459,6 +466,31 @@ def test_a_device_lost_while_unmapping_beside_work_is_no_success(run_on_standin)
     assert ran.returncode == 1
     assert "unmapping while other work ran ended the context: cuStreamQuery(" in ran.stderr
     assert json.loads(ran.stdout)["unmapping"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "call"),
+    [
+        (["reserve", "1GiB", "--backing", "cuda"], "cuDevicePrimaryCtxRelease:1"),
+        (["grow", "--to", "8MiB", "--backing", "cuda"], "cuDevicePrimaryCtxRelease:2"),
+        ([*STRESS, "--cycles", "20"], "cuDeviceGetName:5"),
+    ],
+)
+def test_a_device_lost_by_the_last_call_or_while_it_is_described_is_no_success(
+    run_on_standin, command, call
+):
+    ran = run_on_standin(command, fail=f"{call}=719")
+    assert ran.returncode == 1
+    assert f"vmtool: error: {call.partition(':')[0]}(" in ran.stderr
+    assert ran.stdout
+
+
+@pytest.mark.parametrize("call", ["cuMemAddressFree:1", "cuMemAddressReserve:2", "cuMemMap:63"])
+def test_a_device_lost_with_no_work_beside_is_not_blamed_on_unmapping(run_on_standin, call):
+    # Closing the buffer, preparing the measurement of unmapping, and what comes after it.
+    ran = run_on_standin([*STRESS, "--cycles", "20"], fail=f"{call}=719")
+    assert ran.returncode == 1
+    assert f"vmtool: error: {call.partition(':')[0]}(" in ran.stderr
 
 
 @pytest.mark.parametrize("call", ["cuStreamCreate", "cuMemGetInfo"])

@@ -101,22 +101,32 @@ def command(
     ordinals = [each.ordinal for each in devices()] if ordinal is None else [ordinal]
     budgets = [_budget(each, budget) for each in ordinals]  # what is refused is refused at once
     found: list[DeviceAllocators] = []
+    failed: VmtoolError | None = None
     with watch_signals() as interruption, progress_line(quiet=quiet) as show:
         for number, most_bytes in zip(ordinals, budgets, strict=True):
             if not interruption.requested:
                 options = AllocatorOptions(most, most_bytes, rounds)
-                found.append(
-                    _measure(
-                        number,
-                        options,
-                        beside_work=beside_work,
-                        show=lambda what: show(lambda: what),
-                        stopping=lambda: interruption.requested,
+                try:
+                    found.append(
+                        _measure(
+                            number,
+                            options,
+                            beside_work=beside_work,
+                            show=lambda what: show(lambda: what),
+                            stopping=lambda: interruption.requested,
+                        )
                     )
-                )
+                except VmtoolError as error:
+                    if not found:
+                        raise
+                    error.add_note(f"cuda:{number} failed; the result has the devices before it")
+                    failed = error
+                    break
         interrupted = interruption.requested
     result = AllocatorsResult(tuple(found))
     output.emit(result, lambda console: to_text(result, console))
+    if failed is not None:
+        raise failed
     if interrupted:
         return ExitCode.INTERRUPTED
     for device in found:

@@ -192,7 +192,18 @@ def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
             raise
         _tell(_unforeseen(error))
         return ExitCode.CALL_FAILED
-    return code if isinstance(code, int) else ExitCode.DONE
+    code = code if isinstance(code, int) else ExitCode.DONE
+    # Such as by the last call, which gives the context back, or while the result was being described.
+    if code == ExitCode.DONE and (lost := _lost_device()) is not None:
+        _tell(lost)
+        return ExitCode.CALL_FAILED
+    return code
+
+
+def _lost_device() -> VmtoolError | None:
+    """Return the error of a device that this process lost; ``None`` also where it used none."""
+    driver = sys.modules.get("vmtool.memory.cuda.driver")
+    return None if driver is None else cast("VmtoolError | None", driver.loss())
 
 
 def entry() -> NoReturn:

@@ -21,6 +21,7 @@ COMPUTE_MODES: Final = {
     2: "prohibited",
     3: "exclusive-process",
 }
+_INSTALL: Final = "pip install 'vmtool[nvml]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +105,25 @@ class Nvml:
 
     def __init__(self, library: Any) -> None:
         self._library = library
+        if not (hasattr(library, "nvmlInit") and hasattr(library, "NVMLError")):
+            raise UnavailableError(
+                "NVML is not available: the module pynvml is not that of nvidia-ml-py",
+                hint=_INSTALL,
+            )
         try:
             library.nvmlInit()
         except library.NVMLError as error:
             raise UnavailableError(
                 f"NVML is not available: {error}", hint="install the NVIDIA display driver"
             ) from error
-        self.driver_version = self._text(library.nvmlSystemGetDriverVersion)
+        self.driver_version = self._text("nvmlSystemGetDriverVersion")
 
     def devices(self) -> tuple[ManagedDevice, ...]:
         """Return every device that NVML lists and answers for."""
-        count = self._ask(self._library.nvmlDeviceGetCount) or 0
+        count = self._ask("nvmlDeviceGetCount") or 0
         found = []
         for index in range(count):
-            handle = self._ask(self._library.nvmlDeviceGetHandleByIndex, index)
+            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 found.append(self._describe(index, handle))
         return tuple(found)
@@ -127,15 +133,15 @@ class Nvml:
         if uuid is None:
             return None
         for prefix in ("GPU-", "MIG-"):
-            handle = self._ask(self._library.nvmlDeviceGetHandleByUUID, prefix + uuid)
+            handle = self._ask("nvmlDeviceGetHandleByUUID", prefix + uuid)
             if handle is not None:
-                index = self._ask(self._library.nvmlDeviceGetIndex, handle)
+                index = self._ask("nvmlDeviceGetIndex", handle)
                 return self._describe(-1 if index is None else index, handle)
         return None
 
     def close(self) -> None:
         """Shut the library down."""
-        self._ask(self._library.nvmlShutdown)
+        self._ask("nvmlShutdown")
 
     def __enter__(self) -> Self:
         return self
@@ -144,20 +150,19 @@ class Nvml:
         self.close()
 
     def _describe(self, index: int, handle: Any) -> ManagedDevice:
-        library = self._library
-        memory = self._ask(library.nvmlDeviceGetMemoryInfo, handle)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         # A MIG slice does not answer for what its device is: https://docs.nvidia.com/deploy/nvml-api/
-        parent = self._ask(library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+        parent = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         whole = handle if parent is None else parent
-        ecc = self._ask(library.nvmlDeviceGetEccMode, whole)
-        mig = self._ask(library.nvmlDeviceGetMigMode, whole)
-        persistence = self._ask(library.nvmlDeviceGetPersistenceMode, whole)
-        pci = self._ask(library.nvmlDeviceGetPciInfo, handle)
-        mode = self._ask(library.nvmlDeviceGetComputeMode, handle)
+        ecc = self._ask("nvmlDeviceGetEccMode", whole)
+        mig = self._ask("nvmlDeviceGetMigMode", whole)
+        persistence = self._ask("nvmlDeviceGetPersistenceMode", whole)
+        pci = self._ask("nvmlDeviceGetPciInfo", handle)
+        mode = self._ask("nvmlDeviceGetComputeMode", handle)
         return ManagedDevice(
             index=index,
-            uuid=_plain_uuid(self._text(library.nvmlDeviceGetUUID, handle) or ""),
-            name=self._text(library.nvmlDeviceGetName, handle) or "",
+            uuid=_plain_uuid(self._text("nvmlDeviceGetUUID", handle) or ""),
+            name=self._text("nvmlDeviceGetName", handle) or "",
             pci=None if pci is None else _as_text(pci.busId),
             total_bytes=None if memory is None else int(memory.total),
             used_bytes=None if memory is None else int(memory.used),
@@ -171,27 +176,32 @@ class Nvml:
 
     def _processes(self, handle: Any) -> tuple[DeviceProcess, ...] | None:
         """Return those with compute and with graphics contexts; one with both is listed once."""
-        library = self._library
         lists = [
-            self._ask(library.nvmlDeviceGetComputeRunningProcesses, handle),
-            self._ask(library.nvmlDeviceGetGraphicsRunningProcesses, handle),
+            self._ask("nvmlDeviceGetComputeRunningProcesses", handle),
+            self._ask("nvmlDeviceGetGraphicsRunningProcesses", handle),
         ]
         if lists[0] is None:
             return None
         found: dict[int, DeviceProcess] = {}
         for process in [each for some in lists if some is not None for each in some]:
-            name = self._text(library.nvmlSystemGetProcessName, process.pid)
+            name = self._text("nvmlSystemGetProcessName", process.pid)
             found.setdefault(process.pid, DeviceProcess(process.pid, name, process.usedGpuMemory))
         return tuple(found.values())
 
-    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return NVML's answer; ``None`` if this device, driver or user gets none."""
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """Return NVML's answer; ``None`` if this package, device, driver or user gets none.
+
+        Other packages and old releases also provide ``pynvml``. They lack functions, or want bytes.
+        """
+        call: Callable[..., Any] | None = getattr(self._library, function, None)
+        if call is None:
+            return None
         try:
-            return function(*arguments)
-        except self._library.NVMLError:
+            return call(*arguments)
+        except (self._library.NVMLError, TypeError):
             return None
 
-    def _text(self, function: Callable[..., Any], *arguments: Any) -> str | None:
+    def _text(self, function: str, *arguments: Any) -> str | None:
         answer = self._ask(function, *arguments)
         return None if answer is None else _as_text(answer)
 
@@ -207,8 +217,11 @@ def open_nvml() -> Nvml:
         library = importlib.import_module("pynvml")
     except ImportError as error:
         raise UnavailableError(
-            "NVML is not available: nvidia-ml-py is not installed",
-            hint="pip install 'vmtool[nvml]'",
+            "NVML is not available: nvidia-ml-py is not installed", hint=_INSTALL
+        ) from error
+    except (OSError, SyntaxError) as error:
+        raise UnavailableError(
+            f"NVML is not available: the module pynvml cannot be imported: {error}", hint=_INSTALL
         ) from error
     return Nvml(library)
 

@@ -114,6 +114,30 @@ def test_what_a_device_does_not_answer_is_none():
     assert device.total_bytes is device.pci is device.processes is device.compute_mode is None
 
 
+def test_an_old_package_that_lacks_functions_and_wants_bytes_answers_the_rest():
+    old = library()
+    del old.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, old.nvmlDeviceGetMigMode
+    old.nvmlDeviceGetHandleByUUID = lambda uuid: uuid + b""
+    with Nvml(old) as nvml:
+        (device,) = nvml.devices()
+        assert (device.ecc, device.mig, device.free_bytes) == (True, None, 135 * GIB)
+        assert nvml.device(UUID) is None
+
+
+def test_another_module_of_that_name_is_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=lambda: None))
+    with pytest.raises(UnavailableError, match="is not that of nvidia-ml-py") as caught:
+        open_nvml()
+    assert "vmtool[nvml]" in caught.value.hint
+
+
+def test_a_package_for_python_2_is_the_reason(monkeypatch, tmp_path):
+    (tmp_path / "pynvml.py").write_text('print "NVML"\n')
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "cannot be imported" in read_nvml().absent
+
+
 def test_a_missing_package_is_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(UnavailableError, match="nvidia-ml-py is not installed") as caught:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.machine.device_memory import read_device_memory
 from vmtool.machine.doctor.findings import Finding
+from vmtool.machine.nvml import COMPUTE_MODES
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -83,7 +84,16 @@ def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
                 "use another device; under WDDM or a vGPU the driver may withhold it",
             ),
         )
-    if free < info.total_bytes // 20:
+    mode = COMPUTE_MODES.get(info.attributes.get("compute_mode") or 0)
+    if mode == "prohibited":  # where NVML answers, no context was made that would show it
+        checks = [
+            Finding.problem(
+                "compute-mode",
+                f"{words}, in compute mode prohibited: it accepts no process",
+                "have an administrator run nvidia-smi -c DEFAULT",
+            )
+        ]
+    elif free < info.total_bytes // 20:
         checks = [
             Finding.problem("device-memory", words, "nvidia-smi shows the processes that use it")
         ]

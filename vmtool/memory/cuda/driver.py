@@ -444,6 +444,11 @@ def missing_library() -> OSError | None:
     return None
 
 
+def loss() -> DeviceLostError | None:
+    """Return the error that lost a device of this process, if one did; nothing is loaded for it."""
+    return load().lost if load.cache_info().currsize else None
+
+
 def result_name(effect: str) -> str | None:
     """Return the name of the CUresult that *effect* names or numbers; ``None`` if it is no error.
 

@@ -69,6 +69,7 @@ class DeviceTarget:
         self._governor = governor
         self._faults = faults
         self._beat = beat
+        self.beside_work = False
         self._times = [CallTimes(beat) for _ in settings.methods]
         # All of them now: what grows while it runs looks like a leak.
         self._calls = [{name: Histogram() for name in TIMED} for _ in settings.methods]
@@ -146,6 +147,7 @@ class DeviceTarget:
             result = self._measure_waiting()
         except (OutOfMemoryError, RefusedError, UnavailableError) as error:
             result = UnmapResult(not_measured=str(error))
+            self._set_beside_work(False)
         with suppress(OutOfMemoryError, UnavailableError):
             result = replace(result, fresh_zero=is_fresh_zero(self._backing))
         with suppress(OutOfMemoryError, UnavailableError):
@@ -160,6 +162,7 @@ class DeviceTarget:
             chunk=self._settings.chunk_bytes,
             budget_bytes=free,
             beat=self._beat,
+            working=self._set_beside_work,
         )
         return UnmapResult(
             waited=found.unmap.waits,
@@ -174,6 +177,9 @@ class DeviceTarget:
             release_busy_ns=_median(found.release.busy_ns),
             release_left_ns=_median(found.release.left_ns),
         )
+
+    def _set_beside_work(self, running: bool) -> None:
+        self.beside_work = running
 
     def _pool(self, index: int) -> HandlePool | None:
         source = self.backings[index].source

@@ -192,6 +192,8 @@ class FinalChecks:
                     item.buffer.close()
                 except VmtoolError as error:
                     refusals.append(error)
+                    if isinstance(error, DeviceLostError) and not self.problems:
+                        self.problems.append(WorkerProblem(0, error))
         return refusals
 
     def _released(self, refusals: list[VmtoolError]) -> Check:

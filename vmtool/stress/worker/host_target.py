@@ -32,6 +32,7 @@ class HostTarget:
     """The host's memory under a session."""
 
     device = None
+    beside_work = False
 
     def __init__(self, settings: StressSettings, seed: int, faults: FaultyCalls | None) -> None:
         self.backings = [

@@ -93,6 +93,10 @@ class Target(Protocol):
     def device(self) -> str | None:
         """The driver's own name of the device; ``None`` for the host."""
 
+    @property
+    def beside_work(self) -> bool:
+        """Whether :meth:`measure_unmapping` is, or failed, where other work ran beside its calls."""
+
     def contents(self, buffer: VirtualBuffer, buffer_id: int) -> Contents:
         """Return what writes to *buffer* and checks it."""
 

@@ -498,14 +498,18 @@ class Session:
 
     def _unmapping_failed(self, error: VmtoolError) -> CallFailure:
         """Return the failure of the one measurement that unmaps beside running work."""
-        failure = self._failure(WorkerProblem(0, error))
+        failure = replace(
+            self._failure(WorkerProblem(0, error)),
+            operation="unmap beside work",
+            granule=None,
+            cycle=None,
+        )
+        if not self.target.beside_work:  # so it was not the work that did it
+            return failure
         lost = isinstance(error, DeviceLostError)
         what = "ended the context" if lost else "failed"
         return replace(
             failure,
-            operation="unmap beside work",
-            granule=None,
-            cycle=None,
             message=f"unmapping while other work ran {what}: {error}",
             hint="an engine must synchronise before it unmaps on this device"
             if lost

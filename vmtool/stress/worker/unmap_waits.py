@@ -21,6 +21,8 @@ from vmtool.memory.unwinding import Unwinding
 from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vmtool.memory.cuda.backing import CudaBacking
 
 _ROUNDS: Final = 9
@@ -97,7 +99,12 @@ class Waiting:
 
 
 def measure_waiting(
-    kind: str, *, chunk: int | None, budget_bytes: int, beat: memoryview | None = None
+    kind: str,
+    *,
+    chunk: int | None,
+    budget_bytes: int,
+    beat: memoryview | None = None,
+    working: Callable[[bool], None] = lambda _running: None,
 ) -> Waiting:
     """Unmap and release one handle over and over, on an idle device and beside work.
 
@@ -106,6 +113,7 @@ def measure_waiting(
         chunk: Bytes of the handle.
         budget_bytes: What may be committed; more than 65 chunks and 64 MiB is not used.
         beat: One word that each timed call counts up; see :class:`CallTimes`.
+        working: Called with true before there is work beside the calls, with false after it.
 
     Raises:
         RefusedError: If the budget does not hold two chunks.
@@ -133,7 +141,7 @@ def measure_waiting(
         stack.undo(backing.context.call, "cuStreamDestroy", stream)
         probe = _Probe(backing, handle_range.base, stream, (filled.base, work))
         stack.undo(probe.give_back)
-        return probe.run()
+        return probe.run(working)
 
 
 class _Probe:
@@ -154,7 +162,7 @@ class _Probe:
         self._handle: int | None = None
         self._mapped = False
 
-    def run(self) -> Waiting:
+    def run(self, working: Callable[[bool], None]) -> Waiting:
         found = self._found
         for _ in range(_ROUNDS):
             found.synchronise_ns.append(self._time("cuCtxSynchronize"))
@@ -163,11 +171,13 @@ class _Probe:
             self._mapped = False
             found.release.idle_ns.append(self._time("cuMemRelease", handle))
             self._handle = None
+        working(True)
         self._calibrate()
         for _ in range(_ROUNDS):
             handle = self._map()
             self._beside(found.unmap, "cuMemUnmap", self._address, self._unit)
             self._beside(found.release, "cuMemRelease", handle)
+        working(False)
         return found
 
     def give_back(self) -> None:
