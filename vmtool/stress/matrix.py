@@ -12,6 +12,7 @@ from vmtool.errors import RefusedError
 from vmtool.kv.packing.ranges import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
+from vmtool.memory.reservation import MisalignedError
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method
 from vmtool.stress.method_choice import choose_method, cycle_ns
@@ -96,10 +97,16 @@ def run_matrix(
         stopping: Asked about ten times a second whether to end early.
         progress: Called with the number of runs done and of all.
         refused: Called with why a cell is not run.
+
+    Raises:
+        MisalignedError: If a granule is not a multiple of the granularity.
     """
     opened = _open(settings, settings.methods[0])
     granularity, device = opened.granularity, opened.device_name
     del opened  # a device's context takes memory
+    for granule in granules:
+        if granule % granularity:
+            raise MisalignedError("granule", granule, granularity)
     usual = usual_granules(granularity, on_device=device is not None)
     sizes = sorted({align_up(granule, granularity) for granule in granules or usual})
     sweeps_chunks = device is not None and settings.chunk_bytes is None

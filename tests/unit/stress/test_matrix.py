@@ -10,6 +10,7 @@ from stored_runs import method, run
 
 from vmtool.compare.intervals import median_interval
 from vmtool.machine import read_facts
+from vmtool.memory.reservation import MisalignedError
 from vmtool.report.matrix import answer, to_text
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import MethodReason, StressSettings
@@ -190,3 +191,9 @@ def test_waste_can_make_a_larger_granule_cost_more():
     choices = choose_granules(some_cells(), Model())
     assert choices[1].per_used_gib_ns > choices[0].per_used_gib_ns
     assert best_granule(choices).granule_bytes == 4096
+
+
+def test_a_granule_that_no_page_divides_is_refused_and_not_rounded():
+    settings = StressSettings(methods=("fixed",))
+    with pytest.raises(MisalignedError, match="granule 100 is not a multiple"):
+        matrix.run_matrix(settings, Room(GIB), read_facts(), granules=(100,), hang_ns=1)
