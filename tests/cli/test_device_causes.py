@@ -452,6 +452,28 @@ def test_a_comparison_that_fails_leaves_the_growth_and_says_why(run_on_standin):
         assert call.partition(":")[0] in json.loads(ran.stdout)["copying"]["stopped"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("reserve", "cuMemAddressReserve:1=714"),
+        ("reserve", "cuMemAddressReserve:1=999"),
+        ("commit", "cuMemCreate:3=719"),
+        ("mappings", "cuMemMap:3=304"),
+        ("lock", "cuMemHostRegister:1=214"),
+    ],
+)
+def test_a_call_that_fails_for_another_reason_is_no_limit(run_on_standin, kind, fault):
+    call = fault.partition(":")[0]
+    arguments = ["limits", kind, "--backing", "cuda", "--force", "--json"]
+    ran = run_on_standin(arguments, fail=fault, memory="64MiB")
+    assert ran.returncode == 1
+    assert f"no limit was found: {call}(" in ran.stderr
+    (found,) = json.loads(ran.stdout)["kinds"]
+    for each in found["methods"]:
+        assert (each["outcome"], each["reached"], each["refused"]) == ("not found", None, None)
+        assert each["tries"] == 1
+
+
 # -- stress ----------------------------------------------------------------------------------------
 
 STRESS = ["stress", "--backing", "cuda", "--runs", "1", "--capacity", "64MiB", "--json"]

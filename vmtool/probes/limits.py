@@ -316,12 +316,16 @@ def _bisect(
     """Search up to *most*; where the limit is the *likely* one, two tries find it."""
     answers: dict[int, Answer] = {}
     complete = True
+    failed: Answer | None = None
 
     def works(number: int) -> bool | None:
-        nonlocal complete
+        nonlocal complete, failed
         answer = ask_once(method, number)
         if answer is None:
             complete = False
+            return None
+        if answer.failed:
+            failed = answer
             return None
         answers[number] = answer
         return bool(answer.works)
@@ -331,18 +335,22 @@ def _bisect(
         and works(likely)
         and (likely + unit > most or works(likely + unit) is False)
     )
-    if complete and not settled:
+    if complete and failed is None and not settled:
         search_ceiling(works, unit=unit, tries=_TRIES - len(answers), most=most)
-    if not answers:
+    if not answers and failed is None:
         return None
     reached = max((number for number, answer in answers.items() if answer.works), default=None)
     refused = min((number for number, answer in answers.items() if not answer.works), default=None)
-    last = None if refused is None else answers[refused]
+    last = failed or (None if refused is None else answers[refused])
+    if failed is not None:  # how far it goes is not known
+        reached = refused = None
     took = None if reached is None else answers[reached].elapsed_ns
     if not complete:
         outcome = "partial"
-    elif reached is None and all(answer.works is None for answer in answers.values()):
-        outcome = "not found"  # every process died before it could answer
+    elif failed is not None or (
+        reached is None and all(answer.works is None for answer in answers.values())
+    ):
+        outcome = "not found"  # a device failed, or every process died before it could answer
     else:
         outcome = "none" if refused is None else "found"
     return MethodLimit(
@@ -350,7 +358,7 @@ def _bisect(
         outcome=outcome,
         reached=reached,
         refused=refused,
-        tries=len(answers),
+        tries=len(answers) + (failed is not None),
         error=None if last is None else _why_not(last),
         cause=None if last is None else last.cause,
         most=most,

@@ -36,7 +36,7 @@ from vmtool.memory import device_ordinal, open_backing, open_device
 from vmtool.memory.addresses import window
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
 from vmtool.memory.counters import count_mappings, read_limits
-from vmtool.memory.cuda.errors import CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.governor import Tier
 from vmtool.results.limits import ADDS_NONE
 from vmtool.units import MIB, align_up
@@ -75,6 +75,7 @@ class Answer:
         cause: Why, as far as the counters of that moment show; or why nothing could be refused.
         elapsed_ns: How long the call took, where that was measured.
         signal_number: Of the signal that killed it, or its exit code as Windows gives it.
+        failed: Whether a device failed for a reason other than the size, so that this is no limit.
     """
 
     works: bool | None
@@ -84,6 +85,7 @@ class Answer:
     cause: str | None = None
     elapsed_ns: int | None = None
     unit: int = 1
+    failed: bool = False
 
 
 def ask(
@@ -154,7 +156,11 @@ def main(arguments: list[str]) -> int:
     try:
         found = answer(question, kind, method, int(number))
     except VmtoolError as error:
-        found = Answer(works=False, reached=0, error=str(error), cause=error.cause)
+        failed = isinstance(error, CudaError if question != "lock" else DeviceLostError)
+        if isinstance(error, CudaOutOfMemoryError):  # only that says that the size was the reason
+            failed = False
+        works = None if failed else False
+        found = Answer(works, 0, error=str(error), cause=error.cause, failed=failed)
     json.dump(asdict(found), sys.stdout)
     return 0
 
