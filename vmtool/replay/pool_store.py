@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
+from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vmtool.replay.byte_totals import Account, Piece
     from vmtool.replay.prefixes import Node, Stretch
     from vmtool.replay.sequence import RunningSequence
+    from vmtool.replay.stores import Regular
 
     Granules: TypeAlias = Callable[[int, int], int]
     #: How many granules have no block in use any more, in how many runs, and those.
@@ -409,13 +410,14 @@ class PoolStore(PrefixStore):
             seq.blocks[at] += runs
         return found[0], found[1]
 
-    def take_each(self, sequences: Iterable[RunningSequence]) -> list[tuple[int, int, int]]:
-        """Take one block for each of *sequences* in turn, as for the period that they grow in.
+    def take_each(
+        self, sequences: Iterable[RunningSequence], at: int
+    ) -> list[tuple[int, int, int]]:
+        """Take one block of class *at* for each of *sequences* in turn.
 
         Returns:
             Of each that commits memory its number, the bytes and in how many spans.
         """
-        ((at, _),) = self.step(0, 1).lacks
         takers = [seq.blocks[at] for seq in sequences]
         granule = self._granule
         return [
@@ -423,11 +425,13 @@ class PoolStore(PrefixStore):
         ]
 
     @property
-    def period(self) -> int | None:
-        """After how many tokens a sequence always takes a block; ``None`` if it is irregular."""
-        kinds = [each.kind for each in self._classes]
-        periods = {kind.period for kind in kinds if kind.longest(0) is not None}
-        return periods.pop() if len(periods) == 1 else None
+    def regular(self) -> Regular | None:
+        """How sequences take a block after the same tokens; ``None`` if they don't from the first on.
+
+        Which blocks they take depends on the order of all.
+        """
+        found = regular([each.kind for each in self._classes])
+        return None if found is None or found.start else found
 
     def most(self, step: Growth) -> int:
         """Return the bytes that *step* commits at most."""

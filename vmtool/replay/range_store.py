@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
+from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vmtool.replay.byte_totals import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
+    from vmtool.replay.stores import Regular
 
 
 class _PrefixSize(NamedTuple):
@@ -213,10 +214,9 @@ class RangeStore(PrefixStore):
         return self._steps.get((backed, tokens)) or self._step(backed, tokens)
 
     @property
-    def period(self) -> int | None:
-        """After how many tokens a sequence always commits the same; ``None`` if it is irregular."""
-        periods = {shape.period for shape in self._shapes if shape.longest(0) is not None}
-        return periods.pop() if len(periods) == 1 else None
+    def regular(self) -> Regular | None:
+        """From where on sequences commit the same after the same tokens; ``None`` if never."""
+        return regular(self._shapes)
 
     def _step(self, backed: int, tokens: int) -> Growth:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""

@@ -8,13 +8,39 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from vmtool.replay.prefixes import Prefixes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vmtool.kv.packing.block_pools import BlockClass
     from vmtool.kv.packing.growth import Run
+    from vmtool.kv.packing.range_shapes import Shape
     from vmtool.replay.byte_totals import Account
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 
 #: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.
 MOST_STEPS: Final = 1 << 16
+
+
+class Regular(NamedTuple):
+    """How sequences grow alike.
+
+    Attributes:
+        start: The length from which on they do, at which their memory is used up.
+        period: After how many tokens more it always is again.
+    """
+
+    start: int
+    period: int
+
+
+def regular(parts: Sequence[Shape] | Sequence[BlockClass]) -> Regular | None:
+    """Return how *parts* grow together once windows are full; ``None`` if they never do alike."""
+    full = max([part.entries.cap or 0 for part in parts], default=0)
+    found = {(part.longest(full), part.period) for part in parts}
+    growing = [(start, period) for start, period in found if start is not None]
+    if len(growing) != 1 or growing[0][1] is None:
+        return None
+    return Regular(growing[0][0], growing[0][1])
 
 
 class Growth(NamedTuple):  # a tuple unpacks fast, and every step does

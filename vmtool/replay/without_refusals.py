@@ -81,10 +81,10 @@ class Shortcuts:
         self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
         # Those whose steps are in a ring are not in the heap with these. They are settled when this
         # ends; where that is too often, none are for some time.
-        period = store.period
-        self._ring = None if period is None else StepRing(period * simulation.plan.step_ns)
-        self._period = period or 1
-        self._growth = store.step(0, 1)
+        regular = store.regular
+        self._start, self._period = start, period = regular or (0, 1)
+        self._ring = None if regular is None else StepRing(period * simulation.plan.step_ns)
+        self._growth = store.step(start, start + 1)
         self._most = self._growth.nbytes or 1
         if isinstance(store, PoolStore):
             self._most = store.most(self._growth)
@@ -162,7 +162,7 @@ class Shortcuts:
         grown = 0
         look = _EVENTS
         due: int | None = None
-        growth, most, period = self._growth, self._most, self._period
+        growth, most, start, period = self._growth, self._most, self._start, self._period
         ring_bytes, ring_calls, ring_steps = growth.nbytes, growth.calls, 0
         joins = ring is not None and simulation.events >= self._rest
 
@@ -211,7 +211,9 @@ class Shortcuts:
                         if committed > peak:
                             peak, peak_at = committed, now
                     continue
-                for number, nbytes, calls in pools.take_each(ring.passed(count)):
+                for number, nbytes, calls in pools.take_each(
+                    ring.passed(count), growth.lacks[0][0]
+                ):
                     at = ring.time(number)
                     commits += calls
                     committed += nbytes
@@ -230,12 +232,12 @@ class Shortcuts:
                 owned += count * ring_bytes
                 continue
             if kind == STEP:
-                if joins and ring is not None and ring.join(seq, at, at):
+                longest = seq.covered
+                assert longest is not None  # noqa: S101 - else there is no step
+                if joins and longest >= start and ring is not None and ring.join(seq, at, at):
                     now = at
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
-                longest = seq.covered
-                assert longest is not None  # noqa: S101 - else there is no step
                 step = next_growth.get(longest) or self._remember(
                     next_growth, longest, longest, longest + 1
                 )
@@ -349,7 +351,8 @@ class Shortcuts:
                 if covered is not None and covered < seq.total:
                     seq.target = covered + 1
                     first_ns = origin_ns + covered * step_ns
-                    if not (joins and ring is not None and ring.join(seq, first_ns, now)):
+                    alike = joins and covered >= start
+                    if not (alike and ring is not None and ring.join(seq, first_ns, now)):
                         event_ns, kind = first_ns, STEP
                 heappush(heap, (event_ns, kind, orders, seq))
                 running += 1

@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay_reference import Reference
 
+from vmtool.kv.cost import SequenceCost
+from vmtool.kv.geometry import Extent, Span
 from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.replay.byte_totals import Account
@@ -58,8 +60,12 @@ def test_shortcuts_change_nothing(replay_plans, replay_traces, data):
 @given(st.data())
 def test_steps_in_turn_are_those_one_after_the_other(dense_cost, listed, name, data):
     # Sequences that grow alike, so many that they take turns, and refused only now and then.
-    cost = dense_cost(1, 1, data.draw(st.sampled_from([16, 24])))
-    granule = data.draw(st.sampled_from([64, 256, 400, 1024]))
+    row = data.draw(st.sampled_from([16, 24, 40]))
+    window, state = Extent(Span.WINDOW, 9), Extent(Span.FIXED, 3)
+    extents = data.draw(st.sampled_from([[], [window], [state], [window, state]]))
+    parts = [dense_cost(1, 1, row, extent).layers[0] for extent in (None, *extents)]
+    cost = SequenceCost(tuple(parts))
+    granule = data.draw(st.sampled_from([80, 256, 400, 1024]))
     block = data.draw(st.integers(1, 2))
     policy = make_policy(name, cost, granule, block=block, stride_tokens=128)
     budget = policy.committed_bytes(128) * data.draw(st.sampled_from([3, 6, 50]))

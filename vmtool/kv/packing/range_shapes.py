@@ -29,6 +29,10 @@ class Shape(Protocol):
     def count(self) -> int:
         """How many there are."""
 
+    @property
+    def entries(self) -> EntryCount:
+        """How many entries one has."""
+
     def granules(self, tokens: int) -> int:
         """Return the granules of one range for a sequence of *tokens*."""
 
@@ -46,7 +50,7 @@ class Shape(Protocol):
 
     @property
     def period(self) -> int | None:
-        """After how many tokens always the same is added, at multiples of them; ``None`` if never."""
+        """After how many tokens always the same is added; ``None`` if that is irregular."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class PackedRange:
         """See :class:`Shape`."""
         if self.per_granule:
             return self.entries.period(self.per_granule)
-        return None if self.fixed_bytes else self.entries.period_of(self.entry_bytes, self.granule)
+        return self.entries.period_of(self.entry_bytes, self.granule)
 
     def _full_granules(self, tokens: int) -> int:
         if not self.entries.shared or self.fixed_bytes:
