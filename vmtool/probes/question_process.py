@@ -157,6 +157,8 @@ def main(arguments: list[str]) -> int:
         found = answer(question, kind, method, int(number))
     except VmtoolError as error:
         failed = isinstance(error, CudaError if question != "lock" else DeviceLostError)
+        if isinstance(error, UnavailableError):  # such as a driver without the call
+            failed = device_ordinal(kind) is not None
         if isinstance(error, CudaOutOfMemoryError):  # only that says that the size was the reason
             failed = False
         works = None if failed else False
