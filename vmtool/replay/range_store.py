@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from vmtool.kv.packing.growth import EntryCount
+from vmtool.kv.packing.range_shapes import PackedRange
 from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
 
 if TYPE_CHECKING:
@@ -218,6 +221,19 @@ class RangeStore(PrefixStore):
         """From where on sequences commit the same after the same tokens; ``None`` if never."""
         return regular(self._shapes)
 
+    @property
+    def table(self) -> GrowthTable | None:
+        """What sequences commit at each token, if that is not the same but never nothing."""
+        packed = all(isinstance(shape, PackedRange) for shape in self._shapes)
+        every = [
+            shape.entry_bytes >= self._granule
+            for shape in self._shapes
+            if isinstance(shape, PackedRange) and shape.entries == EntryCount()
+        ]
+        if self.regular is not None or not (packed and any(every)):
+            return None
+        return GrowthTable(self._shapes, self._granule)
+
     def _step(self, backed: int, tokens: int) -> Growth:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""
         runs = tuple(
@@ -251,6 +267,45 @@ class RangeStore(PrefixStore):
                 at = base + index * size
                 for first, end in found:
                     yield at + first * self._granule, (end - first) * self._granule
+
+
+class GrowthTable:
+    """Sums of all that a sequence commits until each length, where every token commits some.
+
+    Args:
+        shapes: Its ranges.
+        granule: In bytes.
+
+    Attributes:
+        nbytes: The bytes by length.
+        calls: In how many spans from the first token on.
+        moments: The bytes of each step times the length before it.
+        most: The bytes of one step at most.
+    """
+
+    def __init__(self, shapes: tuple[Shape, ...], granule: int) -> None:
+        self._shapes, self._granule = shapes, granule
+        self.nbytes = [sum(shape.count * shape.granules(0) for shape in shapes) * granule]
+        self.calls, self.moments = [0], [0]
+        self.most = 1
+
+    def extend(self, tokens: int) -> None:
+        """Add the lengths up to *tokens*."""
+        first = len(self.nbytes) - 1
+        more, calls = [0] * (tokens - first), [0] * (tokens - first)
+        for shape in self._shapes:
+            count = shape.count
+            granules = [shape.granules(length) for length in range(first, tokens + 1)]
+            for at, (old, new) in enumerate(pairwise(granules)):
+                if new > old:
+                    more[at] += count * (new - old)
+                    calls[at] += count
+        for at, count in enumerate(more):
+            nbytes = count * self._granule
+            self.nbytes.append(self.nbytes[-1] + nbytes)
+            self.calls.append(self.calls[-1] + calls[at])
+            self.moments.append(self.moments[-1] + nbytes * (first + at))
+        self.most = max(self.most, max(more, default=0) * self._granule)
 
 
 def _minus(runs: tuple[Run, ...], taken: tuple[Run, ...]) -> tuple[Run, ...]:

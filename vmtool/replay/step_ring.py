@@ -39,6 +39,16 @@ class StepRing:
         self._turn = self._place = 0  # of the next step: its period, and who takes it
         self._before = (0, 0)  # the same before the last advance
 
+    def start(self, steps: list[tuple[int, int, RunningSequence]]) -> None:
+        """Begin with sequences: when the next step of each is, all within a period, and its order."""
+        period_ns = self._period_ns
+        placed = sorted([(at % period_ns, order, seq) for at, order, seq in steps])
+        self._phases = [phase for phase, _, _ in placed]
+        self.members = [seq for _, _, seq in placed]
+        self.next_ns = self.swept_ns = min(steps)[0]
+        self._turn, phase = divmod(self.next_ns, period_ns)
+        self._place = bisect_left(self._phases, phase)
+
     def join(self, seq: RunningSequence, first_ns: int, now: int) -> bool:
         """Add *seq*, whose next step is at *first_ns*; ``False`` if that is too early or too late.
 

@@ -16,7 +16,7 @@ from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.step_ring import StepRing
-from vmtool.replay.stores import MOST_STEPS
+from vmtool.replay.stores import MOST_STEPS, Regular
 
 if TYPE_CHECKING:
     from collections import deque
@@ -34,8 +34,8 @@ END: Final = 0
 STEP: Final = 1
 _ARRIVAL: Final = 2
 
-_LEAST_REST: Final = 64
-_MOST_REST: Final = 1 << 12
+_LEAST_REST: Final = 8
+_MOST_REST: Final = 64
 _NEVER: Final = 1 << 62
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64
@@ -81,7 +81,9 @@ class Shortcuts:
         self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
         # Those whose steps are in a ring are not in the heap with these. They are settled when this
         # ends; where that is too often, none are for some time.
-        regular = store.regular
+        regular, self._table = store.regular, None
+        if isinstance(store, RangeStore) and (table := store.table):
+            self._table, regular = table, Regular(0, 1)
         self._start, self._period = start, period = regular or (0, 1)
         self._ring = None if regular is None else StepRing(period * simulation.plan.step_ns)
         self._growth = store.step(start, start + 1)
@@ -103,6 +105,8 @@ class Shortcuts:
             stop: Asked now and then; once it is true, no more are taken.
         """
         while not self._needs_decision():
+            if self._ring is not None and not self._ring.members:
+                self._enter_ring(self._ring)
             due_ns = self._run(stop)
             if due_ns is None:
                 break
@@ -163,8 +167,10 @@ class Shortcuts:
         look = _EVENTS
         due: int | None = None
         growth, most, start, period = self._growth, self._most, self._start, self._period
+        table = self._table
         ring_bytes, ring_calls, ring_steps = growth.nbytes, growth.calls, 0
         joins = ring is not None and simulation.events >= self._rest
+        rest = _NEVER if joins or ring is None else self._rest - simulation.events
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -187,6 +193,9 @@ class Shortcuts:
                     look = _EVENTS
                     if stop():
                         break
+                    if grown >= rest:  # time for turns again
+                        due = now
+                        break
                 # Only now has the level lasted.
                 if pools is not None and committed - owned > unowned:
                     unowned, unowned_charged = committed - owned, committed
@@ -198,14 +207,17 @@ class Shortcuts:
                     running_high = max(running_high, running)
             if ring is not None and in_turn:
                 until = now + 1 if moment == now else min(at + (kind == _ARRIVAL), due_ns)
-                count = ring.advance(until, (budget - committed) // most)
+                count = ring.advance(until, (budget - committed) // (table.most if table else most))
                 if not count:
                     break
                 ring_steps += count
                 now = ring.last_ns
                 if pools is None:
-                    commits += count * ring_calls
-                    committed += count * ring_bytes
+                    if table:
+                        committed += _step_each(ring, count, table.nbytes)
+                    else:
+                        commits += count * ring_calls
+                        committed += count * ring_bytes
                     if committed > committed_high:
                         committed_high = committed
                         if committed > peak:
@@ -235,6 +247,8 @@ class Shortcuts:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
                 if joins and longest >= start and ring is not None and ring.join(seq, at, at):
+                    if table:
+                        table.extend(seq.total)
                     now = at
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
@@ -250,7 +264,11 @@ class Shortcuts:
                     owned_moment += nbytes * at
                     seq.own_bytes += nbytes
                     nbytes, calls = taken
-                elif committed + nbytes > budget:
+                elif committed + nbytes > budget or (
+                    ring is not None
+                    and ring.next_ns == at  # the older goes first, which matters if not all fit
+                    and committed + nbytes + (table.most if table else most) * len(heap) > budget
+                ):
                     break
                 else:
                     seq.own_bytes += nbytes
@@ -280,7 +298,9 @@ class Shortcuts:
                 if ring is not None and seq.covered is not None and seq.covered < seq.total:
                     first_ns = seq.origin_ns + seq.covered * step_ns
                     ring.leave(seq, first_ns)
-                    ring_moment = self._settle(seq, -(-(seq.total - seq.covered) // period))
+                    count = -(-(seq.total - seq.covered) // period)
+                    ring_moment, calls = self._settle(seq, count)
+                    commits += calls
                     owned_moment += ring_moment
                     if pools is None:
                         committed_moment += ring_moment
@@ -354,6 +374,8 @@ class Shortcuts:
                     alike = joins and covered >= start
                     if not (alike and ring is not None and ring.join(seq, first_ns, now)):
                         event_ns, kind = first_ns, STEP
+                    elif table:
+                        table.extend(seq.total)
                 heappush(heap, (event_ns, kind, orders, seq))
                 running += 1
                 running_moment += now
@@ -417,15 +439,52 @@ class Shortcuts:
         recorder.ends.extend(ends)
         return due
 
-    def _settle(self, seq: RunningSequence, count: int) -> int:
-        """Note that *seq* has taken *count* steps in the ring; return the moment of their bytes."""
-        covered = seq.covered
+    def _settle(self, seq: RunningSequence, count: int) -> tuple[int, int]:
+        """Note that *seq* has taken *count* steps in the ring.
+
+        Returns:
+            The moment of their bytes, and their spans if those are not counted yet.
+        """
+        covered, table = seq.covered, self._table
         assert covered is not None  # noqa: S101 - else it is in no ring
         step_ns, nbytes = self._simulation.plan.step_ns, self._growth.nbytes
+        if table:
+            end = seq.backed = seq.covered = covered + count
+            nbytes = table.nbytes[end] - table.nbytes[covered]
+            seq.own_bytes += nbytes
+            moment = step_ns * (table.moments[end] - table.moments[covered])
+            return nbytes * seq.origin_ns + moment, table.calls[end] - table.calls[covered]
         seq.own_bytes += count * nbytes
         seq.backed = seq.covered = covered + count * self._period
         steps = count * covered + self._period * (count * (count - 1) // 2)
-        return nbytes * (count * seq.origin_ns + steps * step_ns)
+        return nbytes * (count * seq.origin_ns + steps * step_ns), 0
+
+    def _enter_ring(self, ring: StepRing) -> None:
+        """Let all sequences that grow alike take their steps in turn."""
+        simulation, step_ns = self._simulation, self._simulation.plan.step_ns
+        heap, start = simulation.heap, self._start
+        if simulation.events < self._rest or len(heap) < 2:
+            return
+        alike = [
+            (at, order, seq)
+            for at, kind, order, seq in heap
+            if kind == STEP and seq.order == order and seq.covered is not None
+            if seq.covered >= start
+        ]
+        if not alike:
+            return
+        until = min(alike)[0] + self._period * step_ns
+        alike = [entry for entry in alike if entry[0] < until]
+        ring.start(alike)
+        members = set(ring.members)
+        entries = [entry for entry in heap if entry[3] not in members]
+        entries += [
+            (seq.origin_ns + seq.total * step_ns, END, order, seq) for _, order, seq in alike
+        ]
+        heapify(entries)
+        heap[:] = entries
+        if self._table:
+            self._table.extend(max([seq.total for _, _, seq in alike]))
 
     def _leave_ring(self, ring: StepRing) -> None:
         """Let all sequences take their steps by the heap again."""
@@ -436,7 +495,8 @@ class Shortcuts:
         for seq, steps in ring.taken():
             assert seq.covered is not None  # noqa: S101 - else it is in no ring
             first_ns = seq.origin_ns + seq.covered * step_ns
-            moment = self._settle(seq, steps - first_ns // (period * step_ns))
+            moment, calls = self._settle(seq, steps - first_ns // (period * step_ns))
+            account.commits += calls
             account.owned_moment += moment
             account.committed_moment += 0 if pooled else moment
             at, kind = seq.origin_ns + step_ns * seq.total, END
@@ -473,6 +533,18 @@ class Shortcuts:
         tokens = longest if covered is None else min(covered, longest)
         if self._used.at(tokens) > nbytes:
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
+
+
+def _step_each(ring: StepRing, count: int, nbytes: list[int]) -> int:
+    """Let sequences take the *count* steps that *ring* went over; return what all commit."""
+    turns, more = divmod(count, len(ring.members))
+    found = 0
+    for seqs, steps in ((ring.members if turns else (), turns), (ring.passed(more), 1)):
+        for seq in seqs:
+            before = seq.target - 1
+            seq.target = before + steps + 1
+            found += nbytes[before + steps] - nbytes[before]
+    return found
 
 
 def shortcuts_of(simulation: State, used: UsedBytes) -> Shortcuts | None:
