@@ -49,6 +49,17 @@ def test_the_script_reports_rows_that_differ(tmp_path, monkeypatch, capsys):
     assert "llama: differs: (vmtool, transformers) {'per_token': (262144, 1)}" in out
 
 
+@pytest.mark.parametrize(
+    "model_type", [t for t in ROWS if t not in OTHERWISE and "text_config" not in ROWS[t]["config"]]
+)
+def test_a_number_that_is_left_out_is_the_one_that_the_class_assumes(model_type):
+    row = ROWS[model_type]
+    for key, value in row["config"].items():
+        if type(value) is int:
+            rest = {name: other for name, other in row["config"].items() if name != key}
+            assert compare({**row, "config": rest})[0] != "differs", key
+
+
 @pytest.mark.parametrize("model_type", ["t5gemma", "t5gemma2"])
 def test_an_encoder_and_a_decoder_are_so_by_default(model_type):
     row = ROWS[model_type]

@@ -11,7 +11,14 @@ from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.context_length import context
 from vmtool.kv.sources.hf.encoders import refuse_encoder
 from vmtool.kv.sources.hf.families.dense import DENSE
-from vmtool.kv.sources.hf.family import NAMES, Family, layers_of, mtp_layers_of, source_of
+from vmtool.kv.sources.hf.family import (
+    NAMES,
+    Family,
+    config_defaults,
+    layers_of,
+    mtp_layers_of,
+    source_of,
+)
 from vmtool.kv.sources.hf.special_layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread_fields import refuse_of_wrapper, refuse_unread
@@ -193,11 +200,17 @@ def resolve(
     fields, architecture = _decoder(outer)
     family = family_of(architecture)
     fields.names = {**NAMES, **family.names}
-    fields.defaults = family.defaults
+    # Only a decoder inside another config may leave everything out; otherwise it is another kind of file.
+    says_nothing = fields is outer and not any(map(fields.given, ("layers", "heads", "hidden")))
+    wrapper = outer.peek("model_type") if fields is not outer else None
+    of_class = {} if says_nothing else config_defaults()
+    assumed = of_class.get(architecture, {})
+    around = of_class.get(f"{wrapper}/{architecture}", {})
+    fields.defaults = {**assumed, **family.defaults, **around}
     fields.architecture = architecture
     fields.origin = source_of(architecture, family)
     fields.defaulted("architecture", architecture, "")
-    fields.mha_by_default = family.mha_by_default
+    fields.mha_by_default = family.mha_by_default or "mha" in assumed
     refuse_encoder(fields, is_known=family is not STANDARD)
     layers = _with_encoder(fields, _layers_of(fields, family))
     mtp = mtp_layers_of(fields, family, layers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -172,6 +174,21 @@ def source_of(architecture: str, family: Family) -> str:
     return f"modeling_{module}.py of transformers 5.24"
 
 
+@functools.cache
+def config_defaults() -> dict[str, dict[str, int]]:
+    """Return what config classes assume for absent fields, by type, or by wrapper and type.
+
+    ``scripts/config_defaults.py`` writes the file.
+    """
+    found: dict[str, dict[str, int]] = {}
+    with open(f"{os.path.dirname(__file__)}/config_defaults.txt", encoding="utf-8") as file:  # noqa: PTH120
+        for line in file:
+            name, *values = line.split()
+            parts = (value.partition("=") for value in values)
+            found[name] = {key: int(number or 1) for key, _, number in parts}
+    return found
+
+
 def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
     """Return the layers of a config of *family*.
 
@@ -258,12 +275,11 @@ def _changed_fields(fields: Fields, kinds: list[LayerKind]) -> list[Fields]:
 
 def _count(fields: Fields, family: Family) -> int:
     """Return the number of layers; the length of a list of kinds will do."""
-    count = fields.optional("layers", high=MAX_LAYERS)
     listed = fields.items(family.types_key)
-    if count is None and listed:
+    if listed and not fields.given("layers") and "layers" not in fields.overridden:
         fields.derived("layers", len(listed), f"entries of {family.types_key}")
         return len(listed)
-    return count if count is not None else fields.integer("layers", high=MAX_LAYERS)
+    return fields.integer("layers", high=MAX_LAYERS)
 
 
 def _kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:

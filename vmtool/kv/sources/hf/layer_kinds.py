@@ -267,12 +267,19 @@ def alternate_if_used(fields: Fields, layers: int) -> list[LayerKind]:
 
 
 def recurrent_gemma(fields: Fields, layers: int) -> list[LayerKind]:
-    """RecurrentGemma: ``block_types``, over and over, says which layers attend to a window."""
+    """RecurrentGemma: ``block_types``, over and over, says which layers attend to a window.
+
+    Published files have it as ``_block_types``, and its config class assumes a list.
+    """
     meaning = {"recurrent": LayerKind.GATED_LINEAR, "attention": LayerKind.WINDOW}
-    pattern = fields.items("block_types")
+    key = "block_types" if fields.has("block_types") else "_block_types"
+    pattern = fields.items(key) or []
     if not pattern:
-        fields.fail("block_types", "is missing: it says which layers attend")
-    kinds = named(fields, "block_types", len(pattern), meaning)
+        kinds = [LayerKind.GATED_LINEAR, LayerKind.GATED_LINEAR, LayerKind.WINDOW]
+        fields.defaulted("layer_kinds", "recurrent, recurrent, attention", "in turn")
+    else:
+        kinds = named(fields, key, len(pattern), meaning)
+        fields.stated("layer_kinds", ", ".join(map(str, pattern)), key)
     return [kinds[i % len(kinds)] for i in range(layers)]
 
 

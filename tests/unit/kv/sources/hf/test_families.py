@@ -46,10 +46,28 @@ def test_null_or_absent_kv_heads_of_llama_are_the_query_heads(missing):
     assert shapes(model({**config, **missing})) == [(32, 128), (32, 128)]
 
 
-def test_absent_kv_heads_are_refused_where_the_class_has_its_own_number():
+def test_absent_kv_heads_are_the_class_own_number_where_it_has_one():
+    # Qwen2Config has 32, whatever the number of query heads, and MellumConfig 4.
     config = {k: v for k, v in QWEN2.items() if k != "num_key_value_heads"}
-    with pytest.raises(InputError, match="num_key_value_heads: is missing"):
-        model(config)
+    assert model(config).provenance["kv_heads"].value == 32
+    config = {"model_type": "mellum", "num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    assert shapes(model({**config, "num_attention_heads": 64})) == [(4, 128), (4, 128)]
+
+
+def test_a_decoder_inside_another_config_may_leave_out_what_its_class_assumes():
+    # As transformers 5.24 reads them: Qwen2Config has 32 layers, Voxtral's decoder 30.
+    text = {"model_type": "qwen2", "num_attention_heads": 32, "hidden_size": 4096}
+    geometry = model({"model_type": "qwen2_audio", "text_config": text})
+    assert (len(geometry.layers), geometry.context_tokens) == (32, 32768)
+    assert geometry.provenance["layers"].source is Source.DEFAULT
+    voxtral = model({"model_type": "voxtral", "text_config": {"model_type": "llama"}})
+    assert (len(voxtral.layers), shapes(voxtral)) == (30, [(8, 128), (8, 128)])
+
+
+def test_a_list_of_kinds_wins_over_the_number_of_layers_that_the_class_assumes():
+    kinds = ["sliding_attention", "full_attention"]
+    config = {"model_type": "gpt_oss", "hidden_size": 2880, "layer_types": kinds}
+    assert len(model(config).layers) == 2
 
 
 def test_absent_kv_heads_of_mistral_are_its_default():

@@ -147,6 +147,10 @@ def test_recurrent_gemma_keeps_a_window_in_every_third_layer_and_a_state_in_the_
             block_types=["recurrent", "other"],
             **config,
         )
+    # Published files have it under another name, and the class assumes this list.
+    for stated in ({}, {"_block_types": ["recurrent", "recurrent", "attention"]}):
+        config |= {"model_type": "recurrent_gemma", "num_hidden_layers": 8}
+        assert model(**config, **stated).layers == layers
 
 
 def test_mamba2_heads_are_divided_by_tp_and_a_single_group_is_copied():
