@@ -18,6 +18,7 @@ _SUSPECT: Final = re.compile(
     r"|attention_layers|attn_layer|full_attn|local_att|global_att|attn_config|attention_config"
     r"|attention_other|per_layer_config|rope_layer|_sinks?(?:_|$)|_cla$|multi_query"
     r"|encoder_decoder|prefix_lm|bidirectional|hidden_layers|attention_heads|attention_groups"
+    r"|cache|cross_layer|(?:^|_)loops?(?:_|$)|ut_steps|recursi|reuse"
 )
 #: Suspect by name, but without effect on what any architecture caches.
 _HARMLESS: Final = frozenset(
@@ -25,6 +26,7 @@ _HARMLESS: Final = frozenset(
         "activation_situ_linear_beta",
         "add_qkv_bias",
         "attention_sink_bias",
+        "cache_implementation",
         "chunk_size_feed_forward",
         "cla_share_factor",
         "context_window_size",
@@ -41,6 +43,7 @@ _HARMLESS: Final = frozenset(
         "share_encoder_decoder_embeddings",
         "shared_expert_sink",
         "tie_encoder_decoder",
+        "use_cache",
         "use_qkv_bias",
     }
 )

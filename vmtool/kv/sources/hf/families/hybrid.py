@@ -46,7 +46,7 @@ _INKLING = Family(
         "conv_kernel": ("conv_kernel_size",),
     },
     finish=special_layers.looped,
-    harmless=frozenset({"swa_num_attention_heads", "number_of_conv_states"}),
+    harmless=frozenset({"loop_gate_rank", "swa_num_attention_heads", "number_of_conv_states"}),
 )
 
 _DELTA_MEANING = {**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
