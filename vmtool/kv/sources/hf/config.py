@@ -21,12 +21,17 @@ from vmtool.kv.sources.hf.family import (
 )
 from vmtool.kv.sources.hf.special_layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
-from vmtool.kv.sources.hf.unread_fields import refuse_of_wrapper, refuse_unread
+from vmtool.kv.sources.hf.unread_fields import is_named_part, refuse_of_wrapper, refuse_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
+#: What vLLM's Quark takes scales from; the cache has the model's type without ``--kv-cache-dtype``.
+_OF_QUARK = ("kv_cache_group", "kv_cache_post_rope", "kv_cache_quant_config")
+_OFF = (None, False, "", "auto", {}, [])
+_NOT_UNDERSTOOD = "quantises the KV cache in a way that is not understood"
+_HINT = "remove it from a copy of the file, and give the format of the cache with --dtype"
 
 
 def cache_dtype(configs: Iterable[Fields | None]) -> str | None:
@@ -47,6 +52,9 @@ def cache_dtype(configs: Iterable[Fields | None]) -> str | None:
             _require_fp8(part, key)
             part.stated("cache_dtype", "fp8", key)
             found = "fp8"
+        for key in part.all_keys():
+            if "cache" in key and key not in (*_KEYS, *_OF_QUARK) and part.peek(key) not in _OFF:
+                part.fail(key, _NOT_UNDERSTOOD, hint=_HINT)
     return found
 
 
@@ -71,8 +79,8 @@ def _require_fp8(part: Fields, key: str) -> None:
         return
     part.fail(
         key,
-        "quantises the KV cache in a way that is not understood",
-        hint="remove it from a copy of the file, and give the format of the cache with --dtype",
+        _NOT_UNDERSTOOD,
+        hint=_HINT,
     )
 
 
@@ -278,8 +286,12 @@ def _decoder(outer: Fields) -> tuple[Fields, str]:
     kind = outer.text("model_type")
     for _ in range(len(INNER_KEYS)):  # a thinker holds a text_config; nothing nests deeper
         keys = (DECODER_KEYS[kind],) if kind in DECODER_KEYS else INNER_KEYS
-        inner = next((key for key in keys if fields.has(key)), None)
+        inner = next((key for key in keys if fields.has(key)), None) or _only_decoder(fields, kind)
         if inner is None:
+            if kind in _DEFAULT_INNER_TYPES:
+                fields.fail(
+                    keys[-1] if len(keys) == 1 else "text_config", "is missing: it is the decoder"
+                )
             break
         nested = fields.nested(inner, whole=True)
         if nested is None:
@@ -293,6 +305,28 @@ def _decoder(outer: Fields) -> tuple[Fields, str]:
         nested.outer = fields
         fields, kind = nested, _inner_type(kind, nested)
     return fields, kind or _model_type(fields)
+
+
+def _only_decoder(fields: Fields, kind: str | None) -> str | None:
+    """Return the key of the one object that is the config of a known decoder, whatever it is called.
+
+    A config that is known itself or states layers is no wrapper.
+    """
+    if kind is None or family_of(kind) is not STANDARD or any(map(fields.has, NAMES["layers"])):
+        return None
+    found = [
+        key for key in fields.all_keys() if _is_known(fields.peek(key)) and not is_named_part(key)
+    ]
+    if len(found) > 1:
+        fields.fail(
+            found[1], f"is a second language model beside {found[0]}; give the config of one"
+        )
+    return found[0] if found else None
+
+
+def _is_known(value: Any) -> bool:
+    kind = value.get("model_type") if isinstance(value, dict) else None
+    return isinstance(kind, str) and family_of(kind) is not STANDARD
 
 
 def _inner_type(wrapper: str | None, nested: Fields) -> str | None:

@@ -123,7 +123,7 @@ def refuse_unread(fields: Fields, harmless: frozenset[str], *, is_known: bool = 
             if key in part.used:
                 continue
             value = part.peek(key)
-            is_part = _is_named_part(key) and _describes_part(value)
+            is_part = is_named_part(key) and _describes_part(value)
             known = absent
             if is_part or key in _HARMLESS:
                 known = frozenset(filter(_is_other, absent))
@@ -227,10 +227,10 @@ def refuse_of_wrapper(outer: Fields, inner: Fields, harmless: frozenset[str]) ->
 
 def _is_other(key: str) -> bool:
     """Return whether *key* has no effect on the decoder's cache."""
-    return key in _HARMLESS or key in _OTHER_OBJECTS or _is_named_part(key)
+    return key in _HARMLESS or key in _OTHER_OBJECTS or is_named_part(key)
 
 
-def _is_named_part(key: str) -> bool:
+def is_named_part(key: str) -> bool:
     """Return whether *key* is named after what is not the decoder's attention."""
     snake = _snake(key)
     return _OTHER_PARTS.search(snake) is not None or _EXPERTS.search(snake) is not None

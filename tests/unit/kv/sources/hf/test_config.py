@@ -171,6 +171,33 @@ def test_what_differs_from_layer_to_layer_is_read_from_per_layer_config():
     assert model({**config, "per_layer_config": by_kind}).layers == geometry.layers
 
 
+@pytest.mark.parametrize("key", ["kv_cache_dtype", "cache_bits"])
+def test_a_format_of_the_cache_that_is_not_understood_is_refused(key):
+    with pytest.raises(InputError, match=rf"quantization_config\.{key}: quantises the KV cache"):
+        model({**LLAMA, "quantization_config": {"quant_method": "fp8", key: "fp8"}})
+    # vLLM's Quark takes scales from this, and the model's type.
+    quark = {"quant_method": "quark", "kv_cache_group": ["*k_proj"], "kv_cache_post_rope": True}
+    assert model({**LLAMA, "quantization_config": quark}).cache_dtype is None
+
+
+@pytest.mark.parametrize("key", ["cache_bits", "num_loops", "layer_reuse", "cross_layer_sharing"])
+def test_what_looks_as_if_it_changed_the_cache_is_refused_in_a_known_type_too(key):
+    with pytest.raises(InputError, match=f"{key}: is set, and its effect on llama"):
+        model({**LLAMA, key: 2})
+    assert model({**LLAMA, "use_cache": True, "cache_implementation": "hybrid"}).layers
+
+
+def test_the_only_decoder_inside_is_taken_whatever_it_is_called():
+    # VILA calls it llm_cfg.
+    tower = {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 27}
+    config = {"model_type": "llava_llama", "llm_cfg": LLAMA, "vision_tower_cfg": tower}
+    assert model(config).layers == model(LLAMA).layers
+    with pytest.raises(InputError, match="other: is a second language model beside llm_cfg"):
+        model({**config, "other": LLAMA})
+    with pytest.raises(InputError, match="text_config: is missing: it is the decoder"):
+        model({"model_type": "llava"})
+
+
 @pytest.mark.parametrize("name", sorted(families()))
 def test_every_architecture_refuses_an_empty_config_by_field(name):
     with pytest.raises(InputError, match=r"config\.json: \w+: "):
