@@ -166,3 +166,13 @@ def test_a_model_of_windows_holds_a_sequence_of_any_length(estimate):
 def test_more_overhead_than_all_is_refused(estimate):
     ran = estimate("qwen3-8b --budget 80GiB --overhead 120%")
     assert (ran.code, "--overhead 120%: it must be at most 100%" in ran.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--sweep", "context=8k..16k")])
+def test_an_answer_without_the_weights_says_so_unless_that_was_asked_for(vmtool, more):
+    line = ("kv-estimate", "mistral-large-3", "--budget", "16GiB", *more)
+    assert (
+        "no weights are subtracted from the budget: their size is not known" in vmtool(*line).stderr
+    )
+    assert not vmtool(*line, "--weights", "none").stderr
+    assert not vmtool("kv-estimate", "qwen3-8b", "--budget", "24GiB", *more).stderr

@@ -357,6 +357,8 @@ def _answer(request: EstimateRequest, output: Output) -> None:
     result = answer_question(
         question, policies=POLICIES if everything else (), explain=options.explain
     )
+    if request.lacks_weights:
+        output.notice(request.lacking)
     output.emit(result, lambda console: to_text(result, console, packing=options.packing))
     _save_page(options.html, result, output)
 
@@ -450,6 +452,8 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     # A layout with a stride has room for the longest sequence of the sweep.
     question = replace(request.question(), stride=max(lengths))
     refuse_large_weights(question)
+    if request.lacks_weights:
+        output.notice(request.lacking)
     rows = []
     for length in lengths:
         at = replace(question, context=length)

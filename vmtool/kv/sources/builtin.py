@@ -195,13 +195,14 @@ def published_bytes(name: str) -> int | None:
     count = params or computed
     if count is not None:
         return 2 * int(count)
-    return None if gb is None else int(float(gb) * 1e9)
+    return None if gb is None else int(float(gb.lstrip("~")) * 1e9)
 
 
 def weights_origin(name: str) -> str:
     """Return how `published_bytes` knows the weights of the built-in model *name*."""
     _, words = _known(name)
-    return "as published" if _noted(words, "computed=") is None else "computed from its config"
+    counted = _noted(words, "computed=") or (_noted(words, "gb=") or "").startswith("~")
+    return "computed from its config" if counted else "as published"
 
 
 def build(values: Mapping[str, int]) -> ModelGeometry:
