@@ -50,8 +50,9 @@ class RunningSequence:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.order = -1
-        self.length = request.prompt_tokens
-        self.total = request.prompt_tokens + request.output_tokens
+        _, prompt, output, _ = request
+        self.length = prompt
+        self.total = prompt + output
         self.start_ns = self.decode_ns = self.origin_ns = self.admitted_ns = 0
         self.stalled = self.admitted_once = self.answered = self.refused_once = False
         self.backed = self.target = 0

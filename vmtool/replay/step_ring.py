@@ -81,7 +81,7 @@ class StepRing:
         del self._phases[place], self.members[place]
         if place < self._place:
             self._place -= 1
-        self.next_ns = self._time(0) if self.members else _NEVER
+        self.next_ns = self._next() if self.members else _NEVER
 
     def advance(self, until: int, most: int) -> int:
         """Go over all steps before *until*, of which there is one, but over *most* at most; how many."""
@@ -95,7 +95,12 @@ class StepRing:
             until = 0  # set below
         self._before = self._turn, self._place
         self._turn, self._place = turn, place
-        self.last_ns, self.next_ns = self._time(-1), self._time(0)
+        start_ns = turn * self._period_ns
+        if place:
+            self.last_ns = start_ns + phases[place - 1]
+        else:
+            self.last_ns = start_ns - self._period_ns + phases[-1]
+        self.next_ns = self._next()
         self.swept_ns = until or self.next_ns + 1
         return count
 
@@ -121,6 +126,7 @@ class StepRing:
         turns, place = divmod(place + step, len(self._phases))
         return (turn + turns) * self._period_ns + self._phases[place]
 
-    def _time(self, ahead: int) -> int:
-        turns, place = divmod(self._place + ahead, len(self._phases))
-        return (self._turn + turns) * self._period_ns + self._phases[place]
+    def _next(self) -> int:
+        if self._place < len(self._phases):
+            return self._turn * self._period_ns + self._phases[self._place]
+        return (self._turn + 1) * self._period_ns + self._phases[0]

@@ -34,8 +34,9 @@ END: Final = 0
 STEP: Final = 1
 _ARRIVAL: Final = 2
 
-_LEAST_REST: Final = 8
-_MOST_REST: Final = 64
+_FEW_STEPS: Final = 10
+_LEAST_REST: Final = 16
+_MOST_REST: Final = 1 << 12
 _NEVER: Final = 1 << 62
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64
@@ -114,6 +115,12 @@ class Shortcuts:
         if self._ring is not None and self._ring.members:
             self._leave_ring(self._ring)
 
+    @property
+    def _few_steps(self) -> bool:
+        """Whether sequences take so few steps that turns are not worth it; the order of blocks is."""
+        counts, pooled = self._simulation.recorder.counts, isinstance(self._store, PoolStore)
+        return not pooled and counts.decode_steps < _FEW_STEPS * self._period * counts.finished
+
     def _needs_decision(self) -> bool:
         """Return whether the next event is none for :meth:`_run`, whose set-up takes longer to say so.
 
@@ -138,7 +145,7 @@ class Shortcuts:
         pools = store if isinstance(store, PoolStore) else None
         plan, account, recorder = simulation.plan, simulation.account, simulation.recorder
         sampler, live, counts = simulation.sampler, simulation.sampler.live, recorder.counts
-        heap, admitted = simulation.heap, simulation.admitted
+        heap, admitted, unread = simulation.heap, simulation.admitted, simulation.unread
         first_growth, next_growth, release_calls = self._first, self._next, self._release_calls
         max_tokens, most_sequences, step_ns = plan.max_tokens, plan.max_sequences, plan.step_ns
         per_token, tokens_in = plan.prefill_ns
@@ -169,8 +176,11 @@ class Shortcuts:
         growth, most, start, period = self._growth, self._most, self._start, self._period
         table = self._table
         ring_bytes, ring_calls, ring_steps = growth.nbytes, growth.calls, 0
-        joins = ring is not None and simulation.events >= self._rest
-        rest = _NEVER if joins or ring is None else self._rest - simulation.events
+        rest, turn_ns = _NEVER, _NEVER if ring is None else ring.next_ns
+        if not self._few_steps and simulation.events < self._rest:
+            rest = self._rest - simulation.events
+        if self._few_steps or rest != _NEVER:
+            start = _NEVER
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -182,8 +192,8 @@ class Shortcuts:
                 at, kind = max(arrival_ns, now), _ARRIVAL
             else:
                 break
-            in_turn = ring is not None and ring.next_ns < at + (kind == _ARRIVAL)
-            moment = ring.next_ns if ring is not None and in_turn else at
+            in_turn = turn_ns < at + (kind == _ARRIVAL)
+            moment = turn_ns if in_turn else at
             if moment != now:
                 if moment >= due_ns:
                     due = moment
@@ -201,15 +211,20 @@ class Shortcuts:
                     unowned, unowned_charged = committed - owned, committed
                 if stale:
                     stale = False
-                    committed_low = min(committed_low, committed)
-                    committed_high = max(committed_high, committed)
-                    running_low = min(running_low, running)
-                    running_high = max(running_high, running)
+                    if committed < committed_low:  # noqa: PLR1730 - min() takes longer
+                        committed_low = committed
+                    if committed > committed_high:  # noqa: PLR1730
+                        committed_high = committed
+                    if running < running_low:  # noqa: PLR1730
+                        running_low = running
+                    if running > running_high:  # noqa: PLR1730
+                        running_high = running
             if ring is not None and in_turn:
                 until = now + 1 if moment == now else min(at + (kind == _ARRIVAL), due_ns)
                 count = ring.advance(until, (budget - committed) // (table.most if table else most))
                 if not count:
                     break
+                turn_ns = ring.next_ns
                 ring_steps += count
                 now = ring.last_ns
                 if pools is None:
@@ -246,10 +261,10 @@ class Shortcuts:
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
-                if joins and longest >= start and ring is not None and ring.join(seq, at, at):
+                if longest >= start and ring is not None and ring.join(seq, at, at):
                     if table:
                         table.extend(seq.total)
-                    now = at
+                    now, turn_ns = at, ring.next_ns
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
                 step = next_growth.get(longest) or self._remember(
@@ -265,8 +280,7 @@ class Shortcuts:
                     seq.own_bytes += nbytes
                     nbytes, calls = taken
                 elif committed + nbytes > budget or (
-                    ring is not None
-                    and ring.next_ns == at  # the older goes first, which matters if not all fit
+                    turn_ns == at  # the older goes first, which matters if not all fit
                     and committed + nbytes + (table.most if table else most) * len(heap) > budget
                 ):
                     break
@@ -298,6 +312,7 @@ class Shortcuts:
                 if ring is not None and seq.covered is not None and seq.covered < seq.total:
                     first_ns = seq.origin_ns + seq.covered * step_ns
                     ring.leave(seq, first_ns)
+                    turn_ns = ring.next_ns
                     count = -(-(seq.total - seq.covered) // period)
                     ring_moment, calls = self._settle(seq, count)
                     commits += calls
@@ -371,16 +386,18 @@ class Shortcuts:
                 if covered is not None and covered < seq.total:
                     seq.target = covered + 1
                     first_ns = origin_ns + covered * step_ns
-                    alike = joins and covered >= start
-                    if not (alike and ring is not None and ring.join(seq, first_ns, now)):
+                    if covered >= start and ring is not None and ring.join(seq, first_ns, now):
+                        turn_ns = ring.next_ns
+                        if table:
+                            table.extend(seq.total)
+                    else:
                         event_ns, kind = first_ns, STEP
-                    elif table:
-                        table.extend(seq.total)
                 heappush(heap, (event_ns, kind, orders, seq))
                 running += 1
                 running_moment += now
-                running_high = max(running_high, running)
-                simulation.next_request = request = next(simulation.unread, None)
+                if running > running_high:  # noqa: PLR1730
+                    running_high = running
+                simulation.next_request = request = next(unread, None)
                 arrival_ns = _NEVER if request is None else request.arrival_ns
             committed += nbytes
             committed_moment += nbytes * now
@@ -463,7 +480,7 @@ class Shortcuts:
         """Let all sequences that grow alike take their steps in turn."""
         simulation, step_ns = self._simulation, self._simulation.plan.step_ns
         heap, start = simulation.heap, self._start
-        if simulation.events < self._rest or len(heap) < 2:
+        if self._few_steps or simulation.events < self._rest or len(heap) < 2:
             return
         alike = [
             (at, order, seq)
