@@ -193,6 +193,13 @@ def estimate(
     """
     from vmtool.kv.sources import load  # noqa: PLC0415 - most questions come with a geometry
 
+    sizes = {"budget": budget, "context": context, "sequences": sequences, "tp": tp, "pp": pp}
+    sizes |= {"dcp": dcp, "granule": granule, "block": block}
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise UsageError(f"{name} is {size}; it must be at least 1")
+    if weights < 0 or in_flight < 0:
+        raise UsageError("weights and in_flight cannot be negative")
     geometry = load(model)
     formats = choose_formats(
         geometry.dtype, key=dtype, value=dtype, cache_dtype=geometry.cache_dtype

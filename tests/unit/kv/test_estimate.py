@@ -122,3 +122,12 @@ def test_a_short_sequence_fills_the_stage_of_windows():
 def test_what_a_pipeline_holds_does_not_depend_on_the_stage_that_is_shown(model):
     short, long = (estimate(model, 10 * GIB, pp=3, context=n) for n in (1024, None))
     assert short.answer.max_tokens.fits == long.answer.max_tokens.fits
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"budget": -1}, {"budget": 0}, {"context": 0}, {"sequences": 0}, {"weights": -1}]
+)
+def test_a_question_out_of_range_is_refused(wrong):
+    name = next(iter(wrong))
+    with pytest.raises(UsageError, match=f"{name}.* (must be at least 1|cannot be negative)"):
+        estimate("llama-3.1-8b", **{"budget": GIB, **wrong})
