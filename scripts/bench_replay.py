@@ -25,7 +25,7 @@ from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.sources import load
 from vmtool.kv.traces.trace import Trace
-from vmtool.replay.byte_totals import Account
+from vmtool.replay.account import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation

@@ -481,7 +481,7 @@ def test_the_death_of_the_process_with_the_memory_leaves_a_result():
 
 def test_a_breach_of_the_books_is_3(vmtool_child):
     before = """
-from vmtool.replay.byte_totals import Account
+from vmtool.replay.account import Account
 real = Account.release
 def less(self, arena, nbytes, calls, spans):
     real(self, arena, nbytes - 4096, calls, spans)

@@ -131,7 +131,7 @@ def compare_elsewhere(
         where: How many processes, or the address of a cluster.
         stop: Asked now and then; once it is true, what is not done is left out.
     """
-    from vmtool.replay.remote import replay_remotely
+    from vmtool.replay.compare_workers import replay_remotely
     from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
 
     lost = ""

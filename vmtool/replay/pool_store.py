@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.kv.packing.block_pools import BlockClass, BlockPool
-    from vmtool.kv.packing.growth import Run
-    from vmtool.replay.byte_totals import Account, Piece
+    from vmtool.kv.packing.entry_counts import Run
+    from vmtool.replay.account import Account, Piece
     from vmtool.replay.prefixes import Node, Stretch
     from vmtool.replay.sequence import RunningSequence
     from vmtool.replay.stores import Regular

@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmtool.kv.packing.growth import EntryCount
+from vmtool.kv.packing.entry_counts import EntryCount
 from vmtool.kv.packing.range_shapes import PackedRange
 from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.packing.growth import Run
+    from vmtool.kv.packing.entry_counts import Run
     from vmtool.kv.packing.range_shapes import Shape
-    from vmtool.replay.byte_totals import Account, Piece, Place
+    from vmtool.replay.account import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
     from vmtool.replay.stores import Regular

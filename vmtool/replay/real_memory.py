@@ -13,7 +13,7 @@ from vmtool.machine.device_facts import is_fresh_zero, with_device
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
-from vmtool.replay.timeline import BatchedHistogram
+from vmtool.replay.replay_recorder import BatchedHistogram
 from vmtool.results.kv_replay import HeldBytes, RealRun, Timing
 from vmtool.stats import summarize
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.pool import HandlePool
-    from vmtool.replay.byte_totals import Holder, Piece, Place
+    from vmtool.replay.account import Holder, Piece, Place
 
     #: Reservation, offset, source, offset there, bytes.
     Share: TypeAlias = Callable[[Any, int, Any, int, int], None]
@@ -57,7 +57,7 @@ class Stopwatch:
 
 
 class RealMemory:
-    """Carries out a replay's operations; implements :class:`vmtool.replay.byte_totals.Memory`.
+    """Carries out a replay's operations; implements :class:`vmtool.replay.account.Memory`.
 
     Args:
         backing: Where the memory comes from.

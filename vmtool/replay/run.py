@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from vmtool.kv.packing.block_pools import block_classes
 from vmtool.kv.packing.range_shapes import shapes_of
 from vmtool.machine.preflight import Demand, SizeOption
-from vmtool.replay.byte_totals import Account
+from vmtool.replay.account import Account
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.simulation import Simulation
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.blocks import Paged, StraddleLoses
     from vmtool.kv.traces.trace import Trace
     from vmtool.replay.real_memory import RealMemory
+    from vmtool.replay.replay_recorder import Recorder
     from vmtool.replay.rules import Plan
-    from vmtool.replay.timeline import Recorder
     from vmtool.results.kv_replay import ReplaySettings
 
 #: More than any trace commits.

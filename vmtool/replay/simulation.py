@@ -13,17 +13,17 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.kv.packing.growth import UsedBytes
+from vmtool.replay.fast_path import END, STEP, shortcuts_of
+from vmtool.replay.replay_recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
-from vmtool.replay.timeline import Recorder, Sampler
-from vmtool.replay.without_refusals import END, STEP, shortcuts_of
+from vmtool.replay.token_bytes import UsedBytes
 from vmtool.results.kv_replay import OnRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.byte_totals import Account
+    from vmtool.replay.account import Account
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store
 

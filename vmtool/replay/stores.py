@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.kv.packing.block_pools import BlockClass
-    from vmtool.kv.packing.growth import Run
+    from vmtool.kv.packing.entry_counts import Run
     from vmtool.kv.packing.range_shapes import Shape
-    from vmtool.replay.byte_totals import Account
+    from vmtool.replay.account import Account
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
 

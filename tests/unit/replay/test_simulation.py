@@ -12,11 +12,11 @@ from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, Span
 from vmtool.kv.packing.policy import POLICIES, make_policy
 from vmtool.kv.traces.request import Request
-from vmtool.replay.byte_totals import Account
+from vmtool.replay.account import Account
+from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store, run_replay
 from vmtool.replay.simulation import Simulation
-from vmtool.replay.timeline import Recorder
 from vmtool.results.kv_replay import OnRefusal
 from vmtool.stats import summarize_samples
 

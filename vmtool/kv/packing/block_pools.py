@@ -10,7 +10,7 @@ from vmtool.kv.packing.blocks import Paged, StraddleLoses
 if TYPE_CHECKING:
     from vmtool.kv.packing.ranges import Policy
 
-from vmtool.kv.packing.growth import EntryCount
+from vmtool.kv.packing.entry_counts import EntryCount
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost
     from vmtool.kv.packing.ranges import Policy
 
-from vmtool.kv.packing.growth import _NOTHING, EntryCount, Run
+from vmtool.kv.packing.entry_counts import NO_ENTRIES, EntryCount, Run
 
 
 class Shape(Protocol):
@@ -214,7 +214,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
                 item.copies,
                 policy.granule,
                 item.token_bytes,
-                EntryCount.of(item.extent, policy.cost.in_flight) if item.extent else _NOTHING,
+                EntryCount.of(item.extent, policy.cost.in_flight) if item.extent else NO_ENTRIES,
                 item.fixed_bytes,
             )
             for item in policy.ranges
@@ -251,7 +251,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
 
 def _states(cost: SequenceCost, granule: int) -> list[PackedRange | StridedRange]:
     return [
-        PackedRange(layer.count, granule, 0, _NOTHING, state.nbytes)
+        PackedRange(layer.count, granule, 0, NO_ENTRIES, state.nbytes)
         for layer in cost.layers
         for state in layer.states
     ]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.replay.live_bytes import LiveBytes
+from vmtool.replay.token_bytes import LiveBytes
 from vmtool.results.kv_replay import Point
 from vmtool.stats import Histogram, HistogramData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.kv.packing.growth import UsedBytes
-    from vmtool.replay.byte_totals import Account
+    from vmtool.replay.account import Account
     from vmtool.replay.sequence import RunningSequence
+    from vmtool.replay.token_bytes import UsedBytes
 
 #: The timeline has at most so many points, and at least half as many once it had so many.
 MOST_POINTS: Final = 512

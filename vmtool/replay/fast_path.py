@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterator
 
-    from vmtool.kv.packing.growth import UsedBytes
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.byte_totals import Account
+    from vmtool.replay.account import Account
+    from vmtool.replay.replay_recorder import Recorder, Sampler
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Growth, Store
-    from vmtool.replay.timeline import Recorder, Sampler
+    from vmtool.replay.token_bytes import UsedBytes
 
 #: The kinds of events of a sequence, in the order that they have at one moment.
 END: Final = 0
@@ -42,7 +42,7 @@ _NEVER: Final = 1 << 62
 _EVENTS: Final = 64
 
 
-class State(Protocol):
+class SimulationState(Protocol):
     """The state of a simulation, which has one; see its attributes."""
 
     plan: Plan
@@ -73,7 +73,9 @@ class Shortcuts:
         used: The bytes of a sequence by its length.
     """
 
-    def __init__(self, simulation: State, store: RangeStore | PoolStore, used: UsedBytes) -> None:
+    def __init__(
+        self, simulation: SimulationState, store: RangeStore | PoolStore, used: UsedBytes
+    ) -> None:
         self._simulation = simulation
         self._store = store
         self._used = used
@@ -564,7 +566,7 @@ def _step_each(ring: StepRing, count: int, nbytes: list[int]) -> int:
     return found
 
 
-def shortcuts_of(simulation: State, used: UsedBytes) -> Shortcuts | None:
+def shortcuts_of(simulation: SimulationState, used: UsedBytes) -> Shortcuts | None:
     """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
     account, store = simulation.account, simulation.store
     if account.memory is not None or account.retain or simulation.plan.commit_ahead:

@@ -1,19 +1,17 @@
-"""At which lengths the ranges of one growing sequence need which further granules.
+"""How many entries a tensor holds for a length, in closed form, and for which lengths so many do.
 
-A packing policy says how many bytes a length commits. A replay also needs where they lie, and how
-far a sequence can grow before the next granule, so that it can go from one to the next and not from
-token to token. What is added up here is what the policy says; a test holds the two together.
+A packing policy says how many bytes a length commits. A replay also needs how far a sequence can grow
+before the next granule, so that it can go from one to the next and not from token to token.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.kv.geometry import Span
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.geometry import Extent
 
 #: A half-open range of granules in one range of a sequence, ``(first, end)``.
@@ -93,61 +91,5 @@ class EntryCount:
         return self.fixed is None and self.cap is None
 
 
-_NOTHING = EntryCount(fixed=0)
-
-
-# ---- ranges that are filled from the front ---------------------------------------------------
-
-
-# ---- ranges with a stride for each head -----------------------------------------------------
-
-
-# ---- from a policy --------------------------------------------------------------------------
-
-
-# ---- bytes of many lengths --------------------------------------------------------------------
-
-
-class UsedBytes:
-    """The bytes that *cost* has for a length, fast, and exact as :meth:`SequenceCost.bytes_for`.
-
-    Args:
-        cost: What a sequence costs.
-
-    Attributes:
-        fixed: Bytes whatever the length.
-        slope: Bytes of each token, of what keeps every token.
-        steps: Bytes of an entry of everything else, with how many there are.
-    """
-
-    __slots__ = ("fixed", "slope", "steps")
-
-    def __init__(self, cost: SequenceCost) -> None:
-        self.fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
-        self.slope = 0  # of what holds every token
-        steps: dict[EntryCount, int] = {}
-        for count, tensor in cost.tensors():
-            entries = EntryCount.of(tensor.extent, cost.in_flight)
-            nbytes = count * tensor.bytes_per_token
-            if entries.fixed is not None:
-                self.fixed += nbytes * entries.fixed
-            elif entries == EntryCount():
-                self.slope += nbytes
-            else:
-                steps[entries] = steps.get(entries, 0) + nbytes
-        self.steps = tuple(steps.items())
-
-    def at(self, tokens: int) -> int:
-        """Return the bytes of a sequence of *tokens*."""
-        found = self.fixed + self.slope * tokens
-        for entries, nbytes in self.steps:
-            found += nbytes * entries.at(tokens)
-        return found
-
-    def over(self, tokens: int, more: int) -> int:
-        """Return the sum of the bytes at the *more* lengths after *tokens*."""
-        end = tokens + more
-        found = self.fixed * more + self.slope * (more * (tokens + end + 1) // 2)
-        for entries, nbytes in self.steps:
-            found += nbytes * entries.over(tokens, more)
-        return found
+#: The entries of a range that has none.
+NO_ENTRIES: Final = EntryCount(fixed=0)

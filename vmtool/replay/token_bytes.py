@@ -11,9 +11,56 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from vmtool.kv.packing.entry_counts import EntryCount
+
 if TYPE_CHECKING:
-    from vmtool.kv.packing.growth import UsedBytes
+    from vmtool.kv.cost import SequenceCost
     from vmtool.replay.sequence import RunningSequence
+
+
+class UsedBytes:
+    """The bytes that *cost* has for a length, fast, and exact as :meth:`SequenceCost.bytes_for`.
+
+    Args:
+        cost: What a sequence costs.
+
+    Attributes:
+        fixed: Bytes whatever the length.
+        slope: Bytes of each token, of what keeps every token.
+        steps: Bytes of an entry of everything else, with how many there are.
+    """
+
+    __slots__ = ("fixed", "slope", "steps")
+
+    def __init__(self, cost: SequenceCost) -> None:
+        self.fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
+        self.slope = 0  # of what holds every token
+        steps: dict[EntryCount, int] = {}
+        for count, tensor in cost.tensors():
+            entries = EntryCount.of(tensor.extent, cost.in_flight)
+            nbytes = count * tensor.bytes_per_token
+            if entries.fixed is not None:
+                self.fixed += nbytes * entries.fixed
+            elif entries == EntryCount():
+                self.slope += nbytes
+            else:
+                steps[entries] = steps.get(entries, 0) + nbytes
+        self.steps = tuple(steps.items())
+
+    def at(self, tokens: int) -> int:
+        """Return the bytes of a sequence of *tokens*."""
+        found = self.fixed + self.slope * tokens
+        for entries, nbytes in self.steps:
+            found += nbytes * entries.at(tokens)
+        return found
+
+    def over(self, tokens: int, more: int) -> int:
+        """Return the sum of the bytes at the *more* lengths after *tokens*."""
+        end = tokens + more
+        found = self.fixed * more + self.slope * (more * (tokens + end + 1) // 2)
+        for entries, nbytes in self.steps:
+            found += nbytes * entries.over(tokens, more)
+        return found
 
 
 class _Steps:

@@ -1,0 +1,72 @@
+"""Which granules of its ranges a sequence needs at which length, compared with the policies."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vmtool.kv.packing.range_shapes import StridedRange, shapes_of
+
+LONGEST = 400
+NAMES = ["per-tensor", "kv-merged", "token-major", "head-major", "floor-per-page"]
+
+
+@given(st.data())
+def test_granules_and_runs_add_up_to_what_the_policy_commits(policies, data):
+    policy = data.draw(policies(NAMES))
+    tokens = data.draw(st.integers(0, LONGEST))
+    shapes = shapes_of(policy)
+    for shape in shapes:
+        runs = shape.runs(tokens)
+        assert sum(end - first for first, end in runs) == shape.granules(tokens)
+        assert all(a[1] < b[0] for a, b in pairwise(runs))
+    granules = sum(shape.count * shape.granules(tokens) for shape in shapes)
+    assert granules * policy.granule == policy.committed_bytes(tokens)
+
+
+@given(st.data())
+def test_the_longest_length_is_the_last_on_the_same_memory(policies, data):
+    policy = data.draw(policies(NAMES))
+    tokens = data.draw(st.integers(0, LONGEST))
+    for shape in shapes_of(policy):
+        longest = shape.longest(tokens)
+        if longest is None:
+            assert shape.granules(tokens) == shape.granules(10**6)
+        else:
+            assert longest >= tokens
+            assert shape.granules(longest) == shape.granules(tokens) < shape.granules(longest + 1)
+
+
+@given(st.data())
+def test_what_is_regular_grows_by_the_same_after_each_period(policies, data):
+    for shape in shapes_of(data.draw(policies(NAMES))):
+        if shape.period is None:
+            continue
+        grown = set()
+        for before in range(shape.longest(0), LONGEST - shape.period, shape.period):
+            more = shape.granules(before + 1) - shape.granules(before)
+            assert shape.granules(before + shape.period) == shape.granules(before + 1)
+            old = {g for first, end in shape.runs(before) for g in range(first, end)}
+            new = {g for first, end in shape.runs(before + 1) for g in range(first, end)} - old
+            grown.add((more, sum(g - 1 not in new for g in new)))
+        assert len(grown) <= 1
+
+
+@given(st.data())
+def test_whole_granules_are_full_stay_and_lie_in_what_is_committed(policies, data):
+    policy = data.draw(policies(NAMES))
+    tokens = data.draw(st.integers(0, LONGEST))
+    for shape in shapes_of(policy):
+        whole = {g for first, end in shape.full_runs(tokens) for g in range(first, end)}
+        later = {g for first, end in shape.full_runs(tokens + 50) for g in range(first, end)}
+        taken = {g for first, end in shape.runs(tokens) for g in range(first, end)}
+        assert whole <= taken
+        assert whole <= later
+        entry = (
+            shape.row_bytes * shape.heads if isinstance(shape, StridedRange) else shape.entry_bytes
+        )
+        assert shape.full_bytes(tokens) <= shape.entries.at(tokens) * entry
+        if getattr(shape, "per_granule", 0):
+            assert shape.full_bytes(tokens) == len(whole) * shape.per_granule * entry
+        else:
+            assert shape.full_bytes(tokens) == len(whole) * shape.granule
