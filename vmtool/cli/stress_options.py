@@ -416,12 +416,14 @@ def measure_room(
     """
     from vmtool.cli.options import device_free
     from vmtool.machine.preflight import (
+        WORKER_BYTES,
         describe_huge_pages,
         describe_safe,
         safe_device_part,
         safe_for_workers,
     )
     from vmtool.stress.plan import Room
+    from vmtool.units import format_size
 
     bounds = {} if huge_page_bytes is None else facts.huge_page_bounds(huge_page_bytes)
     if huge_page_bytes is not None and bounds:
@@ -430,4 +432,6 @@ def measure_room(
     free = device_free(backing, contexts=workers)
     bound, how_to_raise = describe_safe(facts, free)
     safe = safe_for_workers(facts, workers) if free is None else safe_device_part(free)
+    if free is None and workers > 1:
+        bound += f"; {workers:,} workers take {format_size(WORKER_BYTES)} each for themselves"
     return Room(safe, free, bound, how_to_raise)

@@ -75,6 +75,7 @@ class Demand:
         writable_bytes: Private writable memory, per process; ``None`` if that is its share of
             *commit_bytes*, and not a reservation that is writable as a whole (``advise``).
         processes: Worker processes.
+        threads: Threads of each that commit memory.
         worker_bytes: What each of them takes for itself; 0 where the plan starts none.
         tasks: Processes and threads that the plan starts, all together.
         descriptors: Files that this process opens for them.
@@ -93,6 +94,7 @@ class Demand:
     largest_commit_bytes: int = 0
     writable_bytes: int | None = None
     processes: int = 1
+    threads: int = 1
     worker_bytes: int = 0
     tasks: int = 0
     descriptors: int = 0
@@ -395,14 +397,22 @@ def _tasks(demand: Demand, facts: MachineFacts) -> Shortage | None:
     if found is None or demand.tasks <= found[0]:
         return None
     left, words, remedy = found
-    fewer = "use fewer --workers or --threads, or " if demand.processes > 1 else ""
+    fewer = fewer_of(demand.processes, demand.threads)
     return Shortage(
         "task-limit",
         Severity.REFUSE,
         f"the plan starts {demand.tasks:,} processes and threads; {words}",
         left,
-        fewer + remedy,
+        f"use {fewer}, or {remedy}" if fewer else remedy,
     )
+
+
+def fewer_of(workers: int, threads: int) -> str:
+    """Return what of a plan can be made fewer; empty for one worker with one thread."""
+    options = [
+        name for name, count in (("--workers", workers), ("--threads", threads)) if count > 1
+    ]
+    return f"fewer {' or '.join(options)}" if options else ""
 
 
 def descriptors_left(facts: MachineFacts) -> int | None:

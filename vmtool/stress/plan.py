@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption
+from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, fewer_of
 from vmtool.memory import device_ordinal, is_device, methods_of
 from vmtool.memory.cuda.devices import peers_of
 from vmtool.memory.reservation import MisalignedError
@@ -185,6 +185,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
             device_bytes=commit,
             device_free_bytes=device_free,
             processes=settings.workers,
+            threads=threads,
             tasks=_tasks(settings),
             descriptors=_PIPES * settings.workers,
             commit_option=budget,
@@ -208,6 +209,7 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         largest_commit_bytes=block * granule,
         writable_bytes=reserve * advised + (commit if mixed else 0),
         processes=settings.workers,
+        threads=threads,
         worker_bytes=WORKER_BYTES,
         huge_page_bytes=settings.huge_page_bytes,
         tasks=_tasks(settings),
@@ -288,6 +290,9 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
     if budget // parts >= granule:
         return budget
     safe = room.safe_bytes
+    # A budget that was given is no matter of what the machine has room for.
+    ways = [fewer_of(settings.workers, settings.threads), "" if given else room.how_to_raise]
+    otherwise = ", or ".join(filter(None, ways))
     if not given and safe < granule * parts:
         raise RefusedError(
             f"{format_size(safe)} is safe to commit here, which does not hold one granule of "
@@ -295,7 +300,11 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
             if safe
             else "nothing is safe to commit here",
             cause=room.bound,
-            hint=f"use a smaller granule, or {room.how_to_raise}" if safe else room.how_to_raise,
+            hint=f"use a smaller granule, or {otherwise}"
+            if safe
+            else f"use {otherwise}"
+            if ways[0]
+            else otherwise,
         )
     owner = "a budget of" if given else "half of what is safe to commit here,"
     raise RefusedError(
@@ -305,6 +314,5 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
         hint=SIZES_HINT
         if 0 < given < MIB
         else f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
-        "more, or a smaller granule"
-        + ("" if given or room.how_to_raise is None else f", or {room.how_to_raise}"),
+        "more, or a smaller granule" + (f", or {otherwise}" if otherwise else ""),
     )

@@ -266,10 +266,14 @@ def test_workers_own_memory_is_part_of_the_plan():
 )
 def test_processes_and_threads_are_counted(facts, words):
     assert check(Demand(tasks=12), facts) == ()
-    (shortage,) = check(Demand(tasks=13, processes=2), facts)
+    (shortage,) = check(Demand(tasks=13, processes=2, threads=2), facts)
     assert (shortage.kind, shortage.safe) == ("task-limit", 12)
     assert words in shortage.message
     assert shortage.remedy.startswith("use fewer --workers or --threads, or ")
+    (shortage,) = check(Demand(tasks=13, threads=9), facts)
+    assert shortage.remedy.startswith("use fewer --threads, or ")
+    (shortage,) = check(Demand(tasks=13), facts)
+    assert "fewer" not in shortage.remedy
 
 
 def test_root_may_start_more_than_its_limit():

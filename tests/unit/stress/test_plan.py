@@ -247,6 +247,9 @@ def test_where_nothing_is_safe_no_budget_is_advised_but_the_limit_named():
     with pytest.raises(RefusedError, match="1 MiB is safe to commit here") as caught:
         _settings(safe_bytes=MIB, **limits)
     assert caught.value.hint == "use a smaller granule, or ulimit -d unlimited"
+    with pytest.raises(RefusedError) as caught:
+        _settings(safe_bytes=0, workers=8, **limits)
+    assert caught.value.hint == "use fewer --workers, or ulimit -d unlimited"
     # Here a budget beyond the half that is the default does it.
     with pytest.raises(RefusedError) as caught:
         _settings(safe_bytes=3 * MIB, **limits)
