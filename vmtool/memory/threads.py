@@ -6,6 +6,8 @@ Apart from child processes: facts about the machine need this, and not what star
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
@@ -21,6 +23,8 @@ TASKS_LIMITED: Final = (
     "the limit of processes and threads is reached (pids.max of a control group, RLIMIT_NPROC), "
     "memory is short, or a seccomp filter refuses clone3"
 )
+_WAIT_S: Final = 0.0001
+_MOST_WAITS: Final = 1000
 TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
 
 
@@ -50,6 +54,13 @@ def can_start_thread() -> bool:
     except RuntimeError:
         return _no_room_for_stack() is not None
     thread.join()
+    # Python's join returns before the kernel takes the thread off pids.max and RLIMIT_NPROC: what is
+    # started next could be refused because of it.
+    entry = Path(f"/proc/self/task/{thread.native_id}")
+    for _ in range(_MOST_WAITS):
+        if not entry.exists():
+            break
+        time.sleep(_WAIT_S)
     return True
 
 
