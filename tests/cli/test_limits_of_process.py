@@ -80,6 +80,13 @@ def test_a_filter_that_hides_a_limit_leaves_it_unknown(vmtool_child, calls, code
 
 
 @linux
+def test_a_filter_on_limits_does_not_make_a_guard_fail(vmtool_child):
+    """The child that traps wants no core dump, which is a limit as well."""
+    ran = vmtool_child("guards", "--json", before=refusing("prlimit64"))
+    assert ran.code == 0, ran.stderr
+
+
+@linux
 def test_a_filter_that_refuses_what_loading_calls_is_one_error():
     """Click's import calls uname; entry() is what reports it, so it is the program that is run."""
     program = "import sys; sys.argv[1:] = ['doctor']; from vmtool.__main__ import entry; entry()"

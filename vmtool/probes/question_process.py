@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
@@ -336,7 +337,8 @@ def _no_core_dump() -> None:
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError, ValueError):  # what a seccomp filter refuses is a ValueError
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":
