@@ -168,6 +168,24 @@ def test_a_run_that_needs_more_tasks_than_the_group_has_is_refused(
     assert "Traceback" not in ran.stderr
 
 
+def test_a_process_can_be_started_where_one_more_task_is_allowed(vmtool_child, make_group):
+    """Whether a filter refuses threads is found out by a thread, which took the last task."""
+    join = make_group(pids__max=2)
+    ran = vmtool_child(
+        "limits", "commit", "--method", "fixed", before=join + refusing("userfaultfd")
+    )
+    assert ran.code == 0, ran.stderr
+
+
+def test_workers_that_leave_nothing_beside_their_own_memory_are_told(vmtool_child, make_group):
+    """The group had room, and raising its limit was the only remedy."""
+    join = make_group(memory__max=256 * MIB)
+    ran = vmtool_child("stress", "--workers", "8", "--cycles", "20", before=join)
+    assert ran.code == 5, ran.stderr
+    assert "8 workers take 20 MiB each for themselves" in ran.stderr
+    assert "hint: use fewer --workers, or raise the limit of that control group" in ran.stderr
+
+
 def test_workers_that_do_not_fit_beside_their_memory_are_refused(vmtool_child, make_group):
     """13 of 100 workers were killed, with a smaller budget as the hint."""
     join = make_group(memory__max=1024 * MIB)
@@ -278,6 +296,7 @@ def test_holding_more_than_the_group_has_is_not_passed(vmtool_child, make_group)
     (accident,) = ran.document["accidents"]
     assert "control group" in accident["cause"]
     assert not ran.document["budget_reached"]
+    assert ran.document["peak_committed_bytes"] is None
 
 
 def throttled(make_group):

@@ -164,7 +164,10 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
     if settings.workers * settings.threads > 1:
         parts.append(f"workers: {settings.workers}, threads in each: {settings.threads}")
     parts.append(f"{format_size(settings.capacity_bytes)} reserved for each buffer")
-    peak = f"at most {format_size(result.peak_committed_bytes)} committed"
+    if result.peak_committed_bytes is None:
+        peak = "unknown how much was committed at once"
+    else:
+        peak = f"at most {format_size(result.peak_committed_bytes)} committed"
     if result.peak_resident_bytes is not None:
         peak += f" and {format_size(result.peak_resident_bytes)} resident"
     parts += [peak, f"budget {format_size(settings.budget_bytes)}"]

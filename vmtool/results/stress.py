@@ -493,7 +493,8 @@ class StressResult:
         resident_before_bytes: Of the first worker, before its first cycle; ``None`` where that is
             not available.
         resident_after_bytes: After its last, everything released.
-        peak_committed_bytes: The most that was committed at once, all workers together.
+        peak_committed_bytes: The most that was committed at once, all workers together; ``None``
+            where a worker ended without a report.
         peak_resident_bytes: The most that the workers of one run had resident, each at its own
             peak, added up; ``None`` where not available.
         budget_reached: Whether *peak_committed_bytes* came within one granule a thread of the
@@ -533,7 +534,7 @@ class StressResult:
     unmapping: UnmapResult | None = None
     runs: tuple[RunResult, ...] = ()
     conditions: RunConditions | None = None
-    peak_committed_bytes: int = 0
+    peak_committed_bytes: int | None = None
     peak_resident_bytes: int | None = None
     budget_reached: bool = False
     hold: HoldResult | None = None

@@ -127,12 +127,13 @@ def _harness(result: StressResult) -> Iterator[Advice]:
 def _budget(result: StressResult) -> Iterator[Advice]:
     """Yield that the budget was never needed: a run that passes shows nothing about the rest."""
     done = result.outcome is Outcome.COMPLETE
-    if done and not result.budget_reached and result.hold is None:
+    peak = result.peak_committed_bytes
+    if done and peak is not None and not result.budget_reached and result.hold is None:
         yield Advice(
             "budget-not-reached",
             None,
             {
-                "peak_bytes": result.peak_committed_bytes,
+                "peak_bytes": peak,
                 "budget_bytes": result.settings.budget_bytes,
             },
         )

@@ -23,7 +23,9 @@ def test_a_run_that_failed_in_its_first_round_gives_no_rate_of_it():
     ("outcome", "words"), [(Outcome.CRASHED, "died"), (Outcome.HUNG, "made no progress")], ids=str
 )
 def test_a_worker_that_ended_before_its_first_report_leaves_no_empty_rows(outcome, words):
-    result = replace(run(method(commit=(), touch=(), release=())), outcome=outcome)
+    nothing = run(method(commit=(), touch=(), release=()))
+    result = replace(nothing, outcome=outcome, peak_committed_bytes=None)
     first, *others = printed(partial(to_text, result), 120)
     assert first.startswith(f"a worker {words} before its first report")
     assert not any("0 cycles in" in line for line in others)
+    assert any("unknown how much was committed at once" in line for line in others)

@@ -118,7 +118,7 @@ def assemble(
     checks = _join_checks(reports)
     if checks:
         checks += leak_checks(slopes, checkpoints)
-    peak = max((sum(r.peak_committed_bytes for r in run.reports) for run in runs), default=0)
+    peak = _peak_committed(runs)
     slack = settings.granule_bytes * settings.threads * settings.workers
     result = StressResult(
         settings=settings,
@@ -147,13 +147,19 @@ def assemble(
         conditions=watch.finish(),
         peak_committed_bytes=peak,
         peak_resident_bytes=_peak_resident(runs),
-        budget_reached=peak > settings.budget_bytes - slack,
+        budget_reached=peak is not None and peak > settings.budget_bytes - slack,
         hold=_hold(runs[0].reports),
         devices=tuple(
             _device_result(settings, number, runs) for number in range(len(settings.devices))
         ),
     )
     return replace(result, warnings=warn(result, facts, read_facts()))
+
+
+def _peak_committed(runs: Sequence[EndedRun]) -> int | None:
+    if any(len(run.reports) < len(run.endings) for run in runs):
+        return None
+    return max((sum(r.peak_committed_bytes for r in run.reports) for run in runs), default=None)
 
 
 def _peak_resident(runs: Sequence[EndedRun]) -> int | None:
