@@ -293,6 +293,7 @@ def test_the_list_has_every_built_in_model(estimate):
         ("", "no MODEL"),
         ("--layers 4 --kv-heads 2", "no --head-dim"),
         ("llama-3.1-8", "did you mean llama-3.1-8b"),
+        ("llama3.1-8b", "did you mean llama-3.1-8b"),
         ("llama-3.1-8b --dtype q8_1", "did you mean q8_0"),
         ("llama-3.1-8b --policy per-tensors", "did you mean per-tensor"),
         ("llama-3.1-8b --as vlm", "did you mean vllm"),

@@ -234,6 +234,7 @@ def load(name: str, overrides: Mapping[str, int]) -> ModelGeometry:
 def suggestion(name: str) -> str:
     """Return what the user may have meant by *name*: short names that contain it, or else close ones."""
     import difflib  # noqa: PLC0415  # only needed to help with a mistake
+    import re  # noqa: PLC0415
 
     if "://" in name:
         return "give OWNER/NAME, or its address on https://huggingface.co"
@@ -242,8 +243,10 @@ def suggestion(name: str) -> str:
         sorted((each for each in several if wanted and wanted in each.lower()), key=len)
         for several in (names(), hub_names())
     )
+    plain = re.sub(r"[^a-z0-9]", "", wanted)
+    same = [each for each in names() if re.sub(r"[^a-z0-9]", "", each) == plain]
     close = difflib.get_close_matches(wanted, names(), n=3)
-    found = (short or [*longer[:1], *close])[:3]
+    found = (short or [*dict.fromkeys([*same, *longer[:1], *close])])[:3]
     did_you_mean = f"did you mean {', '.join(found)}? " if found else ""
     return (
         f"{did_you_mean}give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"

@@ -81,6 +81,17 @@ def grouped(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     return pair(count, dim, head_dim_v(fields, dim), extent(fields, kind))
 
 
+def half_window(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of ModernBERT's decoder: its class takes half of ``local_attention`` as window."""
+    if kind is not LayerKind.WINDOW:
+        return grouped(fields, kind)
+    fields.raw("sliding_window")
+    window = fields.integer("local_attention", high=MAX_TOKENS, low=2) // 2
+    fields.derived("window", window, "local_attention / 2")
+    count, dim = kv_heads(fields), head_dim(fields)
+    return pair(count, dim, head_dim_v(fields, dim), Extent(Span.WINDOW, window))
+
+
 def multi_query(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return K and V where ``multi_query`` (true by default) means one KV head."""
     if not fields.flag("multi_query", default=True):

@@ -88,6 +88,12 @@ def unless_last_of(
     return plan
 
 
+def unless_first_of_three(fields: Fields, layers: int) -> list[LayerKind]:
+    """ModernBERT's decoder: the first of every three layers, or of the file's period, keeps all."""
+    every = fields.optional("period") or 3
+    return [LayerKind.WINDOW if i % every else LayerKind.FULL for i in range(layers)]
+
+
 def smollm3(fields: Fields, layers: int) -> list[LayerKind]:
     """SmolLM3: with ``use_sliding_window``, the layers with rope have the window."""
     if not fields.flag("use_sliding_window") or not fields.has("sliding_window"):

@@ -488,3 +488,15 @@ def test_a_wrapper_that_also_makes_pictures_is_counted_as_its_decoder():
     inner = {**QWEN2, "model_type": "qwen2"}
     wrapped = {"model_type": "bagel", "llm_config": inner, "latent_patch_size": 2}
     assert model({**wrapped, "max_latent_size": 64}).layers == model(inner).layers
+
+
+def test_modernbert_decoders_keep_half_of_their_local_attention():
+    # As ModernBertDecoderConfig reads files of the hub: the first of every three layers keeps all.
+    config = {"model_type": "modernbert-decoder", "num_hidden_layers": 7, "hidden_size": 768}
+    config |= {"num_attention_heads": 12, "global_attn_every_n_layers": 3, "local_attention": 256}
+    layers = model(config).layers
+    assert [layer.window for layer in layers] == [None, 128, 128, None, 128, 128, None]
+    default = {
+        key: value for key, value in config.items() if "attn" not in key and "local" not in key
+    }
+    assert [layer.window for layer in model(default).layers[:4]] == [None, 64, 64, None]

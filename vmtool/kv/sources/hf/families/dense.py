@@ -153,10 +153,12 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"interleaved_sliding_window"}),
     ),
     "modernbert-decoder": Family(
-        plan=layer_kinds.unlisted,
+        plan=layer_kinds.unless_first_of_three,
         meaning=layer_kinds.WINDOW_NAMES,
+        attention=attention.half_window,
+        names={"period": ("global_attn_every_n_layers",)},
+        defaults={"local_attention": 128},
         mha_by_default=True,
-        harmless=frozenset({"local_attention"}),
     ),
     "exaone_moe": Family(
         plan=layer_kinds.exaone4,
