@@ -153,7 +153,9 @@ def evaluate(
     """
     metric = condition.metric
     values: dict[str, Value] = {"condition": condition.text, "unit": metric.unit}
-    names = [m.method for m in result.methods if metric.method in (None, m.method)]
+    full = {m.method: result.settings.full_name(m.method) for m in result.methods}
+    chosen = named_by(metric.method, [name for pair in full.items() for name in pair])
+    names = [name for name, whole in full.items() if chosen is None or chosen in (name, whole)]
     found = _Outcomes(reason=None if names else "method did not run")
     for name in names:
         figures = [measured(metric, method) for run in result.runs if (method := run.method(name))]
@@ -219,14 +221,15 @@ def judge_change(
     """
     metric = condition.metric
     values: dict[str, Value] = {"condition": condition.text, "limit": float(condition.limit)}
-    chosen = [
-        pair for pair in pairs if metric.method in (None, pair[0][0].method, pair[1][0].method)
-    ]
+    names = [runs[0].method for pair in pairs for runs in pair]
+    name = named_by(metric.method, [*names, *alone])
+    chosen = [pair for pair in pairs if name in (None, pair[0][0].method, pair[1][0].method)]
     outcomes = _Outcomes(reason=None if chosen else "method did not run")
-    if alone and metric.method is None:
-        outcomes.reason = f"not measured on both sides: {', '.join(alone)}"
+    missing = [other for other in alone if name in (None, other)]
+    if missing:
+        outcomes.reason = f"not measured on both sides: {', '.join(missing)}"
     for old, new in chosen:
-        name = old[0].method
+        which = " -> ".join(dict.fromkeys((old[0].method, new[0].method)))
         before, after = ([measured(metric, run) for run in runs] for runs in (old, new))
         known = [
             [max(float(value), 1.0) for value in found if isinstance(value, Fraction)]
@@ -237,12 +240,19 @@ def judge_change(
             continue
         found = shift(known[0], known[1], confidence)
         low, high = (None if end is None else end - 1 for end in (found.low, found.high))
-        values |= {f"{name}.change": found.ratio - 1, f"{name}.low": low, f"{name}.high": high}
+        values |= {f"{which}.change": found.ratio - 1, f"{which}.low": low, f"{which}.high": high}
         outcomes.add(
             condition.holds(-math.inf if low is None else Fraction(low)),
             condition.holds(math.inf if high is None else Fraction(high)),
         )
     return outcomes.check(f"fail-on.{''.join(condition.text.split())}", values, strict=strict)
+
+
+def named_by(method: str | None, names: Sequence[str]) -> str | None:
+    """Return which of *names* a condition on *method* is about; without huge pages if both ran."""
+    if method is None or method in names or method + HUGE not in names:
+        return method
+    return method + HUGE
 
 
 def measured(metric: Metric, method: MethodResult) -> Fraction | str:

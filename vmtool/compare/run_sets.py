@@ -101,7 +101,8 @@ def set_of(path: str, files: Sequence[StoredRun]) -> RunSet:
     runs: list[tuple[MethodResult, ...]] = []
     incomplete: list[LeftOut] = []
     kept = []
-    for file in files:
+    for stored in files:
+        file = replace(stored, result=with_full_names(stored.result))
         before = len(runs)
         for index, (outcome, methods) in enumerate(_runs_of(file.result)):
             compared = outcome in {Outcome.COMPLETE, Outcome.INTERRUPTED}
@@ -113,6 +114,28 @@ def set_of(path: str, files: Sequence[StoredRun]) -> RunSet:
                 runs.append(methods)
         kept.append(replace(file, compared=len(runs) - before))
     return RunSet(path, tuple(kept), tuple(runs), tuple(incomplete))
+
+
+def with_full_names(result: StressResult) -> StressResult:
+    """Return *result* with each method called by what it did: ``--huge`` is part of its name.
+
+    ``stress --huge`` calls its method ``fixed``, and ``stress --method all`` calls the same work
+    ``fixed+huge``; only alike names may be compared.
+    """
+    settings = result.settings
+    if not settings.huge:
+        return result
+
+    def named(methods: Sequence[MethodResult]) -> tuple[MethodResult, ...]:
+        return tuple(replace(m, method=settings.full_name(m.method)) for m in methods)
+
+    names = tuple(map(settings.full_name, settings.methods))
+    return replace(
+        result,
+        settings=replace(settings, methods=names, huge=False),
+        methods=named(result.methods),
+        runs=tuple(replace(run, methods=named(run.methods)) for run in result.runs),
+    )
 
 
 def _runs_of(result: StressResult) -> list[tuple[Outcome, tuple[MethodResult, ...]]]:

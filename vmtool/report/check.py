@@ -93,7 +93,8 @@ def memory_rows(memory: MemoryCheck, system: str) -> list[tuple[str, str]]:
         rows.append(("device", device_words(device)))
     best = memory.recommendation
     if best is not None:
-        rows.append(("best method", recommendation_text(best, system).removeprefix("use ")))
+        text = recommendation_text(best, system).removeprefix("use ").removeprefix("--method ")
+        rows.append(("best method", text))
         huge = huge_text(best)
         if huge is not None:
             rows.append(("huge pages", huge))
@@ -134,7 +135,7 @@ def advice(result: MachineCheckResult) -> list[str]:
         if best is None:
             continue
         where = "" if memory.backing == "host" else f" on {memory.backing}"
-        line = f"use {method_option_words(best.method)}{where}"
+        line = f"use {method_option_words(best.method, pasted=True)}{where}"
         if memory.best_granule is not None:
             line += f" and commit {format_size(memory.best_granule.granule_bytes)} at a time"
         steps.append(line)

@@ -57,7 +57,7 @@ def answer(result: MatrixResult) -> str:
         return "no granule could be measured"
     text = (
         f"use granules of {format_size(best.granule_bytes)} and "
-        f"{method_option_words(best.method)}: {format_duration(best.per_gib_ns)} per GiB "
+        f"{method_option_words(best.method, pasted=True)}: {format_duration(best.per_gib_ns)} per GiB "
         "committed, touched and released"
     )
     if best.waste_share is not None and result.context_tokens is not None:

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from vmtool.results.stress import Recommendation
 
 
+#: The methods that a backing has by default; others need ``--method``.
+_DEFAULTS: Final = frozenset({"fixed", "view", "cold"})
+#: What is true of a method that promises more than this one.
+_GAINS: Final = {
+    "protect": "a release gives the commit charge back",
+    "advise": "released memory faults",
+    "pooled": "released device memory is given back at once",
+}
 #: What each method does not do.
 _LACKS: Final = {
     "protect": "keeps the commit charge after a release",
@@ -20,6 +28,7 @@ _LACKS: Final = {
     "pooled": "keeps unused device memory until it is trimmed",
 }
 _KEPT_ON_MACOS: Final = "keeps its pages until memory is short, and they are not zero"
+_GAINS_ON_MACOS: Final = _GAINS | {"protect": "released pages are given back at once"}
 _LACKS_ON_MACOS: Final = {
     "protect": _KEPT_ON_MACOS,
     "advise": f"has no guards and {_KEPT_ON_MACOS}",
@@ -34,7 +43,7 @@ def recommendation_text(found: Recommendation, system: str) -> str:
         system: Where, as ``SystemFacts.os`` names it.
     """
     costs = dict(found.cycle_ns)
-    text = f"use {method_option_words(found.method)}"
+    text = f"use {method_option_words(found.method, pasted=True)}"
     if found.method not in costs:
         return text
     text += f": one cycle takes {format_duration(costs[found.method])}"
@@ -61,9 +70,11 @@ def reasons(
     """
     lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
     if reason is MethodReason.PROMISES_MORE and fastest is not None:
-        words = f"it does not clearly cost over 25 % more than {method_option_words(fastest)}"
-        lacking = lacks.get(base_method(fastest))
-        yield f"{words}, which {lacking}" if lacking else words
+        yield f"not clearly over 25 % slower than {method_option_words(fastest)}"
+        gains = _GAINS_ON_MACOS if system == "Darwin" else _GAINS
+        gain = gains.get(base_method(fastest))
+        if gain is not None and base_method(fastest) != base_method(method):
+            yield f"unlike with {base_method(fastest)}, {gain}"
     elif reason is MethodReason.NO_CLEAR_WINNER:
         yield "no method is clearly the fastest"
     own = lacks.get(base_method(method))
@@ -83,7 +94,13 @@ def huge_text(found: Recommendation) -> str | None:
     return f"--huge makes no difference of 5 % to {found.without_huge} here"
 
 
-def method_option_words(method: str) -> str:
-    """Return *method* as the options that ask for it."""
+def method_option_words(method: str, *, pasted: bool = False) -> str:
+    """Return *method* as the options that ask for it.
+
+    Args:
+        method: One that was measured.
+        pasted: With ``--method`` where the method is not the default, to be put on a command line.
+    """
     base = base_method(method)
-    return base if base == method else f"{base} --huge"
+    words = f"--method {base}" if pasted and base not in _DEFAULTS else base
+    return words if base == method else f"{words} --huge"

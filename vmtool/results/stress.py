@@ -118,6 +118,10 @@ class StressSettings:
         """Return whether *method* asks for huge pages in this run."""
         return self.huge or method.endswith(HUGE)
 
+    def full_name(self, method: str) -> str:
+        """Return the name of *method* in this run, with ``+huge`` where it asks for huge pages."""
+        return base_method(method) + HUGE if self.uses_huge(method) else method
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:

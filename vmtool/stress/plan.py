@@ -68,8 +68,13 @@ def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
     if wanted not in known and not (
         wanted.endswith(HUGE) and base_method(wanted) in known and not is_device(kind)
     ):
+        huge = not is_device(kind) and wanted.split()[-1:] == ["--huge"]
+        name = wanted.split()[0] + HUGE if huge else ""
         raise UsageError(
-            f"unknown method {wanted!r} of {kind}", hint=f"use one of {', '.join(known)}, or all"
+            f"unknown method {wanted!r} of {kind}",
+            hint=f"write {name}"
+            if base_method(name) in known
+            else f"use one of {', '.join(known)}, or all",
         )
     return (wanted,)
 

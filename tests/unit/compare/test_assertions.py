@@ -134,6 +134,21 @@ def test_an_assertion_holds_for_every_method_of_the_run():
     assert judged("fixed.commit.max<300ns", result).outcome is CheckOutcome.PASSED
 
 
+def test_a_method_with_huge_pages_is_asserted_by_either_name():
+    result = commits(100, 100, 100, 100)
+    huge = replace(result, settings=replace(result.settings, huge=True))
+    typed = commits(100, 100, 100, 100, name="fixed+huge")
+    for each in (huge, typed):
+        assert judged("fixed.commit.max<300ns", each).outcome is CheckOutcome.PASSED
+        assert judged("fixed+huge.commit.max<300ns", each).outcome is CheckOutcome.PASSED
+    assert judged("fixed+huge.commit.max<300ns", result).values["reason"] == "method did not run"
+    both = runs_of(
+        *[[method("fixed", commit=[400] * 9), method("fixed+huge", commit=[100] * 9)]] * 4
+    )
+    assert judged("fixed.commit.max<300ns", both).outcome is CheckOutcome.FAILED
+    assert judged("fixed+huge.commit.max<300ns", both).outcome is CheckOutcome.PASSED
+
+
 @pytest.mark.parametrize(
     ("text", "word", "strict"),
     [

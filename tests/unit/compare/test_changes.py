@@ -76,6 +76,31 @@ def test_a_change_below_the_threshold_is_not_called_slower_however_certain():
     assert change_of(compare(*sides, threshold=Fraction(0))).direction is Direction.SLOWER
 
 
+def test_methods_pair_by_whether_they_ran_with_huge_pages():
+    plain, fast = ([pace + i for i in range(50)] for pace in (1000, 200))
+    every = run_set(
+        *[run(method("fixed", commit=plain), method("fixed+huge", commit=fast)) for _ in range(4)]
+    )
+    huge = run_set(*[run(method("fixed", commit=fast), settings={"huge": True}) for _ in range(4)])
+    gates = [parse_change(f"{name}commit.median>+20%") for name in ("fixed.", "fixed+huge.", "")]
+    result = compare(every, huge, fail_on=gates)
+    assert {(c.method, c.method_after, c.ratio) for c in result.changes} == {
+        ("fixed+huge", "fixed+huge", 1.0)
+    }
+    assert result.unmatched == ("method fixed (before only)",)
+    assert [(check.outcome, check.values.get("reason")) for check in result.checks] == [
+        (CheckOutcome.FAILED, "not measured on both sides: fixed"),
+        (CheckOutcome.PASSED, None),
+        (CheckOutcome.FAILED, "not measured on both sides: fixed"),
+    ]
+    alike = run_set(*[run(method("fixed+huge", commit=fast)) for _ in range(4)])
+    result = compare(huge, alike, fail_on=gates)
+    assert (result.settings, result.unmatched, result.passed) == ((), (), True)
+    assert all("fixed+huge.change" in check.values for check in result.checks)
+    folder = run_set(*(file.result for side in (huge, alike) for file in side.files))
+    assert compare(folder, huge).before.unlike == ()
+
+
 def test_methods_pair_by_name_and_what_is_alone_is_named():
     a = run(method("fixed", commit=[100] * 50), method("advise", commit=[90] * 50))
     b = run(method("fixed", commit=[100] * 50, touch=[5] * 50), method("protect", commit=[80] * 50))

@@ -191,6 +191,9 @@ def test_methods_are_one_all_or_an_error_that_names_them():
     with pytest.raises(UsageError) as caught:
         method_names("host", "malloc")
     assert known[0] in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        method_names("host", f"{known[0]} --huge")
+    assert caught.value.hint == f"write {known[0]}+huge"
 
 
 _ROOMY = MachineFacts(
