@@ -194,7 +194,9 @@ class Fields:
         if found is not None:
             return self._fact(name, found[1], self._source, self.where, f"{self._prefix}{found[0]}")
         if name in self.defaults and not self.given(name):
-            return self._fact(name, self.defaults[name], Source.DEFAULT, self.origin)
+            # In transformers, the class of the config has a file of its own beside the model's.
+            where = self.origin.replace("modeling_", "configuration_")
+            return self._fact(name, self.defaults[name], Source.DEFAULT, where)
         return None
 
     def checked(self, key: str, value: Any, *, low: int = 1, high: int = MAX_SIZE) -> int:

@@ -54,6 +54,12 @@ def test_absent_kv_heads_are_the_class_own_number_where_it_has_one():
     assert shapes(model({**config, "num_attention_heads": 64})) == [(4, 128), (4, 128)]
 
 
+def test_absent_kv_heads_are_the_query_heads_where_the_class_takes_them_so():
+    config = {**LLAMA, "model_type": "hyperclovax", "head_dim": 128}
+    del config["num_key_value_heads"]
+    assert shapes(model(config)) == [(32, 128), (32, 128)]
+
+
 def test_a_decoder_inside_another_config_may_leave_out_what_its_class_assumes():
     # As transformers 5.24 reads them: Qwen2Config has 32 layers, Voxtral's decoder 30.
     text = {"model_type": "qwen2", "num_attention_heads": 32, "hidden_size": 4096}
@@ -75,7 +81,7 @@ def test_absent_kv_heads_of_mistral_are_its_default():
     geometry = model({**config, "model_type": "mistral", "sliding_window": None})
     assert shapes(geometry) == [(8, 128), (8, 128)]
     assert geometry.provenance["kv_heads"].source is Source.DEFAULT
-    assert geometry.provenance["kv_heads"].where.startswith("modeling_mistral.py")
+    assert geometry.provenance["kv_heads"].where.startswith("configuration_mistral.py")
 
 
 @pytest.mark.parametrize(
