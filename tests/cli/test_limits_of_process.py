@@ -113,8 +113,19 @@ def test_a_filter_that_refuses_threads_is_a_problem(vmtool_child):
 
 
 @linux
-def test_a_filter_that_refuses_an_unforeseen_call_is_named_with_the_function(vmtool_child):
-    ran = vmtool_child("stress", "--cycles", "20", before=refusing("wait4"))
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stress", "--cycles", "20"],
+        ["kv-replay", "synthetic:requests=3", "--model", "qwen3-0.6b", "--backing", "host"],
+        ["inspect", "--", "true"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_filter_that_refuses_an_unforeseen_call_is_named_with_the_function(
+    vmtool_child, arguments
+):
+    ran = vmtool_child(*arguments, before=refusing("wait4"))
     assert ran.code == 1
     assert "Traceback" not in ran.stderr
     assert "EPERM (1)" in ran.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -35,7 +36,6 @@ from vmtool.replay.run import run_replay
 from vmtool.results.kv_replay import ReplayAccident, ReplayResult
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Mapping
 
     from vmtool.replay.rules import Rules
@@ -95,7 +95,7 @@ def replay_in_child(
         child.stdin.flush()
     asked_s: float | None = None
     try:
-        while child.poll() is None:
+        while _runs_on(child):
             now = time.monotonic()
             seen(lines.requests)
             if asked_s is None and stop():
@@ -104,7 +104,6 @@ def replay_in_child(
                     child.stdin.close()
             elif asked_s is not None and now - asked_s > _PATIENCE_S:
                 child.kill()
-            time.sleep(_POLL_S)
     except BaseException:
         child.kill()  # a second Ctrl-C
         raise
@@ -133,6 +132,19 @@ def replay_in_child(
         name, child.returncode if name is None else None, died.cause, died.remedy
     )
     return replace(lines.partial, settings=job.rules.settings, complete=False, accident=accident)
+
+
+def _runs_on(child: subprocess.Popen[str]) -> bool:
+    """Wait a moment for *child*, and return whether it still runs.
+
+    Raises:
+        OSError: If a seccomp filter refuses the wait; ``poll`` would say for ever that it runs.
+    """
+    try:
+        child.wait(_POLL_S)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 class _Lines:
