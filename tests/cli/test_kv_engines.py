@@ -186,3 +186,40 @@ def test_what_has_no_effect_or_no_log_line_is_refused(estimate, line, message):
 def test_no_comma_stands_before_a_colon(estimate):
     text = estimate("llama-3.1-8b --budget 16GiB --weights 15.99GiB").stdout
     assert "of weights: the first commits" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "qwen3-32b --as vllm --budget 2xh100",
+            (
+                "Tokens and requests are for 2 ranks together (tp 2, pp 1, dcp 1); each has 79.65 GiB (85.52"
+                " GB), all of one h100; minus weights of about 30.51 GiB per rank, as published; minus 6.372"
+                " GiB for other memory."
+            ),
+        ),
+        (
+            "gpt2 --as sglang --budget 20GiB",
+            "1 rank has 20.00 GiB (21.47 GB), as given; no weights",
+        ),
+        ("gpt2 --as trtllm --budget h100", "GB), all of one h100; minus weights of about"),
+        ("gpt2 --as llama.cpp --budget h100", "GB), all of one h100; minus weights of about"),
+    ],
+)
+def test_an_answer_for_an_engine_names_its_ranks_and_what_is_subtracted(estimate, line, words):
+    ran = estimate(line)
+    assert words in " ".join(ran.stdout.split())
+    assert estimate(f"{line} --json").document["rank"]["budget"]["total_bytes"]
+
+
+@pytest.mark.parametrize("line", ["gpt2 --as llama.cpp", "gpt2 --as vllm --blocks 9 --budget h100"])
+def test_an_answer_for_an_engine_that_needs_no_budget_names_none(estimate, line):
+    assert "rank has" not in estimate(line).stdout
+
+
+def test_a_comparison_rounds_requests_as_the_log_line_does(estimate):
+    line = "qwen3-8b --as vllm --context 40000 --weights none"
+    alone = estimate(f"{line} --budget h100")
+    assert alone.stdout.count("per request: 13.34x") == 2  # 13.3392
+    assert " 13.34" in estimate(f"{line} --compare budget=h100,40GiB").stdout

@@ -500,3 +500,37 @@ def test_a_replay_says_that_it_subtracts_no_weights_or_that_none_fit(vmtool):
     ran = vmtool("kv-replay", *trace, "1KiB", "--weights", "3GiB")
     assert ran.code == 5
     assert "the weights (3 GiB, as given) are more than the budget of 1 KiB" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "tp", "pp"),
+    [("8xh100", 8, 1), ("2x80GB", 2, 1), ("8xh100 --pp 2", 4, 2), ("h100", 1, 1)],
+)
+def test_as_many_devices_divide_the_model_of_a_replay(vmtool, line, tp, pp):
+    budget, *more = line.split()
+    ran = vmtool("kv-replay", *SMALL[:3], "--budget", budget, *more, "--json")
+    settings = ran.document["settings"]
+    assert (settings["tp"], settings["pp"]) == (tp, pp)
+    assert settings["budget_bytes"] >= 70 << 30  # of one rank
+
+
+def test_another_number_of_ranks_than_of_devices_is_refused(vmtool):
+    ran = vmtool("kv-replay", *SMALL[:3], "--budget", "8xh100", "--tp", "2")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--budget names 8 devices, but tp 2 x pp 1 are 2 ranks" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("24GiB", "24 GiB of KV memory (as given, no weights subtracted)"),
+        (
+            "24GiB --weights 4GiB --tp 2",
+            "22 GiB of KV memory (as given, 2 GiB of weights subtracted)",
+        ),
+    ],
+)
+def test_a_replay_says_what_of_the_budget_is_for_the_cache(vmtool, line, words):
+    budget, *more = line.split()
+    ran = vmtool("kv-replay", *SMALL[:3], "--budget", budget, *more)
+    assert words in " ".join(ran.stdout.split())

@@ -54,10 +54,16 @@ _MODEL: Final = (
     click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
 )
 
+_TP: Final = click.option(
+    "--tp",
+    type=COUNT,
+    help="Ranks that divide the heads.  [default: 1, or the devices of --budget 8x...]",
+)
+
 #: Which model, in which format, on which rank: of every command about a model's KV cache.
 MODEL_OPTIONS: Final = (
     *_MODEL,
-    click.option("--tp", type=COUNT, default=1, help="Ranks that divide the heads."),
+    _TP,
     click.option("--pp", type=COUNT, default=1, help="Stages that divide the layers."),
 )
 
@@ -88,11 +94,7 @@ estimate_options: Final = option_group(
     option_group(
         click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
         *_MODEL,
-        click.option(
-            "--tp",
-            type=COUNT,
-            help="Ranks that divide the heads.  [default: 1, or the devices of --budget 8x...]",
-        ),
+        _TP,
         click.option("--pp", type=COUNT, help="Stages that divide the layers.  [default: 1]"),
         click.option(
             "--pp-layers",

@@ -40,6 +40,18 @@ def engine_result(
     request: EstimateRequest, question: Question
 ) -> VllmResult | SglangResult | LlamaCppResult | TrtllmResult:
     """Return what the engine of ``--as`` makes of *question*."""
+    made = _engine_result(request, question)
+    budget, geometry = question.budget, question.geometry
+    if budget is None or request.options.blocks is not None:
+        return made  # the memory does not count
+    from vmtool.kv.estimate_result import EngineRank
+
+    return replace(made, rank=EngineRank(budget, geometry.tp, geometry.pp, geometry.dcp))
+
+
+def _engine_result(
+    request: EstimateRequest, question: Question
+) -> VllmResult | SglangResult | LlamaCppResult | TrtllmResult:
     from vmtool.kv.engines import find_engine
 
     options = request.options
@@ -154,7 +166,7 @@ def row_of(
         return replace(
             row,
             engine_tokens=made.tokens_newer,
-            engine_sequences=int(made.concurrency * 100),
+            engine_sequences=round(round(made.concurrency, 2) * 100),  # as its log line rounds
         )
     if isinstance(made, TrtllmResult):
         sequences = None if made.sequences is None else made.sequences * 100

@@ -6,7 +6,15 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.cli.kv_memory import GIVEN, ChosenMemory, own_weights, read_memory, read_weights
+from vmtool.cli.kv_memory import (
+    GIVEN,
+    ChosenMemory,
+    check_ranks,
+    own_weights,
+    ranks_of_heads,
+    read_memory,
+    read_weights,
+)
 from vmtool.errors import UsageError
 from vmtool.units import parse_count, parse_percent, parse_size
 
@@ -181,10 +189,8 @@ class EstimateRequest:
     @property
     def tp(self) -> int:
         """Ranks that divide the heads: as given, or as many as there are devices."""
-        if self.options.tp is not None:
-            return self.options.tp
         count = None if self.memory is None else self.memory.count
-        return max((count or 1) // self.pp, 1)
+        return ranks_of_heads(self.options.tp, self.pp, count)
 
     @property
     def pp(self) -> int:
@@ -205,12 +211,7 @@ class EstimateRequest:
         if memory is None:
             return None
         ranks = self.tp * self.pp
-        if memory.count not in (None, ranks):
-            raise UsageError(
-                f"--budget names {memory.count} devices, but tp {self.tp} x pp {self.pp} are {ranks}"
-                " ranks",
-                hint="leave --tp out to divide the heads among all devices",
-            )
+        check_ranks(self.tp, self.pp, memory.count)
         if self.keeps_only_cache:
             nbytes, origin = 0, ""  # what engines log is the memory of their cache
         elif options.weights in (None, "auto"):
@@ -463,9 +464,17 @@ def _check(options: EstimateOptions) -> None:
         raise UsageError(
             "--sweep and --as cannot be used together", hint="use --compare context=8k,32k"
         )
-    several = options.compare or options.sweep or options.engine
-    if several and (options.explain or options.packing):
-        raise UsageError("--explain and --packing work only for a single model")
+    for flag, is_set in (("--explain", options.explain), ("--packing", options.packing)):
+        for other, value in (
+            ("--compare", options.compare),
+            ("--sweep", options.sweep),
+            ("--as", options.engine),
+        ):
+            if is_set and value:
+                raise UsageError(
+                    f"{flag} and {other} cannot be used together",
+                    hint=f"leave {other} out for the report that {flag} adds to",
+                )
     if options.csv and not (options.compare or options.sweep):
         raise UsageError("--csv needs --compare or --sweep")
     if options.pp_layers and options.pp not in (None, len(options.pp_layers.split(","))):

@@ -95,26 +95,41 @@ def read_memory(text: str) -> ChosenMemory:
     return ChosenMemory(total, GIVEN)
 
 
-def read_budget(
-    text: str, *, weights: str | None, reserve: int, ranks: int, known: Budget | None = None
-) -> Budget:
+def ranks_of_heads(tp: int | None, pp: int, devices: int | None) -> int:
+    """Return the ranks that divide the heads: *tp*, or as many as there are devices."""
+    if tp is not None:
+        return tp
+    return max((devices or 1) // pp, 1)
+
+
+def check_ranks(tp: int, pp: int, devices: int | None) -> None:
+    """Fail if ``--budget`` names another number of devices than there are ranks.
+
+    Raises:
+        UsageError: If so.
+    """
+    if devices not in (None, tp * pp):
+        raise UsageError(
+            f"--budget names {devices} devices, but tp {tp} x pp {pp} are {tp * pp} ranks",
+            hint="leave --tp out to divide the heads among all devices",
+        )
+
+
+def read_budget(memory: ChosenMemory, *, weights: str | None, reserve: int, ranks: int) -> Budget:
     """Return the budget of one rank.
 
     Args:
-        text: See :func:`read_memory`.
+        memory: What ``--budget`` names.
         weights: A size, or a path that `vmtool.kv.weights.weights_bytes` takes; divided evenly
             among the ranks.
         reserve: Bytes for everything else.
         ranks: Ranks that divide the model.
-        known: The memory, where *text* was read already.
 
     Raises:
-        UsageError: If *text* or *weights* is not understood.
-        UnavailableError: If the available memory is unknown, or there is no such device.
+        UsageError: If *weights* is not understood.
     """
     from vmtool.kv.estimate_result import Budget
 
-    memory = read_memory(text) if known is None else ChosenMemory(known.total_bytes, known.origin)
     nbytes, origin = read_weights(weights)
     return Budget(memory.total_bytes, memory.origin, -(-nbytes // ranks), reserve, origin)
 

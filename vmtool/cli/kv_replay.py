@@ -88,8 +88,9 @@ _PACKING: Final = (
     click.option(
         "--budget",
         metavar="SIZE",
-        help="Memory for the KV cache of one rank: a size, auto, 75% or cuda:0.  [default: auto, "
-        "what this machine has available; with --backing, what is safe]",
+        help="Memory for the KV cache of one rank: a size, auto, 75%, cuda:0, a device such as h100,"
+        " '90% of h100' or 8xh100. Only --weights and --reserve are subtracted.  [default: auto, what"
+        " this machine has available; with --backing, what is safe]",
     ),
     click.option(
         "--find-budget",
@@ -295,12 +296,14 @@ class _Run:
 
     def run(self) -> int:
         from vmtool.cli.interrupt import watch_signals
-        from vmtool.cli.kv_memory import GIVEN
+        from vmtool.cli.kv_memory import GIVEN, read_memory
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
         from vmtool.cli.kv_replay_plan import choose_budget, load_options_model, open_chosen
         from vmtool.cli.progress import progress_line
 
         options = self._options
+        memory = None if options.budget is None else read_memory(options.budget)
+        options = self._options = options.divided(memory)
         keep_inputs(options.trace, options.model)
         trace = options.open_trace()
         model = load_options_model(options)
@@ -311,7 +314,7 @@ class _Run:
                 "--jobs and --dask replay combinations of a simulation",
                 hint="add --compare" if backing is None else "leave --backing out",
             )
-        budget = choose_budget(options, backing)
+        budget = choose_budget(options, memory, backing)
         if options.budget is not None and options.weights is None and budget.origin != GIVEN:
             self._output.notice(
                 f"no weights are subtracted from the budget ({budget.origin}); give them with "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from vmtool.cli.kv_memory import ChosenMemory
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.traces.trace import Trace
@@ -47,7 +48,7 @@ class ReplayOptions:
     dtype: str | None
     dtype_k: str | None
     dtype_v: str | None
-    tp: int
+    tp: int | None
     pp: int
     dcp: int
     budget: str | None
@@ -71,6 +72,24 @@ class ReplayOptions:
     method: str | None
     touch: bool
     prefault: bool
+
+    def divided(self, memory: ChosenMemory | None) -> ReplayOptions:
+        """Return the options with the ranks that divide the heads.
+
+        Raises:
+            UsageError: If there are not as many of them as *memory* names devices.
+        """
+        from vmtool.cli.kv_memory import check_ranks, ranks_of_heads
+
+        devices = None if memory is None else memory.count
+        tp = ranks_of_heads(self.tp, self.pp, devices)
+        check_ranks(tp, self.pp, devices)
+        return replace(self, tp=tp)
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that divide the model."""
+        return (self.tp or 1) * self.pp
 
     def open_trace(self) -> Trace:
         """Return the trace.
@@ -122,7 +141,13 @@ class ReplayOptions:
         in_flight = self.in_flight or 0
         max_tokens = self.context or model.context_tokens or DEFAULT_CONTEXT
         shard = fullest_rank(
-            model, formats, max_tokens, tp=self.tp, pp=self.pp, dcp=self.dcp, in_flight=in_flight
+            model,
+            formats,
+            max_tokens,
+            tp=self.tp or 1,
+            pp=self.pp,
+            dcp=self.dcp,
+            in_flight=in_flight,
         )
         cost = SequenceCost.of(shard, formats, in_flight=in_flight)
         granule = self.granule or granule or _SIMULATED_GRANULE
@@ -144,14 +169,14 @@ class ReplayOptions:
             model=model.name,
             format_k=formats.key.name,
             format_v=formats.value.name,
-            tp=self.tp,
+            tp=self.tp or 1,
             pp=self.pp,
             dcp=self.dcp,
             policy=self.policy,
             granule_bytes=granule,
             block_tokens=self.block,
             budget_bytes=plan.budget_bytes,
-            budget_origin=budget.origin,
+            budget_origin=_origin(budget),
             max_tokens=max_tokens,
             max_sequences=plan.max_sequences,
             prefill_tokens_per_s=self.prefill_rate,
@@ -197,6 +222,15 @@ class ReplayOptions:
             raise UsageError(f"a granule of {self.granule} B: it must be from 1 B to 1 TiB")
 
 
+def _origin(budget: Budget) -> str:
+    """Return where the memory for the KV cache came from, and what was subtracted."""
+    from vmtool.units import format_size
+
+    weights = budget.weights_bytes
+    text = f"{format_size(weights)} of" if weights else "no"
+    return f"{budget.origin}, {text} weights subtracted"
+
+
 def load_options_model(options: ReplayOptions) -> ModelGeometry:
     """Return the model of *options*.
 
@@ -231,24 +265,28 @@ def open_chosen(options: ReplayOptions) -> VirtualBacking | None:
     )
 
 
-def choose_budget(options: ReplayOptions, backing: VirtualBacking | None) -> Budget:
-    """Return the budget of one rank: as given, or what there is, or what is safe to take.
+def choose_budget(
+    options: ReplayOptions, memory: ChosenMemory | None, backing: VirtualBacking | None
+) -> Budget:
+    """Return the budget of one rank: *memory*, or what there is, or what is safe to take.
 
     Raises:
-        UsageError: If ``--budget`` or ``--weights`` is not understood.
+        UsageError: If ``--weights`` is not understood.
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take, or the weights are more than the budget.
     """
-    from vmtool.cli.kv_memory import read_budget, refuse_weights
+    from vmtool.cli.kv_memory import read_budget, read_memory, refuse_weights
     from vmtool.kv.estimate_result import Budget
 
-    if options.budget is None and backing is not None:
+    if memory is None and backing is not None:
         return Budget(_safe(backing), f"what is safe on {backing.name}")
-    ranks = options.tp * options.pp
     budget = read_budget(
-        options.budget or "auto", weights=options.weights, reserve=options.reserve, ranks=ranks
+        memory or read_memory("auto"),
+        weights=options.weights,
+        reserve=options.reserve,
+        ranks=options.ranks,
     )
-    refuse_weights(budget, ranks)
+    refuse_weights(budget, options.ranks)
     return budget
 
 
@@ -271,8 +309,6 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
         UsageError: If the granule is not legal there.
         UnavailableError: If released memory cannot be kept there.
     """
-    from dataclasses import replace
-
     from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
     from vmtool.machine.preflight import (

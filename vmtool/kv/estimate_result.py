@@ -35,6 +35,23 @@ class Budget:
         object.__setattr__(self, "kv_bytes", max(left, 0))
 
 
+@dataclass(frozen=True, slots=True)
+class EngineRank:
+    """What the answer about an engine assumes of each rank.
+
+    Attributes:
+        budget: The memory of one rank.
+        tp: Ranks that divide the heads.
+        pp: Stages that divide the layers.
+        dcp: Ranks that divide the tokens.
+    """
+
+    budget: Budget
+    tp: int
+    pp: int
+    dcp: int
+
+
 class FormatOrigin(enum.Enum):
     """Why the cache has its element format."""
 

@@ -363,6 +363,11 @@ class ModelGeometry:
         for flag, ranks in (("tp", tp), ("pp", pp), ("dcp", dcp)):
             if ranks < 1:
                 raise UsageError(f"{flag} = {ranks}: it must be 1 or more")
+        if tp > _MOST_RANKS:
+            raise UsageError(
+                f"tp = {tp}: it must be at most {_MOST_RANKS}",
+                hint="engines refuse more ranks than attention heads, of which no model has so many",
+            )
         if (self.tp, self.pp, self.dcp) != (1, 1, 1):
             raise UsageError(f"{self.name} is already divided among ranks")
         if tp % dcp:
@@ -391,6 +396,8 @@ def _ceil_div(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
+#: Of tp. How many query heads a model has is not part of its geometry.
+_MOST_RANKS = 1024
 #: Where stages are weighed against each other when the model states no context length.
 _DEFAULT_WEIGHING_TOKENS = 1 << 17
 

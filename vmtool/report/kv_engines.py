@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vmtool.kv.engines.sglang import SglangResult
 from vmtool.kv.engines.trtllm import TrtllmResult
 from vmtool.kv.engines.vllm import VllmResult
-from vmtool.report.kv_estimate import both, count_of
+from vmtool.report.kv_estimate import both, budget_text, count_of
 from vmtool.report.table import paragraph, show, verbatim
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from vmtool.kv.engines.llamacpp import LlamaCppResult
+    from vmtool.kv.estimate_result import EngineRank
 
     EngineResult = VllmResult | SglangResult | LlamaCppResult | TrtllmResult
     _Parts = tuple[list[str], Mapping[str, Sequence[str]]]
-
-    from vmtool.kv.engines.llamacpp import LlamaCppResult
 
 
 def to_text(result: EngineResult, console: Console) -> None:
@@ -39,6 +38,22 @@ def _parts(result: EngineResult) -> Iterator[RenderableType]:
 
 def engine_paragraphs(result: EngineResult) -> _Parts:
     """Return the sentences about *result*, and the lines that the engine logs, by heading."""
+    (first, *more), logged = _paragraphs(result)
+    assumed = [] if result.rank is None else [_rank_text(result.rank)]
+    return [first, *assumed, *more], logged
+
+
+def _rank_text(rank: EngineRank) -> str:
+    """Return what each rank has, and whether the answer is about one or about all together."""
+    count = rank.tp * rank.pp
+    memory = budget_text(rank.budget, count)
+    if count == 1:
+        return f"1 rank has {memory}."
+    divided = f"tp {rank.tp}, pp {rank.pp}, dcp {rank.dcp}"
+    return f"Tokens and requests are for {count} ranks together ({divided}); each has {memory}."
+
+
+def _paragraphs(result: EngineResult) -> _Parts:
     if isinstance(result, VllmResult):
         return _vllm(result)
     if isinstance(result, SglangResult):

@@ -216,7 +216,7 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
     length = result.context_tokens
     rows = []
     if result.budget is not None:
-        rows.append(("memory", _budget_text(result.budget, model.tp * model.pp)))
+        rows.append(("memory", budget_text(result.budget, model.tp * model.pp)))
     if (model.tp, model.pp, model.dcp) != (1, 1, 1):
         ranks = f"tp {model.tp}, pp {model.pp}, dcp {model.dcp}"
         rows.append(("rank", f"{ranks}: everything here is for the fullest rank"))
@@ -299,7 +299,8 @@ def weights_text(budget: Budget, ranks: int) -> str:
     return f"{about}{format_size(budget.weights_bytes)}{each}, {budget.weights_origin}"
 
 
-def _budget_text(budget: Budget, ranks: int) -> str:
+def budget_text(budget: Budget, ranks: int) -> str:
+    """Return the memory of a rank, and what is subtracted from it."""
     total = f"{budget.total_bytes / (1 << 30):.2f} GiB ({budget.total_bytes / _GB:.2f} GB)"
     text = f"{total}, {budget.origin}"
     if budget.weights_origin:
@@ -307,7 +308,7 @@ def _budget_text(budget: Budget, ranks: int) -> str:
     else:
         text += "; no weights subtracted"
     if budget.reserve_bytes:
-        text += f"; minus {format_size(budget.reserve_bytes)} reserve"
+        text += f"; minus {format_size(budget.reserve_bytes)} for other memory"
     return text
 
 

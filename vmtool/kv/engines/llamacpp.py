@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.element_formats import FORMATS, choose_formats
+from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 
@@ -473,6 +474,7 @@ class LlamaCppResult:
         budget_bytes: The memory for the KV cache; ``None`` if none was given.
         buffers: The caches.
         log_lines: The lines that it would log.
+        rank: What is assumed of each rank; ``None`` without a budget.
     """
 
     model: str
@@ -486,6 +488,7 @@ class LlamaCppResult:
     budget_bytes: int | None
     buffers: tuple[LlamaCppBuffer, ...]
     log_lines: tuple[str, ...]
+    rank: EngineRank | None = None
 
 
 def as_llamacpp(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.engines import kv_bytes, refuse_pooled_indexes
+from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 
@@ -312,6 +313,7 @@ class SglangResult:
         sequences_fit: Whether the pool holds so many of the requested length at once; ``None`` with
             windows, of which it depends on the steps what they take.
         log_lines: The lines that it would log, by the versions that log so.
+        rank: What is assumed of each rank; ``None`` without a budget.
     """
 
     model: str
@@ -322,6 +324,7 @@ class SglangResult:
     sequences: int
     sequences_fit: bool | None
     log_lines: Mapping[str, list[str]]
+    rank: EngineRank | None = None
 
 
 def as_sglang(question: Question, settings: SglangSettings) -> SglangResult:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.engines import kv_bytes, refuse_pooled_indexes
+from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
 from vmtool.kv.geometry import Span
 from vmtool.units import GIB
 
@@ -90,6 +91,7 @@ class TrtllmResult:
         in_flight_tokens: Tokens that one step reads at most.
         sequences: Requests of that length for which there are blocks in every pool.
         log_lines: The lines that it would log.
+        rank: What is assumed of each rank; ``None`` without a budget.
     """
 
     model: str
@@ -103,6 +105,7 @@ class TrtllmResult:
     in_flight_tokens: int
     sequences: int
     log_lines: tuple[str, ...]
+    rank: EngineRank | None = None
 
 
 def as_trtllm(question: Question, settings: TrtllmSettings, version: str) -> TrtllmResult:

@@ -21,6 +21,7 @@ from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import stored_formats
 from vmtool.kv.engines import kv_bytes, refuse_pooled_indexes, version_numbers
+from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:
@@ -399,6 +400,7 @@ class VllmResult:
         sequences: The requested sequences.
         sequences_fit: Whether there is room for so many requests of *max_model_len_tokens* at once.
         log_lines: The lines that it would log, by the versions that log so.
+        rank: What is assumed of each rank; ``None`` without a budget.
     """
 
     model: str
@@ -426,6 +428,7 @@ class VllmResult:
     sequences: int
     sequences_fit: bool
     log_lines: Mapping[str, list[str]]
+    rank: EngineRank | None = None
 
 
 def as_vllm(question: Question, settings: VllmSettings, version: str) -> VllmResult:
