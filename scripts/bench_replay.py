@@ -41,9 +41,12 @@ LIGHT_REQUESTS = 30_000
 LIGHT = f"synthetic:requests={LIGHT_REQUESTS},rate=20,prompt=512,output=128"
 #: Prompts of several turns.
 SHARED = "synthetic:requests=4000,rate=8,prompt=8192,output=64,prefixes=300,prefix=8192"
-LEAST_REQUESTS = 50_000
-#: Of the policies that take blocks: each take and each return is simulated, and most of them are of one.
+AIM_REQUESTS = 50_000
+#: Where the aim is not reached, what a later version must not fall below: blocks, whose every take and
+#: return is simulated, by granule, and models with windows or states, by policy and granule.
 LEAST_POOLED = {2 * MIB: 15_000, 64 * KIB: 8_000}
+LEAST_OTHERS = {("per-tensor", 2 * MIB): AIM_REQUESTS, ("token-major", 64 * KIB): 7_000}
+OTHER_MODELS = ["gemma-3-27b", "gpt-oss-20b", "qwen3.5-27b"]
 MOST_RATIO = 2.0
 #: The least token-steps in a second of the cases that have a limit.
 LEAST = 1_000_000
@@ -95,10 +98,10 @@ def case_ns(
 
 
 def simulated(
-    case: Case, trace: str, budget: int, *, prefix_cache: bool = False
+    case: Case, trace: str, budget: int, *, name: str = MODEL, prefix_cache: bool = False
 ) -> tuple[int, Simulation]:
     """Return the nanoseconds of a replay, and the replay."""
-    model = load(MODEL)
+    model = load(name)
     cost = SequenceCost.of(model, choose_formats(model.dtype, key=None, value=None))
     policy = make_policy(case.policy, cost, case.granule, block=16, stride_tokens=CONTEXT)
     plan = Plan(policy, budget, CONTEXT, on_refusal=case.on_refusal, prefix_cache=prefix_cache)
@@ -113,17 +116,24 @@ def requests(rounds: int) -> bool:
     """Print requests a second where nothing is refused, and what a prefix cache costs."""
     good = True
     print(f"\n{LIGHT}, 400 GiB, nothing refused")
-    for name in sorted(POLICIES):
-        for granule in (2 * MIB, 64 * KIB):
-            case = Case(name, granule)
-            best = min(simulated(case, LIGHT, 400 * GIB)[0] for _ in range(rounds))
-            rate = LIGHT_REQUESTS * 1e9 / best
-            pooled = name in {"paged", "straddle-loses"}
-            least = LEAST_POOLED[granule] if pooled else LEAST_REQUESTS
-            good &= rate >= least
-            verdict = "ok" if rate >= least else "TOO SLOW"
-            title = f"{name} {format_size(granule)}"
-            print(f"{title:<24} {rate:>11,.0f} requests/s (at least {least:,})  {verdict}")
+    pooled = {"paged", "straddle-loses"}
+    cases = [
+        (MODEL, name, granule, LEAST_POOLED[granule] if name in pooled else AIM_REQUESTS)
+        for name in sorted(POLICIES)
+        for granule in (2 * MIB, 64 * KIB)
+    ]
+    for model in OTHER_MODELS:
+        cases += [(model, *where, least) for where, least in LEAST_OTHERS.items()]
+    for model, name, granule, least in cases:
+        case = Case(name, granule)
+        best = min(simulated(case, LIGHT, 400 * GIB, name=model)[0] for _ in range(rounds))
+        rate = LIGHT_REQUESTS * 1e9 / best
+        good &= rate >= least
+        verdict = "ok" if rate >= AIM_REQUESTS else "below the aim" if rate >= least else "TOO SLOW"
+        limit = f"aim {least:,}" if least == AIM_REQUESTS else f"regression limit {least:,}"
+        title = f"{model} {name} {format_size(granule)}"
+        print(f"{title:<36} {rate:>9,.0f} requests/s ({limit})  {verdict}")
+    print(f"The aim is {AIM_REQUESTS:,}; a regression limit is below it, where it is not reached.")
     case = CASES[0]
     without = min(simulated(case, SHARED, 40 * GIB)[0] for _ in range(rounds))
     cached = min(simulated(case, SHARED, 40 * GIB, prefix_cache=True)[0] for _ in range(rounds))

@@ -222,8 +222,12 @@ class Shortcuts:
                     if running > running_high:  # noqa: PLR1730
                         running_high = running
             if ring is not None and in_turn:
-                until = now + 1 if moment == now else min(at + (kind == _ARRIVAL), due_ns)
-                count = ring.advance(until, (budget - committed) // (table.most if table else most))
+                until = now + 1 if moment == now else at + (kind == _ARRIVAL)
+                if until > due_ns:  # noqa: PLR1730
+                    until = due_ns
+                if table:
+                    most = table.most
+                count = ring.advance(until, (budget - committed) // most)
                 if not count:
                     break
                 turn_ns = ring.next_ns
@@ -239,27 +243,29 @@ class Shortcuts:
                         committed_high = committed
                         if committed > peak:
                             peak, peak_at = committed, now
+                    if stale or turn_ns < at + (kind == _ARRIVAL) or at >= due_ns:
+                        continue
+                else:
+                    for number, nbytes, calls in pools.take_each(
+                        ring.passed(count), growth.lacks[0][0]
+                    ):
+                        at = ring.time(number)
+                        commits += calls
+                        committed += nbytes
+                        committed_moment += nbytes * at
+                        if committed > committed_high:
+                            committed_high = committed
+                            if committed > peak:
+                                peak, peak_at = committed, at
+                        after = number + 1
+                        if committed - owned - after * ring_bytes > unowned:
+                            while after < count and ring.time(after) == at:
+                                after += 1
+                            left = committed - owned - after * ring_bytes
+                            if after < count and left > unowned:  # else it is not known to last
+                                unowned, unowned_charged = left, committed
+                    owned += count * ring_bytes
                     continue
-                for number, nbytes, calls in pools.take_each(
-                    ring.passed(count), growth.lacks[0][0]
-                ):
-                    at = ring.time(number)
-                    commits += calls
-                    committed += nbytes
-                    committed_moment += nbytes * at
-                    if committed > committed_high:
-                        committed_high = committed
-                        if committed > peak:
-                            peak, peak_at = committed, at
-                    after = number + 1
-                    if committed - owned - after * ring_bytes > unowned:
-                        while after < count and ring.time(after) == at:
-                            after += 1
-                        left = committed - owned - after * ring_bytes
-                        if after < count and left > unowned:  # else it is not known to last
-                            unowned, unowned_charged = left, committed
-                owned += count * ring_bytes
-                continue
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step

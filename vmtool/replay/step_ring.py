@@ -70,7 +70,8 @@ class StepRing:
         phases.insert(place, phase)
         members.insert(place, seq)
         self._place += turn > self._turn
-        self.next_ns = min(self.next_ns, first_ns)
+        if first_ns < self.next_ns:  # noqa: PLR1730 - min() takes longer
+            self.next_ns = first_ns
         return True
 
     def leave(self, seq: RunningSequence, first_ns: int) -> None:
@@ -100,7 +101,10 @@ class StepRing:
             self.last_ns = start_ns + phases[place - 1]
         else:
             self.last_ns = start_ns - self._period_ns + phases[-1]
-        self.next_ns = self._next()
+        if place < len(phases):
+            self.next_ns = start_ns + phases[place]
+        else:
+            self.next_ns = start_ns + self._period_ns + phases[0]
         self.swept_ns = until or self.next_ns + 1
         return count
 
