@@ -318,6 +318,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
         check,
         refuse_unsafe,
     )
+    from vmtool.memory.threads import stack_bytes
     from vmtool.replay.real_memory import open_memory
     from vmtool.replay.run import host_demand
 
@@ -335,7 +336,14 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
             commit_option=SizeOption("--budget"),
         )
     if in_child:
-        demand = replace(demand, worker_bytes=WORKER_BYTES, tasks=_TASKS, descriptors=_PIPES)
+        demand = replace(
+            demand,
+            worker_bytes=WORKER_BYTES,
+            stack_bytes=stack_bytes(),
+            own_stack_bytes=2 * stack_bytes(),
+            tasks=_TASKS,
+            descriptors=_PIPES,
+        )
     refuse_unsafe(check(demand, read_facts()))
     return open_memory(
         backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=touch

@@ -10,6 +10,7 @@ from vmtool.errors import RefusedError
 from vmtool.machine.bound_texts import FREE_RAM, describe_bound
 from vmtool.machine.facts import safe_part
 from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
+from vmtool.memory.threads import SMALLER_STACKS
 from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Demand:
         processes: Worker processes.
         threads: Threads of each that commit memory.
         worker_bytes: What each of them takes for itself; 0 where the plan starts none.
+        stack_bytes: Stacks of the threads of each of them.
+        own_stack_bytes: Stacks of the threads that this process starts for them.
         tasks: Processes and threads that the plan starts, all together.
         descriptors: Files that this process opens for them.
         huge_page_bytes: The size of the reserved huge pages that *commit_bytes* are; ``None``: none.
@@ -96,6 +99,8 @@ class Demand:
     processes: int = 1
     threads: int = 1
     worker_bytes: int = 0
+    stack_bytes: int = 0
+    own_stack_bytes: int = 0
     tasks: int = 0
     descriptors: int = 0
     huge_page_bytes: int | None = None
@@ -450,12 +455,13 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Shortage | None:
             _USABLE_SPACE,
             "`vmtool granularity` shows the largest reservation that works here",
         )
+    safe, stacks, smaller = _beside_stacks("address-space-limit", safe, demand, facts)
     if demand.reserve_bytes <= safe:
         return None
     return Shortage(
         "address-space-limit",
         Severity.REFUSE,
-        f"the plan reserves {format_size(demand.reserve_bytes)}, "
+        f"the plan reserves {format_size(demand.reserve_bytes)}{stacks}, "
         f"{describe_bound('address-space-limit', facts)}; reservations count although they hold "
         "no memory",
         safe,
@@ -463,24 +469,63 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Shortage | None:
             "reserve",
             demand.reserve_option,
             safe,
-            _how_to_raise("address-space-limit", facts),
+            smaller + _how_to_raise("address-space-limit", facts),
             also=True,
         ),
     )
 
 
+def _beside_stacks(
+    kind: str, safe: int, demand: Demand, facts: MachineFacts
+) -> tuple[int, str, str]:
+    """Return what a limit lets a worker have beside the stacks of its threads.
+
+    They may take what is kept in reserve. With it come what to say of them and what to do about
+    them, where they are in the way.
+    """
+    left = max(facts.process_bounds[kind] - demand.stack_bytes, 0) // MIB * MIB
+    if left >= safe:
+        return safe, "", ""
+    return (
+        left,
+        f" beside {format_size(demand.stack_bytes)} for the stacks of threads",
+        f"{SMALLER_STACKS}, or ",
+    )
+
+
+def _own_stacks(demand: Demand, facts: MachineFacts) -> Shortage | None:
+    for kind, left in facts.process_bounds.items():
+        if demand.own_stack_bytes > left:
+            return Shortage(
+                kind,
+                Severity.REFUSE,
+                f"the threads that read from the workers take {format_size(demand.own_stack_bytes)} "
+                f"for their stacks; {describe_bound(kind, facts)}",
+                left,
+                f"{_fewer_workers(demand)}{SMALLER_STACKS}, or {_how_to_raise(kind, facts)}",
+            )
+    return None
+
+
 def _data(demand: Demand, facts: MachineFacts) -> Shortage | None:
     safe = facts.safe_bounds.get("data-limit")
-    if safe is None or _writable(demand) <= safe:
+    if safe is None:
+        return None
+    safe, stacks, smaller = _beside_stacks("data-limit", safe, demand, facts)
+    if _writable(demand) <= safe:
         return None
     return Shortage(
         "data-limit",
         Severity.REFUSE,
         f"each process has {format_size(_writable(demand))} of private writable memory at its "
-        f"peak, {describe_bound('data-limit', facts)}",
+        f"peak{stacks}, {describe_bound('data-limit', facts)}",
         safe,
         _at_most(
-            "use", demand.writable_option, safe, _how_to_raise("data-limit", facts), also=True
+            "use",
+            demand.writable_option,
+            safe,
+            smaller + _how_to_raise("data-limit", facts),
+            also=True,
         ),
     )
 
@@ -541,6 +586,7 @@ _RULES: Final = (
     _mappings,
     _address_space,
     _data,
+    _own_stacks,
     _charge,
     _single_commit,
     _tasks,

@@ -28,6 +28,10 @@ _MOST_WAITS: Final = 1000
 TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
 
 
+#: What to do where the stacks of threads do not fit.
+SMALLER_STACKS: Final = "make stacks smaller: ulimit -s 1024"
+
+
 def start_thread(
     target: Callable[..., object], *arguments: object, name: str | None = None
 ) -> threading.Thread:
@@ -64,14 +68,19 @@ def can_start_thread() -> bool:
     return True
 
 
-def _no_room_for_stack() -> tuple[str, str] | None:
-    """Return the limit that leaves no room for the stack of a thread, and what to do.
+def stack_bytes() -> int:
+    """Return how long the stack of a thread is.
 
     The C library maps a stack as long as RLIMIT_STACK, or 2 MiB where that is unlimited (man 3
     pthread_create); it counts as address space and as private writable memory.
     """
-    stack, limits = read_resource_limit("RLIMIT_STACK"), read_limits()
-    nbytes = 2 * MIB if stack is None or stack.soft is None else stack.soft
+    stack = read_resource_limit("RLIMIT_STACK")
+    return 2 * MIB if stack is None or stack.soft is None else stack.soft
+
+
+def _no_room_for_stack() -> tuple[str, str] | None:
+    """Return the limit that leaves no room for the stack of a thread, and what to do."""
+    limits, nbytes = read_limits(), stack_bytes()
     for name, limit, used in (
         ("RLIMIT_AS", limits.address_space_limit_bytes, limits.address_space_bytes),
         ("RLIMIT_DATA", limits.data_limit_bytes, limits.data_bytes),
@@ -81,5 +90,6 @@ def _no_room_for_stack() -> tuple[str, str] | None:
                 f"{name} is {format_size(limit)} and the process uses {format_size(used)}: "
                 f"a thread's stack of {format_size(nbytes)} does not fit"
             )
-            return words, f"{how_to_raise(name)}, or make stacks smaller: ulimit -s 1024"
+            smaller = f", or {SMALLER_STACKS}" if nbytes > MIB else ""
+            return words, how_to_raise(name) + smaller
     return None

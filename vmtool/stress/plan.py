@@ -12,6 +12,7 @@ from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, fewer_of
 from vmtool.memory import device_ordinal, is_device, methods_of
 from vmtool.memory.cuda.devices import peers_of
 from vmtool.memory.reservation import MisalignedError
+from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import HUGE, StressSettings, base_method
 from vmtool.stress.workloads import (
     PATTERNS,
@@ -216,6 +217,8 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
         processes=settings.workers,
         threads=threads,
         worker_bytes=WORKER_BYTES,
+        stack_bytes=threads * stack_bytes(),  # all but the first, and what listens
+        own_stack_bytes=settings.workers * _READERS * stack_bytes(),
         huge_page_bytes=settings.huge_page_bytes,
         tasks=_tasks(settings),
         descriptors=_PIPES * settings.workers,
@@ -227,6 +230,8 @@ def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
 
 #: Of a worker: to its stdin, from its stdout and from its stderr.
 _PIPES: Final = 3
+#: Threads of the parent that read from a worker.
+_READERS: Final = 2
 
 
 def _tasks(settings: StressSettings) -> int:
@@ -234,7 +239,7 @@ def _tasks(settings: StressSettings) -> int:
 
     A worker has its threads and one that listens to the parent; the parent has two to read from it.
     """
-    return settings.workers * (settings.threads + 1 + 2)
+    return settings.workers * (settings.threads + 1 + _READERS)
 
 
 def device_peers(settings: StressSettings, backing: str) -> tuple[int, ...]:

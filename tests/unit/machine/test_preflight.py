@@ -276,6 +276,25 @@ def test_processes_and_threads_are_counted(facts, words):
     assert "fewer" not in shortage.remedy
 
 
+@pytest.mark.parametrize("name", ["address_space", "data"])
+def test_the_stacks_of_threads_are_counted(name):
+    limits = {f"{name}_limit_bytes": 120 * MIB, f"{name}_bytes": 20 * MIB}
+    facts = small(process=replace(ROOMY.process, **limits))
+    kind = f"{name}-limit".replace("_", "-")
+    plan = Demand(
+        reserve_bytes=40 * MIB, writable_bytes=40 * MIB, worker_bytes=MIB, own_stack_bytes=100 * MIB
+    )
+    assert check(replace(plan, stack_bytes=60 * MIB), facts) == ()
+    (shortage,) = check(replace(plan, stack_bytes=80 * MIB), facts)
+    assert (shortage.kind, shortage.safe) == (kind, 20 * MIB)
+    assert "beside 80 MiB for the stacks of threads" in shortage.message
+    assert "make stacks smaller: ulimit -s 1024" in shortage.remedy
+    (shortage,) = check(replace(plan, own_stack_bytes=101 * MIB, processes=9), facts)
+    assert shortage.kind == kind
+    assert "the threads that read from the workers take 101 MiB" in shortage.message
+    assert shortage.remedy.startswith("use fewer --workers, or make stacks smaller")
+
+
 def test_root_may_start_more_than_its_limit():
     limits = LimitFacts(tasks=ResourceLimit(32, 32), tasks_used=32, tasks_exempt=True)
     assert check(Demand(tasks=13), small(limits=limits)) == ()

@@ -13,6 +13,7 @@ from vmtool.machine.preflight import check
 from vmtool.memory import host_methods, open_backing
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.reservation import MisalignedError
+from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import (
     Room,
@@ -51,7 +52,11 @@ def test_a_huge_capacity_commits_only_a_safe_part():
 def test_the_budget_is_shared_by_workers_and_threads():
     settings = _settings(workers=2, threads=4, budget_bytes=64 * MIB)
     assert live_limit(settings) == 4
-    assert demand(settings).commit_bytes == 64 * MIB
+    needs = demand(settings)
+    assert needs.commit_bytes == 64 * MIB
+    # The first of a worker's threads has the process's own stack; one more listens. Two read from
+    # each worker.
+    assert (needs.stack_bytes, needs.own_stack_bytes) == (4 * stack_bytes(), 2 * 2 * stack_bytes())
     one = alone(settings)
     assert (one.workers, one.threads, live_limit(one)) == (1, 1, 4)
 
