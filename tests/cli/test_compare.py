@@ -217,6 +217,16 @@ def test_html_that_cannot_be_written_is_exit_2(vmtool, tmp_path, folders):
     assert "cannot write" in ran.stderr
 
 
+def test_sides_that_are_the_same_are_named(vmtool, tmp_path, folders):
+    again = write(tmp_path / "a.json", run(method(commit=[1] * 9)))
+    copy = write(tmp_path / "b.json", run(method(commit=[1] * 9)))
+    assert (
+        f"warning: BEFORE and AFTER are the same: {again}" in vmtool("compare", again, again).stderr
+    )
+    assert "BEFORE and AFTER hold the same results" in vmtool("compare", again, copy).stderr
+    assert "BEFORE and AFTER" not in vmtool("compare", *folders).stderr
+
+
 def test_stdin_cannot_be_both_sides(vmtool):
     ran = vmtool("compare", "-", "-")
     assert (ran.code, ran.stdout) == (2, "")

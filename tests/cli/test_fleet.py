@@ -184,6 +184,15 @@ def test_a_fact_that_no_result_has_is_wrong_usage(vmtool, tmp_path):
     assert "system.cpus" in ran.stderr
 
 
+def test_few_machines_are_counted_with_their_results_and_the_reason_comes_once(vmtool, tmp_path):
+    for number in range(5):
+        document = stress(100 + number, 101, host="node1")
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    text = vmtool("fleet", str(tmp_path)).stdout
+    assert text.startswith("not decided: 5 results of 1 machine\n")
+    assert " ".join(text.split()).count("fewer than 8 machines that are alike") == 1
+
+
 def test_results_that_do_not_name_their_machine_may_be_of_the_same_one(vmtool, tmp_path):
     documents = {
         "stress": stress(100, 101),

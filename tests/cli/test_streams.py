@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from vmtool.cli.progress import fitting
 from vmtool.cli.streams import reader_is_gone
 
 PROGRAM = [sys.executable, "-m", "vmtool"]
@@ -234,3 +235,10 @@ def test_a_file_beside_the_result_is_not_stdout(vmtool, tmp_path, monkeypatch, c
     assert (ran.code, ran.stdout) == (2, "")
     assert "'-' is stdout, where the result goes; give a file" in ran.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_that_does_not_fit_loses_whole_parts():
+    assert fitting("run 1 of 5, 2,172 cycles, 3.45 s") == "run 1 of 5, 2,172 cycles, 3.45 s"
+    assert fitting("run 1 of 5, 1,172 of 1,800 cycles, 3.45 s") == (
+        "run 1 of 5, 1,172 of 1,800 cycles"
+    )

@@ -124,6 +124,9 @@ def command(
             f"{before} and {after} have no method and phase in common: "
             f"{'; '.join(result.unmatched)}"
         )
+    if [file.result for file in sides[0].files] == [file.result for file in sides[1].files]:
+        what = f"are the same: {before}" if before == after else "hold the same results"
+        output.notice(f"warning: BEFORE and AFTER {what}")
     for warning in warnings_of(result):
         output.notice(f"warning: {warning}")
     output.emit(result, lambda console: to_text(result, console))

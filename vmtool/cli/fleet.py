@@ -102,10 +102,10 @@ def command(
     vmtool fleet results/*.json
     vmtool fleet --dask local:4 -- stress --runs 5
 
-    FILE is a --json result of stress, check, granularity, doctor, limits, grow or inspect: one
-    file per machine, JSON lines, gzip, a folder, or - for stdin. Machines that are alike are compared by
-    the mean of their runs; at least 8 of them and 2 runs each are needed. The exit code is 3 if a
-    machine differs or has failed checks.
+    FILE is a --json result of stress, check, granularity, doctor, limits, grow, inspect, matrix,
+    guards or reserve: one file per machine, JSON lines, gzip, a folder, or - for stdin. Machines that
+    are alike are compared by the mean of their runs; at least 8 of them and 2 runs each are needed.
+    The exit code is 3 if a machine differs or has failed checks.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.streams import COMMAND_AFTER
 

@@ -73,5 +73,13 @@ def stress_progress(
         yield lambda progress: show(lambda: text(progress))
 
 
+def fitting(text: str) -> str:
+    """Return the parts of *text* that fit in the line, whole: a unit that is cut misleads."""
+    while len(text) > _WIDTH and ", " in text:
+        text = text.rpartition(", ")[0]
+    return text
+
+
 def _overwrite(text: str) -> None:
+    text = fitting(text)
     click.echo(f"\r{text[:_WIDTH].ljust(_WIDTH)}", nl=False, err=True)

@@ -236,7 +236,8 @@ def judge_change(
             for found in (before, after)
         ]
         if min(map(len, known)) < RUNS_NEEDED:
-            outcomes.reason = "not measured"
+            lacking = [text for text in (*before, *after) if isinstance(text, str)]
+            outcomes.reason = "; ".join(["not measured", *dict.fromkeys(lacking)])
             continue
         found = shift(known[0], known[1], confidence)
         low, high = (None if end is None else end - 1 for end in (found.low, found.high))
@@ -269,7 +270,7 @@ def measured(metric: Metric, method: MethodResult) -> Fraction | str:
         return whole
     phase = method.phase(metric.phase)
     if phase is None or not phase.summary.samples:
-        return f"{method.method}: no {metric.phase} was measured"
+        return f"{method.method}: no {metric.phase} was measured{_instead(metric, method)}"
     attribute = "p999" if metric.statistic == "p99.9" else metric.statistic
     value = getattr(phase.summary, f"{attribute}_ns")
     if value is None:
@@ -278,6 +279,14 @@ def measured(metric: Metric, method: MethodResult) -> Fraction | str:
             f"{metric.statistic}, which needs {P999_SAMPLES:,}"
         )
     return Fraction(value)
+
+
+def _instead(metric: Metric, method: MethodResult) -> str:
+    """Return why a phase may have no samples, and what to name in its place."""
+    why = " (--touch none)" if metric.phase == "touch" else ""
+    known = [p.phase for p in method.phases if p.phase in _PARTS and p.summary.samples]
+    names = " or ".join(f"{phase}.{metric.statistic}" for phase in known)
+    return f"{why}; use {names}" if names else why
 
 
 def parse_metric(name: str) -> Metric:

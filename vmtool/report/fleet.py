@@ -107,8 +107,8 @@ def answer_text(result: FleetResult) -> str:
     if not result.machines:
         parts.append("no results")
     elif not judged:
-        why = dict.fromkeys(_UNDECIDED[group.undecided] for group in result.groups)
-        parts.append(f"not decided: {', or '.join(why)}")
+        of = count_of(result.machines, "machine")
+        parts.append(f"not decided: {count_of(result.results, 'result')} of {of}")
     elif judged < result.machines:
         parts.append(f"{count_of(result.machines - judged, 'machine')} not decided")
     missing = sum(problem.kind not in _NOT_MISSING for problem in result.problems)

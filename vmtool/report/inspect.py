@@ -369,12 +369,15 @@ def reservation_table(
     reservations: Sequence[ReservedRange],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return headings and cells, without the columns that hold nothing in any row."""
+    read = any(item.resident_bytes is not None for item in reservations)
     columns = {
         "reservation": [reservation_name(item) for item in reservations],
         "capacity": [shown_size(item.capacity_bytes) for item in reservations],
         "committed": [shown_size(item.committed_bytes) for item in reservations],
         "resident": [
-            "-" if item.resident_bytes is None else shown_size(item.resident_bytes)
+            ("not read" if read else "-")
+            if item.resident_bytes is None
+            else shown_size(item.resident_bytes)
             for item in reservations
         ],
         "huge": [shown_size(item.huge_bytes) if item.huge_bytes else "-" for item in reservations],

@@ -172,7 +172,9 @@ def _map(reservations: Sequence[ReservedRange]) -> Markup:
     """
     if not reservations:
         return Markup()
-    keys = (("range", "reserved"), ("second", "committed"), ("first", "resident"))
+    keys = [("range", "reserved"), ("second", "committed"), ("first", "resident")]
+    if any(item.resident_bytes is None for item in reservations):
+        keys.append(("unknown", "committed, resident not read"))
     rows, end = [], None
     for item in sorted(reservations, key=lambda item: item.base):
         if end is not None and item.base > end:
@@ -192,9 +194,11 @@ def _bar(item: ReservedRange) -> Markup:
         f"{item.base:#x} {reservation_name(item)}: {format_size(item.committed_bytes)} of "
         f"{format_size(item.capacity_bytes)} committed"
     )
+    if item.resident_bytes is None:
+        label += ", resident not read"
     parts = (
         ("band", item.capacity_bytes),
-        ("second", item.committed_bytes),
+        ("unknown" if item.resident_bytes is None else "second", item.committed_bytes),
         ("first", item.resident_bytes or 0),
     )
     bars = [

@@ -169,7 +169,23 @@ def test_what_was_not_measured_has_failed_and_says_so():
     result = compare(several(5), several(5), fail_on=gates)
     assert not result.passed
     reasons = [check.values["reason"] for check in result.checks]
-    assert reasons == ["not measured", "method did not run"]
+    assert reasons == [
+        "not measured; fixed: no verify was measured; use commit.median or touch.median or"
+        " release.median",
+        "method did not run",
+    ]
+
+
+def test_a_condition_on_the_cycle_of_a_side_without_touch_says_why_it_fails():
+    sides = [
+        run_set(*[run(method("fixed", commit=[100] * 50, release=[50] * 50))] * 4) for _ in "ab"
+    ]
+    (check,) = compare(*sides, fail_on=[parse_change("cycle.median>+20%")]).checks
+    assert check.failed
+    assert check.values["reason"] == (
+        "not measured; fixed: no touch was measured (--touch none);"
+        " use commit.median or release.median"
+    )
 
 
 def test_a_condition_on_every_method_needs_every_method_on_both_sides():

@@ -9,7 +9,7 @@ from vmtool.inspect.trends import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.nvml import DeviceProcess
-from vmtool.report.inspect import headline, to_text
+from vmtool.report.inspect import headline, reservation_table, to_text
 from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_findings import describe
 from vmtool.report.inspect_page import to_html
@@ -389,3 +389,16 @@ def test_each_finding_is_a_sentence_with_its_numbers(name, values, words):
 
     assert words in message
     assert remedy or name == "group-cache"
+
+
+def test_what_is_resident_is_not_shown_as_nothing_where_it_was_not_read():
+    first, *others = RESULT.reservations
+    partly = replace(RESULT, reservations=(replace(first, resident_bytes=None), *others))
+    text = "\n".join(printed(lambda console: to_text(partly, console), 240))
+    assert text.count("not read") == 1
+    page = to_html(partly, command=["vmtool", "inspect", "1"])
+    assert "committed, resident not read</p>" in page
+    assert '<rect class="unknown"' in page
+    assert '<rect class="unknown"' not in to_html(RESULT, command=["vmtool", "inspect", "1"])
+    nowhere = [replace(item, resident_bytes=None) for item in RESULT.reservations]
+    assert "resident" not in reservation_table(nowhere)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import subprocess
+import sys
 from dataclasses import dataclass, replace
 from time import monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -246,7 +247,8 @@ class Progress:
     """How far a run is.
 
     Attributes:
-        cycles: Cycles done by all workers and threads, warm-up included.
+        cycles: Cycles done by all workers and threads in all runs; it never becomes less, nor more
+            than was requested.
         elapsed_ns: Since the workers were started.
         run: The number of the run, from 1.
     """
@@ -254,6 +256,23 @@ class Progress:
     cycles: int
     elapsed_ns: int
     run: int
+
+
+class CycleCount:
+    """Adds up the cycles of runs whose warm-ups count, too, while they last."""
+
+    def __init__(self) -> None:
+        self._before = self._now = self._most = 0
+
+    def begin(self, most: int | None) -> None:
+        """Begin a run that measures at most so many cycles; ``None`` is without limit."""
+        self._before += self._now
+        self._now, self._most = 0, sys.maxsize if most is None else most
+
+    def seen(self, cycles: int) -> int:
+        """Return the cycles of all runs, where this one has done so many."""
+        self._now = min(max(self._now, cycles), self._most)
+        return self._before + self._now
 
 
 def run_stress(
@@ -282,11 +301,11 @@ def run_stress(
     """
     began = perf_counter_ns()
     watch = RunConditionsWatch(name_host=name_host)
-    done = 0
+    count = CycleCount()
     runs: list[EndedRun] = []
 
     def show(cycles: int) -> None:
-        progress(Progress(done + cycles, perf_counter_ns() - began, len(runs) + 1))
+        progress(Progress(count.seen(cycles), perf_counter_ns() - began, len(runs) + 1))
 
     single: list[Ending] = []
     interrupted = False
@@ -296,6 +315,8 @@ def run_stress(
     while not interrupted and len(runs) < settings.runs:
         run = len(runs)
         share = run_settings(settings, run)
+        lanes = share.workers * share.threads * len(share.methods)
+        count.begin(None if share.cycles is None else share.cycles * lanes)
         plans = [WorkerPlan(share, worker, checks, run) for worker in range(settings.workers)]
         run_began = perf_counter_ns()
         endings, interrupted = run_workers(
@@ -307,7 +328,7 @@ def run_stress(
         )
         took_ns = perf_counter_ns() - run_began
         runs.append(EndedRun(run, share.methods, endings, took_ns, interrupted=interrupted))
-        done += sum(method.cycles for method in runs[-1].methods(settings.methods))
+        count.seen(sum(method.cycles for method in runs[-1].methods(settings.methods)))
         if runs[-1].outcome is not Outcome.COMPLETE:
             break
     if not runs:

@@ -22,7 +22,7 @@ from vmtool.memory import host_methods
 from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
-from vmtool.stress.parent.run import WorkerRefusedError, run_stress, run_workers
+from vmtool.stress.parent.run import CycleCount, WorkerRefusedError, run_stress, run_workers
 from vmtool.units import MIB
 
 SECOND = 10**9
@@ -188,6 +188,17 @@ def test_stopping_ends_early_and_keeps_a_valid_result(make):
     assert result.outcome is Outcome.INTERRUPTED
     assert result.passed
     assert result.methods[0].cycles > 0
+
+
+def test_progress_never_goes_back_nor_beyond_what_was_requested():
+    count = CycleCount()
+    shown = [count.seen(64)]  # of one worker alone, for the scaling
+    for cycles in ([40, 164, 10], [30, 100]):  # with the warm-up, and then as it was measured
+        count.begin(100)
+        shown += map(count.seen, cycles)
+    assert shown == [0, 40, 100, 100, 130, 200]
+    count.begin(None)
+    assert [count.seen(64), count.seen(20), count.seen(500)] == [264, 264, 700]
 
 
 def test_stopping_before_it_began_is_an_empty_result_and_no_accident(stress):
