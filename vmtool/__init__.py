@@ -7,17 +7,38 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError, VmtoolError
     from vmtool.kv.estimate import estimate
     from vmtool.memory import open_backing
-    from vmtool.memory.buffer import VirtualBuffer
+    from vmtool.memory.buffer import CapacityError, VirtualBuffer
+    from vmtool.memory.buffer_views import LiveViewError
 
 __version__ = "0.2.0"
 
-__all__ = ["VirtualBuffer", "__version__", "estimate", "open_backing"]
+__all__ = [
+    "CallError",
+    "CapacityError",
+    "LiveViewError",
+    "RefusedError",
+    "UnavailableError",
+    "UsageError",
+    "VirtualBuffer",
+    "VmtoolError",
+    "__version__",
+    "estimate",
+    "open_backing",
+]
 
 #: Where the public names are; each is imported when it is first used, as the program needs none.
 _PUBLIC = {
+    "CallError": "vmtool.errors",
+    "CapacityError": "vmtool.memory.buffer",
+    "LiveViewError": "vmtool.memory.buffer_views",
+    "RefusedError": "vmtool.errors",
+    "UnavailableError": "vmtool.errors",
+    "UsageError": "vmtool.errors",
     "VirtualBuffer": "vmtool.memory.buffer",
+    "VmtoolError": "vmtool.errors",
     "estimate": "vmtool.kv.estimate",
     "open_backing": "vmtool.memory",
 }

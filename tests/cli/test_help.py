@@ -9,6 +9,8 @@ import pytest
 import vmtool as package
 from vmtool.cli.app import COMMAND_GROUPS, COMMANDS, main
 from vmtool.documents import schema
+from vmtool.errors import VmtoolError
+from vmtool.memory.buffer_views import LiveViewError
 from vmtool.results.kinds import DOCUMENTS
 
 
@@ -79,6 +81,9 @@ def test_the_public_names_are_loaded_when_they_are_used():
     )
     assert ran.stdout.split() == [b"131072"]
     assert set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, name) for name in package.__all__)
+    assert package.LiveViewError is LiveViewError
+    assert package.VmtoolError is VmtoolError
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing
 

@@ -357,6 +357,8 @@ def test_a_name_in_place_of_a_number_names_the_option(vmtool):
 
     assert ran.code == 2
     assert "'llama-server' is not a PID; select by name with --name" in ran.stderr
+    ran = vmtool("inspect", "9" * 20)
+    assert (ran.code, f"no process has the PID {'9' * 20}" in ran.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """scripts/check finds violations that are put into a copy of the project."""
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -102,3 +103,29 @@ def test_an_unknown_step_is_refused(project):
     result = check(project, "type")
     assert result.returncode == 2
     assert "unknown step type; the steps are types-linux, " in result.stderr
+
+
+def test_without_the_tools_it_names_the_script_that_installs_them(project):
+    command = [
+        sys.executable,
+        "-S",
+        str(project / "scripts" / "check"),
+        "format",
+    ]  # -S: no packages
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert "mypy" in line
+    assert line.endswith("run scripts/test.py first")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no EPIPE")
+def test_a_reader_that_has_seen_enough_ends_it_quietly(project):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(project / "scripts" / "check"), "format", "imports"]
+    result = subprocess.run(
+        command, check=False, stdout=write, stderr=subprocess.PIPE, text=True, timeout=300
+    )
+    os.close(write)
+    assert result.stderr == ""

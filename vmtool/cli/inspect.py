@@ -43,7 +43,9 @@ class _Pid(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         # Ten digits hold any PID; more would be a slow way to say no.
-        if isinstance(value, str) and (not value.isdecimal() or len(value) > 10 or not int(value)):
+        if isinstance(value, str) and value.isdecimal() and len(value) > 10:
+            self.fail(f"no process has the PID {value[:60]}", param, ctx)
+        if isinstance(value, str) and (not value.isdecimal() or not int(value)):
             self.fail(f"{value[:60]!r} is not a PID; select by name with --name", param, ctx)
         return int(value)
 
