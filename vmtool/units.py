@@ -159,6 +159,12 @@ def format_size(nbytes: int) -> str:
     return f"{text} {_BINARY[exponent]}"
 
 
+def two_sizes(one: int, other: int) -> tuple[str, str]:
+    """Return two sizes that differ: in bytes where they would be rounded to the same."""
+    texts = format_size(one), format_size(other)
+    return texts if texts[0] != texts[1] else (f"{one:,} bytes", f"{other:,} bytes")
+
+
 def format_duration(ns: float) -> str:
     """Return *ns* nanoseconds with three significant digits: ``182 µs``, ``1.21 ms``."""
     if ns < 0:

@@ -96,7 +96,7 @@ def test_a_limit_on_the_process_bounds_what_is_safe_and_the_budget_of_an_estimat
     assert document["safe_bytes"] < document["available_bytes"] < 1 << 30
     text = vmtool_child("doctor", before=before).stdout
     assert f"is safe to commit: {limit} is 1 GiB and " in text
-    assert f"(limited by {kind})" in vmtool_child("granularity", before=before).stdout
+    assert f"(limited by {limit})" in vmtool_child("granularity", before=before).stdout
 
     estimate = vmtool_child(
         "kv-estimate",

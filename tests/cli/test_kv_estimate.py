@@ -81,7 +81,7 @@ def test_a_token_larger_than_a_granule_is_reported_in_granules(estimate):
 
 def test_an_impossible_policy_is_named_and_the_others_are_shown(estimate):
     text = estimate("phi-2 --budget 1GiB --granule 4KiB --packing").stdout
-    assert "floor-per-page: a token of k is 5120 B" in text
+    assert "floor-per-page: a token of k is 5 KiB" in text
     assert re.search(r"^token-major ", text, re.MULTILINE)
 
 
@@ -340,7 +340,8 @@ def test_the_list_has_every_built_in_model(estimate):
         ("llama-3.1-8b --tp 3", "kv_heads = 8 cannot be divided among tp = 3"),
         ("llama-3.1-8b --pp 33", "only 32 layers"),
         ("llama-3.1-8b --dtype nvfp4 --head-dim 40", "not a multiple of its group of 16"),
-        ("phi-2 --granule 4KiB --policy floor-per-page", "more than a granule of 4096 B"),
+        ("phi-2 --granule 2TiB", "a granule of 2 TiB: it must be from 1 B to 1 TiB"),
+        ("phi-2 --granule 4KiB --policy floor-per-page", "more than a granule of 4 KiB"),
         ("llama-3.1-8b --hub a/b", "not both"),
     ],
 )

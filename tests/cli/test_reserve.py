@@ -63,7 +63,7 @@ def test_the_reservation_is_given_back(vmtool):
     [
         ("0", "not positive"),
         ("-4096", "No such option"),
-        ("10EiB", "larger than any address space"),
+        ("10EiB", "10 EiB is larger than any address space"),
         ("99999999999999999999", "64 bits"),
         ("2QiB", "unknown unit"),
         ("1.5", "not a whole number"),

@@ -455,3 +455,21 @@ def test_where_a_limit_leaves_nothing_safe_it_is_named(vmtool, monkeypatch):
     assert "nothing is safe to commit here" in refused.stderr
     assert "cause: RLIMIT_DATA is 48.83 MiB" in refused.stderr
     assert "hint: ulimit -d unlimited" in refused.stderr or "LimitDATA=" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "--budget 10TiB",
+            "the budget of 10 TiB is more than the capacity of all buffers together, 256 MiB",
+        ),
+        (
+            "--capacity 64KiB --granule 2MiB",
+            "the capacity of 64 KiB is less than one granule of 2 MiB",
+        ),
+    ],
+)
+def test_a_refused_size_is_told_as_a_size(vmtool, line, words):
+    ran = vmtool("stress", *line.split())
+    assert (ran.code, words in ran.stderr) == (2, True)

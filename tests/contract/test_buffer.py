@@ -13,6 +13,7 @@ from vmtool.memory.buffer import CapacityError, VirtualBuffer
 from vmtool.memory.buffer_views import LiveViewError
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.memory.reservation import ClosedError, NotCommittedError, OverlapError
+from vmtool.units import two_sizes
 
 
 @pytest.fixture
@@ -117,8 +118,10 @@ def test_v3_over_capacity_names_both_numbers(platform, granule):
     with VirtualBuffer(platform.backing, 4 * granule - 100) as buffer:
         with pytest.raises(CapacityError) as caught:
             buffer.grow_to(4 * granule)
-        assert str(4 * granule) in str(caught.value)
-        assert str(4 * granule - 100) in str(caught.value)
+        more, less = two_sizes(4 * granule, 4 * granule - 100)
+        assert str(caught.value) == f"cannot grow to {more}: the capacity is {less}"
+        assert caught.value.requested_bytes == 4 * granule
+        assert caught.value.capacity_bytes == 4 * granule - 100
         assert buffer.committed == 0
         buffer.grow_to(buffer.capacity)
         assert buffer.committed == 4 * granule

@@ -17,6 +17,7 @@ from vmtool.units import (
     parse_duration,
     parse_percent,
     parse_size,
+    two_sizes,
 )
 
 
@@ -208,3 +209,8 @@ def test_alignment(value, granule):
     assert up % granule == down % granule == 0
     assert 0 <= up - value < granule
     assert 0 <= value - down < granule
+
+
+def test_sizes_that_would_be_rounded_to_the_same_are_told_in_bytes():
+    assert two_sizes(128 << 30, 1 << 20) == ("128 GiB", "1 MiB")
+    assert two_sizes((256 << 20) + 1, 256 << 20) == ("268,435,457 bytes", "268,435,456 bytes")

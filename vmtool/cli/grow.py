@@ -20,7 +20,7 @@ from vmtool.cli.options import (
 )
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
-from vmtool.units import GIB, align_down, align_up, format_size
+from vmtool.units import GIB, align_down, align_up, format_size, two_sizes
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
@@ -193,8 +193,9 @@ def _step(options: GrowOptions, granule: int) -> int:
         parts = _DOUBLING_PART if options.pattern == "doubling" else _STEPS
         step = min(align_up(-(-to // parts), granule), to)
     if step > to:
+        larger, peak = two_sizes(step, to)
         raise UsageError(
-            f"a step of {step} bytes is larger than the peak of {to} bytes",
+            f"a step of {larger} is larger than the peak of {peak}",
             hint="raise --to, or make a step shorter",
         )
     return step
@@ -208,10 +209,12 @@ def _refuse_unsafe(
 
     budget = options.budget
     if budget is not None and commit > budget:
+        more, less = two_sizes(commit, budget)
+        whole = align_down(budget, granule)
         raise RefusedError(
-            f"this commits {commit} bytes and the budget is {budget}",
+            f"this commits {more} and the budget is {less}",
             hint=f"raise --budget to {commit} ({format_size(commit)})"
-            + (f", or use --to {align_down(budget, granule)} or less" if budget >= granule else ""),
+            + (f", or use --to {whole} ({format_size(whole)}) or less" if whole else ""),
         )
     to = SizeOption("--to", granule)
     if free is not None:

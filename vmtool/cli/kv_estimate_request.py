@@ -16,7 +16,7 @@ from vmtool.cli.kv_memory import (
     read_weights,
 )
 from vmtool.errors import UsageError
-from vmtool.units import parse_count, parse_percent, parse_size
+from vmtool.units import format_size, parse_count, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -452,7 +452,7 @@ def _stages(text: str | None) -> tuple[int, ...] | None:
 
 def _check_granule(granule: int) -> None:
     if not 0 < granule <= _LARGEST_GRANULE:
-        raise UsageError(f"a granule of {granule} B: it must be from 1 B to 1 TiB")
+        raise UsageError(f"a granule of {format_size(granule)}: it must be from 1 B to 1 TiB")
 
 
 def _check(options: EstimateOptions) -> None:

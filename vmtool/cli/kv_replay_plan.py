@@ -219,7 +219,10 @@ class ReplayOptions:
                 hint="leave one of them out",
             )
         if (self.granule or 1) > 1 << 40:
-            raise UsageError(f"a granule of {self.granule} B: it must be from 1 B to 1 TiB")
+            from vmtool.units import format_size
+
+            size = format_size(self.granule or 0)
+            raise UsageError(f"a granule of {size}: it must be from 1 B to 1 TiB")
 
 
 def _origin(budget: Budget) -> str:

@@ -17,6 +17,17 @@ FREE_RAM: Final = "stop other programs that use RAM: " + {
 }.get(sys.platform, "Task Manager lists them by memory")
 
 
+#: The limits of memory in a few words, by the names that documents have.
+BOUND_WORDS: Final = {
+    "cgroup-limit": "the limit of the control group",
+    "commit-limit": "the commit limit",
+    "available-memory": "available RAM",
+    "address-space-limit": "RLIMIT_AS",
+    "data-limit": "RLIMIT_DATA",
+    "unknown": "a guess, as available memory is unknown",
+}
+
+
 def describe_bound(name: str, facts: MachineFacts) -> str:
     """Return what the limit called *name* leaves, with its numbers.
 

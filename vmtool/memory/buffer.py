@@ -20,7 +20,7 @@ from vmtool.memory.buffer_views import (
 from vmtool.memory.governor import BudgetError, Owner, Role, Tier
 from vmtool.memory.reservation import ClosedError
 from vmtool.memory.span_map import SpanMap
-from vmtool.units import align_up, format_size
+from vmtool.units import align_up, format_size, two_sizes
 
 if TYPE_CHECKING:
     # Type checkers know it without the package; Python 3.13 has it in types.
@@ -40,8 +40,9 @@ class CapacityError(UsageError):
     """
 
     def __init__(self, requested: int, capacity: int) -> None:
+        more, less = two_sizes(requested, capacity)
         super().__init__(
-            f"cannot grow to {requested} bytes: the capacity is {capacity} bytes",
+            f"cannot grow to {more}: the capacity is {less}",
             hint="reserve a larger capacity; it costs address space only",
         )
         self.requested_bytes = requested

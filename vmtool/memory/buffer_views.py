@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
+from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ class LiveViewError(UsageError):
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(
-            f"a live view shows the first {nbytes} bytes",
+            f"a live view shows the first {format_size(nbytes)}",
             hint="release the views and arrays made from this buffer first",
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.units import format_size
+from vmtool.units import format_size, two_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,9 +68,10 @@ class BudgetError(RefusedError):
 
     def __init__(self, tier: Tier, requested: int, used: int, limit: int) -> None:
         left = max(limit - used, 0)
+        leased, most = two_sizes(used, limit) if left else (format_size(used), format_size(limit))
         super().__init__(
             f"{format_size(requested)} ({requested} bytes) of {tier.value} memory refused: "
-            f"{used} of {limit} bytes are leased",
+            f"{leased} of {most} are leased",
             cause=f"the budget is {format_size(limit)} and {format_size(left)} of it is left",
             hint="raise the budget, or release something first",
         )

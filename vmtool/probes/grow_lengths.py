@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vmtool.errors import UsageError
+from vmtool.units import format_size
 
 PATTERNS: Final = ("linear", "doubling", "sawtooth")
 
@@ -39,7 +40,7 @@ def lengths(pattern: str, to: int, step: int) -> list[int]:
     if steps > MAX_STEPS:
         least = -(-to * steps // (MAX_STEPS * -(-to // step)))
         raise UsageError(
-            f"{steps} steps of {step} bytes are more than {MAX_STEPS}",
+            f"{steps:,} steps of {format_size(step)} are more than {MAX_STEPS:,}",
             hint=f"use a step of {least} bytes or more",
         )
     if pattern == "linear":

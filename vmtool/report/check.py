@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.errors import printable
+from vmtool.machine.bound_texts import BOUND_WORDS
 from vmtool.machine.doctor.findings import Rating
 from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
@@ -156,7 +157,7 @@ def to_markdown(result: MachineCheckResult) -> str:
         "|---|---|",
         f"| system | {_cell(system.get('os'))} {_cell(system.get('kernel'))} |",
         f"| processor | {_cell(system.get('cpu_model'))} |",
-        f"| safe to commit | {format_size(result.safe_bytes)} ({result.limiting_bound}) |",
+        f"| safe to commit | {format_size(result.safe_bytes)} (limited by {BOUND_WORDS[result.limiting_bound]}) |",
     ]
     if result.conditions is not None:
         lines.append(f"| started | {result.conditions.started} |")

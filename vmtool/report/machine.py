@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import plain
 from vmtool.errors import printable
+from vmtool.machine.bound_texts import BOUND_WORDS
 from vmtool.report.table import pairs
 from vmtool.units import format_duration, format_size
 
@@ -153,7 +154,7 @@ def machine_rows(facts: MachineFacts) -> RenderableType:
             *((label, "not available") for label in missing),
             (
                 "safe to commit",
-                f"{format_size(facts.safe_bytes)} (limited by {facts.limiting_bound})",
+                f"{format_size(facts.safe_bytes)} (limited by {BOUND_WORDS[facts.limiting_bound]})",
             ),
         ]
     )

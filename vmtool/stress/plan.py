@@ -20,7 +20,7 @@ from vmtool.stress.workloads import (
     live_granules,
     worst_mappings,
 )
-from vmtool.units import MIB, SIZES_HINT, align_down, align_up, format_size
+from vmtool.units import MIB, SIZES_HINT, align_down, align_up, format_size, two_sizes
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
@@ -109,8 +109,9 @@ def settle(settings: StressSettings, backing: VirtualBacking, room: Room) -> Str
         raise MisalignedError("granule", granule, backing.granularity)
     capacity = settings.capacity_bytes or max(align_down(_DEFAULT_CAPACITY, granule), granule)
     if capacity < granule:
+        less, one = two_sizes(capacity, granule)
         raise UsageError(
-            f"the capacity {capacity} is less than one granule of {granule} bytes",
+            f"the capacity of {less} is less than one granule of {one}",
             hint=f"use a capacity of {format_size(granule)} or more, or a smaller granule",
         )
     if capacity % granule:
@@ -293,8 +294,9 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
     given = settings.budget_bytes
     budget = given or min(total, room.safe_bytes // 2)
     if budget > total:
+        more, less = two_sizes(budget, total)
         raise UsageError(
-            f"the budget {budget} is more than the capacity {total} of all buffers together",
+            f"the budget of {more} is more than the capacity of all buffers together, {less}",
             hint="raise --capacity, or leave --budget out",
         )
     if budget // parts >= granule:

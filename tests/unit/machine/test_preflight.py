@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import ExitCode, RefusedError
+from vmtool.machine.bound_texts import BOUND_WORDS
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.facts import (
     CommitFacts,
@@ -170,6 +171,7 @@ def test_whatever_binds_bounds_what_is_available_and_safe(kind, changes):
     facts = replace(ROOMY, **changes)
     assert facts.available_bytes == 3 * GIB
     assert facts.limiting_bound == kind
+    assert kind in BOUND_WORDS
     safe = facts.safe_bytes
     assert 2 * GIB < safe < 3 * GIB
 

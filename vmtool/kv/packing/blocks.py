@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vmtool.errors import UsageError
 from vmtool.kv.packing.ranges import Loss
+from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +85,7 @@ class StraddleLoses(_PoolPolicy):
             if block_bytes > self.granule:
                 raise UsageError(
                     f"straddle-loses: a block of {self.block} tokens of {tensor.name} is"
-                    f" {block_bytes} B, more than a granule of {self.granule} B",
+                    f" {format_size(block_bytes)}, more than a granule of {format_size(self.granule)}",
                     hint="choose a smaller --block or a larger --granule",
                 )
 
@@ -139,8 +140,9 @@ class FloorPerPage:
         for _, tensor in self.cost.tensors():
             if tensor.bytes_per_token > self.granule:
                 raise UsageError(
-                    f"floor-per-page: a token of {tensor.name} is {tensor.bytes_per_token} B, more"
-                    f" than a granule of {self.granule} B",
+                    f"floor-per-page: a token of {tensor.name} is"
+                    f" {format_size(tensor.bytes_per_token)}, more than a granule of"
+                    f" {format_size(self.granule)}",
                     hint="choose a larger --granule",
                 )
 

@@ -17,7 +17,7 @@ from vmtool.memory.cuda.mapped_range import ColdHandles, HandleSource, MappedRan
 from vmtool.memory.cuda.pool import HandlePool
 from vmtool.memory.governor import Tier
 from vmtool.memory.reservation import MisalignedError, Reservation
-from vmtool.units import align_up
+from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ class CudaBacking:
         if nbytes % self.granularity:
             raise MisalignedError("length", nbytes, self.granularity)
         if nbytes >= _MAX_LENGTH:
-            raise UsageError(f"{nbytes} bytes is more than any address space holds")
+            raise UsageError(f"{format_size(nbytes)} is more than any address space holds")
         try:
             base = self.context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
         except CudaError as error:
@@ -180,8 +180,8 @@ class CudaBacking:
             )
         if source.granularity != self.granularity:
             raise UsageError(
-                f"memory in chunks of {source.granularity} bytes cannot be shared into chunks of "
-                f"{self.granularity}",
+                f"memory in chunks of {format_size(source.granularity)} cannot be shared into chunks of "
+                f"{format_size(self.granularity)}",
                 hint="use two reservations of the same pool",
             )
         reservation.begin()

@@ -191,7 +191,7 @@ class PosixBacking:
         slack = self._slack
         if nbytes + slack >= _MAX_LENGTH:
             raise UsageError(
-                f"{nbytes} bytes is larger than any address space",
+                f"{format_size(nbytes)} is larger than any address space",
                 hint="`vmtool granularity` shows the largest reservation that works here",
             )
         # A writable reservation would be charged without NORESERVE. On a PROT_NONE one the flag

@@ -253,7 +253,7 @@ def diagnose_refusal(
             return _refused_huge_pages(huge_pages)
         return _OLD_KERNEL if advice == "MADV_POPULATE_WRITE" else None
     if code == errno.EAGAIN and call in {"mmap", "mprotect"}:
-        limit = "" if memlock_limit is None else f" of {memlock_limit} bytes"
+        limit = "" if memlock_limit is None else f" of {format_size(memlock_limit)}"
         return Diagnosis(
             "locked-limit",
             f"this process locks its memory (mlockall), and RLIMIT_MEMLOCK{limit} is reached",

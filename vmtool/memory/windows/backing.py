@@ -44,6 +44,7 @@ from vmtool.memory.windows.calls import (
     call_error,
 )
 from vmtool.memory.windows.placeholders import DecommitRange, PlaceholderRange, WindowsRange
+from vmtool.units import format_size
 
 METHODS: Final = ("view", "private", "decommit")
 
@@ -113,7 +114,7 @@ class WindowsBacking:
             raise MisalignedError("length", nbytes, self.granularity)
         if nbytes >= _MAX_LENGTH:
             raise UsageError(
-                f"{nbytes} bytes is larger than any address space",
+                f"{format_size(nbytes)} is larger than any address space",
                 hint="`vmtool granularity` shows the largest reservation that works here",
             )
         if self.method == "decommit":

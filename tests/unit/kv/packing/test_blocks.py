@@ -45,12 +45,12 @@ def test_straddling_blocks_are_lost_one_for_each_edge_they_cross(dense, cost_of)
 
 
 def test_a_token_larger_than_the_page_is_refused_by_name(dense, cost_of):
-    with pytest.raises(UsageError, match="a token of k is 5120 B, more than a granule of 4096 B"):
+    with pytest.raises(UsageError, match="a token of k is 5 KiB, more than a granule of 4 KiB"):
         FloorPerPage(cost_of(dense(32, 32, 80)), 4096)
 
 
 def test_a_block_larger_than_the_granule_is_refused_by_name(dense, cost_of):
-    with pytest.raises(UsageError, match="a block of 16 tokens of k is 32768 B"):
+    with pytest.raises(UsageError, match="a block of 16 tokens of k is 32 KiB"):
         StraddleLoses(cost_of(dense(32, 8, 128)), 4096, 16)
 
 
