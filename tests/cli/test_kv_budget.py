@@ -19,8 +19,8 @@ def first_paragraph(text):
 def test_auto_reads_this_machine(estimate):
     whole = estimate("llama-3.1-8b --budget auto --json").document["budget"]
     half = estimate("llama-3.1-8b --budget 50% --json").document["budget"]
-    assert whole["origin"] == "available on this machine"
-    assert half["origin"] == "50% of what is available on this machine"
+    assert whole["origin"] == "available to this process"
+    assert half["origin"] == "50% of what is available to this process"
     assert 0 < half["total_bytes"] < whole["total_bytes"]
 
 

@@ -72,10 +72,10 @@ def read_memory(text: str) -> ChosenMemory:
         total, origin = _device_free(name)
         return ChosenMemory(total, origin, is_device=True)
     if name == "auto":
-        return ChosenMemory(_available(), "available on this machine")
+        return ChosenMemory(_available(), "available to this process")
     if name.endswith("%"):
         return ChosenMemory(
-            int(_available() * _part(name, text)), f"{name} of what is available on this machine"
+            int(_available() * _part(name, text)), f"{name} of what is available to this process"
         )
     from vmtool.kv.known_devices import find_device
 
