@@ -13,6 +13,7 @@ from vmtool.cli.stress_options import measure_room
 from vmtool.machine import read_facts
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.recommendation import method_option_words
+from vmtool.report.sentences import summarize
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.units import MIB
 
@@ -62,6 +63,7 @@ def test_the_reports_say_the_same(result):
     page = to_html(result, command=["vmtool", "check"])
 
     assert "best method" in text
+    assert summarize(result.memory[0].checks) in " ".join(text.split())
     assert "do this:" in text
     for report in (text, markdown, page):
         assert method_option_words(result.memory[0].recommendation.method) in report

@@ -35,9 +35,9 @@ def test_best_is_what_holds_most_sequences_of_the_length_asked_about(estimate):
     # Gemma 3 12B: 40 layers keep a window of 1024 tokens of 8 KiB.
     assert [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()] == [
         ["model", "B/token", "fixed", "1 token", "wasted", "max tokens", "max sequences"],
-        ["llama-3.1-8b", "131,072", "0 B", "128 MiB", "0 B (0%)", "131,072", "16"],
-        ["gemma-3-12b", "65,536", "320 MiB", "192 MiB", "0 B (0%)", "257,024", "19"],
-        ["deepseek-v3", "70,272", "0 B", "122 MiB", "61 MiB (10%)", "243,939", "26", "best"],
+        ["llama-3.1-8b", "131,072", "0 B", "128 MiB", "0 B (0 %)", "131,072", "16"],
+        ["gemma-3-12b", "65,536", "320 MiB", "192 MiB", "0 B (0 %)", "257,024", "19"],
+        ["deepseek-v3", "70,272", "0 B", "122 MiB", "61 MiB (10 %)", "243,939", "26", "best"],
     ]
 
 
@@ -62,12 +62,12 @@ def test_a_comparison_keeps_its_columns_at_80(compared_lines):
     assert compared_lines(line, 80)[3:] == [
         "The same in every row: fixed 0 B",
         "",
-        "                                                      max        max",
-        "dtype  granule  B/token  1 token          wasted   tokens  sequences",
-        "bf16   64KiB    147,456  4.5 MiB        0 B (0%)  160,192          3",
-        "bf16   2MiB     147,456  144 MiB        0 B (0%)  159,744          3",
-        "q8_0   64KiB     78,336  4.5 MiB        0 B (0%)  301,537          7  best",
-        "q8_0   2MiB      78,336  144 MiB  108 MiB (3.4%)  300,694          7",
+        "                                                       max        max",
+        "dtype  granule  B/token  1 token           wasted   tokens  sequences",
+        "bf16   64KiB    147,456  4.5 MiB        0 B (0 %)  160,192          3",
+        "bf16   2MiB     147,456  144 MiB        0 B (0 %)  159,744          3",
+        "q8_0   64KiB     78,336  4.5 MiB        0 B (0 %)  301,537          7  best",
+        "q8_0   2MiB      78,336  144 MiB  108 MiB (3.4 %)  300,694          7",
     ]
 
 

@@ -169,7 +169,7 @@ def test_prefixes_that_are_kept_are_not_prefilled_again(vmtool, tmp_path):
     assert ran.document["prefix_cache"]["saved_tokens"] == 512 + 1024 + 1024
     assert vmtool("kv-replay", *rules, "--json").document["prefix_cache"] is None
     text = " ".join(vmtool("kv-replay", *rules, "--prefix-cache").stdout.split())
-    assert "hit rate 62.4% (2,560 tokens not prefilled)" in text
+    assert "hit rate 62.4 % (2,560 tokens not prefilled)" in text
 
 
 def test_page_faults_are_a_phase_of_their_own_unless_left_out(vmtool):

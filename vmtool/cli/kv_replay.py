@@ -451,6 +451,6 @@ def _progress(trace: Trace) -> Callable[[], str]:
         left = time_left(fraction, started_s)
         if fraction is None or left is None:
             return found
-        return f"{fraction:.0%}, {found}, {format_duration(round(left) * 10**9)} left"
+        return f"{100 * fraction:.0f} %, {found}, {format_duration(round(left) * 10**9)} left"
 
     return text

@@ -88,7 +88,7 @@ def histogram_chart(
             # A single sample among millions is still seen.
             height = max(share / most * frame.height, 1.0)
             start, end = (2 ** (low + (high - low) * i / _BARS) for i in (index, index + 1))
-            words = f"{format_duration(start)} to {format_duration(end)}: {share:.2%} of samples"
+            words = f"{format_duration(start)} to {format_duration(end)}: {100 * share:.2f} % of samples"
             shapes.append(
                 tag(
                     "rect",
@@ -339,7 +339,7 @@ def ratio_chart(label: str, rows: Sequence[RatioRow], limit: float, end: float) 
     ]
     taken: list[tuple[float, float]] = []
     for ticks in _RATIO_TICKS:
-        texts = [f"{tick:.3g}×" if tick >= 1 else f"{tick:.2g}×" for tick in ticks]  # noqa: RUF001
+        texts = [f"{tick:.3g}×" for tick in ticks]  # noqa: RUF001
         halves = [len(text) * _CHARACTER / 2 for text in texts]
         spans = [(x(tick) - half, x(tick) + half) for tick, half in zip(ticks, halves, strict=True)]
         fits = abs(math.log(ticks[-1])) <= reach and spans[-1][1] <= width
@@ -368,14 +368,16 @@ def _ratio_row(row: RatioRow, y: float, x: Callable[[float], float], reach: floa
     room = {"textLength": _LONGEST_NAME * _CHARACTER, "lengthAdjust": "spacingAndGlyphs"}
     name = tag("text", row.name, x=0, y=y + 4, **(room if squeezed else {}))
     parts = [tag("title", row.words), name]
+    ends = [row.ratio]
     if row.low is not None and row.high is not None:
         parts.append(tag("line", class_="interval", x1=x(row.low), x2=x(row.high), y1=y, y2=y))
-        for end, way in ((row.low, -1), (row.high, 1)):
-            if abs(_log(end)) > reach and (end > 1) == (way > 0):
-                tip = x(end)
-                points = f"{tip + 6 * way:.1f},{y} {tip:.1f},{y - 4} {tip:.1f},{y + 4}"
-                parts.append(tag("polygon", class_="dot", points=points))
-    parts.append(tag("circle", class_="dot", cx=x(row.ratio), cy=y, r=4))
+        ends += [end for end, way in ((row.low, -1), (row.high, 1)) if (end > 1) == (way > 0)]
+    for end in {math.copysign(reach, _log(end)) for end in ends if abs(_log(end)) > reach}:
+        way, tip = (1 if end > 0 else -1), x(math.exp(end))
+        points = f"{tip + 6 * way:.1f},{y} {tip:.1f},{y - 4} {tip:.1f},{y + 4}"
+        parts.append(tag("polygon", class_="dot", points=points))
+    if abs(_log(row.ratio)) <= reach:
+        parts.append(tag("circle", class_="dot", cx=x(row.ratio), cy=y, r=4))
     # Hovering anywhere in the row shows its words.
     parts.append(tag("rect", class_="hover", x=0, y=y - _ROW / 2, width=WIDTH, height=_ROW))
     return tag("g", *parts, class_=row.style)

@@ -101,7 +101,7 @@ def headline(result: CompareResult) -> str:
     """Return the answer in one sentence: the verdict on the whole cycle, where it was measured."""
     text = _verdict(result)
     if result.doubts and any(change.direction in _CHANGED for change in _judged(result)):
-        text = f"in doubt: {text}; {_doubt_text(result, result.doubts[0])}"
+        text = f"in doubt: {text}"
     if result.settings:
         more = ", …" if len(result.settings) > _FEW else ""
         text += f"; settings differ ({_pairs_text(result.settings[:_FEW])}{more})"
@@ -204,7 +204,8 @@ def side_text(name: str, side: ComparedSet) -> str:
         if values:
             parts.append(f"{what} {', '.join(sorted(values))}")
     parts += _range("load", [file.load for file in side.files], "{:.1f}")
-    parts += _range("idle", [file.idle_share for file in side.files], "{:.0%}")
+    idle = [None if f.idle_share is None else 100 * f.idle_share for f in side.files]
+    parts += _range("idle", idle, "{:.0f} %")
     return f"{name}: {side.path} ({'; '.join(parts)})"
 
 

@@ -135,7 +135,7 @@ def _ratios(
     limit: float,
     name: Callable[[Change], str],
 ) -> Markup:
-    """Return the chart of *changes*, on the scale that all of *scale* have in common."""
+    """Return the chart of *changes*, on the scale that the medians of *scale* need."""
     bars = [
         RatioRow(
             name=name(change),
@@ -148,7 +148,8 @@ def _ratios(
         )
         for change in changes
     ]
-    end = ratio_reach(r for c in scale for r in (c.ratio, c.low, c.high))
+    # The tail of a distribution may vary by any factor; arrows show what is beyond the medians.
+    end = ratio_reach(r for c in scale if c.statistic == "median" for r in (c.ratio, c.low, c.high))
     label = f"{what}, after divided by before; the band marks what counts as unchanged"
     return figure(label, ratio_chart(label, bars, limit, end)) if bars else Markup()
 

@@ -169,7 +169,7 @@ def group_text(group: Group) -> str:
     text += f": {count_of(len(tested), 'measure')}"
     scales = sorted(s.scale for s in tested if s.logarithmic and s.measure not in split)
     if scales:
-        text += f", varying by {100 * scales[len(scales) // 2]:.1f}% between machines (median)"
+        text += f", varying by {100 * scales[len(scales) // 2]:.1f} % between machines (median)"
     if group.single_runs:
         text += f"; {count_of(len(group.single_runs), 'machine')} with one run: not decided"
     once = [s for s in group.spreads if s.single and not s.tested]
@@ -380,8 +380,8 @@ _HOW: Final = (
 def _how(result: FleetResult) -> dict[str, str]:
     return {
         "tests": f"{result.tests:,}",
-        "rate": f"{result.false_discovery_rate:.0%}",
-        "threshold": f"{result.threshold:.0%}",
+        "rate": f"{100 * result.false_discovery_rate:.0f} %",
+        "threshold": f"{100 * result.threshold:.0f} %",
     }
 
 
@@ -413,7 +413,7 @@ def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Marku
     )
     words = f"{low} to {high}, usually {usual}" if low != high else f"{low} everywhere"
     if spread.tested and spread.logarithmic:
-        words += f", varying by {100 * spread.scale:.1f}% between machines"
+        words += f", varying by {100 * spread.scale:.1f} % between machines"
     elif spread.single and not spread.tested:
         words += "; one value per machine: not decided"
     lines = [tag("div", words, class_="soft")]

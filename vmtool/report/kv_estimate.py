@@ -41,8 +41,8 @@ def percent(part: Fraction | float) -> str:
     """Return *part* in per cent with enough digits to distinguish small parts from none."""
     value = float(part) * 100
     if value == 0 or value >= 99.95:
-        return f"{value:.0f}%"
-    return f"{value:.2g}%" if value < 1 else f"{value:.1f}%".replace(".0%", "%")
+        return f"{value:.0f} %"
+    return f"{value:.2g} %" if value < 1 else f"{value:.1f}".removesuffix(".0") + " %"
 
 
 def count_of(number: int | None, noun: str) -> str:

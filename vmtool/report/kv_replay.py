@@ -64,7 +64,7 @@ def _key(result: ReplayResult) -> str:
 
 def percent(part: float) -> str:
     """Return *part* of 1 as a percentage."""
-    return f"{100 * part:.1f}%"
+    return f"{100 * part:.1f} %"
 
 
 def answer_text(result: ReplayResult) -> str:

@@ -90,7 +90,7 @@ def conditions_line(conditions: RunConditions, label: str | None, machine: Any) 
     if conditions.load_average is not None:
         parts.append(f"load {conditions.load_average[0]:.1f}")
     if conditions.idle_share is not None:
-        parts.append(f"{conditions.idle_share:.0%} idle")
+        parts.append(f"{100 * conditions.idle_share:.0f} % idle")
     if conditions.cpu_governor is not None:
         parts.append(f"governor {conditions.cpu_governor}")
     text = ", ".join(parts)
@@ -130,7 +130,7 @@ def page_place(conditions: RunConditions | None, machine: Mapping[str, Any]) -> 
     if conditions.load_average is not None:
         parts.append(f"load {conditions.load_average[0]:.1f}")
     if conditions.idle_share is not None:
-        parts.append(f"{conditions.idle_share:.0%} idle")
+        parts.append(f"{100 * conditions.idle_share:.0f} % idle")
     if conditions.cpu_governor is not None:
         parts.append(f"governor {conditions.cpu_governor}")
     return [part for part in parts if part]

@@ -63,7 +63,7 @@ def answer(result: MatrixResult) -> str:
     if best.waste_share is not None and result.context_tokens is not None:
         text += (
             f"; a sequence of {result.context_tokens:,} tokens of {result.model} wastes "
-            f"{best.waste_share:.1%} of what it commits"
+            f"{100 * best.waste_share:.1f} % of what it commits"
         )
     elif result.device and result.settings.chunk_bytes is None:
         text += "; no larger chunk is more than 5 % cheaper"
@@ -124,7 +124,7 @@ def _granule_row(choice: GranuleChoice, *, huge: bool, waste: bool) -> list[str]
     if huge:
         row.append(duration_or_dash(choice.without_huge_ns))
     if waste:
-        row.append("-" if choice.waste_share is None else f"{choice.waste_share:.1%}")
+        row.append("-" if choice.waste_share is None else f"{100 * choice.waste_share:.1f} %")
         row.append(duration_or_dash(choice.per_used_gib_ns))
     return row
 

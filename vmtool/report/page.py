@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
@@ -143,7 +144,9 @@ def report(
         details("How to read this", *(tag("p", text) for text in reading)),
         glossary(),
         download(f"vmtool-{name}.json", document),
-        tag("p", tag("code", " ".join(command)), f", made by vmtool {__version__}", class_="soft"),
+        tag(
+            "p", tag("code", shlex.join(command)), f", made by vmtool {__version__}", class_="soft"
+        ),
     )
 
 

@@ -164,15 +164,15 @@ def _counters(name: str, values: _Values) -> str:
 def _leak(name: str, values: _Values) -> str:
     interval = (
         f"{leak_amount(name, values['low'])} to {leak_amount(name, values['high'])} per cycle "
-        f"({values['confidence']:.0%} interval)"
+        f"({100 * values['confidence']:.0f} % interval)"
     )
     grown, floor = leak_amount(name, values["grown"]), leak_amount(name, values["floor"])
     seen = f"a leak of {leak_amount(name, values['detectable_per_cycle'])} per cycle would have been seen"
     if values["low"] <= 0:
         return f"{interval}; {seen}"
     if values["grown"] <= values["floor"]:
-        return f"{interval}, {grown} in all: up to {floor} counts as warm-up; {seen}"
-    return f"{interval}, {grown} in all, of which up to {floor} counts as warm-up"
+        return f"{interval}, {grown} in a whole run: up to {floor} counts as warm-up; {seen}"
+    return f"{interval}, {grown} in a whole run, of which up to {floor} counts as warm-up"
 
 
 def leak_amount(counter: str, value: float) -> str:
@@ -342,7 +342,7 @@ def _resident(values: _Values) -> tuple[str, str]:
 
 def _checkpoints(values: _Values) -> tuple[str, str]:
     return (
-        f"checkpoints took {values['share']:.1%} of the run",
+        f"checkpoints took {100 * values['share']:.1f} % of the run",
         "run for longer, or with fewer mappings (a larger --granule)",
     )
 

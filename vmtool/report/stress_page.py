@@ -353,4 +353,4 @@ def _settings(result: StressResult) -> Iterator[tuple[str, object]]:
         else:
             yield item.name, value
     yield "harness overhead", format_duration(result.overhead_ns)
-    yield "checkpoints' share of the time", f"{result.checkpoint_share:.2%}"
+    yield "checkpoints' share of the time", f"{100 * result.checkpoint_share:.2f} %"

@@ -53,7 +53,7 @@ def test_what_is_set_of_the_conditions_is_compared_and_what_comes_and_goes_is_no
         "mitigation of spectre_v2": (None, "Vulnerable"),
         "vm.swappiness": (None, "10"),
     }
-    assert "load 9.0; idle 93%" in side_text("after", result.after)
+    assert "load 9.0; idle 93 %" in side_text("after", result.after)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -137,6 +138,17 @@ def test_an_unknown_reading_breaks_the_line_and_one_point_draws_nothing():
     lone = timeline_chart("x", [Series("first", [(0, 1), (1, None), (2, 5), (3, None)])], str)
     assert lone.count("<polyline") == 2
     assert timeline_chart("x", [Series("first", [(0, None)])], str) == ""
+
+
+def test_what_is_beyond_the_axis_of_ratios_is_an_arrow_and_ticks_are_exact():
+    rows = [
+        RatioRow("cycle", 1.1, 1.05, 1.15, "soft", "w"),
+        RatioRow("p99", 9.0, 0.9, 40.0, "soft", "w"),
+        RatioRow("lone", 0.01, None, None, "soft", "w"),
+    ]
+    chart = str(ratio_chart("x", rows, 0.05, 1.3))
+    assert (chart.count("<circle"), chart.count("<polygon")) == (1, 2)
+    assert ">0.0625×<" in str(ratio_chart("x", [replace(rows[0], name="x")], 0.05, 60))  # noqa: RUF001
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 from made_pages import NAMES
@@ -73,3 +74,26 @@ def test_the_ranges_of_all_methods_together_are_one_section_whatever_their_order
     ]
     page = page_of(run(method("fixed"), method("protect"), checkpoints=tuple(points)))
     assert re.findall("The reserved ranges with ([^<]*)<", page) == ["fixed, protect"]
+
+
+def test_the_command_of_a_page_is_quoted_as_a_shell_wants_it():
+    page = to_html(*SIDES, compare(*SIDES), ["vmtool", "compare", "--fail-on", "cycle.median>+20%"])
+    assert "<code>vmtool compare --fail-on &#x27;cycle.median&gt;+20%&#x27;</code>" in page
+
+
+def test_the_interval_of_a_tail_does_not_hide_the_cycle():
+    found = compare(*SIDES)
+    wide = [
+        replace(change, low=0.01, high=90.0) if change.statistic == "p99" else change
+        for change in found.changes
+    ]
+    page = to_html(*SIDES, replace(found, changes=tuple(wide)), ["vmtool", "compare"])
+    assert page.count("<polygon") == 2 * sum(change.statistic == "p99" for change in wide)
+    assert ">8×<" not in page  # noqa: RUF001
+
+
+def test_reports_write_percentages_in_one_way():
+    golden = Path(__file__).parents[2] / "golden"
+    texts = {file.name: file.read_text(encoding="utf-8") for file in golden.iterdir()}
+    assert texts
+    assert [name for name, text in texts.items() if re.search(r"[0-9]%", text)] == []

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 from stored_runs import checkpoint
 
-from vmtool.results.check_outcomes import CheckOutcome
+from vmtool.report.sentences import describe
+from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS
 from vmtool.stress.parent.leaks import LEAK_FLOORS, Timeline, leak_checks, leak_slopes
 from vmtool.units import MIB
@@ -129,3 +130,12 @@ def test_the_smallest_leak_that_could_have_been_seen_is_a_leak():
     seen = slope_of(0).detectable_per_cycle
     assert slope_of(round(seen * 1.05)).leaks
     assert not slope_of(round(seen * 0.95)).leaks
+
+
+def test_a_sentence_about_growth_says_what_it_is_of():
+    values = {"low": 8, "high": 17, "confidence": 0.99, "grown": 19_000, "floor": 4 << 20}
+    check = Check("leak.resident", CheckOutcome.PASSED, values | {"detectable_per_cycle": 3000})
+    assert describe(check) == (
+        "8 B to 17 B per cycle (99 % interval), 18.55 KiB in a whole run: up to 4 MiB counts as"
+        " warm-up; a leak of 2.93 KiB per cycle would have been seen"
+    )
