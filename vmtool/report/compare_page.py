@@ -218,6 +218,7 @@ def _reading(result: CompareResult) -> Iterator[str]:
         f"Slower and faster mean that the interval does not include 1 and that the change reaches"
         f" {percent(result.threshold)}; unchanged means that the whole interval stays within that threshold. Everything else is not proven, as is everything where a side has fewer than four runs. Each figure is tested separately: of twenty that did not change, one may be called changed by chance."
     )
+    yield "The scale of the chart fits the medians; an arrow marks what lies beyond it."
     yield (
         "The histograms show all samples of both sides, each as a share of its own. Two peaks"
         " mean that something changed during the measurement: other work, another processor, other pages."

@@ -90,6 +90,7 @@ def test_the_interval_of_a_tail_does_not_hide_the_cycle():
     page = to_html(*SIDES, replace(found, changes=tuple(wide)), ["vmtool", "compare"])
     assert page.count("<polygon") == 2 * sum(change.statistic == "p99" for change in wide)
     assert ">8×<" not in page  # noqa: RUF001
+    assert "an arrow marks what lies beyond it" in page
 
 
 def test_reports_write_percentages_in_one_way():
