@@ -632,6 +632,8 @@ def test_the_machine_that_is_given_a_handicap_is_the_one_that_is_named(vmtool, c
 @ON_LOOPBACK
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_tls_uses_dasks_own_configuration(vmtool_child, tmp_path, monkeypatch):
+    import dask
+
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         [
@@ -649,6 +651,9 @@ def test_tls_uses_dasks_own_configuration(vmtool_child, tmp_path, monkeypatch):
     with ExitStack() as stack:
         cluster = Cluster(tmp_path, stack, environment, scheme="tls")
         cluster.worker(2)
+        ours = {"ca-file": certificate, "client.cert": certificate, "client.key": key}
+        with dask.config.set({f"distributed.comm.tls.{name}": str(ours[name]) for name in ours}):
+            cluster.wait(1)
         command = ("fleet", "--dask", cluster.address, "--json", "--", "granularity")
         refused = vmtool_child(*command)
         for name, value in environment.items():
