@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from vmtool.errors import UnavailableError
@@ -39,7 +38,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "coherent": "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
 }
 #: The kernel module's version, which CUDA's version does not imply.
-_MODULE_VERSION: Final = Path("/sys/module/nvidia/version")
+_MODULE_VERSION: Final = "/sys/module/nvidia/version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,8 @@ def _pci(loaded: driver.Driver, handle: int) -> str | None:
 
 def _module_version() -> str | None:
     try:
-        return _MODULE_VERSION.read_text(encoding="ascii", errors="replace").strip() or None
+        with open(_MODULE_VERSION, encoding="ascii", errors="replace") as file:
+            return file.read().strip() or None
     except OSError:
         return None
 
