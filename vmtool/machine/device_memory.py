@@ -13,7 +13,8 @@ from vmtool.machine.nvml import open_nvml, read_nvml
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from vmtool.machine.nvml import DeviceProcess, ManagedDevice, Nvml
+    from vmtool.machine.facts import DeviceProcess
+    from vmtool.machine.nvml import ManagedDevice, Nvml
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.cuda.devices import DeviceInfo
 

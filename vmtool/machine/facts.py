@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vmtool.machine.cgroup_facts import CgroupFacts, MemoryPressure
-from vmtool.machine.nvml import DeviceProcess  # noqa: TC001 - decoding reads the types
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit  # noqa: TC001 - decoding reads the types
 from vmtool.units import GIB, MIB
@@ -221,6 +220,23 @@ class LimitFacts:
     tasks_exempt: bool = False
     threads_refused: bool = False
     cpu_s: ResourceLimit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """One process that has a context on a device.
+
+    Attributes:
+        pid: Its number in the machine's own namespace: in a container that is not what ``getpid``
+            answers there.
+        name: Its path as NVML has it; ``None`` if not available.
+        used_bytes: Its memory on the device, its context included; ``None`` where the driver does not
+            count by process (WDDM, some MIG and vGPU configurations).
+    """
+
+    pid: int
+    name: str | None
+    used_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

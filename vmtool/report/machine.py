@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vmtool.machine.cgroup_facts import MemoryPressure
-    from vmtool.machine.facts import DeviceFacts, HugePageFacts, MachineFacts
-    from vmtool.machine.nvml import DeviceProcess
+    from vmtool.machine.facts import DeviceFacts, DeviceProcess, HugePageFacts, MachineFacts
     from vmtool.machine.run_conditions import RunConditions
 
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}

@@ -3,7 +3,8 @@
 import pytest
 
 from vmtool.inspect.devices import read_devices
-from vmtool.machine.nvml import DeviceProcess, ManagedDevice, NvmlReading
+from vmtool.machine.facts import DeviceProcess
+from vmtool.machine.nvml import ManagedDevice, NvmlReading
 from vmtool.report.inspect import describe_unavailable
 from vmtool.results.inspect import ProcessDevice
 from vmtool.units import GIB, MIB

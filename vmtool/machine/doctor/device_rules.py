@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.errors import UnavailableError, VmtoolError
-from vmtool.machine.device_memory import read_device_memory
 from vmtool.machine.doctor.findings import Finding
-from vmtool.machine.nvml import COMPUTE_MODES
 from vmtool.units import format_size
 
 if TYPE_CHECKING:
@@ -30,6 +28,8 @@ def examine_devices() -> tuple[Finding, ...]:
         return (Finding.note("no-cuda", error.cause or str(error), hint),)
     except VmtoolError as error:
         return (Finding.problem("cuda", str(error), error.hint or "nvidia-smi"),)
+    from vmtool.machine.device_memory import read_device_memory
+
     rated: list[Finding] = []
     for info in found:
         try:
@@ -47,6 +47,7 @@ def examine_device(ordinal: int) -> tuple[Finding, ...]:
         UnavailableError: If there is no such device.
         CudaError: If a call of the driver fails.
     """
+    from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory.cuda.devices import device
 
     info = device(ordinal)
@@ -84,6 +85,8 @@ def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
                 "use another device; under WDDM or a vGPU the driver may withhold it",
             ),
         )
+    from vmtool.machine.nvml import COMPUTE_MODES
+
     mode = COMPUTE_MODES.get(info.attributes.get("compute_mode") or 0)
     if mode == "prohibited":  # where NVML answers, no context was made that would show it
         checks = [
