@@ -322,10 +322,11 @@ def record(path: Path, wanted: set[str]) -> int:
     """Write a row for each model type that runs without weights, and name those that do not."""
     # What a mask or a router holds decides no shape of a cache: every number is taken for 0, and every
     # expert for chosen.
-    torch = importlib.import_module("torch")
-    numbers = torch.library.Library("aten", "IMPL", "Meta")  # as long as it is referred to
+    from torch import distributions, library  # noqa: PLC0415 - only this part needs torch
+
+    numbers = library.Library("aten", "IMPL", "Meta")  # as long as it is referred to
     numbers.impl("_local_scalar_dense", lambda _: 0)
-    torch.distributions.Distribution.set_default_validate_args(False)
+    distributions.Distribution.set_default_validate_args(False)
     fake: Any = importlib.import_module("torch.fx.experimental._config")
     fake.meta_nonzero_assume_all_nonzero = True
     with path.open("w", encoding="utf-8") as file:

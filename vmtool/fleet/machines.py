@@ -7,16 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results.fleet import (
-    Problem,
-)
+from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.fleet.machine_readings import MachineReading
 
-
+#: Facts by which machines are alike unless others are named.
+ALIKE: Final = ("system.cpu_model", "system.cpus", "memory.total_bytes", "device")
 #: Amounts of memory are the same if they differ by this part: a kernel keeps some for itself.
 _SAME_AMOUNT: Final = 0.02
 #: Whatever else ends so, such as a name, is no amount.
@@ -136,7 +135,3 @@ def _settle_amounts(machines: Sequence[Machine]) -> None:
             if name in machine.facts:
                 value = machine.facts[name]
                 machine.facts[name] = common.get(value, value)
-
-
-#: Facts by which machines are alike unless others are named.
-ALIKE: Final = ("system.cpu_model", "system.cpus", "memory.total_bytes", "device")

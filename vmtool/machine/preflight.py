@@ -313,7 +313,7 @@ def _for_workers(demand: Demand) -> str:
 
 
 def _fewer_workers(demand: Demand) -> str:
-    return "use fewer --workers, or " if demand.worker_bytes and demand.processes > 1 else ""
+    return _use_fewer(demand.processes if demand.worker_bytes else 1)
 
 
 def _at_most(
@@ -402,13 +402,12 @@ def _tasks(demand: Demand, facts: MachineFacts) -> Shortage | None:
     if found is None or demand.tasks <= found[0]:
         return None
     left, words, remedy = found
-    fewer = fewer_of(demand.processes, demand.threads)
     return Shortage(
         "task-limit",
         Severity.REFUSE,
         f"the plan starts {demand.tasks:,} processes and threads; {words}",
         left,
-        f"use {fewer}, or {remedy}" if fewer else remedy,
+        _use_fewer(demand.processes, demand.threads) + remedy,
     )
 
 
@@ -418,6 +417,11 @@ def fewer_of(workers: int, threads: int) -> str:
         name for name, count in (("--workers", workers), ("--threads", threads)) if count > 1
     ]
     return f"fewer {' or '.join(options)}" if options else ""
+
+
+def _use_fewer(workers: int, threads: int = 1) -> str:
+    fewer = fewer_of(workers, threads)
+    return f"use {fewer}, or " if fewer else ""
 
 
 def descriptors_left(facts: MachineFacts) -> int | None:
@@ -432,7 +436,7 @@ def _descriptors(demand: Demand, facts: MachineFacts) -> Shortage | None:
     left, limit = descriptors_left(facts), facts.limits.descriptors
     if left is None or limit is None or demand.descriptors <= left:
         return None
-    fewer = "use fewer --workers, or " if demand.processes > 1 else ""
+    fewer = _use_fewer(demand.processes)
     return Shortage(
         "descriptor-limit",
         Severity.REFUSE,

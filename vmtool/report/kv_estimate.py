@@ -9,7 +9,7 @@ from vmtool.errors import printable
 from vmtool.kv.estimate_result import FormatOrigin
 from vmtool.kv.packing.capacity import Limit
 from vmtool.report.table import pairs, paragraph, show, table
-from vmtool.units import format_size
+from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +45,9 @@ def percent(part: Fraction | float) -> str:
     return f"{value:.2g} %" if value < 1 else f"{value:.1f}".removesuffix(".0") + " %"
 
 
-def count_of(number: int | None, noun: str) -> str:
+def any_or_count_of(number: int | None, noun: str) -> str:
     """Return *number* with *noun*; ``None`` is any number."""
-    if number is None:
-        return f"any number of {noun}s"
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"any number of {noun}s" if number is None else count_of(number, noun)
 
 
 def slope_text(sequence: SequenceBytes) -> str:
@@ -130,7 +128,7 @@ def headline(result: EstimateResult) -> str:
     text += f", or {_sequences(answer.max_sequences, result)}"
     if result.prefill is not None:
         prefill = result.prefill
-        many = count_of(prefill.max_sequences.fits, "sequence")
+        many = any_or_count_of(prefill.max_sequences.fits, "sequence")
         text += f", while decoding; {_length(prefill.max_tokens)} or {many}"
         text += _while(prefill.in_flight_tokens)
     elif result.in_flight_tokens and result.in_flight_counts:
@@ -183,7 +181,7 @@ def _fit_answer(result: EstimateResult, many: Capacity, have: str) -> str:
     length = count_of(need.context_tokens, "token")
     return (
         f"{count_of(need.sequences, 'sequence')} of {length} {fits} {have}: they need"
-        f" {format_size(need.rank_bytes)}{_per_rank(result)}, and {count_of(many.fits, 'sequence')}"
+        f" {format_size(need.rank_bytes)}{_per_rank(result)}, and {any_or_count_of(many.fits, 'sequence')}"
         f" {'fits' if many.fits == 1 else 'fit'}."
     )
 
@@ -196,7 +194,7 @@ def _length(capacity: Capacity) -> str:
 
 def _sequences(capacity: Capacity, result: EstimateResult) -> str:
     length = count_of(result.context_tokens, "token")
-    return f"{count_of(capacity.fits, 'sequence')} of {length}"
+    return f"{any_or_count_of(capacity.fits, 'sequence')} of {length}"
 
 
 def _while(tokens: int) -> str:
@@ -242,13 +240,13 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
     ]
     # The first line has both; here is only what limits them, if it is not the budget.
     if answer.max_tokens is not None and answer.max_tokens.limit is not Limit.BUDGET:
-        text = f"{count_of(answer.max_tokens.fits, 'token')}; {why(answer.max_tokens)}"
+        text = f"{any_or_count_of(answer.max_tokens.fits, 'token')}; {why(answer.max_tokens)}"
         rows.append(("max tokens", text))
     if answer.max_sequences is not None and answer.max_sequences.limit is not Limit.BUDGET:
         text = f"{_sequences(answer.max_sequences, result)}; {why(answer.max_sequences)}"
         rows.append(("max sequences", text))
     if answer.max_tokens_each is not None and result.sequences > 1:
-        text = f"{count_of(answer.max_tokens_each.fits, 'token')}; {why(answer.max_tokens_each)}"
+        text = f"{any_or_count_of(answer.max_tokens_each.fits, 'token')}; {why(answer.max_tokens_each)}"
         rows.append((f"each of {result.sequences:,}", text))
     return rows
 
@@ -376,7 +374,7 @@ def _policy_parts(result: EstimateResult) -> list[RenderableType]:
         rows.append(_policy_row(answer, name, chosen=name == result.policy))
         most = answer.max_tokens
         if most is not None and most.limit is Limit.STRIDE and len(longest) > 1:
-            stride = count_of(most.fits, "token")
+            stride = any_or_count_of(most.fits, "token")
             notes.append(f"{name}: no sequence is longer than its stride of {stride} (--context)")
     title = (
         f"Packing sequences of {count_of(result.context_tokens, 'token')} on granules of"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.kv_estimate import capacity_text, count_of, formats_text, waste_text
+from vmtool.report.kv_estimate import capacity_text, formats_text, waste_text
 from vmtool.report.table import comparison, paragraph, show, table
-from vmtool.units import format_size
+from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

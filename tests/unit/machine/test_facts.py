@@ -5,9 +5,7 @@ import sys
 import pytest
 
 from vmtool.machine import read_facts
-from vmtool.machine.facts import (
-    safe_part,
-)
+from vmtool.machine.facts import safe_part
 from vmtool.units import GIB, MIB
 
 

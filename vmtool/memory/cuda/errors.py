@@ -20,6 +20,7 @@ INVALID_DEVICE: Final = 101
 NOT_READY: Final = 600
 NOT_PERMITTED: Final = 800
 NOT_SUPPORTED: Final = 801
+
 # The codes of which cuda.h 13.0 says that every later call returns the same error, or that the process
 # (710: the context) has to be given up. The others leave the driver usable.
 STICKY_CODES: Final = frozenset(

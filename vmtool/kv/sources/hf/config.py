@@ -211,9 +211,8 @@ def resolve(
     # Only a decoder inside another config may leave everything out; otherwise it is another kind of file.
     says_nothing = fields is outer and not any(map(fields.given, ("layers", "heads", "hidden")))
     wrapper = outer.peek("model_type") if fields is not outer else None
-    of_class = {} if says_nothing else config_defaults()
-    assumed = of_class.get(architecture, {})
-    around = of_class.get(f"{wrapper}/{architecture}", {})
+    assumed = {} if says_nothing else config_defaults(architecture)
+    around = {} if wrapper is None else config_defaults(f"{wrapper}/{architecture}")
     fields.defaults = {**assumed, **family.defaults, **around}
     fields.architecture = architecture
     fields.origin = source_of(architecture, family)

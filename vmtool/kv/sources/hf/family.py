@@ -175,18 +175,15 @@ def source_of(architecture: str, family: Family) -> str:
 
 
 @functools.cache
-def config_defaults() -> dict[str, dict[str, int]]:
-    """Return what config classes assume for absent fields, by type, or by wrapper and type.
+def config_defaults(name: str) -> dict[str, int]:
+    """Return what the config class of a type, or of ``wrapper/type``, assumes for absent fields.
 
-    ``scripts/config_defaults.py`` writes the file.
+    ``scripts/config_defaults.py`` writes the file, a line each.
     """
-    found: dict[str, dict[str, int]] = {}
     with open(f"{os.path.dirname(__file__)}/config_defaults.txt", encoding="utf-8") as file:  # noqa: PTH120
-        for line in file:
-            name, *values = line.split()
-            parts = (value.partition("=") for value in values)
-            found[name] = {key: int(number or 1) for key, _, number in parts}
-    return found
+        line = next((line for line in file if line.startswith(f"{name} ")), "")
+    parts = (value.partition("=") for value in line.split()[1:])
+    return {key: int(number or 1) for key, _, number in parts}
 
 
 def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
