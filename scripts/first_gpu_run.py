@@ -307,7 +307,9 @@ def allocators(rig: Rig) -> str:
     most = 4 * MIB if rig.quick else 1024 * MIB
     budget = min(4 * most, safe_device_part(rig.free()))
     options = AllocatorOptions(most, budget, 2 if rig.quick else 9)
-    found = measure_allocators(rig.device, options)
+    found, failed = measure_allocators(rig.device, options)
+    if failed is not None:
+        raise failed
     calls = next(iter(found.chunks)).calls_ns
     return (
         f"faster from {found.faster_from_bytes}, growing from {found.grows_faster_from_bytes}, knee "

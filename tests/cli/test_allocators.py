@@ -49,8 +49,23 @@ def test_devices_that_were_measured_before_one_fails_are_in_the_result(run_on_st
     ran = run_on_standin(arguments, devices=2, fail="cuMemCreate@1:3=214")
     assert ran.returncode == 1
     assert "vmtool: error: cuMemCreate(" in ran.stderr
-    assert "note: cuda:1 failed; the result has the devices before it" in ran.stderr
+    assert "note: cuda:1 failed; the result has what was measured before" in ran.stderr
     assert [each["backing"] for each in json.loads(ran.stdout)["devices"]] == ["cuda:0"]
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyDtoD:1", "cuMemUnmap:9", "cuStreamSynchronize:12"])
+def test_what_was_measured_before_the_device_was_lost_is_reported(run_on_standin, call):
+    arguments = ["allocators", "--most", "8MiB", "--budget", "32MiB", "--rounds", "2"]
+    ran = run_on_standin([*arguments, "--json"], fail=f"{call}=719")
+    assert ran.returncode == 1
+    assert f"vmtool: error: {call.partition(':')[0]}(" in ran.stderr
+    assert "note: cuda:0 failed; the result has what was measured before" in ran.stderr
+    assert "while it was undone" not in ran.stderr
+    (device,) = json.loads(ran.stdout)["devices"]
+    assert not device["complete"]
+    assert "CUDA_ERROR_LAUNCH_FAILED" in device["error"]
+    assert all(each["rounds"] for each in device["timings"])
+    assert run_on_standin(arguments, fail=f"{call}=719").stdout.startswith("ended early; these are")
 
 
 @pytest.mark.parametrize("intact", [(False, True), (True, False)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 COMMANDS = {
@@ -73,3 +75,29 @@ def test_a_lost_device_is_reported_once_and_not_called_again(run_on_standin):
     assert "CUDA_ERROR_LAUNCH_FAILED" in ran.stderr
     assert ran.reports[0]["calls"]["cuMemMap"]["calls"] == 2
     ran.assert_clean()
+
+
+@pytest.mark.parametrize("call", ["cuMemGetInfo:1", "cuMemRelease:3", "cuMemAddressFree:1"])
+def test_a_device_lost_in_a_probe_is_no_limit(run_on_standin, call):
+    """The probe has its refusal by then, but what a lost device answered is no answer."""
+    arguments = ["limits", "commit", "--backing", "cuda", "--method", "cold", "--force"]
+    ran = run_on_standin(arguments, memory="64MiB", fail=f"{call}=719")
+    assert ran.returncode == 1
+    assert f"cold: no limit was found: {call.partition(':')[0]}(" in ran.stderr
+    assert "Xid" in ran.stderr
+    assert "cold: not found" in ran.stdout
+
+
+def test_limits_keep_what_was_found_before_the_device_was_lost(run_on_standin):
+    arguments = ["limits", "reserve", "--backing", "cuda", "--json"]
+    calls = run_on_standin(arguments, va_limit="64MiB").reports[0]["calls"]
+    at = calls["cuMemGetAllocationGranularity"]["calls"]  # to open the second method's backing
+    lost = f"cuMemGetAllocationGranularity:{at}=719"
+    ran = run_on_standin(arguments, va_limit="64MiB", fail=lost)
+    assert ran.returncode == 1
+    assert "vmtool: error: cuMemGetAllocationGranularity(" in ran.stderr
+    (kind,) = json.loads(ran.stdout)["kinds"]
+    cold, pooled = kind["methods"]
+    assert (cold["outcome"], cold["reached"]) == ("found", 64 << 20)
+    assert (pooled["outcome"], pooled["tries"]) == ("not found", 0)
+    assert "CUDA_ERROR_LAUNCH_FAILED" in pooled["error"]

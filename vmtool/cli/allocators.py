@@ -107,20 +107,22 @@ def command(
             if not interruption.requested:
                 options = AllocatorOptions(most, most_bytes, rounds)
                 try:
-                    found.append(
-                        _measure(
-                            number,
-                            options,
-                            beside_work=beside_work,
-                            show=lambda what: show(lambda: what),
-                            stopping=lambda: interruption.requested,
-                        )
+                    device, failed = _measure(
+                        number,
+                        options,
+                        beside_work=beside_work,
+                        show=lambda what: show(lambda: what),
+                        stopping=lambda: interruption.requested,
                     )
+                    found.append(device)
                 except VmtoolError as error:
                     if not found:
                         raise
-                    error.add_note(f"cuda:{number} failed; the result has the devices before it")
                     failed = error
+                if failed is not None:
+                    failed.add_note(
+                        f"cuda:{number} failed; the result has what was measured before"
+                    )
                     break
         interrupted = interruption.requested
     result = AllocatorsResult(tuple(found))
@@ -128,6 +130,7 @@ def command(
     if failed is not None:
         raise failed
     if interrupted:
+        output.notice("interrupted; everything is released, and the figures are partial")
         return ExitCode.INTERRUPTED
     for device in found:
         _judge(device)
@@ -141,19 +144,19 @@ def _measure(
     beside_work: bool,
     show: Callable[[str], None],
     stopping: Callable[[], bool],
-) -> DeviceAllocators:
+) -> tuple[DeviceAllocators, VmtoolError | None]:
     from dataclasses import replace
 
     from vmtool.probes.allocators import measure_allocators
     from vmtool.probes.mapping_beside_work import run_beside_work
 
-    result = measure_allocators(ordinal, options, progress=show, stopping=stopping)
-    if not beside_work or stopping():
-        return result
+    result, failed = measure_allocators(ordinal, options, progress=show, stopping=stopping)
+    if not beside_work or failed is not None or stopping():
+        return result, failed
     show("mapping beside work")
     work = max(min(_WORK_BYTES, options.budget_bytes // 2), result.granularity_bytes)
     work -= work % result.granularity_bytes
-    return replace(result, beside=run_beside_work(ordinal, work))
+    return replace(result, beside=run_beside_work(ordinal, work)), None
 
 
 def _judge(device: DeviceAllocators) -> None:

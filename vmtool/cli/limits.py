@@ -13,7 +13,9 @@ from vmtool.cli.stress_options import method_option
 from vmtool.errors import ExitCode, VmtoolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from vmtool.results.limits import KindLimits, MethodLimit
 
 
 #: What is searched by default; ``lock`` faults memory in, so it has to be asked for.
@@ -59,7 +61,7 @@ def command(
     from vmtool.machine.device_facts import with_device
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory import describe_device
-    from vmtool.probes.limits import find_limits, refuse_shared_device
+    from vmtool.probes.limits import refuse_shared_device
     from vmtool.report.limits import to_text
     from vmtool.results.limits import LimitsResult
     from vmtool.stress.plan import method_names
@@ -75,16 +77,12 @@ def command(
     device = describe_device(backing)
     watch = RunConditionsWatch(name_host=name_host)
     with watch_signals() as interruption, progress_line(quiet=output.quiet, every_ns=0) as show:
-        kinds = [
-            find_limits(
-                each,
-                backing,
-                names,
-                partial(_show_try, show, each),
-                stopping=lambda: interruption.requested,
-            )
-            for each in (_KINDS if kind is None else (kind,))
-        ]
+        search = partial(_search, backing, names, show, lambda: interruption.requested)
+        searched = [search(each) for each in (_KINDS if kind is None else (kind,))]
+    kinds = [of_kind for of_kind, _ in searched]
+    failures = [error for _, errors in searched for error in errors]
+    if failures and all(not limit.tries for of_kind in kinds for limit in of_kind.methods):
+        raise failures[0]
     limits = [limit for of_kind in kinds for limit in of_kind.methods]
     result = LimitsResult(
         backing=backing,
@@ -100,14 +98,44 @@ def command(
     if not result.complete:
         output.notice("interrupted; everything is released, but the search did not reach its end")
         return ExitCode.INTERRUPTED
+    if failures:
+        raise failures[0]
     if not result.found:
         first = next(limit for limit in limits if limit.outcome == "not found")
         raise VmtoolError(
             f"{first.method}: no limit was found: {first.error}",
             cause=first.cause,
-            hint="`vmtool doctor` shows what limits this machine",
+            hint="`vmtool doctor` shows what limits this machine"
+            if device is None
+            else "run nvidia-smi, and look for Xid messages in dmesg",
         )
     return ExitCode.DONE
+
+
+def _search(
+    backing: str,
+    methods: Sequence[str],
+    show: Callable[[Callable[[], str]], None],
+    stopping: Callable[[], bool],
+    kind: str,
+) -> tuple[KindLimits, list[VmtoolError]]:
+    """Search how far *kind* goes with each method; the error of one does not hide the others."""
+    from vmtool.probes.limits import find_limits
+    from vmtool.results.limits import KindLimits, MethodLimit
+
+    found: list[MethodLimit] = []
+    errors: list[VmtoolError] = []
+    for method in methods:
+        try:
+            one = find_limits(
+                kind, backing, (method,), partial(_show_try, show, kind), stopping=stopping
+            )
+            found += one.methods
+        except VmtoolError as error:
+            errors.append(error)
+            words = str(error)
+            found.append(MethodLimit(method, "not found", None, None, 0, words, error.cause))
+    return KindLimits(kind, tuple(found)), errors
 
 
 def _show_try(show: Callable[[Callable[[], str]], None], kind: str, tries: int) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Unwinding(ExitStack):
-    """An ``ExitStack`` that keeps the first error: what fails while it unwinds becomes a note of it."""
+    """An ``ExitStack`` that keeps the first error: what else fails while it unwinds becomes a note."""
 
     def undo(self, function: Callable[..., object], *arguments: object) -> None:
         """Call ``function(*arguments)`` at the end; with no error under way its own is raised."""
@@ -28,6 +28,8 @@ class Unwinding(ExitStack):
             except VmtoolError as failure:
                 if error is None:
                     raise
-                error.add_note(f"and while it was undone: {failure}")
+                # Every call on a lost device raises the error that lost it.
+                if str(failure) not in str(error):
+                    error.add_note(f"and while it was undone: {failure}")
 
         self.push(leave)

@@ -7,7 +7,7 @@ own, cannot grow in place and give nothing back in part.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
@@ -131,7 +131,7 @@ def measure_allocators(
     *,
     progress: Callable[[str], None] = lambda _what: None,
     stopping: Callable[[], bool] = lambda: False,
-) -> DeviceAllocators:
+) -> tuple[DeviceAllocators, VmtoolError | None]:
     """Measure every allocator of a device at every size, growth by copying, and chunks.
 
     Args:
@@ -140,50 +140,88 @@ def measure_allocators(
         progress: Called with what comes next.
         stopping: Called between two sizes; true stops; what was measured until then is returned.
 
+    Returns:
+        What was measured, and the error that ended it early, or ``None``.
+
     Raises:
         UnavailableError: If there is no such device, or it cannot map memory.
         RefusedError: If the budget does not hold two granules.
-        CudaError: If the device fails.
+        CudaError: If the device fails before anything was measured.
     """
     kind = f"cuda:{ordinal}"
     backing = open_device(kind)
     unit, context = backing.granularity, backing.context
     most = align_down(min(options.most_bytes, options.budget_bytes // 2), unit)
-    with Unwinding() as stack:
-        stack.undo(backing.close)
-        if most < unit:
-            raise RefusedError(
-                f"a budget of {format_size(options.budget_bytes)} does not hold two granules of "
-                f"{format_size(unit)}"
-            )
-        facts = replace(read_device_facts(context.info), fresh_zero=is_fresh_zero(kind))
-        sizes = _sizes(unit, most)
-        stack.enter_context(context.current())
-        timings = []
-        for nbytes in sizes:
-            if stopping():
-                break
-            progress(f"allocating {format_size(nbytes)}")
-            timings += _at_size(kind, context, nbytes, options.rounds)
-        growth = []
-        copies = context.driver.has(*_COPYING)
-        for nbytes in [size for size in sizes if copies and 3 * size <= options.budget_bytes]:
-            if stopping():
-                break
-            progress(f"growing from {format_size(nbytes)}")
-            growth.append(_grow(backing, nbytes, options.rounds))
-        chunks = _sweep(kind, backing, options.budget_bytes, options.rounds, progress, stopping)
-        return DeviceAllocators(
-            backing=kind,
-            device=facts,
-            granularity_bytes=unit,
-            timings=tuple(timings),
-            faster_from_bytes=faster_from(timings),
-            growth=tuple(growth),
-            grows_faster_from_bytes=grows_faster_from(growth),
-            chunks=chunks,
-            knee_bytes=knee(chunks),
-        )
+    measured = _Measured()
+    failed: VmtoolError | None = None
+    try:
+        with Unwinding() as stack:
+            stack.undo(backing.close)
+            if most < unit:
+                raise RefusedError(
+                    f"a budget of {format_size(options.budget_bytes)} does not hold two granules "
+                    f"of {format_size(unit)}"
+                )
+            facts = replace(read_device_facts(context.info), fresh_zero=is_fresh_zero(kind))
+            stack.enter_context(context.current())
+            _measure(measured, backing, _sizes(unit, most), options, progress, stopping)
+    except VmtoolError as error:
+        if not measured.timings:
+            raise
+        failed = error
+    result = DeviceAllocators(
+        backing=kind,
+        device=facts,
+        granularity_bytes=unit,
+        timings=tuple(measured.timings),
+        faster_from_bytes=faster_from(measured.timings),
+        growth=tuple(measured.growth),
+        grows_faster_from_bytes=grows_faster_from(measured.growth),
+        chunks=tuple(measured.chunks),
+        knee_bytes=knee(measured.chunks),
+        complete=failed is None and not stopping(),
+        error=None if failed is None else str(failed),
+    )
+    return result, failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What was measured so far."""
+
+    timings: list[AllocationTiming] = field(default_factory=list)
+    growth: list[GrowthTiming] = field(default_factory=list)
+    chunks: list[ChunkCost] = field(default_factory=list)
+
+
+def _measure(
+    measured: _Measured,
+    backing: CudaBacking,
+    sizes: Sequence[int],
+    options: AllocatorOptions,
+    progress: Callable[[str], None],
+    stopping: Callable[[], bool],
+) -> None:
+    context, rounds = backing.context, options.rounds
+    for nbytes in sizes:
+        if stopping():
+            return
+        progress(f"allocating {format_size(nbytes)}")
+        _at_size(measured.timings, backing.name, context, nbytes, rounds)
+    copies = context.driver.has(*_COPYING)
+    for nbytes in [size for size in sizes if copies and 3 * size <= options.budget_bytes]:
+        if stopping():
+            return
+        progress(f"growing from {format_size(nbytes)}")
+        measured.growth.append(_grow(backing, nbytes, rounds))
+    minimum = backing.units.reserve_bytes
+    for factor in _CHUNK_FACTORS:
+        chunk = factor * minimum
+        span = align_down(min(GIB, options.budget_bytes // 2), chunk)
+        if not span or stopping():
+            return
+        progress(f"chunks of {format_size(chunk)}")
+        measured.chunks.append(_chunk(backing.name, chunk, span, rounds))
 
 
 def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
@@ -228,43 +266,53 @@ def _sizes(unit: int, most: int) -> list[int]:
     return sizes
 
 
-def _at_size(kind: str, context: DeviceContext, nbytes: int, rounds: int) -> list[AllocationTiming]:
-    """Measure every allocator in turn, so that drift meets them alike."""
-    with Unwinding() as stack:
-        allocators: dict[str, _Allocator] = {}
-        errors: dict[str, str] = {}
-        makers: dict[str, Callable[[], _Allocator]] = {
-            "cold": lambda: _Managed(open_device(kind), nbytes, stack),
-            "pooled": lambda: _Managed(
-                open_device(kind, method="pooled", clear=False), nbytes, stack
-            ),
-            "malloc": lambda: _Malloc(context),
-            "async": lambda: _Async(context, stack),
-        }
-        samples: dict[str, list[tuple[int, int]]] = {name: [] for name in makers}
-        for name, make in makers.items():
-            try:
-                allocators[name] = make()
-                _cycle(allocators[name], nbytes)  # loads what is loaded once, fills the pools
-            except DeviceLostError:
-                raise
-            except VmtoolError as error:
-                errors[name] = str(error)
-                allocators.pop(name, None)
-        for _ in range(rounds):
-            for name, allocator in allocators.items():
-                samples[name].append(_cycle(allocator, nbytes))
-        return [
-            AllocationTiming(name, nbytes, error=errors[name])
-            if name in errors
-            else AllocationTiming(
-                name,
-                nbytes,
-                rounds,
-                *(round(median(column)) for column in zip(*samples[name], strict=True)),
-            )
-            for name in makers
-        ]
+def _at_size(
+    found: list[AllocationTiming], kind: str, context: DeviceContext, nbytes: int, rounds: int
+) -> None:
+    """Measure every allocator in turn, so that drift meets them alike, and add it to *found*.
+
+    If an error ends it, the rounds before it count, if every allocator had one.
+    """
+    allocators: dict[str, _Allocator] = {}
+    errors: dict[str, str] = {}
+    samples: dict[str, list[tuple[int, int]]] = {name: [] for name in (*MANAGED, *BASELINES)}
+    try:
+        with Unwinding() as stack:
+            makers: dict[str, Callable[[], _Allocator]] = {
+                "cold": lambda: _Managed(open_device(kind), nbytes, stack),
+                "pooled": lambda: _Managed(
+                    open_device(kind, method="pooled", clear=False), nbytes, stack
+                ),
+                "malloc": lambda: _Malloc(context),
+                "async": lambda: _Async(context, stack),
+            }
+            for name in samples:
+                try:
+                    allocators[name] = makers[name]()
+                    _cycle(allocators[name], nbytes)  # loads what is loaded once, fills the pools
+                except DeviceLostError:
+                    raise
+                except VmtoolError as error:
+                    errors[name] = str(error)
+                    allocators.pop(name, None)
+            for _ in range(rounds):
+                for name, allocator in allocators.items():
+                    samples[name].append(_cycle(allocator, nbytes))
+    finally:
+        if len(allocators) + len(errors) == len(samples) and all(
+            samples[name] for name in allocators
+        ):
+            found += [
+                AllocationTiming(name, nbytes, error=errors[name])
+                if name in errors
+                else AllocationTiming(
+                    name,
+                    nbytes,
+                    len(taken),
+                    *(round(median(column)) for column in zip(*taken, strict=True)),
+                )
+                for name, taken in samples.items()
+            ]
 
 
 def _cycle(allocator: _Allocator, nbytes: int) -> tuple[int, int]:
@@ -305,27 +353,6 @@ def _grow(backing: CudaBacking, nbytes: int, rounds: int) -> GrowthTiming:
                 with suppress(CudaError):
                     call("cuMemFree", old)
     return GrowthTiming(nbytes, round(median(in_place)), round(median(copying)))
-
-
-def _sweep(
-    kind: str,
-    backing: CudaBacking,
-    budget: int,
-    rounds: int,
-    progress: Callable[[str], None],
-    stopping: Callable[[], bool],
-) -> tuple[ChunkCost, ...]:
-    """Commit and release the same span with handles of each size."""
-    found = []
-    minimum = backing.units.reserve_bytes
-    for factor in _CHUNK_FACTORS:
-        chunk = factor * minimum
-        span = align_down(min(GIB, budget // 2), chunk)
-        if not span or stopping():
-            break
-        progress(f"chunks of {format_size(chunk)}")
-        found.append(_chunk(kind, chunk, span, rounds))
-    return tuple(found)
 
 
 def _chunk(kind: str, chunk: int, span: int, rounds: int) -> ChunkCost:

@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import perf_counter_ns
 from typing import Final
 
@@ -101,6 +101,8 @@ def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
         cycles.start()
         try:
             together = run()
+        except VmtoolError as error:
+            return replace(_ended_by(error), cycles=cycles.done, alone=_latency(alone))
         finally:
             cycles.stop()
         context.call("cuStreamDestroy", stream)
@@ -178,6 +180,14 @@ def _latency(samples: list[int]) -> StepLatency:
     )
 
 
+def _ended_by(error: VmtoolError) -> BesideWork:
+    return BesideWork(
+        error=str(error),
+        lost=isinstance(error, DeviceLostError),
+        available=not isinstance(error, UnavailableError),
+    )
+
+
 def main(arguments: list[str]) -> int:
     """Measure, and print the result."""
     ordinal, work_bytes, steps = map(int, arguments)
@@ -185,11 +195,7 @@ def main(arguments: list[str]) -> int:
     try:
         result = measure(ordinal, work_bytes, steps)
     except VmtoolError as error:
-        result = BesideWork(
-            error=str(error),
-            lost=isinstance(error, DeviceLostError),
-            available=not isinstance(error, UnavailableError),
-        )
+        result = _ended_by(error)
     print(json.dumps(asdict(result)))  # noqa: T201 - the parent reads it
     return 0
 

@@ -20,6 +20,7 @@ It prints one JSON object. Exit code 0 says that the question was answered, what
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -164,6 +165,13 @@ def main(arguments: list[str]) -> int:
             failed = False
         works = None if failed else False
         found = Answer(works, 0, error=str(error), cause=error.cause, failed=failed)
+    if device_ordinal(kind) is not None:
+        from vmtool.memory.cuda import driver
+
+        gc.collect()  # gives back what the error's traceback held
+        lost = driver.loss()
+        if lost is not None:  # what was found is no limit
+            found = Answer(None, 0, error=str(lost), cause=lost.cause, failed=True)
     json.dump(asdict(found), sys.stdout)
     return 0
 

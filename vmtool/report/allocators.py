@@ -35,6 +35,10 @@ def to_text(result: AllocatorsResult, console: Console) -> None:
 
 
 def _parts(result: DeviceAllocators) -> Iterator[RenderableType]:
+    if result.error is not None:
+        yield paragraph(
+            f"ended early; these are the figures until then: {result.error}", style="bold red"
+        )
     for line in _answer(result):
         yield paragraph(line)
     label = backing_label(result.backing, result.device.name)
@@ -128,12 +132,12 @@ def _beside(beside: BesideWork) -> Iterator[RenderableType]:
             f"{beside.error}",
             style="bold red",
         )
-    if beside.alone is None or beside.beside is None:
+    rows = (("alone", beside.alone), ("with mapping", beside.beside))
+    latencies = [_latency(name, steps) for name, steps in rows if steps is not None]
+    if latencies:
+        yield table(("steps of the work", "median", "99 %", "longest"), latencies)
+    if beside.beside is None:
         return
-    yield table(
-        ("steps of the work", "median", "99 %", "longest"),
-        [_latency("alone", beside.alone), _latency("with mapping", beside.beside)],
-    )
     intact = beside.work_intact and beside.range_intact
     yield paragraph(
         f"{beside.cycles:,} cycles of mapping, filling, checking and unmapping; contents "

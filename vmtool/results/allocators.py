@@ -128,6 +128,8 @@ class DeviceAllocators:
         chunks: The sweep of chunk sizes.
         knee_bytes: The smallest chunk that costs at most a tenth more for each GiB than the cheapest.
         beside: Mapping beside running work; ``None`` if it was not asked for.
+        complete: Whether all of it was measured.
+        error: What ended it early, such as a lost device; ``None`` if nothing did.
     """
 
     backing: str
@@ -140,6 +142,8 @@ class DeviceAllocators:
     knee_bytes: int | None
     beside: BesideWork | None = None
     grows_faster_from_bytes: int | None = None
+    complete: bool = True
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

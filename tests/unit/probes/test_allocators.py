@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from vmtool.errors import RefusedError
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.probes.allocators import (
     AllocatorOptions,
     faster_from,
@@ -22,7 +22,7 @@ SMALL = AllocatorOptions(most_bytes=4 * MIB, budget_bytes=16 * MIB, rounds=2)
 
 def test_every_allocator_is_measured_at_every_size_and_gives_all_back(fakecuda):
     fakecuda.reset(granularity="64KiB")
-    result = measure_allocators(0, SMALL)
+    result, _ = measure_allocators(0, SMALL)
     sizes = sorted({each.nbytes for each in result.timings})
     assert sizes == [64 << 10, 256 << 10, MIB, 4 * MIB]
     for nbytes in sizes:
@@ -40,7 +40,7 @@ def test_every_allocator_is_measured_at_every_size_and_gives_all_back(fakecuda):
 
 def test_the_slow_calls_of_a_driver_decide(fakecuda):
     fakecuda.reset(granularity="64KiB", latency="cuMemAlloc:3000000")
-    result = measure_allocators(0, AllocatorOptions(256 << 10, 4 * MIB, rounds=1))
+    result, _ = measure_allocators(0, AllocatorOptions(256 << 10, 4 * MIB, rounds=1))
     assert result.faster_from_bytes["cold<malloc"] == 64 << 10
     assert all(each.copying_ns > each.in_place_ns for each in result.growth)
 
@@ -58,18 +58,51 @@ def test_growth_that_fails_leaves_nothing_allocated(fakecuda):
     for call in ("cuMemcpyDtoD", "cuMemAlloc", "cuMemFree"):
         at = {"cuMemAlloc": 4, "cuMemFree": 3}.get(call, 1)
         fakecuda.fail(f"{call}:{at}=304")
-        with pytest.raises(CudaError, match=call):
-            measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+        result, failed = measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+        assert isinstance(failed, CudaError)
+        assert failed.call == call
+        assert (result.complete, result.error, result.growth) == (False, str(failed), ())
+        assert len(result.timings) == 4
+        del failed
         gc.collect()
         if call != "cuMemFree":  # which leaves its own
             fakecuda.assert_clean()
     fakecuda.reset()
 
 
+def test_a_device_lost_in_the_middle_of_the_rounds_keeps_those_before(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    fakecuda.fail("cuMemAllocAsync:3=719")  # one to warm up, one round
+    result, failed = measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=9))
+    assert "cuMemAllocAsync" in str(failed)
+    assert "Xid" in failed.hint
+    rounds = {each.method: each.rounds for each in result.timings}
+    assert rounds == {"cold": 2, "pooled": 2, "malloc": 2, "async": 1}
+    assert not getattr(failed, "__notes__", ())  # every later call answers the same
+    fakecuda.forgive()
+
+
+def test_a_size_that_not_every_allocator_was_measured_at_is_left_out(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    fakecuda.fail("cuMemAllocAsync:4=719")  # the warm-up of the second size
+    result, failed = measure_allocators(0, AllocatorOptions(256 << 10, 4 * MIB, rounds=2))
+    assert failed is not None
+    assert {each.nbytes for each in result.timings} == {64 << 10}
+    fakecuda.forgive()
+
+
+def test_a_device_lost_before_anything_is_measured_is_an_error(fakecuda):
+    fakecuda.reset(granularity="64KiB")
+    fakecuda.fail("cuMemAllocAsync:1=719")
+    with pytest.raises(DeviceLostError, match="cuMemAllocAsync"):
+        measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+    fakecuda.forgive()
+
+
 def test_an_allocator_that_a_driver_lacks_does_not_hide_the_others(fakecuda):
     fakecuda.reset(granularity="64KiB")
     fakecuda.fail("cuDeviceGetDefaultMemPool:1+=801")
-    result = measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
+    result, _ = measure_allocators(0, AllocatorOptions(64 << 10, 4 * MIB, rounds=1))
     found = {each.method: each for each in result.timings}
     assert "CUDA_ERROR_NOT_SUPPORTED" in found["async"].error
     assert found["malloc"].error is None

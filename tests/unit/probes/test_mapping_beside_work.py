@@ -65,3 +65,4 @@ def test_a_device_lost_beside_work_is_reported(fakecuda, python_with_fakecuda):
     assert "'lost': False" in done.stdout
     done = python_with_fakecuda(code, fail="cuMemUnmap:1=700")
     assert "'lost': True" in done.stdout
+    assert "alone': {'steps': 20" in done.stdout  # what was measured before is kept

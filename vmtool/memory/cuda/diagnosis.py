@@ -207,6 +207,23 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
     return _CALL_CODES.get(code, (None, None))
 
 
+_LOST_CAUSES: Final = {
+    214: "the device's memory has an ECC error that cannot be corrected",
+    220: "NVLink has an error that cannot be corrected",
+    **dict.fromkeys((46, 101, 999), "the device no longer answers, as after falling off the bus"),
+}
+
+
+def explain_loss(code: int) -> tuple[str, str]:
+    """Return the likely cause of losing the device with *code*, and a hint."""
+    cause = "this or earlier work on the device failed, which ends its context"
+    hint = (
+        "the driver is unusable until this process ends: start it again; Xid messages in dmesg and "
+        "nvidia-smi show the state of the device"
+    )
+    return _LOST_CAUSES.get(code, cause), hint
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What was true when a call answered CUDA_ERROR_OUT_OF_MEMORY, before anything was undone.

@@ -355,7 +355,7 @@ class Driver:
         self, name: str, arguments: tuple[Any, ...], code: int, *, lost: bool
     ) -> tuple[str | None, str | None]:
         if lost:
-            return None, "the driver is unusable until this process ends: restart it"
+            return diagnosis.explain_loss(code)
         if code == NOT_INITIALIZED and os.getpid() != self._process:
             return (
                 "CUDA was initialised before this process was forked",
