@@ -12,7 +12,7 @@ from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet
 from vmtool.kv import estimate as kv
 from vmtool.kv import sources
-from vmtool.kv.packing.policy import POLICIES
+from vmtool.kv.packing.policies import POLICIES
 from vmtool.machine.doctor.findings import Finding
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.check import to_html as check_page

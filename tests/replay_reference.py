@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from vmtool.kv.packing.blocks import Paged, StraddleLoses
+from vmtool.kv.packing.policies import Paged, StraddleLoses
 from vmtool.results.kv_replay import OnRefusal
 
 

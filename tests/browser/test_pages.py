@@ -16,7 +16,7 @@ from stored_runs import eventful
 
 from vmtool.compare.changes import compare
 from vmtool.compare.run_sets import StoredRun, set_of
-from vmtool.kv.packing.policy import POLICIES
+from vmtool.kv.packing.policies import POLICIES
 from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.report.compare_page import to_html
 from vmtool.report.page import Markup, figure, grid

@@ -16,9 +16,9 @@ if sys.platform != "linux":
 
 from pathlib import Path
 
-from vmtool.cli.inspect import StartedCommand
 from vmtool.cli.interrupt import Interruption
 from vmtool.cli.output import Output, replace_whole
+from vmtool.cli.watched_program import WatchedProgram
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_what_was_watched_is_written_before_the_command_ends_and_no_signal_loses
 def test_a_command_that_is_no_longer_watched_is_ended_as_during_the_watch(ends, kill_ns):
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN if ends == 137 else signal.SIG_DFL)
     try:  # what it ignores, a command ignores as well
-        child = StartedCommand(
+        child = WatchedProgram(
             ("sleep", "60"), Interruption(requested=True), ask_ns=0, kill_ns=kill_ns
         )
     finally:

@@ -456,7 +456,7 @@ def _check_granule(granule: int) -> None:
 
 
 def _check(options: EstimateOptions) -> None:
-    from vmtool.kv.packing.policy import POLICIES, unknown_policy
+    from vmtool.kv.packing.policies import POLICIES, unknown_policy
 
     if options.compare and options.sweep:
         raise UsageError("give --compare or --sweep, not both")

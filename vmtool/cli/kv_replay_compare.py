@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _policy(text: str) -> str:
-    from vmtool.kv.packing.policy import POLICIES
+    from vmtool.kv.packing.policies import POLICIES
 
     if text not in POLICIES:
         raise ValueError(f"unknown policy {text[:40]!r}; use {', '.join(POLICIES)}")

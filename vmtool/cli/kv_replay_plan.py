@@ -127,7 +127,7 @@ class ReplayOptions:
         from vmtool.kv.cost import SequenceCost
         from vmtool.kv.element_formats import choose_formats
         from vmtool.kv.estimate import DEFAULT_CONTEXT, fullest_rank
-        from vmtool.kv.packing.policy import make_policy
+        from vmtool.kv.packing.policies import make_policy
         from vmtool.replay.rules import Plan, Rules, prefill_ns, step_ns
         from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 

@@ -175,7 +175,7 @@ def _format_names() -> Iterable[str]:
 
 
 def _policy_names() -> Iterable[str]:
-    from vmtool.kv.packing.policy import POLICIES
+    from vmtool.kv.packing.policies import POLICIES
 
     return POLICIES
 

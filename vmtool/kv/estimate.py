@@ -25,7 +25,7 @@ from vmtool.kv.estimate_result import (
 )
 from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
 from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
-from vmtool.kv.packing.policy import POLICIES, make_policy
+from vmtool.kv.packing.policies import POLICIES, make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vmtool.kv.element_formats import Formats
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.packing.capacity import Capacity
-    from vmtool.kv.packing.ranges import Policy
+    from vmtool.kv.packing.policies import Policy
 
 _GIB: Final = 1 << 30
 
@@ -183,7 +183,7 @@ def estimate(
         pp: Stages that divide the layers.
         dcp: Ranks that divide the tokens.
         granule: The granule in bytes that packing rounds to.
-        policy: The packing policy, one of ``vmtool.kv.packing.POLICIES``.
+        policy: The packing policy, one of ``vmtool.kv.packing.policies.POLICIES``.
         block: Tokens in a block.
         in_flight: Tokens that one step may add before a window drops old ones.
 

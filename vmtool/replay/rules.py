@@ -10,7 +10,7 @@ from vmtool.kv.traces.request import PREFIX_TOKENS
 from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 
 if TYPE_CHECKING:
-    from vmtool.kv.packing.ranges import Policy
+    from vmtool.kv.packing.policies import Policy
 
 #: Slower than this a token takes minutes, faster is faster than a clock tick.
 _RATES: Final = (0.01, 1e9)

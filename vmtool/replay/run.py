@@ -27,7 +27,7 @@ from vmtool.stats import summarize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.kv.packing.blocks import Paged, StraddleLoses
+    from vmtool.kv.packing.policies import Paged, StraddleLoses
     from vmtool.kv.traces.trace import Trace
     from vmtool.replay.real_memory import RealMemory
     from vmtool.replay.replay_recorder import Recorder

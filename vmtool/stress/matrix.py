@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.compare.changes import DEFAULT_THRESHOLD
 from vmtool.compare.intervals import median_interval
 from vmtool.errors import RefusedError
-from vmtool.kv.packing.ranges import PerTensor
+from vmtool.kv.packing.policies import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory import open_backing
 from vmtool.memory.reservation import MisalignedError

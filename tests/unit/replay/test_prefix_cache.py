@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.packing.policies import make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.memory import open_backing
 from vmtool.replay.real_memory import open_memory

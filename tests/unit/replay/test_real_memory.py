@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
-from vmtool.kv.packing.policy import POLICIES, make_policy
+from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.kv.traces.trace import Trace
 from vmtool.memory import open_backing

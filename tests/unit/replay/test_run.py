@@ -1,6 +1,6 @@
 """What a replay needs of the host."""
 
-from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.packing.policies import make_policy
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import host_demand
 

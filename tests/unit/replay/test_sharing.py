@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.packing.policies import make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay

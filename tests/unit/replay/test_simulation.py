@@ -10,7 +10,7 @@ from replay_reference import Reference
 
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, Span
-from vmtool.kv.packing.policy import POLICIES, make_policy
+from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.replay.account import Account
 from vmtool.replay.replay_recorder import Recorder

@@ -4,7 +4,7 @@ import random
 
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
-from vmtool.kv.packing.policy import POLICIES, make_policy
+from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.sources import load
 from vmtool.kv.traces.request import Request
 from vmtool.replay.rules import Plan

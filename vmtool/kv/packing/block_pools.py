@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vmtool.kv.packing.blocks import Paged, StraddleLoses
+from vmtool.kv.packing.policies import Paged, StraddleLoses
 
 if TYPE_CHECKING:
-    from vmtool.kv.packing.ranges import Policy
+    from vmtool.kv.packing.policies import Policy
 
 from vmtool.kv.packing.entry_counts import EntryCount
 

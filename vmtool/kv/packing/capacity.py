@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from fractions import Fraction
 
-    from vmtool.kv.packing.ranges import Policy
+    from vmtool.kv.packing.policies import Policy
 
 #: Beyond every budget of 64 bits: what still fits here does not grow.
 _UNBOUNDED: Final = 1 << 64

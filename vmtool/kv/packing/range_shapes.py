@@ -7,8 +7,8 @@ from functools import cached_property
 from math import gcd
 from typing import TYPE_CHECKING, Protocol
 
-from vmtool.kv.packing.blocks import FloorPerPage
-from vmtool.kv.packing.ranges import (
+from vmtool.kv.packing.policies import (
+    FloorPerPage,
     HeadMajor,
     KvMerged,
     PerTensor,
@@ -17,7 +17,7 @@ from vmtool.kv.packing.ranges import (
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.packing.ranges import Policy
+    from vmtool.kv.packing.policies import Policy
 
 from vmtool.kv.packing.entry_counts import NO_ENTRIES, EntryCount, Run
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.packing.policy import make_policy
+from vmtool.kv.packing.policies import make_policy
 
 #: The longest sequence that they are for.
 LONGEST = 400

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, LayerKind, Span
-from vmtool.kv.packing.blocks import FloorPerPage
 from vmtool.kv.packing.capacity import (
     Capacity,
     Limit,
@@ -20,8 +19,14 @@ from vmtool.kv.packing.capacity import (
     waste_at,
     waste_ends,
 )
-from vmtool.kv.packing.policy import POLICIES, make_policy
-from vmtool.kv.packing.ranges import HeadMajor, PerTensor, TokenMajor
+from vmtool.kv.packing.policies import (
+    POLICIES,
+    FloorPerPage,
+    HeadMajor,
+    PerTensor,
+    TokenMajor,
+    make_policy,
+)
 from vmtool.units import GIB, KIB, MIB
 
 GRANULES = st.sampled_from([1, 100, 4 * KIB, 64 * KIB])
