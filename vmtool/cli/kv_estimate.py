@@ -348,7 +348,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
 def _answer(request: EstimateRequest, output: Output) -> None:
     from vmtool.cli.kv_estimate_compare import refuse_large_weights
     from vmtool.kv.estimate import answer_question
-    from vmtool.kv.packing.policy import POLICIES
+    from vmtool.kv.packing.policies import POLICIES
     from vmtool.report.kv_estimate import to_text
 
     question = request.question()
@@ -378,7 +378,8 @@ def _save_page(path: str | None, result: PageResult, output: Output) -> None:
 
 
 def _engine(request: EstimateRequest, output: Output) -> None:
-    from vmtool.cli.kv_estimate_compare import engine_result, refuse_large_weights
+    from vmtool.cli.kv_engine_answer import engine_result
+    from vmtool.cli.kv_estimate_compare import refuse_large_weights
     from vmtool.report.kv_engines import to_text
 
     question = request.question()
