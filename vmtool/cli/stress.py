@@ -71,7 +71,8 @@ def command(
     which take about five seconds on an idle machine, and at most 256 MiB. With --backing cuda:all
     all devices run at once, each with its own workers and its own row in the result.
     """  # noqa: D301 - click's own mark
-    from vmtool.compare.assertions import DEFAULT_CONFIDENCE, evaluate, parse_assertion
+    from vmtool.compare.assertions import evaluate, parse_assertion
+    from vmtool.compare.permutation import DEFAULT_CONFIDENCE
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_text
     from vmtool.results.stress import Outcome

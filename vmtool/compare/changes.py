@@ -15,36 +15,36 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.assertions import (
-    DEFAULT_CONFIDENCE,
-    judge_change,
-    measured,
-    parse_metric,
-)
+from vmtool.compare.assertions import judge_change
 from vmtool.compare.differences import (
     condition_differences,
     machine_differences,
     settings_differences,
 )
-from vmtool.compare.permutation import RUNS_NEEDED, runs_needed, shift, variation
+from vmtool.compare.metrics import measured, parse_metric
+from vmtool.compare.permutation import (
+    DEFAULT_CONFIDENCE,
+    RUNS_NEEDED,
+    runs_needed,
+    shift,
+    variation,
+)
+from vmtool.compare.run_sets import compared_files, describe_file, describe_set
 from vmtool.results.check_outcomes import all_passed
 from vmtool.results.compare import (
     Change,
-    ComparedFile,
-    ComparedSet,
     CompareResult,
-    Difference,
     Direction,
     Doubt,
     Rate,
-    UnlikeFile,
 )
 from vmtool.results.stress import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vmtool.compare.assertions import Condition, Metric
+    from vmtool.compare.assertions import Condition
+    from vmtool.compare.metrics import Metric
     from vmtool.compare.permutation import Shift
     from vmtool.compare.run_sets import RunSet, StoredRun
     from vmtool.results.stress import MethodResult
@@ -97,11 +97,11 @@ def compare(
         judge_change(condition, pairs, alone=tuple(alone), confidence=confidence, strict=strict)
         for condition in fail_on
     )
-    first, second = (_compared(runs)[0].result for runs in (before, after))
+    first, second = (compared_files(runs)[0].result for runs in (before, after))
     apart_ns = _apart(before, after)
     return CompareResult(
-        before=_described(before),
-        after=_described(after),
+        before=describe_set(before),
+        after=describe_set(after),
         confidence=confidence,
         threshold=float(threshold),
         changes=tuple(changes),
@@ -226,52 +226,6 @@ def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
     )
 
 
-def _described(runs: RunSet) -> ComparedSet:
-    files = tuple(map(_described_file, runs.files))
-    first, *rest = _compared(runs)
-    unlike = ((file.path, tuple(_unlike(first, file))) for file in rest)
-    return ComparedSet(
-        path=runs.path,
-        runs=len(runs.runs),
-        files=files,
-        incomplete=runs.incomplete,
-        unlike=tuple(UnlikeFile(path, found) for path, found in unlike if found),
-    )
-
-
-def _described_file(file: StoredRun) -> ComparedFile:
-    conditions = file.result.conditions
-    load = None if conditions is None else conditions.load_average
-    return ComparedFile(
-        path=file.path,
-        command=file.command,
-        vmtool=file.vmtool,
-        runs=file.compared,
-        started=file.started,
-        host=file.host,
-        label=file.label,
-        load=None if load is None else load[0],
-        idle_share=None if conditions is None else conditions.idle_share,
-    )
-
-
-def _unlike(first: StoredRun, other: StoredRun) -> Iterator[Difference]:
-    """Yield why *other* is no repetition of *first*."""
-    if first.host and other.host and first.host != other.host:
-        yield Difference("host", first.host, other.host)
-    yield from machine_differences(first.result.machine, other.result.machine)
-    yield from condition_differences(first.result.conditions, other.result.conditions)
-    yield from settings_differences(first.result.settings, other.result.settings)
-    methods = [", ".join(file.result.settings.methods) for file in (first, other)]
-    if methods[0] != methods[1]:
-        yield Difference("methods", *methods)
-
-
-def _compared(runs: RunSet) -> Sequence[StoredRun]:
-    """Return the files with a run that is compared; what is left out need not be alike."""
-    return [file for file in runs.files if file.compared] or runs.files
-
-
 def _alternated(before: RunSet, after: RunSet) -> bool:
     """Return whether the results of both sides were made in turn, enough of them for a verdict.
 
@@ -279,7 +233,7 @@ def _alternated(before: RunSet, after: RunSet) -> bool:
     """
     turns: list[tuple[float, int]] = []
     for side, runs in enumerate((before, after)):
-        times = [_started([file]) for file in _compared(runs)]
+        times = [_started([file]) for file in compared_files(runs)]
         known = [time for time in times if time is not None]
         if len(known) < max(len(times), RUNS_NEEDED):
             return False
@@ -292,8 +246,8 @@ def _doubts(before: RunSet, after: RunSet, apart_ns: int | None) -> Iterator[Dou
     idle = [
         share
         for runs in (before, after)
-        for file in _compared(runs)
-        if (share := _described_file(file).idle_share) is not None
+        for file in compared_files(runs)
+        if (share := describe_file(file).idle_share) is not None
     ]
     if idle and min(idle) < BUSY_IDLE_SHARE:
         yield Doubt.BUSY
@@ -303,7 +257,7 @@ def _doubts(before: RunSet, after: RunSet, apart_ns: int | None) -> Iterator[Dou
 
 def _apart(before: RunSet, after: RunSet) -> int | None:
     """Return the time between the two sides, by the medians of when their files were started."""
-    starts = [_started(_compared(runs)) for runs in (before, after)]
+    starts = [_started(compared_files(runs)) for runs in (before, after)]
     if None in starts:
         return None
     return round(abs((starts[1] or 0) - (starts[0] or 0)) * 1e9)

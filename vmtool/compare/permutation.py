@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: Of every interval, at least.
+DEFAULT_CONFIDENCE: Final = 0.95
 #: Three against three can be divided in 20 ways only, so that nothing would ever be significant at
 #: 95 %.
 RUNS_NEEDED: Final = 4

@@ -1,4 +1,4 @@
-"""Results of stress as input: bounded, checked, and never trusted."""
+"""Results of stress as input: bounded, checked, and never trusted; and how alike those of a set are."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.compare.differences import (
+    condition_differences,
+    machine_differences,
+    settings_differences,
+)
 from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
 from vmtool.errors import InputError
 from vmtool.inputs import kind_of, read_bytes
-from vmtool.results.compare import LeftOut
+from vmtool.results.compare import (
+    ComparedFile,
+    ComparedSet,
+    Difference,
+    LeftOut,
+    UnlikeFile,
+)
 from vmtool.results.earlier_versions import from_version_1
 from vmtool.results.kinds import document_named
 from vmtool.results.stress import Outcome, StressResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from vmtool.results.stress import CallResult, MethodResult, PhaseResult
 
@@ -210,3 +221,51 @@ def _check_samples(path: str, result: StressResult) -> None:
                     f"{part.summary.samples} is not the histogram's {part.histogram.count}",
                     field=f"methods[{i}].{name}.summary.samples",
                 )
+
+
+def describe_set(runs: RunSet) -> ComparedSet:
+    """Return what the document says about *runs*, with what its files do not have in common."""
+    files = tuple(map(describe_file, runs.files))
+    first, *rest = compared_files(runs)
+    unlike = ((file.path, tuple(_unlike(first, file))) for file in rest)
+    return ComparedSet(
+        path=runs.path,
+        runs=len(runs.runs),
+        files=files,
+        incomplete=runs.incomplete,
+        unlike=tuple(UnlikeFile(path, found) for path, found in unlike if found),
+    )
+
+
+def describe_file(file: StoredRun) -> ComparedFile:
+    """Return what the document says about *file*."""
+    conditions = file.result.conditions
+    load = None if conditions is None else conditions.load_average
+    return ComparedFile(
+        path=file.path,
+        command=file.command,
+        vmtool=file.vmtool,
+        runs=file.compared,
+        started=file.started,
+        host=file.host,
+        label=file.label,
+        load=None if load is None else load[0],
+        idle_share=None if conditions is None else conditions.idle_share,
+    )
+
+
+def _unlike(first: StoredRun, other: StoredRun) -> Iterator[Difference]:
+    """Yield why *other* is no repetition of *first*."""
+    if first.host and other.host and first.host != other.host:
+        yield Difference("host", first.host, other.host)
+    yield from machine_differences(first.result.machine, other.result.machine)
+    yield from condition_differences(first.result.conditions, other.result.conditions)
+    yield from settings_differences(first.result.settings, other.result.settings)
+    methods = [", ".join(file.result.settings.methods) for file in (first, other)]
+    if methods[0] != methods[1]:
+        yield Difference("methods", *methods)
+
+
+def compared_files(runs: RunSet) -> Sequence[StoredRun]:
+    """Return the files with a run that is compared; what is left out need not be alike."""
+    return [file for file in runs.files if file.compared] or runs.files

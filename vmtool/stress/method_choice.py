@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.assertions import DEFAULT_CONFIDENCE
-from vmtool.compare.permutation import RUNS_NEEDED, shift
+from vmtool.compare.permutation import DEFAULT_CONFIDENCE, RUNS_NEEDED, shift
 from vmtool.results.stress import (
     HUGE,
     MethodReason,

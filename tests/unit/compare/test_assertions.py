@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_runs import gaussian, method, run
 
-from vmtool.compare.assertions import (
-    Metric,
-    evaluate,
-    parse_assertion,
-    parse_change,
-)
+from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
+from vmtool.compare.metrics import Metric
 from vmtool.errors import UsageError
 from vmtool.memory import methods_of
 from vmtool.report.sentences import describe, hint, summarize
