@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.assertions import judge_change
-from vmtool.compare.differences import (
+from vmtool.compare.machines_and_settings import (
     condition_differences,
     machine_differences,
     settings_differences,

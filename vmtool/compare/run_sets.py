@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.compare.differences import (
+from vmtool.compare.machines_and_settings import (
     condition_differences,
     machine_differences,
     settings_differences,
