@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import jsonschema
 
+from vmtool.cli.schema import json_schema
 from vmtool.compare.run_sets import StoredRun, set_of
-from vmtool.documents import encode, schema
+from vmtool.documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check_outcomes import Check, CheckOutcome
-from vmtool.results.kinds import DOCUMENTS, document_of
+from vmtool.results.document_kinds import DOCUMENTS, document_of
 from vmtool.results.stress import (
     Accident,
     Advice,
@@ -242,7 +243,7 @@ def described(document):
         return  # its command has no type in vmtool.results yet
     kind = kinds[document["schema"]]
     assert document["version"] == kind.version
-    made = schema(kind.load(), name=kind.name, version=kind.version, title=kind.title)
+    made = json_schema(kind.load(), name=kind.name, version=kind.version, title=kind.title)
     jsonschema.validate(document, closed(made))
 
 

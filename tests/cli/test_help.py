@@ -8,10 +8,10 @@ import pytest
 
 import vmtool as package
 from vmtool.cli.app import COMMAND_GROUPS, COMMANDS, main
-from vmtool.documents import schema
+from vmtool.cli.schema import json_schema
 from vmtool.errors import VmtoolError
 from vmtool.memory.buffer_views import LiveViewError
-from vmtool.results.kinds import DOCUMENTS
+from vmtool.results.document_kinds import DOCUMENTS
 
 
 def test_every_command_stands_under_its_question(vmtool):
@@ -91,7 +91,7 @@ def test_the_public_names_are_loaded_when_they_are_used():
 def test_every_command_whose_document_names_the_host_can_leave_it_out():
     named = []
     for kind in DOCUMENTS:
-        made = schema(kind.load(), name=kind.name, version=kind.version, title=kind.title)
+        made = json_schema(kind.load(), name=kind.name, version=kind.version, title=kind.title)
         if "RunConditions" in made.get("$defs", {}):
             named.append(kind.name.removeprefix("vmtool."))
     commands = {name.partition(".")[0] for name in named}

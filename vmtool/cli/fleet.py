@@ -306,8 +306,8 @@ def read_baseline(path: str) -> FleetBaseline:
     from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
     from vmtool.errors import InputError
     from vmtool.inputs import read_bytes
+    from vmtool.results.document_kinds import document_named
     from vmtool.results.fleet import FleetBaseline
-    from vmtool.results.kinds import document_named
 
     document = parse(path, read_bytes(path, MAX_BYTES, text=True))
     kind = document_named("fleet.baseline")
@@ -334,6 +334,6 @@ def read_baseline(path: str) -> FleetBaseline:
 def write_baseline(baseline: FleetBaseline) -> str:
     """Return the document of *baseline*."""
     from vmtool.documents import encode
-    from vmtool.results.kinds import document_of
+    from vmtool.results.document_kinds import document_of
 
     return encode(baseline, document_of(baseline).head(command_line()))

@@ -236,7 +236,7 @@ class Output:
 
 def _document(result: Any) -> str:
     from vmtool.documents import encode
-    from vmtool.results.kinds import document_of
+    from vmtool.results.document_kinds import document_of
 
     return encode(result, document_of(result).head(command_line()))
 

@@ -21,8 +21,8 @@ from vmtool.results.compare import (
     LeftOut,
     UnlikeFile,
 )
+from vmtool.results.document_kinds import document_named
 from vmtool.results.earlier_versions import from_version_1
-from vmtool.results.kinds import document_named
 from vmtool.results.stress import Outcome, StressResult
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool import __version__
 from vmtool.documents import DocumentError, decode
 from vmtool.machine.facts import MachineFacts, SystemFacts
+from vmtool.results.document_kinds import DOCUMENTS
 from vmtool.results.earlier_versions import from_version_1
-from vmtool.results.kinds import DOCUMENTS
 from vmtool.stats import median_slope
 from vmtool.units import GIB, format_size
 

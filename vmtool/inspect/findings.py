@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from vmtool.inspect.areas import MemoryArea
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import (
-        CgroupUse,
         ChildProcess,
         LimitUse,
+        ProcessCgroup,
         ProcessIdentity,
         Sample,
         Trend,
@@ -66,7 +66,7 @@ _ORDER: Final = {FindingRating.PROBLEM: 0, FindingRating.WARNING: 1, FindingRati
 def find(
     counters: Sample,
     limits: Sequence[LimitUse],
-    group: CgroupUse | None,
+    group: ProcessCgroup | None,
     machine: MachineFacts,
     *,
     areas: Sequence[MemoryArea] | None = None,
@@ -75,7 +75,7 @@ def find(
     process: ProcessIdentity | None = None,
     trends: Iterable[Trend] = (),
     children: Sequence[ChildProcess] = (),
-    group_before: CgroupUse | None = None,
+    group_before: ProcessCgroup | None = None,
     machine_kills: int = 0,
 ) -> tuple[ProcessFinding, ...]:
     """Return what was found, the worst first.
@@ -205,7 +205,7 @@ def _lock(
         yield ProcessFinding("lock-file", rating, values)
 
 
-def _group(group: CgroupUse | None, before: CgroupUse | None) -> Iterator[ProcessFinding]:
+def _group(group: ProcessCgroup | None, before: ProcessCgroup | None) -> Iterator[ProcessFinding]:
     if group is None:
         return
     events = group.events or {}

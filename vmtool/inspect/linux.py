@@ -28,7 +28,7 @@ from vmtool.inspect.areas import (
 from vmtool.machine.cgroup import read_cgroups, read_level
 from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
 from vmtool.memory.cgroup_paths import parse_limit
-from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
+from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -313,14 +313,14 @@ class LinuxProcess:
     def stack_bytes(self) -> int | None:
         return self.rlimits().get("Max stack size", (None, None))[0]
 
-    def limits(self, counters: Sample, group: CgroupUse | None) -> tuple[LimitUse, ...]:
+    def limits(self, counters: Sample, group: ProcessCgroup | None) -> tuple[LimitUse, ...]:
         return limit_uses(self, counters, group)
 
-    def group(self) -> CgroupUse | None:
+    def group(self) -> ProcessCgroup | None:
         """Return the control group that limits it: its memory, or only its tasks."""
         return describe_group(read_cgroups(self._files, str(self.pid)))
 
-    def refreshed(self, group: CgroupUse) -> CgroupUse:
+    def refreshed(self, group: ProcessCgroup) -> ProcessCgroup:
         """Return what is charged to *group* now, and what became of its limits."""
         level = read_level(self._files, group.version, group.path)
         found = group if level is None else _group_use(level)
@@ -396,7 +396,7 @@ def _sees_all_processes(proc: str) -> bool:
 
 
 def limit_uses(
-    process: LinuxProcess, counters: Sample, group: CgroupUse | None
+    process: LinuxProcess, counters: Sample, group: ProcessCgroup | None
 ) -> tuple[LimitUse, ...]:
     """Return every limit of *process* that is known, with what is used of it."""
     files = KernelFiles()
@@ -458,14 +458,14 @@ def limit_uses(
     return tuple(found)
 
 
-def describe_group(found: CgroupFacts) -> CgroupUse | None:
+def describe_group(found: CgroupFacts) -> ProcessCgroup | None:
     """Return the group of a process that limits it most, its own where none is limited."""
     tasks = found.tasks
     if found.levels:
         # The tightest limit may be set anywhere on the way to the root.
         use = _group_use(found.tightest or found.levels[0])
     elif tasks is not None:  # a group without the controller of memory
-        use = CgroupUse(tasks.path, version=2)
+        use = ProcessCgroup(tasks.path, version=2)
     else:
         return None
     if tasks is None:
@@ -473,10 +473,10 @@ def describe_group(found: CgroupFacts) -> CgroupUse | None:
     return replace(use, pids=tasks.used, pids_max=tasks.limit, pids_path=tasks.path)
 
 
-def _group_use(level: CgroupLevel) -> CgroupUse:
+def _group_use(level: CgroupLevel) -> ProcessCgroup:
     pressure = level.pressure
     events = {"max": level.limit_hits, "high": level.high_hits, "oom_kill": level.oom_kills}
-    return CgroupUse(
+    return ProcessCgroup(
         path=level.path,
         version=level.version,
         current_bytes=level.used_bytes,

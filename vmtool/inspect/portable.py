@@ -13,7 +13,7 @@ import time
 import psutil
 
 from vmtool.inspect.areas import Detail, ProcessGoneError
-from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, Unavailable
+from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
 
 
 class PortableProcess:
@@ -110,10 +110,10 @@ class PortableProcess:
         except (psutil.Error, OSError):
             return None
 
-    def group(self) -> CgroupUse | None:
+    def group(self) -> ProcessCgroup | None:
         return None
 
-    def refreshed(self, group: CgroupUse) -> CgroupUse:
+    def refreshed(self, group: ProcessCgroup) -> ProcessCgroup:
         return group
 
     def machine_kills(self) -> int | None:
@@ -122,7 +122,7 @@ class PortableProcess:
     def limits(
         self,
         counters: Sample,
-        group: CgroupUse | None,  # noqa: ARG002
+        group: ProcessCgroup | None,  # noqa: ARG002
     ) -> tuple[LimitUse, ...]:
         if sys.platform != "win32":
             return ()

@@ -13,7 +13,7 @@ from vmtool.results.inspect import ChildProcess, ProcessIdentity
 
 if TYPE_CHECKING:
     from vmtool.inspect.areas import Detail
-    from vmtool.results.inspect import CgroupUse, LimitUse, Sample, Unavailable
+    from vmtool.results.inspect import LimitUse, ProcessCgroup, Sample, Unavailable
 
 _SHOWN: Final = 10
 
@@ -42,16 +42,16 @@ class ProcessView(Protocol):
     def program(self) -> tuple[object, ...] | None:
         """Return a value that changes with each exec; ``None`` if it may not be read."""
 
-    def group(self) -> CgroupUse | None:
+    def group(self) -> ProcessCgroup | None:
         """Return its control group."""
 
-    def refreshed(self, group: CgroupUse) -> CgroupUse:
+    def refreshed(self, group: ProcessCgroup) -> ProcessCgroup:
         """Return *group* with its figures of now."""
 
     def machine_kills(self) -> int | None:
         """Return how many processes of the machine its OOM killer has ended."""
 
-    def limits(self, counters: Sample, group: CgroupUse | None) -> tuple[LimitUse, ...]:
+    def limits(self, counters: Sample, group: ProcessCgroup | None) -> tuple[LimitUse, ...]:
         """Return every limit that is known, with what is used of it."""
 
     def identity(self) -> ProcessIdentity:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from vmtool.inspect.trends import CounterCondition
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import (
-        CgroupUse,
         ChildProcess,
         LimitUse,
+        ProcessCgroup,
         ProcessIdentity,
         Sample,
     )
@@ -143,8 +143,8 @@ class Watch:
         self.latest: Sample | None = None
         self.programs: list[ProgramStart] = []
         self._program: _Program | None = None
-        self._group: CgroupUse | None = None
-        self._group_before: CgroupUse | None = None
+        self._group: ProcessCgroup | None = None
+        self._group_before: ProcessCgroup | None = None
         self._children: tuple[ChildProcess, ...] = ()
         self._oom_score: int | None = None
         self._state = ""

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from vmtool.results.check_outcomes import Check
     from vmtool.results.inspect import (
-        CgroupUse,
         ChildProcess,
         InspectResult,
         LimitUse,
+        ProcessCgroup,
         ProcessDevice,
         ProgramStart,
         ReservedRange,
@@ -254,7 +254,7 @@ def _commit_limit(result: InspectResult) -> str:
     )
 
 
-def _group(group: CgroupUse) -> str:
+def _group(group: ProcessCgroup) -> str:
     words = shown_size(group.current_bytes)
     words += " (no limit)" if group.max_bytes is None else f" of {shown_size(group.max_bytes)}"
     if group.high_bytes is not None:

@@ -144,7 +144,7 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupUse:
+class ProcessCgroup:
     """The control group of the process.
 
     Attributes:
@@ -350,7 +350,7 @@ class InspectResult:
     areas_read_ns: int | None
     areas_age_ns: int | None
     limits: tuple[LimitUse, ...]
-    group: CgroupUse | None
+    group: ProcessCgroup | None
     oom_score: int | None
     reservations: tuple[ReservedRange, ...]
     reservations_total: int

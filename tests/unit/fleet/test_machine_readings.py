@@ -18,9 +18,9 @@ from vmtool.machine import read_facts
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.probes.granularity import make_result
 from vmtool.results.doctor import DoctorResult
+from vmtool.results.document_kinds import document_of
 from vmtool.results.granularity import BackingGranularity, LargestReservation
 from vmtool.results.inspect import ProcessIdentity, Sample
-from vmtool.results.kinds import document_of
 
 MACHINE = {
     "system": {"cpu_model": "A", "cpus": 4, "kernel": "6.1"},

@@ -9,7 +9,7 @@ from vmtool.inspect.trends import parse_condition
 from vmtool.inspect.watch import InspectOptions, Watch, nothing_read
 from vmtool.machine import read_facts
 from vmtool.results.check_outcomes import CheckOutcome
-from vmtool.results.inspect import CgroupUse, LimitUse, ProcessIdentity, Sample, WatchEnding
+from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, WatchEnding
 from vmtool.units import GIB, MIB
 
 
@@ -98,7 +98,7 @@ class _Process:
 
     def _group(self, pids):
         events = {"oom_kill": self.kills}
-        return CgroupUse(
+        return ProcessCgroup(
             self.path, 2, MIB, events=events, pids=pids, pids_max=9, pids_path=self.path
         )
 

@@ -15,11 +15,11 @@ from vmtool.report.inspect_findings import describe
 from vmtool.report.inspect_page import to_html
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.inspect import (
-    CgroupUse,
     ChildProcess,
     FindingRating,
     InspectResult,
     LimitUse,
+    ProcessCgroup,
     ProcessDevice,
     ProcessFinding,
     ProcessIdentity,
@@ -95,7 +95,7 @@ RESULT = InspectResult(
         ),
         LimitUse("pids.max", "group_tasks", 60, 512, None, "group", "/sys/fs/cgroup/pids.max"),
     ),
-    group=CgroupUse(
+    group=ProcessCgroup(
         "/sys/fs/cgroup/llm.slice",
         2,
         10 * GIB,
