@@ -1,4 +1,4 @@
-"""The options of ``vmtool kv-estimate``."""
+"""``vmtool kv-estimate``: its options and the command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli.kv_compare_axes import combinations, read_axes
+from vmtool.cli.kv_model import MODEL, TP
 from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,
@@ -39,34 +40,6 @@ AXES: Final = (
     "context",
     "sequences",
 )
-
-_MODEL: Final = (
-    click.option(
-        "--hub", metavar="OWNER/NAME", help="Fetch config.json from the Hugging Face hub."
-    ),
-    click.option("--layers", type=COUNT, help="Number of layers; overrides that of MODEL."),
-    click.option("--kv-heads", type=COUNT, help="KV heads per layer."),
-    click.option("--head-dim", type=COUNT, help="Elements per head of K (and of V)."),
-    click.option("--head-dim-v", type=COUNT, help="Elements per head of V."),
-    click.option("--dtype", help="Element format of K and V: bf16, fp8, int8, q8_0, nvfp4, ..."),
-    click.option("--dtype-k", help="Element format of K (and of MLA's latent)."),
-    click.option("--dtype-v", help="Element format of V."),
-    click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
-)
-
-_TP: Final = click.option(
-    "--tp",
-    type=COUNT,
-    help="Ranks that divide the heads.  [default: 1, or the devices of --budget 8x...]",
-)
-
-#: Which model, in which format, on which rank: of every command about a model's KV cache.
-MODEL_OPTIONS: Final = (
-    *_MODEL,
-    _TP,
-    click.option("--pp", type=COUNT, default=1, help="Stages that divide the layers."),
-)
-
 #: How a budget becomes tokens: of every command that packs sequences.
 RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
 _IN_FLIGHT_HELP: Final = (
@@ -93,8 +66,8 @@ estimate_options: Final = option_group(
     click.argument("model", required=False),
     option_group(
         click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
-        *_MODEL,
-        _TP,
+        *MODEL,
+        TP,
         click.option("--pp", type=COUNT, help="Stages that divide the layers.  [default: 1]"),
         click.option(
             "--pp-layers",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vmtool.cli.kv_memory import (
     GIVEN,
@@ -15,6 +15,7 @@ from vmtool.cli.kv_memory import (
     read_memory,
     read_weights,
 )
+from vmtool.cli.kv_model import ModelOptions, load_model
 from vmtool.errors import UsageError
 from vmtool.units import format_size, parse_count, parse_percent, parse_size
 
@@ -34,38 +35,6 @@ _VLLM_OVERHEAD: Final = Fraction(8, 100)
 _TRTLLM_OVERHEAD: Final = Fraction(1, 10)
 _LARGEST_GRANULE: Final = 1 << 40
 _LARGEST_COUNT: Final = 1 << 48
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """Which model; the fields are those of the options.
-
-    Attributes:
-        model: A built-in name, a file, a folder, ``-``, OWNER/NAME or its address.
-        hub: OWNER/NAME.
-        layers: Layers, instead of the model's own.
-        kv_heads: KV heads per layer.
-        head_dim: Elements of a head of K.
-        head_dim_v: Elements per head of V.
-    """
-
-    model: str | None = None
-    hub: str | None = None
-    layers: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    head_dim_v: int | None = None
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> ModelOptions:
-        """Return those of *options*, as click has them."""
-        return cls(**{item.name: options[item.name] for item in fields(cls)})
-
-    @property
-    def overrides(self) -> dict[str, int]:
-        """The values that win over the file's, by name."""
-        names = ("layers", "kv_heads", "head_dim", "head_dim_v")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,31 +348,6 @@ def _with_draft(
     if not options.draft_tokens:
         return model
     return model.with_draft()
-
-
-def load_model(options: ModelOptions) -> ModelGeometry:
-    """Return the model that *options* name.
-
-    Raises:
-        UsageError: If they name none, or more than one.
-    """
-    from vmtool.kv import sources
-
-    values = options.overrides
-    if options.model and options.hub:
-        raise UsageError("give MODEL or --hub, not both")
-    if options.hub:
-        return sources.from_hub(options.hub, overrides=values)
-    if options.model:
-        return sources.load(options.model, overrides=values)
-    missing = [name for name in ("layers", "kv_heads", "head_dim") if name not in values]
-    if missing:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise UsageError(
-            f"no MODEL, and no {flags}" if values else "no MODEL",
-            hint="vmtool kv-estimate --list shows the built-in models",
-        )
-    return sources.from_flags(**values)
 
 
 def read_count(name: str, text: str) -> int:

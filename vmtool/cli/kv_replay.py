@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_estimate import (
-    BLOCK,
-    IN_FLIGHT,
-    MODEL_OPTIONS,
-    POLICY,
-    RESERVE,
-)
-from vmtool.cli.kv_replay_plan import ReplayOptions
+from vmtool.cli.kv_estimate import BLOCK, IN_FLIGHT, POLICY, RESERVE
+from vmtool.cli.kv_model import MODEL_OPTIONS
+from vmtool.cli.kv_replay_request import ReplayOptions
 from vmtool.cli.options import (
     COUNT,
     SIZE,
@@ -298,7 +293,7 @@ class _Run:
         from vmtool.cli.interrupt import watch_signals
         from vmtool.cli.kv_memory import GIVEN, read_memory
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
-        from vmtool.cli.kv_replay_plan import choose_budget, load_options_model, open_chosen
+        from vmtool.cli.kv_replay_request import choose_budget, load_options_model, open_chosen
         from vmtool.cli.progress import progress_line
 
         options = self._options
@@ -362,7 +357,7 @@ class _Run:
         return self._answer_comparison(comparison) if cells else self._answer(result, backing)
 
     def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
-        from vmtool.cli.kv_replay_plan import refuse_if_none_fits
+        from vmtool.cli.kv_replay_request import refuse_if_none_fits
         from vmtool.report.kv_replay import to_csv, to_text
         from vmtool.report.kv_replay_page import to_html
 
@@ -406,7 +401,7 @@ def _replay(
     backing: VirtualBacking | None,
     stop: Callable[[], bool],
 ) -> ReplayResult:
-    from vmtool.cli.kv_replay_plan import open_safely
+    from vmtool.cli.kv_replay_request import open_safely
     from vmtool.inputs import is_stream
     from vmtool.replay.run import run_replay
 

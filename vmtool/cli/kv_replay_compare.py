@@ -14,7 +14,7 @@ from vmtool.units import parse_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.cli.kv_replay_plan import ReplayOptions
+    from vmtool.cli.kv_replay_request import ReplayOptions
     from vmtool.executors import Executor
     from vmtool.replay.rules import Rules
     from vmtool.results.kv_replay import ComparedReplay, ReplayComparison, ReplayResult

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.model_bytes import load_cost
+from vmtool.cli.kv_model import load_cost
 from vmtool.cli.options import (
     COUNT,
     SIZE,

@@ -1,4 +1,4 @@
-"""The options of ``vmtool kv-replay`` and what they mean: trace, rules, budget, real memory."""
+"""What the options of ``vmtool kv-replay`` mean: trace, rules, budget, real memory."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def load_options_model(options: ReplayOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.cli.kv_estimate_request import ModelOptions, load_model
+    from vmtool.cli.kv_model import ModelOptions, load_model
 
     return load_model(ModelOptions.of(asdict(options)))
 
