@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.cuda.errors import DeviceLostError
@@ -12,36 +12,19 @@ from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.stress.plan import worker_budget
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.host_target import HostObserver
+from vmtool.stress.worker.worker_report import ThreadBuffer, WorkerProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressSettings
     from vmtool.stress.worker.checkpoint import Checkpoints
-    from vmtool.stress.worker.operation_runner import OperationRunner
-    from vmtool.stress.worker.protocols import CheckedBuffer, CounterObserver, Target
+    from vmtool.stress.worker.protocols import CounterObserver, Target
 
 _CLOSE_TRIES: Final = 2  # one retry separates a refusal that passes from one that stays
-
-
-@dataclass(slots=True)
-class ThreadBuffer:
-    """One thread's buffer under one method, with everything that belongs to it."""
-
-    buffer: VirtualBuffer
-    runner: OperationRunner
-    checked: CheckedBuffer
-
-
-class WorkerProblem(NamedTuple):
-    """What ended a thread early."""
-
-    thread: int
-    error: VmtoolError
 
 
 def peak_bytes(governor: Governor) -> int:

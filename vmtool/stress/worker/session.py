@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import VmtoolError
 from vmtool.machine.run_conditions import peak_resident_bytes
 from vmtool.memory import is_device
-from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
-from vmtool.memory.cuda.errors import DeviceLostError
 from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.threads import start_thread
-from vmtool.results.stress import PHASES, CallFailure, HoldResult, MethodResult
+from vmtool.results.stress import PHASES, CallFailure, HoldResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.final_checks import FinalChecks, ThreadBuffer, WorkerProblem, peak_bytes
+from vmtool.stress.worker.final_checks import FinalChecks, peak_bytes
 from vmtool.stress.worker.journal import (
     BEAT,
     CHECKPOINT,
@@ -32,20 +30,26 @@ from vmtool.stress.worker.journal import (
     IDLE,
     METHOD,
     OPERATION,
-    OPERATIONS,
     RESERVE,
     UNRESERVE,
 )
 from vmtool.stress.worker.operation_runner import OperationRunner, measure_overhead
-from vmtool.stress.worker.phase_samples import join_phases
 from vmtool.stress.worker.protocols import CheckedBuffer
 from vmtool.stress.worker.round_schedule import Schedule
+from vmtool.stress.worker.worker_report import (
+    ThreadBuffer,
+    WorkerProblem,
+    call_failure,
+    method_result,
+    phase_result,
+    unmap_failure,
+)
 from vmtool.stress.workloads import PATTERNS, Quota
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from vmtool.results.stress import Checkpoint, PhaseResult, UnmapResult
+    from vmtool.results.stress import Checkpoint, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
     from vmtool.stress.worker.protocols import CounterObserver, Target
@@ -365,7 +369,7 @@ class Session:
         """
         for index in range(len(self.settings.methods)):
             for phase in PHASES:
-                yield PhaseSoFar(index, self._phase(index, phase))
+                yield PhaseSoFar(index, phase_result(self._of_method(index), phase))
         yield self.report(phases=False)
 
     def report(self, *, phases: bool = True, complete: bool = False) -> WorkerReport:
@@ -380,7 +384,13 @@ class Session:
             resident_before_bytes=self.resident_before,
             resident_after_bytes=None,
             methods=tuple(
-                self._method(index, PHASES if phases else ())
+                method_result(
+                    self.settings.methods[index],
+                    self._of_method(index),
+                    PHASES if phases else (),
+                    self.wall_ns[index],
+                    self.target.calls(index),
+                )
                 for index in range(len(self.settings.methods))
             ),
             checkpoints=(),
@@ -396,54 +406,6 @@ class Session:
             peak_committed_bytes=peak_bytes(self.governor),
             peak_resident_bytes=peak_resident_bytes(),
             hold=self.hold,
-        )
-
-    def _phase(self, index: int, phase: str) -> PhaseResult:
-        items = (of_thread[index] for of_thread in self.buffers)
-        return join_phases(phase, [item.runner.recorders[phase].result(phase) for item in items])
-
-    def _method(self, index: int, phases: Sequence[str]) -> MethodResult:
-        items = [of_thread[index] for of_thread in self.buffers]
-        found = [self._phase(index, phase) for phase in phases]
-        cycles = sum(item.runner.cycles for item in items)
-        wall_ns = self.wall_ns[index]
-        per_second = 10**9 / wall_ns if wall_ns else 0.0
-        committed = sum(item.runner.recorders["commit"].total_bytes for item in items)
-        return MethodResult(
-            method=self.settings.methods[index],
-            cycles=cycles,
-            wall_ns=wall_ns,
-            cycles_per_s=cycles * per_second,
-            bytes_per_s=committed * per_second,
-            degraded_bytes=sum(item.checked.reservation.degraded.total for item in items),
-            quarantined_bytes=sum(item.checked.reservation.quarantined.total for item in items),
-            phases=tuple(phase for phase in found if phase.summary.samples),
-            calls=self.target.calls(index),
-        )
-
-    def _failure(self, problem: WorkerProblem) -> CallFailure:
-        error = problem.error
-        call = failed_call(error)
-        entry = self.journal.read(problem.thread)
-        struck = {(fault.call, fault.effect) for fault in self.faults.applied}
-        injected = call is not None and (call.call, call.symbol) in struck
-        operation, cycle, granule = entry.operation, entry.cycle, entry.granule
-        pool = operation == OPERATIONS[FILL]
-        if pool:
-            trimming = call is not None and call.call == "cuMemRelease"
-            operation = f"{'trim' if trimming else 'fill'} of the pool"
-        return CallFailure(
-            call=call.call if call else "",
-            symbol=call.symbol if call else type(error).__name__,
-            message=str(error),
-            operation=operation,
-            granule=None if pool else granule,
-            cycle=None if pool else cycle,
-            worker=self.plan.worker,
-            injected=injected,
-            # The machine had nothing to do with it.
-            cause="--inject made this call fail" if injected else error.cause,
-            hint="leave out --inject" if injected else error.hint,
         )
 
     # ---- Closing --------------------------------------------------------------------------------
@@ -478,7 +440,9 @@ class Session:
         try:
             unmapping = self._unmapping(complete=report.complete and failures == report.failures)
         except VmtoolError as error:
-            failures = (*failures, self._unmapping_failed(error))
+            failure = self._failure(WorkerProblem(0, error))
+            beside = self.target.beside_work
+            failures = (*failures, unmap_failure(failure, error, beside_work=beside))
         return replace(
             report,
             complete=report.complete and failures == report.failures,
@@ -489,29 +453,16 @@ class Session:
             peak_resident_bytes=peak_resident_bytes(),
         )
 
+    def _of_method(self, index: int) -> list[ThreadBuffer]:
+        return [of_thread[index] for of_thread in self.buffers]
+
+    def _failure(self, problem: WorkerProblem) -> CallFailure:
+        entry = self.journal.read(problem.thread)
+        return call_failure(problem.error, entry, self.faults, self.plan.worker)
+
     def _unmapping(self, *, complete: bool) -> UnmapResult | None:
         """Measure it once a run, after everything else, where memory and time allow it."""
         first = self.plan.worker < len(self.settings.places)  # of its device
         if not complete or not self.plan.checks or not first or self.plan.run:
             return None
         return self.target.measure_unmapping()
-
-    def _unmapping_failed(self, error: VmtoolError) -> CallFailure:
-        """Return the failure of the one measurement that unmaps beside running work."""
-        failure = replace(
-            self._failure(WorkerProblem(0, error)),
-            operation="unmap beside work",
-            granule=None,
-            cycle=None,
-        )
-        if not self.target.beside_work:  # so it was not the work that did it
-            return failure
-        lost = isinstance(error, DeviceLostError)
-        what = "ended the context" if lost else "failed"
-        return replace(
-            failure,
-            message=f"unmapping while other work ran {what}: {error}",
-            hint="an engine must synchronise before it unmaps on this device"
-            if lost
-            else failure.hint,
-        )
