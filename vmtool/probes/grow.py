@@ -177,7 +177,7 @@ def _grow(
             for length in plan.lengths:
                 if stop() or growth.checks.failed:
                     break
-                growth.step(length)
+                growth.change_to(length)
                 progress(len(growth.elapsed))
             growth.operation = "unreserve"
     except (VmtoolError, OSError, MemoryError) as error:
@@ -226,7 +226,7 @@ class _MeasuredGrowth:
         self._stamps = stamps_for(buffer, capacity)
         self._node = node
 
-    def step(self, length: int) -> None:
+    def change_to(self, length: int) -> None:
         buffer = self._buffer
         before = len(buffer)
         grow = length > before

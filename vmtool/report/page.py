@@ -228,7 +228,7 @@ def grid(figures: Sequence[Markup]) -> Markup:
     return tag("div", *figures, class_="grid") if any(figures) else Markup()
 
 
-def flat(prefix: str, value: object) -> Iterable[tuple[str, object]]:
+def fact_rows(prefix: str, value: object) -> Iterable[tuple[str, object]]:
     """Yield the scalars in nested facts, each with the path to it."""
     if isinstance(value, Mapping):
         items: Iterable[tuple[object, object]] = value.items()
@@ -238,4 +238,4 @@ def flat(prefix: str, value: object) -> Iterable[tuple[str, object]]:
         yield prefix, value
         return
     for key, item in items:
-        yield from flat(f"{prefix}.{key}" if prefix else str(key), item)
+        yield from fact_rows(f"{prefix}.{key}" if prefix else str(key), item)
