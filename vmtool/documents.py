@@ -138,7 +138,7 @@ def parse(path: str, content: bytes | str) -> dict[str, Any]:
     suspicious = "\\u" in text or _UNPRINTABLE.search(text) is not None
     depth = _depth(value, check_text=suspicious)
     if depth is None:
-        raise InputError(path, "a string in it holds control characters")
+        raise InputError(path, "a string in it contains control characters")
     if depth > _MAX_DEPTH:
         raise InputError(path, "is nested too deeply")
     return value
@@ -183,7 +183,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _depth(value: Any, *, check_text: bool) -> int | None:
-    """Return how deeply *value* is nested; ``None`` if a string in it holds control characters."""
+    """Return how deeply *value* is nested; ``None`` if a string in it contains control characters."""
     depth = 0
     level = [value]
     while level:

@@ -164,7 +164,7 @@ def test_rows_with_and_without_a_devices_name_are_treated_alike(estimate, engine
     size, device = ran.document["rows"]
     assert size["budget_bytes"] == device["budget_bytes"] < 40 * GIB
     assert size["best"] == device["best"]
-    assert "one budget is the memory of a device, so all are treated alike" in ran.stderr
+    assert "one budget names a device, so the weights and the engine's share" in ran.stderr
 
 
 def test_a_mark_that_every_row_has_is_not_among_what_is_the_same(estimate):

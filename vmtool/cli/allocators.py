@@ -79,7 +79,7 @@ def command(
     vmtool allocators
     vmtool allocators --backing cuda:1 --most 256MiB --beside-work --json
 
-    Measures in turn, at sizes from one granule up: cold (handles created and released), pooled
+    It measures in turn, at sizes from one granule up: cold (handles created and released), pooled
     (kept, not cleared), malloc (cuMemAlloc) and async (cuMemAllocAsync with a pool that keeps
     everything); then the doubling of a buffer, in place and by copying on the device, and a range
     of chunk sizes. Several devices are measured one after the other. With --beside-work, wrong

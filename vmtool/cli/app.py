@@ -28,7 +28,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "granularity": "Units of reserving and committing, and the largest reservation.",
         "doctor": "Every limit on virtual memory here, and how to raise it.",
         "reserve": "Reserve addresses and show that this takes no memory.",
-        "limits": "How far reserve, commit and map go, and what stops them.",
+        "limits": "Limits of reserving, committing and mapping, and their causes.",
         "guards": "Show that a write to memory that is not committed faults.",
     },
     "How fast and how correctly does it commit and release?": {
@@ -43,7 +43,7 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
         "kv-replay": "What a request trace does to KV memory, real or simulated.",
     },
     "What is my own engine doing with its memory right now?": {
-        "inspect": "What a running process does with memory, and what stops it.",
+        "inspect": "What a running process does with memory, and what limits it.",
     },
     "Which of my machines is different, and why?": {
         "fleet": "Compare many machines: which one differs, and why.",

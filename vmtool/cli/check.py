@@ -42,8 +42,8 @@ def command(
     vmtool check --markdown
 
     It shows the limits of the machine, the best method and granule, and the effect of huge pages.
-    It checks leaks, contents, counters and guards, and does the same for each CUDA device. It
-    commits at most 256 MiB. The exit code is 3 if something is wrong.
+    It looks for leaks, checks contents, counters and guards, and does the same for each CUDA
+    device. It commits at most 256 MiB. The exit code is 3 if something is wrong.
     """  # noqa: D301 - click's own mark
     from vmtool.check import run_check
     from vmtool.cli.interrupt import watch_signals

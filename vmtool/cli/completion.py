@@ -24,8 +24,9 @@ def command(*, shell: str, path: str) -> int:
     vmtool completion bash
     vmtool completion fish -o vmtool.fish
 
-    For bash, add  eval "$(vmtool completion bash)"  to ~/.bashrc; for zsh the same with zsh to
-    ~/.zshrc; for fish write the file to ~/.config/fish/completions/vmtool.fish.
+    For bash, add  eval "$(vmtool completion bash)"  to ~/.bashrc. For zsh, add the same line with
+    zsh in place of bash to ~/.zshrc. For fish, write the script to
+    ~/.config/fish/completions/vmtool.fish.
     """  # noqa: D301 - click's own mark
     from click.shell_completion import BashComplete, FishComplete, ZshComplete
 

@@ -61,8 +61,8 @@ class FleetOptions:
 )  # fmt: skip
 @click.option(
     "--resources", metavar="NAME=N[,...]",
-    help="Run COMMAND only on workers that have this much of a Dask resource free, as started by"
-    " `dask worker --resources vmtool=1` (--dask).",
+    help="Run COMMAND only on workers that have this much of a Dask resource free; `dask worker"
+    " --resources vmtool=1` starts such a worker (--dask).",
 )  # fmt: skip
 @click.option(
     "--by", multiple=True, metavar="FACT",

@@ -196,7 +196,7 @@ def _step(options: GrowOptions, granule: int) -> int:
         larger, peak = two_sizes(step, to)
         raise UsageError(
             f"a step of {larger} is larger than the peak of {peak}",
-            hint="raise --to, or make a step shorter",
+            hint="raise --to, or use a smaller step",
         )
     return step
 
@@ -246,10 +246,10 @@ def _copy_too(options: GrowOptions, facts: MachineFacts, free: int | None, outpu
     if not refused:
         return True
     if against is None:
-        output.notice(f"not compared with copying, which holds two blocks: {refused[0].message}")
+        output.notice(f"not compared with copying, which needs two blocks at once: {refused[0].message}")
         return False
     raise RefusedError(
-        f"copying holds two blocks of {format_size(to)}: {refused[0].message}",
+        f"copying needs two blocks of {format_size(to)} at once: {refused[0].message}",
         hint=f"use --to {refused[0].safe // 2} or less, or --against nothing"
         if refused[0].safe > 1
         else "use --against nothing",

@@ -261,7 +261,7 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
 
     if shows_other_numbers():
         raise VmtoolError(
-            f"{OTHER_PROC}, so that the command could not be found there; it was not started",
+            f"{OTHER_PROC}, so the command would not be found there; it was not started",
             hint="mount it again: `unshare --pid --fork --mount-proc`, or `mount -t proc proc /proc`",
         )
     facts = read_facts()

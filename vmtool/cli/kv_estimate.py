@@ -282,7 +282,7 @@ def _say_what_takes_time(given: EstimateOptions, output: Output) -> None:
 
         repository = remote_name(given.model)
         if repository is not None:
-            output.notice(f"{given.model!r} is no file here; asking the hub for {repository}")
+            output.notice(f"{given.model!r} is not a file here; asking the hub for {repository}")
 
 
 def _refuse_assumed(request: EstimateRequest, output: Output) -> None:
@@ -383,8 +383,8 @@ def _compare(request: EstimateRequest, output: Output) -> None:
     request = request.with_alike(values.get("budget", ()))
     if request.as_device:
         output.notice(
-            "one budget is the memory of a device, so all are treated alike: the weights and the "
-            "engine's share for other memory are subtracted"
+            "one budget names a device, so the weights and the engine's share for other memory are "
+            "subtracted from every budget"
         )
     refusals: list[UsageError | RefusedError] = []
     chosen = [(request.changed(labels), labels) for labels in combinations(values)]

@@ -145,7 +145,9 @@ def read_sweep(text: str) -> list[int]:
     except ValueError as error:
         raise UsageError(f"--sweep {text!r}: {error}") from None
     if not 0 < low <= high < 1 << 48 or (colon and not step):
-        raise UsageError(f"--sweep {text!r}: it must rise from 1 or more to fewer than 2^48 tokens")
+        raise UsageError(
+            f"--sweep {text!r}: it must start at 1 token or more, rise, and end below 2^48 tokens"
+        )
     if not step:
         lengths = [low << i for i in range((high // low).bit_length())]
         return lengths if lengths[-1] == high else [*lengths, high]

@@ -417,7 +417,7 @@ def _check(options: EstimateOptions) -> None:
             if is_set and value:
                 raise UsageError(
                     f"{flag} and {other} cannot be used together",
-                    hint=f"leave {other} out for the report that {flag} adds to",
+                    hint=f"leave {other} out; {flag} extends the ordinary report",
                 )
     if options.csv and not (options.compare or options.sweep):
         raise UsageError("--csv needs --compare or --sweep")

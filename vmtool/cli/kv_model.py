@@ -94,9 +94,9 @@ def load_model(options: ModelOptions) -> ModelGeometry:
         return sources.load(options.model, overrides=values)
     missing = [name for name in ("layers", "kv_heads", "head_dim") if name not in values]
     if missing:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UsageError(
-            f"no MODEL, and no {flags}" if values else "no MODEL",
+            f"without MODEL, {flags} must be given too" if values else "no MODEL",
             hint="vmtool kv-estimate --list shows the built-in models",
         )
     return sources.from_flags(**values)

@@ -183,8 +183,8 @@ _REAL: Final = (
         "--touch/--no-touch",
         default=True,
         show_default=True,
-        help="Write to each page after its commit, as an engine would. With --no-touch, no time "
-        "includes page faults.",
+        help="Write to each page after its commit, as an engine would. With --no-touch, the "
+        "times do not include page faults.",
     ),
     click.option("--prefault", is_flag=True, help="Fault every page in at commit (host, Linux)."),
 )

@@ -96,7 +96,7 @@ def command(
     )
     output.emit(result, lambda console: to_text(result, console))
     if not result.complete:
-        output.notice("interrupted; everything is released, but the search did not reach its end")
+        output.notice("interrupted; everything is released, but the search is not finished")
         return ExitCode.INTERRUPTED
     if failures:
         raise failures[0]

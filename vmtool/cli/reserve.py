@@ -46,8 +46,8 @@ def command(
 
     SIZE is rounded up to whole granules. The change of address space, commit charge, resident
     memory and memory areas is measured: charge and resident memory must not change, and the number
-    of memory areas only by one; otherwise the exit code is 3. Nothing is committed, so SIZE may be
-    larger than RAM.
+    of memory areas may change by at most one; otherwise the exit code is 3. Nothing is committed,
+    so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import with_device

@@ -206,9 +206,9 @@ _VERIFY: Final = click.option(
 _INJECT: Final = click.option(
     "--inject",
     multiple=True,
-    metavar="CALL:N[=WHAT]",
-    help="Make the Nth call fail with an errno, do nothing (SKIP), get a signal or HANG; "
-    "N+ means the Nth and all later ones. Can be given several times.",
+    metavar="CALL:N[+][=EFFECT]",
+    help="Make the Nth call fail with an errno, do nothing (SKIP), never return (HANG) or send the "
+    "worker a signal; N+ means the Nth and all later ones. Can be given several times.",
 )
 _ASSERT: Final = click.option(
     "--assert",

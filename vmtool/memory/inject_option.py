@@ -39,7 +39,7 @@ def parse_fault(text: str) -> Fault:
     """
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} is not a fault", hint=_HINT)
+        raise UsageError(f"{text!r} is not a fault to inject", hint=_HINT)
     call, nth, onwards, effect = match.groups()
     of_driver = _OF_THE_DRIVER.fullmatch(call) is not None
     effect = (effect or (_DEFAULT_CUDA_EFFECT if of_driver else _DEFAULT_EFFECT)).upper()

@@ -58,7 +58,7 @@ def to_text(result: LimitsResult, console: Console) -> None:
                 "and the OOM killer ends a process when more memory is touched than there is"
             )
     if not result.complete:
-        console.print("\ninterrupted: the search did not reach its end")
+        console.print("\ninterrupted: the search is not finished")
 
 
 def answer(result: LimitsResult) -> str:
