@@ -246,7 +246,9 @@ def _copy_too(options: GrowOptions, facts: MachineFacts, free: int | None, outpu
     if not refused:
         return True
     if against is None:
-        output.notice(f"not compared with copying, which needs two blocks at once: {refused[0].message}")
+        output.notice(
+            f"not compared with copying, which needs two blocks at once: {refused[0].message}"
+        )
         return False
     raise RefusedError(
         f"copying needs two blocks of {format_size(to)} at once: {refused[0].message}",
