@@ -182,7 +182,7 @@ def test_workers_that_leave_nothing_beside_their_own_memory_are_told(vmtool_chil
     join = make_group(memory__max=256 * MIB)
     ran = vmtool_child("stress", "--workers", "8", "--cycles", "20", before=join)
     assert ran.code == 5, ran.stderr
-    assert "8 workers take 20 MiB each for themselves" in ran.stderr
+    assert "8 workers need 20 MiB each of their own" in ran.stderr
     assert "hint: use fewer --workers, or raise the limit of that control group" in ran.stderr
 
 
@@ -192,7 +192,7 @@ def test_workers_that_do_not_fit_beside_their_memory_are_refused(vmtool_child, m
     many = ("--workers", "100", "--capacity", "4MiB", "--budget", "64MiB", "--granule", "64KiB")
     ran = vmtool_child("stress", *many, "--cycles", "20", before=join)
     assert ran.code == 5, ran.stderr
-    assert "100 workers take 20 MiB each for themselves" in ran.stderr
+    assert "100 workers need 20 MiB each of their own" in ran.stderr
     assert "fewer --workers" in ran.stderr
 
 

@@ -412,7 +412,7 @@ def test_a_command_is_not_mistaken_for_the_process_of_its_number_in_another_name
     )
 
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert "/proc belongs to another PID namespace than vmtool" in ran.stderr
+    assert "/proc belongs to a different PID namespace from vmtool's" in ran.stderr
 
 
 _WITH_A_LIMIT_OF_TASKS = """

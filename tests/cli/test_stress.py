@@ -199,7 +199,7 @@ def test_a_plan_over_the_mapping_limit_is_refused_with_a_safe_number_unless_forc
     refused = vmtool(*plan)
     assert refused.code == 5
     assert "memory areas" in refused.stderr
-    assert re.search(r"use \d+ areas or less", refused.stderr)
+    assert re.search(r"use \d+ areas or fewer", refused.stderr)
     forced = vmtool(*plan, "--force")
     assert forced.code == 0
     assert "--force was given" in forced.stderr

@@ -433,5 +433,5 @@ def measure_room(
     bound, how_to_raise = describe_safe(facts, free)
     safe = safe_for_workers(facts, workers) if free is None else safe_device_part(free)
     if free is None and workers > 1:
-        bound += f"; {workers:,} workers take {format_size(WORKER_BYTES)} each for themselves"
+        bound += f"; {workers:,} workers need {format_size(WORKER_BYTES)} each of their own"
     return Room(safe, free, bound, how_to_raise)

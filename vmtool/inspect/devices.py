@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _NOT_LISTED: Final = (
     "NVML does not list this process. In a container without --pid=host it never does, because NVML "
-    "uses the host's process numbers: run vmtool on the host to see its memory on a GPU"
+    "uses the host's PIDs: run vmtool on the host to see its memory on a GPU"
 )
 
 

@@ -519,7 +519,7 @@ def _why_ended(proc: str, state: str, numbers: Sequence[int]) -> str:
         return "it is exiting, and its memory is being freed"
     if numbers[_FIELD_THREADS - 1] > 1:
         return (
-            "its main thread has ended but others still run: give the number of one of them "
+            "its main thread has ended but others still run: give the ID of one of them "
             "(/proc/PID/task lists them)"
         )
     parent = numbers[_FIELD_PARENT - 1]

@@ -101,14 +101,13 @@ def open_process(pid: int) -> ProcessView:
             return PortableProcess(pid)
     except ProcessGoneError as error:
         if str(error):
-            hint = "give the number of a running process: `ps -e` lists them"
+            hint = "give the PID of a running process: `ps -e` lists them"
             raise _cannot_read(pid, str(error), hint) from error
         hint = (
-            "`ps -e` lists the processes; in a container, use the number that it has in the "
-            "container"
+            "`ps -e` lists the processes; in a container, use the PID that it has in the container"
         )
         if shows_other_numbers():
-            hint = f"{OTHER_PROC}: `ps -e` lists its numbers, `$!` and others do not fit"
+            hint = f"{OTHER_PROC}: use a PID that `ps -e` lists, not one from `$!`"
         raise CallError(
             "open",
             f"process {pid}",
@@ -134,7 +133,7 @@ def open_process(pid: int) -> ProcessView:
 
 
 #: Why no process is found by the number that it has for vmtool.
-OTHER_PROC: Final = "/proc belongs to another PID namespace than vmtool"
+OTHER_PROC: Final = "/proc belongs to a different PID namespace from vmtool's"
 
 
 def shows_other_numbers() -> bool:
@@ -205,7 +204,7 @@ def find_by_name(name: str) -> int:
         more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise UsageError(
             f"--name {name}: {len(found)} processes have that name",
-            hint="give the number of one:\n  " + "\n  ".join(lines) + more,
+            hint="give the PID of one:\n  " + "\n  ".join(lines) + more,
         )
     return int(found[0].pid)
 

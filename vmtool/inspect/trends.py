@@ -177,7 +177,7 @@ def parse_condition(text: str) -> CounterCondition:
     value, slash, per = (part.strip() for part in bound.partition("/"))
     if (kind == "slope") != bool(slash) or (slash and per not in _PER_S):
         raise UsageError(
-            f"{text!r}: a slope needs a bound per s, min or h, and nothing else takes one",
+            f"{text!r}: only a slope has a bound per s, min or h, and it must have one",
             hint=_EXAMPLES,
         )
     parse = {"bytes": parse_size, "ns": parse_duration}.get(counter.rpartition("_")[2], parse_count)

@@ -144,7 +144,7 @@ class Question:
         """Where each value of the model came from, and the length if it is vmtool's own."""
         facts = dict(self.geometry.provenance)
         if self.length_is_assumed:
-            reason = "its own choice: neither the model nor --context says one"
+            reason = "its own choice: neither the model nor --context states one"
             facts["context"] = Provenance(self.length, Source.DEFAULT, "vmtool", reason)
         return facts
 

@@ -366,7 +366,7 @@ class ModelGeometry:
         if tp > _MOST_RANKS:
             raise UsageError(
                 f"tp = {tp}: it must be at most {_MOST_RANKS}",
-                hint="engines refuse more ranks than attention heads, of which no model has so many",
+                hint="engines refuse more ranks than attention heads, and no model has that many heads",
             )
         if (self.tp, self.pp, self.dcp) != (1, 1, 1):
             raise UsageError(f"{self.name} is already divided among ranks")
@@ -482,8 +482,8 @@ def _divide(heads: int, tp: int, what: str, *, replicates: bool) -> int:
         return 1
     raise UsageError(
         f"{what} cannot be divided among tp = {tp} ranks",
-        hint="choose a tp that divides the heads"
-        + (", or a multiple of them" if replicates else ""),
+        hint="choose a tp that divides the number of heads"
+        + (", or is a multiple of it" if replicates else ""),
     )
 
 

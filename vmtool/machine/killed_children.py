@@ -49,7 +49,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
         return _cpu_limit(limit, cpu_s)
     return Diagnosis(
         "killed",
-        "another process sent SIGKILL: the kernel counted no kill for lack of memory",
+        "another process sent SIGKILL: the kernel counted no OOM kill",
         "look for a supervisor, a time limit or kill -9",
     )
 

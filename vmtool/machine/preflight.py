@@ -308,8 +308,8 @@ def _for_workers(demand: Demand) -> str:
         return ""
     each = format_size(demand.worker_bytes)
     if demand.processes == 1:
-        return f", and its worker takes {each} for itself"
-    return f", and {demand.processes:,} workers take {each} each for themselves"
+        return f", and its worker needs {each} of its own"
+    return f", and {demand.processes:,} workers need {each} each of their own"
 
 
 def _fewer_workers(demand: Demand) -> str:
@@ -372,7 +372,7 @@ def _mappings(demand: Demand, facts: MachineFacts) -> Shortage | None:
         f"the plan may need {demand.mappings:,} memory areas, vm.max_map_count is {limit:,} and "
         f"{facts.process.mappings or 0:,} are in use",
         safe,
-        (f"use {safe:,} areas or less (" if safe else "need fewer areas (")
+        (f"use {safe:,} areas or fewer (" if safe else "use fewer areas (")
         + "larger granules, a smaller capacity, growth at the tail), or "
         f"sysctl -w vm.max_map_count={max(limit, demand.mappings + _SPARE_MAPPINGS) * 2}",
     )
@@ -503,7 +503,7 @@ def _own_stacks(demand: Demand, facts: MachineFacts) -> Shortage | None:
             return Shortage(
                 kind,
                 Severity.REFUSE,
-                f"the threads that read from the workers take {format_size(demand.own_stack_bytes)} "
+                f"the threads that read from the workers need {format_size(demand.own_stack_bytes)} "
                 f"for their stacks; {describe_bound(kind, facts)}",
                 left,
                 f"{_fewer_workers(demand)}{SMALLER_STACKS}, or {_how_to_raise(kind, facts)}",

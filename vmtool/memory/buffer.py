@@ -95,8 +95,8 @@ class VirtualBuffer(Owner):
         authority = backing.accounting.authority
         if authority is not None and governor is not None and governor.authority is not authority:
             raise AuthorityError(
-                f"the backing {backing.name} charges the ledger of {authority.name!r}, the governor "
-                f"that of {governor.authority.name!r}",
+                f"the backing {backing.name} charges the ledger of {authority.name!r}, but the "
+                f"governor keeps the ledger of {governor.authority.name!r}",
                 hint="give the buffer the governor that the backing's pool was made with",
             )
         self._granule = backing.granularity

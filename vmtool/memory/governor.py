@@ -134,7 +134,7 @@ class Lease(Owner):
                 raise UsageError(
                     "the lease was released already"
                     if self.released
-                    else f"cannot lease {nbytes} bytes more"
+                    else f"cannot lease {nbytes} more bytes"
                 )
             if account.used + nbytes > account.limit:
                 raise BudgetError(self._tier, nbytes, account.used, account.limit)

@@ -159,7 +159,7 @@ def measure_allocators(
             stack.undo(backing.close)
             if most < unit:
                 raise RefusedError(
-                    f"a budget of {format_size(options.budget_bytes)} does not hold two granules "
+                    f"a budget of {format_size(options.budget_bytes)} is too small for two granules "
                     f"of {format_size(unit)}"
                 )
             facts = replace(read_device_facts(context.info), fresh_zero=is_fresh_zero(kind))

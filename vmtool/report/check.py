@@ -179,7 +179,7 @@ def _cell(value: object) -> str:
 
 _READING: Final = """\
 A cycle commits one granule, touches it and releases it again. Its time is the sum of the medians of these
-three. The best method is the one that guarantees most among those that do not clearly cost over 25 % more than the cheapest.
+three. Of the methods that do not clearly cost over 25 % more than the cheapest, the best method guarantees the most.
 
 The cost per GiB shows the effect of the granule: a small one needs more calls for the same memory.
 

@@ -101,7 +101,7 @@ def headline(result: CompareResult) -> str:
     """Return the answer in one sentence: the verdict on the whole cycle, where it was measured."""
     text = _verdict(result)
     if result.doubts and any(change.direction in _CHANGED for change in _judged(result)):
-        text = f"in doubt: {text}"
+        text = f"uncertain: {text}"
     if result.settings:
         more = ", …" if len(result.settings) > _FEW else ""
         text += f"; settings differ ({_pairs_text(result.settings[:_FEW])}{more})"

@@ -45,7 +45,7 @@ _STYLES: Final = {
     FindingRating.WARNING: "yellow",
     FindingRating.NOTE: "",
 }
-OTHER_NAMESPACE: Final = "it runs in another PID namespace, where its number is different"
+OTHER_NAMESPACE: Final = "it runs in another PID namespace, where its PID is different"
 _UNITS: Final = {
     "areas": "memory areas",
     "descriptors": "descriptors",

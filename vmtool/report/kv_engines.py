@@ -77,7 +77,7 @@ def _vllm(result: VllmResult) -> _Parts:
         texts.append(_verdict(result.sequences, length, fit=result.sequences_fit))
     if not result.starts:
         texts.append(
-            "vLLM refuses to start: the memory does not hold one request of that length"
+            "vLLM refuses to start: the memory is too small for one request of that length"
             + (" and the block that vLLM keeps in reserve." if result.concurrency >= 1 else ".")
         )
     texts.append(
@@ -122,7 +122,7 @@ def _sglang(result: SglangResult) -> _Parts:
         length = count_of(result.max_tokens, "token")
         texts.append(_verdict(result.sequences, length, fit=result.sequences_fit))
     if not pool.max_total_num_tokens:
-        texts.append("SGLang refuses to start: the memory does not hold one page.")
+        texts.append("SGLang refuses to start: the memory is too small for one page.")
     return texts, {f"SGLang, {name} versions": lines for name, lines in result.log_lines.items()}
 
 

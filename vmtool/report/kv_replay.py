@@ -291,7 +291,7 @@ def stall_text(real: RealRun) -> str:
         return f"{text}; commits include the page faults"
     if real.touched:
         return f"{text}; admissions and steps include the page faults of the first writes (touch)"
-    return f"{text}; no time includes page faults, as --no-touch was given"
+    return f"{text}; the times do not include page faults, as --no-touch was given"
 
 
 def _timing(summary: Summary, total_ns: int) -> Sequence[str]:

@@ -70,7 +70,7 @@ def reasons(
     """
     lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
     if reason is MethodReason.PROMISES_MORE and fastest is not None:
-        yield f"not clearly over 25 % slower than {method_option_words(fastest)}"
+        yield f"not clearly more than 25 % slower than {method_option_words(fastest)}"
         gains = _GAINS_ON_MACOS if system == "Darwin" else _GAINS
         gain = gains.get(base_method(fastest))
         if gain is not None and base_method(fastest) != base_method(method):

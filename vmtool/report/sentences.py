@@ -102,7 +102,7 @@ def _contents(_rest: str, values: _Values) -> str:
     )
     if "owner_granule" in values:
         text += (
-            f"; it holds the bytes of buffer {values['owner_buffer']}, "
+            f"; it contains the bytes of buffer {values['owner_buffer']}, "
             f"granule {values['owner_granule']}, cycle {values['owner_cycle']}"
         )
     return text
@@ -144,7 +144,7 @@ def _released(_rest: str, values: _Values) -> str:
     if "error" in values:
         return str(values["error"])
     if values["mapped"] is None:
-        mapped = f"whether any of {values['buffers']} buffers is still mapped is not available"
+        mapped = f"it is not known whether any of {values['buffers']} buffers is still mapped"
     else:
         mapped = f"{values['mapped']} of {values['buffers']} buffers are still mapped"
     return f"{mapped}, {values['leased_bytes']} bytes leased"

@@ -20,7 +20,7 @@ from vmtool.stress.workloads import (
     live_granules,
     worst_mappings,
 )
-from vmtool.units import MIB, SIZES_HINT, align_down, align_up, format_size, two_sizes
+from vmtool.units import MIB, SIZES_HINT, align_down, align_up, count_of, format_size, two_sizes
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
@@ -302,13 +302,13 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
     if budget // parts >= granule:
         return budget
     safe = room.safe_bytes
-    # A budget that was given is no matter of what the machine has room for.
+    # What the machine has room for does not matter for a budget that was given.
     ways = [fewer_of(settings.workers, settings.threads), "" if given else room.how_to_raise]
     otherwise = ", or ".join(filter(None, ways))
     if not given and safe < granule * parts:
         raise RefusedError(
-            f"{format_size(safe)} is safe to commit here, which does not hold one granule of "
-            f"{format_size(granule)} for each thread ({parts})"
+            f"{format_size(safe)} is safe to commit here, which is less than one granule of "
+            f"{format_size(granule)} per thread ({count_of(parts, 'thread')})"
             if safe
             else "nothing is safe to commit here",
             cause=room.bound,
@@ -320,8 +320,8 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
         )
     owner = "a budget of" if given else "half of what is safe to commit here,"
     raise RefusedError(
-        f"{owner} {format_size(budget)}{'' if given else ','} does not hold one granule of "
-        f"{format_size(granule)} for each thread ({parts})",
+        f"{owner} {format_size(budget)}{'' if given else ','} is less than one granule of "
+        f"{format_size(granule)} per thread ({count_of(parts, 'thread')})",
         cause=None if given else room.bound,
         hint=SIZES_HINT
         if 0 < given < MIB

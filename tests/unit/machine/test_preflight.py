@@ -254,7 +254,7 @@ def test_workers_own_memory_is_part_of_the_plan():
     plan = Demand(commit_bytes=64 * MIB, processes=100, worker_bytes=WORKER_BYTES)
     (shortage,) = check(plan, facts)
     assert (shortage.kind, shortage.severity) == ("cgroup-limit", Severity.REFUSE)
-    assert "100 workers take 20 MiB each for themselves" in shortage.message
+    assert "100 workers need 20 MiB each of their own" in shortage.message
     assert "fewer --workers" in shortage.remedy
     assert check(replace(plan, processes=20), facts) == ()
 
@@ -293,7 +293,7 @@ def test_the_stacks_of_threads_are_counted(name):
     assert "make stacks smaller: ulimit -s 1024" in shortage.remedy
     (shortage,) = check(replace(plan, own_stack_bytes=101 * MIB, processes=9), facts)
     assert shortage.kind == kind
-    assert "the threads that read from the workers take 101 MiB" in shortage.message
+    assert "the threads that read from the workers need 101 MiB" in shortage.message
     assert shortage.remedy.startswith("use fewer --workers, or make stacks smaller")
 
 

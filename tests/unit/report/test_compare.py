@@ -50,12 +50,12 @@ def test_a_change_that_may_come_from_the_order_is_in_doubt_in_the_first_line():
     busy = {"conditions": replace(run(method()).conditions, idle_share=0.02)}
     sides = several(5, **busy), several(5, seed=2, factor=1.5, **busy)
     result = replace(compare(*sides), doubts=(Doubt.BUSY,))
-    assert headline(result).startswith("in doubt: slower: the whole cycle of fixed +")
+    assert headline(result).startswith("uncertain: slower: the whole cycle of fixed +")
     text = " ".join("\n".join(printed(lambda console: to_text(result, console))).split())
     assert text.count("measured one after the other on a busy machine (2 % idle): rows") == 1
     assert text.count("one after the other") == 1
     same = replace(compare(sides[0], sides[0]), doubts=(Doubt.BUSY,))
-    assert "in doubt" not in headline(same)
+    assert "uncertain" not in headline(same)
 
 
 def test_the_headline_is_about_the_methods_that_have_enough_runs():

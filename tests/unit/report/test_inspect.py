@@ -233,7 +233,7 @@ def test_the_page_has_all_that_the_text_has_of_a_reservation():
         ({}, ["53 smaller ones not shown (see --top)"]),
         (
             {"process": replace(RESULT.process, own_pid_namespace=True)},
-            ["it runs in another PID namespace, where its number is different"],
+            ["it runs in another PID namespace, where its PID is different"],
         ),
         (
             {"samples": (replace(RESULT.last, hugetlb_bytes=5 * GIB, pinned_bytes=7 * GIB),)},

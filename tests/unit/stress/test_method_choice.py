@@ -52,7 +52,7 @@ def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
     )
     text = recommendation_text(found, "Linux")
     assert text.endswith(
-        "; not clearly over 25 % slower than advise; unlike with advise, released memory faults"
+        "; not clearly more than 25 % slower than advise; unlike with advise, released memory faults"
     )
 
 

@@ -47,8 +47,8 @@ _ORIGINS: Final = {
     "convert": "Transformers' script that converts its checkpoints",
     "copy": "copies of config.json in public source code",
     "counted": (
-        "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026; how many layers"
-        " attend from its number of parameters, their order as in smaller models"
+        "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026; the number of"
+        " attention layers follows from its number of parameters, their order is that of smaller models"
     ),
     "defaults": "config.json on huggingface.co, and Transformers' defaults for what it leaves out",
     "hub": "config.json on huggingface.co, its own or a finetune's",

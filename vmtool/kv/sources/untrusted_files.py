@@ -134,7 +134,7 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
         raise InputError(path, "is nested too deeply") from exc
     except json.JSONDecodeError as exc:
         raise InputError(
-            path, f"is not JSON: {exc.msg}", field=f"line {exc.lineno} column {exc.colno}"
+            path, f"is not JSON: {exc.msg}", field=f"line {exc.lineno}, column {exc.colno}"
         ) from exc
     except ValueError as exc:  # an integer of more digits than Python converts
         raise InputError(

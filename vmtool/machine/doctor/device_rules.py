@@ -117,7 +117,7 @@ def check_device(info: DeviceInfo, free: int) -> tuple[Finding, ...]:
         checks.append(
             Finding.note(
                 "wsl-device",
-                f"{name} is used through the driver of Windows: sharing memory by file descriptor "
+                f"{name} is used through the Windows driver: sharing memory by file descriptor "
                 "does not work",
                 "use the device from Linux itself if you need that",
             )

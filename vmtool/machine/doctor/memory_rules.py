@@ -173,7 +173,7 @@ def oom_kills(facts: MachineFacts) -> Finding | None:
     if here:
         return Finding.note(
             "oom-kills",
-            f"{count_of(here, 'kill')} for lack of memory in this control group so far",
+            f"{count_of(here, 'OOM kill')} in this control group so far",
             "raise the limit of the group, or commit less",
         )
     if machine is None:
@@ -181,10 +181,10 @@ def oom_kills(facts: MachineFacts) -> Finding | None:
     if machine:
         return Finding.note(
             "oom-kills",
-            f"{count_of(machine, 'kill')} for lack of memory since the machine started",
+            f"{count_of(machine, 'OOM kill')} since the machine started",
             "`dmesg | grep -i 'killed process'` names the processes",
         )
-    return Finding.ok("oom-kills", "no process was killed for lack of memory")
+    return Finding.ok("oom-kills", "the OOM killer has ended no process")
 
 
 _PAGE_FILE = "System Properties > Advanced > Performance > Advanced > Virtual memory"

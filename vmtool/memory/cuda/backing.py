@@ -115,7 +115,7 @@ class CudaBacking:
         if nbytes % self.granularity:
             raise MisalignedError("length", nbytes, self.granularity)
         if nbytes >= _MAX_LENGTH:
-            raise UsageError(f"{format_size(nbytes)} is more than any address space holds")
+            raise UsageError(f"{format_size(nbytes)} is larger than any address space")
         try:
             base = self.context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
         except CudaError as error:

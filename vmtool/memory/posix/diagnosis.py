@@ -217,7 +217,7 @@ def _refused_huge_pages(huge_pages: bool | None) -> Diagnosis:
     return Diagnosis(
         "no-huge-pages",
         "this kernel has no transparent huge pages, or a sandbox refuses the call; /sys, which "
-        "would tell, is missing or hidden",
+        "would show which, is missing or hidden",
         "leave out --huge",
     )
 

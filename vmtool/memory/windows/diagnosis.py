@@ -105,8 +105,8 @@ def _commitment_limit(nbytes: int, p: MemoryLimits) -> Diagnosis:
         return Diagnosis(
             "job-limit",
             f"{format_size(used)} of the machine's commit limit of {format_size(limit)} is "
-            "charged, which leaves room: the limit of a job object (a container or a launcher) is "
-            "likely",
+            "charged, which leaves room, so a job object (of a container or a launcher) probably "
+            "has a limit of its own",
             "raise the memory limit of the container or job, or commit less",
         )
     numbers = (

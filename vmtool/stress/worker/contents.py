@@ -69,7 +69,7 @@ class Corruption:
         )
         text = f"granule {self.granule} (offset {self.offset}): {what}"
         if self.owner is not None:
-            text += "; it holds the bytes of buffer {}, granule {}, cycle {}".format(*self.owner)
+            text += "; it contains the bytes of buffer {}, granule {}, cycle {}".format(*self.owner)
         return text
 
 

@@ -128,7 +128,7 @@ def measure_waiting(
         backing.context.driver.require(*_CALLS)
         if work + unit > budget_bytes:
             raise RefusedError(
-                f"the {format_size(budget_bytes)} left of the budget does not hold two chunks of "
+                f"the {format_size(budget_bytes)} left of the budget is too small for two chunks of "
                 f"{format_size(unit)}"
             )
         handle_range = backing.reserve(unit)

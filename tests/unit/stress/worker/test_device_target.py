@@ -69,7 +69,7 @@ def test_each_device_is_open_to_those_that_reach_it(make, fakecuda, peers, expec
     ("setting", "budget", "reason"),
     [
         ({"fail": "cuMemsetD8Async:3=2"}, 4 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"),
-        ({}, 64 << 10, "the 64 KiB left of the budget does not hold two chunks of 64 KiB"),
+        ({}, 64 << 10, "the 64 KiB left of the budget is too small for two chunks of 64 KiB"),
         ({"missing": "cuStreamQuery"}, 4 * MIB, "cuStreamQuery"),
         ({"missing": "cuMemsetD8Async"}, 4 * MIB, "cuMemsetD8Async"),
         ({"missing": "cuStreamCreate"}, 4 * MIB, "cuStreamCreate"),
