@@ -12,8 +12,8 @@ from vmtool.check import run_check
 from vmtool.cli.stress_options import measure_room
 from vmtool.machine import read_facts
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
+from vmtool.report.checks_and_advice import summarize
 from vmtool.report.recommendation import method_option_words
-from vmtool.report.sentences import summarize
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.units import MIB
 

@@ -25,7 +25,7 @@ from vmtool.memory.counters import (
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.windows.counters import read_system_memory
-from vmtool.memory.windows.rights import large_page_bytes, may_lock_memory
+from vmtool.memory.windows.large_pages import large_page_bytes, may_lock_memory
 from vmtool.memory.windows.wine import wine_version
 
 

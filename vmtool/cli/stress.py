@@ -204,7 +204,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 
 
 def _show_warnings(output: Output, result: StressResult) -> None:
-    from vmtool.report.sentences import advice_text
+    from vmtool.report.checks_and_advice import advice_text
 
     shown: dict[str, list[str]] = {}
     for advice in result.warnings:
@@ -254,7 +254,7 @@ def _preflight(
 
 def _exit_code(output: Output, result: StressResult) -> int:
     """Return the exit code; what failed is in the result, and the first of each kind on stderr."""
-    from vmtool.report.sentences import describe
+    from vmtool.report.checks_and_advice import describe
     from vmtool.results.stress import Outcome
 
     if result.outcome is Outcome.INTERRUPTED:

@@ -10,8 +10,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.fleet.machines import ALIKE, Fleet, Machine, _same_amount, _settle_amounts
-from vmtool.fleet.parts import find_parts
 from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
+from vmtool.fleet.value_parts import find_parts
 from vmtool.results.fleet import (
     BaselineGroup,
     BaselineMeasure,

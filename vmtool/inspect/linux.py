@@ -25,8 +25,8 @@ from vmtool.inspect.areas import (
     parse_numa_maps,
     parse_smaps,
 )
-from vmtool.machine.cgroup import read_cgroups, read_level
-from vmtool.machine.files import KernelFiles, parse_int, parse_pairs
+from vmtool.machine.cgroup_reader import read_cgroups, read_level
+from vmtool.machine.kernel_files import KernelFiles, parse_int, parse_pairs
 from vmtool.memory.cgroup_paths import parse_limit
 from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
 

@@ -12,7 +12,7 @@ from vmtool.units import count_of, format_size
 if TYPE_CHECKING:
     from vmtool.machine.cgroup_facts import CgroupLevel
     from vmtool.machine.facts import MachineFacts
-    from vmtool.machine.files import Files
+    from vmtool.machine.kernel_files import Files
 
 #: Linux counts ticks for the limit, so that a child may die a little before its exact time.
 _TICKS_S: Final = 0.3

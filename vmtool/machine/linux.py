@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.cgroup import read_cgroups
+from vmtool.machine.cgroup_reader import read_cgroups
 from vmtool.machine.facts import (
     CommitFacts,
     EnvironmentFacts,
@@ -20,7 +20,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     NumaNode,
 )
-from vmtool.machine.files import (
+from vmtool.machine.kernel_files import (
     KernelFiles,
     parse_choice,
     parse_int,
@@ -34,7 +34,7 @@ from vmtool.memory.counters import read_process_limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from vmtool.machine.files import Files
+    from vmtool.machine.kernel_files import Files
 
 _PATH_HINTS: Final = (
     ("kubepods", "kubernetes"),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.cgroup import read_level
-from vmtool.machine.files import KernelFiles, parse_pairs
+from vmtool.machine.cgroup_reader import read_level
+from vmtool.machine.kernel_files import KernelFiles, parse_pairs
 from vmtool.machine.killed_children import diagnose_throttling
 from vmtool.memory.cgroup_paths import parse_limit
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.machine.files import KernelFiles
+from vmtool.machine.kernel_files import KernelFiles
 
 if TYPE_CHECKING:
-    from vmtool.machine.files import Files
+    from vmtool.machine.kernel_files import Files
 
 _CPU: Final = "/sys/devices/system/cpu"
 #: Settings of the kernel that change what committing and releasing cost.

@@ -9,10 +9,10 @@ from rich.text import Text
 from vmtool.errors import printable
 from vmtool.machine.bound_texts import BOUND_WORDS
 from vmtool.machine.doctor.findings import Rating
+from vmtool.report.checks_and_advice import describe, summarize
 from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.recommendation import huge_text, method_option_words, recommendation_text
-from vmtool.report.sentences import describe, summarize
 from vmtool.report.table import backing_label, pairs, paragraph
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size

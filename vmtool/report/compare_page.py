@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.report.chart import RatioRow, histogram_chart, ratio_chart, ratio_reach
 from vmtool.report.compare import (
     caveats,
     change_text,
@@ -35,6 +34,7 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.report.svg_chart import RatioRow, histogram_chart, ratio_chart, ratio_reach
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.compare import Direction
 from vmtool.stats import merged

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.csv_table import csv_table
+from vmtool.report.export_formats import csv_table
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import figure, grid, join, report, section, tag
 from vmtool.report.table import paragraph, show, table

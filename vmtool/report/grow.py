@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from vmtool.report.checks_and_advice import describe, hint
 from vmtool.report.machine import device_words, running_on
-from vmtool.report.sentences import describe, hint
 from vmtool.report.table import ReportTable, backing_label, duration_or_dash, plain_table
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import count_of, format_duration, format_size

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from vmtool.report.csv_table import csv_table
-from vmtool.report.openmetrics import Metrics
+from vmtool.report.export_formats import Metrics, csv_table
 from vmtool.results.inspect import Sample
 
 if TYPE_CHECKING:

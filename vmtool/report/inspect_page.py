@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.report.chart import Series, timeline_chart
 from vmtool.report.inspect import (
     OTHER_NAMESPACE,
     TREND_HEADINGS,
@@ -38,6 +37,7 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.report.svg_chart import Series, timeline_chart
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import FindingRating
 from vmtool.units import format_size

@@ -215,7 +215,7 @@ def _chart(rows: Sequence[ComparisonRow], width: int) -> Iterator[RenderableType
 
 def to_csv(rows: Sequence[ComparisonRow]) -> str:
     """Return *rows* as CSV, in exact integers; an empty count is any number, or without a budget."""
-    from vmtool.report.csv_table import csv_table  # noqa: PLC0415 - only where it is needed
+    from vmtool.report.export_formats import csv_table  # noqa: PLC0415 - only where it is needed
 
     axes = [
         axis for axis in rows[0].labels if axis not in ("model", "granule", "policy", "context")

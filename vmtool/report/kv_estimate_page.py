@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.kv.estimate_compare_result import EstimateComparison, EstimateSweep
 from vmtool.kv.estimate_result import EstimateResult
-from vmtool.report.chart import WIDTH
 from vmtool.report.kv_engines import engine_paragraphs
 from vmtool.report.kv_estimate import (
     capacity_text,
@@ -31,6 +30,7 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.report.svg_chart import WIDTH
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

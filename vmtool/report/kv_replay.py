@@ -6,7 +6,7 @@ from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.report.csv_table import csv_table
+from vmtool.report.export_formats import csv_table
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.report.text_chart import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines

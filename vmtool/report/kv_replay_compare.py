@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vmtool.report.csv_table import csv_table
+from vmtool.report.export_formats import csv_table
 from vmtool.report.kv_replay import percent
 from vmtool.report.kv_replay_page import INTERRUPTED, chart_key, replay_page, timeline
 from vmtool.report.page import figure, grid, join, section, tag

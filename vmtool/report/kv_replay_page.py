@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.report.chart import Series, histogram_chart, timeline_chart
 from vmtool.report.machine import page_place
 from vmtool.report.page import Markup, fact_rows, figure, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import table as page_table
+from vmtool.report.svg_chart import Series, histogram_chart, timeline_chart
 from vmtool.report.text_chart import budget_in_reach
 from vmtool.units import count_of, format_duration, format_size
 

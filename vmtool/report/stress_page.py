@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.chart import Series, histogram_chart, timeline_chart
+from vmtool.report.checks_and_advice import advice_text, describe, hint, leak_amount
 from vmtool.report.machine import moment, page_place
 from vmtool.report.page import (
     Markup,
@@ -23,7 +23,6 @@ from vmtool.report.page import (
     tag,
 )
 from vmtool.report.recommendation import huge_text
-from vmtool.report.sentences import advice_text, describe, hint, leak_amount
 from vmtool.report.stress import (
     DEVICE_HEADINGS,
     HEADINGS,
@@ -33,6 +32,7 @@ from vmtool.report.stress import (
     device_rows,
     failed_in,
 )
+from vmtool.report.svg_chart import Series, histogram_chart, timeline_chart
 from vmtool.report.table import backing_label, duration_or_dash
 from vmtool.report.unmap_waits import device_sentences
 from vmtool.results.check_outcomes import CheckOutcome

@@ -12,7 +12,7 @@ from vmtool.inspect.areas import MemoryArea, parse_smaps
 from vmtool.inspect.findings import find
 from vmtool.inspect.linux import describe_group
 from vmtool.machine import read_facts
-from vmtool.machine.cgroup import read_cgroups
+from vmtool.machine.cgroup_reader import read_cgroups
 from vmtool.results.inspect import (
     ChildProcess,
     FindingRating,

@@ -15,7 +15,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     NumaNode,
 )
-from vmtool.machine.files import parse_pressure
+from vmtool.machine.kernel_files import parse_pressure
 from vmtool.machine.linux import (
     parse_cpu_model,
     parse_wsl,

@@ -3,7 +3,7 @@
 import pytest
 
 from vmtool.memory import host_methods, open_backing
-from vmtool.report.sentences import describe
+from vmtool.report.checks_and_advice import describe
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes

@@ -50,7 +50,7 @@ from vmtool.memory.posix.calls import (
     call_error,
     last_errno,
 )
-from vmtool.memory.posix.huge import mmap_flags
+from vmtool.memory.posix.huge_pages import mmap_flags
 from vmtool.memory.posix.numa import read_nodes
 from vmtool.memory.reservation import BusyError, MisalignedError, Reservation
 from vmtool.units import MIB, align_up, format_size

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
-from vmtool.machine.files import KernelFiles
+from vmtool.machine.kernel_files import KernelFiles
 from vmtool.machine.killed_children import (
     KILLED_BY_VMTOOL,
     diagnose_hang,

@@ -11,7 +11,7 @@ if sys.platform != "linux":
 
 from vmtool.errors import UnavailableError
 from vmtool.memory import host_methods
-from vmtool.memory.posix.huge import read_huge_limits
+from vmtool.memory.posix.huge_pages import read_huge_limits
 from vmtool.memory.posix.numa import read_nodes
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import MIB

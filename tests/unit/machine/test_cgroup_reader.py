@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from vmtool.machine.cgroup import read_cgroups
 from vmtool.machine.cgroup_facts import GroupLimit
-from vmtool.machine.files import KernelFiles
+from vmtool.machine.cgroup_reader import read_cgroups
+from vmtool.machine.kernel_files import KernelFiles
 from vmtool.units import GIB, MIB
 
 # Recorded on a systemd host (v2 only), in a v1 container, and on a hybrid machine.

@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 import vmtool
-from vmtool.report.csv_table import csv_table
+from vmtool.report.export_formats import csv_table
 
 
 def test_no_text_is_a_formula_and_numbers_stay():
@@ -17,4 +17,4 @@ def test_no_text_is_a_formula_and_numbers_stay():
 def test_every_table_is_written_by_that_rule():
     files = Path(vmtool.__file__).parent.rglob("*.py")
     writers = [path.stem for path in files if "csv.writer" in path.read_text(encoding="utf-8")]
-    assert writers == ["csv_table"]
+    assert writers == ["export_formats"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
-from vmtool.machine.files import parse_int, parse_pairs, parse_pressure
+from vmtool.machine.kernel_files import parse_int, parse_pairs, parse_pressure
 from vmtool.memory.cgroup_paths import group_directories, huge_page_groups, parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vmtool.machine.files import Files
+    from vmtool.machine.kernel_files import Files
 
 
 #: Files of the controller of tasks, by version: limit and use.

@@ -19,7 +19,7 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_range
 from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.posix.calls import CALLS
-from vmtool.memory.posix.huge import (
+from vmtool.memory.posix.huge_pages import (
     HugePageLimits,
     diagnose_huge,
     mmap_flags,

@@ -3,7 +3,7 @@
 import errno
 import os
 
-from vmtool.machine.files import KernelFiles, parse_choice, parse_int
+from vmtool.machine.kernel_files import KernelFiles, parse_choice, parse_int
 from vmtool.memory.counter_types import parse_kib
 
 

@@ -1,4 +1,4 @@
-"""The sentences of checks and warnings, made from their numbers."""
+"""The sentences of checks and of advice on a result, made from their numbers."""
 
 from __future__ import annotations
 
