@@ -129,7 +129,7 @@ def command(
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.streams import COMMAND_AFTER
-    from vmtool.inspect.trends import parse_condition
+    from vmtool.inspect.conditions import parse_condition
     from vmtool.inspect.watch import InspectOptions
 
     asked = InspectCommand(

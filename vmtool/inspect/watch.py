@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.areas import ProcessGoneError
+from vmtool.inspect.conditions import evaluate
 from vmtool.inspect.devices import read_devices
 from vmtool.inspect.findings import find
 from vmtool.inspect.processes import describe_children
@@ -17,7 +18,7 @@ from vmtool.inspect.reservations import (
     watched_granules,
     with_watched,
 )
-from vmtool.inspect.trends import evaluate, trends
+from vmtool.inspect.trends import trends
 from vmtool.results.inspect import InspectResult, ProgramStart, WatchEnding
 from vmtool.units import MIB
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.inspect.areas import Detail, MemoryArea
+    from vmtool.inspect.conditions import CounterCondition
     from vmtool.inspect.processes import ProcessView
-    from vmtool.inspect.trends import CounterCondition
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import (
         ChildProcess,

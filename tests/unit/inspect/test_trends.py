@@ -6,7 +6,8 @@ import random
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.inspect.trends import evaluate, parse_condition, trends
+from vmtool.inspect.conditions import evaluate, parse_condition
+from vmtool.inspect.trends import trends
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import LimitUse, Sample
 from vmtool.units import MIB
