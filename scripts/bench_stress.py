@@ -28,7 +28,8 @@ from vmtool.memory import host_methods, open_backing
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.run import run_stress
-from vmtool.stress.plan import Room, settle
+from vmtool.stress.plan import settle
+from vmtool.stress.room import Room
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
 

@@ -9,12 +9,12 @@ from printed import printed
 from stored_runs import described
 
 from vmtool.check import run_check
-from vmtool.cli.stress_options import measure_room
 from vmtool.machine import read_facts
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.checks_and_advice import summarize
 from vmtool.report.recommendation import method_option_words
 from vmtool.results.check_outcomes import Check, CheckOutcome
+from vmtool.stress.room import measure_room
 from vmtool.units import MIB
 
 

@@ -194,11 +194,11 @@ def test_a_refused_lease_has_its_exit_code_and_a_partial_result(vmtool, monkeypa
 def test_ctrl_c_is_exit_130_with_a_valid_partial_document():
     program = (
         "import sys, vmtool.probes.grow as g, os, signal\n"
-        "real = g._MeasuredGrowth.step\n"
+        "real = g._MeasuredGrowth.change_to\n"
         "def step(self, length):\n"
         "    real(self, length)\n"
         "    if len(self.elapsed) == 3: os.kill(os.getpid(), signal.SIGINT)\n"
-        "g._MeasuredGrowth.step = step\n"
+        "g._MeasuredGrowth.change_to = step\n"
         "from vmtool.cli.app import run\n"
         "sys.exit(run(['grow', '--to', '4MiB', '--json']))\n"
     )

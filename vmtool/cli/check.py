@@ -14,7 +14,6 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line, tell
-from vmtool.cli.stress_options import measure_room
 from vmtool.errors import CheckFailedError, ExitCode
 from vmtool.units import format_duration
 
@@ -53,6 +52,7 @@ def command(
     from vmtool.machine.doctor.findings import Rating
     from vmtool.memory import ALL_DEVICES, device_ordinal, open_backing
     from vmtool.report.check import answer, to_html, to_markdown, to_text
+    from vmtool.stress.room import measure_room
 
     output = Output(as_json, path, quiet)
     facts = read_facts()

@@ -312,8 +312,8 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
         UsageError: If the granule is not legal there.
         UnavailableError: If released memory cannot be kept there.
     """
-    from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
+    from vmtool.machine.device_memory import device_free
     from vmtool.machine.preflight import (
         WORKER_BYTES,
         Demand,
@@ -361,8 +361,8 @@ def refuse_if_none_fits(result: ReplayResult, backing: VirtualBacking) -> None:
     """
     if result.requests.finished or not result.requests.too_large:
         return
-    from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
+    from vmtool.machine.device_memory import device_free
     from vmtool.machine.preflight import describe_safe
     from vmtool.units import format_size
 
@@ -374,8 +374,8 @@ def refuse_if_none_fits(result: ReplayResult, backing: VirtualBacking) -> None:
 
 
 def _safe(backing: VirtualBacking) -> int:
-    from vmtool.cli.options import device_free
     from vmtool.machine import read_facts
+    from vmtool.machine.device_memory import device_free
     from vmtool.machine.preflight import (
         describe_safe,
         page_table_bytes,

@@ -19,12 +19,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.stress_options import (
-    into_settings,
-    matrix_settings,
-    measure_room,
-    open_backings,
-)
+from vmtool.cli.stress_options import into_settings, matrix_settings
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError, VmtoolError
 from vmtool.units import format_duration, format_size
 
@@ -95,7 +90,8 @@ def command(
     from vmtool.machine import read_facts
     from vmtool.report.matrix import to_html, to_text
     from vmtool.stress.matrix import run_matrix
-    from vmtool.stress.plan import method_names
+    from vmtool.stress.plan import method_names, open_backings
+    from vmtool.stress.room import measure_room
 
     output = Output(as_json, path, quiet)
     sequence = _sequence(model, context)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from vmtool.memory.backing import VirtualBacking
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 _TRANSPARENT: Final = "transparent"
@@ -438,19 +437,3 @@ node_option: Final = click.option(
     metavar="N",
     help="Commit on NUMA node N only, and check where the pages are (Linux).",
 )
-
-
-def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
-    """Return what a plan of so many *contexts* can commit on the device of *backing*.
-
-    ``None`` for the host.
-    """
-    from vmtool.memory import device_ordinal
-
-    ordinal = device_ordinal(backing.name)
-    if ordinal is None:
-        return None
-    from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.devices import device
-
-    return read_device_memory(device(ordinal), contexts=contexts).free_bytes

@@ -9,15 +9,7 @@ import click
 
 from vmtool.cli.options import Command, backing_options, output_options
 from vmtool.cli.output import Output, command_line, tell
-from vmtool.cli.stress_options import (
-    into_control,
-    into_settings,
-    measure_rooms,
-    open_backings,
-    stress_control,
-    stress_settings,
-    with_devices,
-)
+from vmtool.cli.stress_options import into_control, into_settings, stress_control, stress_settings
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import StressResult, StressSettings
-    from vmtool.stress.plan import Room
+    from vmtool.stress.room import Room
 
 #: Options that have become commands.
 _MOVED: Final = {
@@ -77,6 +69,8 @@ def command(
     from vmtool.report.stress import to_text
     from vmtool.results.stress import Outcome
     from vmtool.stress.parent.joined_result import with_checks
+    from vmtool.stress.plan import open_backings, with_devices
+    from vmtool.stress.room import measure_rooms
 
     output = Output(as_json, path, quiet)
     conditions = [parse_assertion(text) for text in control.assertions]
@@ -152,7 +146,7 @@ def _run(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import stress_progress
     from vmtool.stress.parent.run import run_stress
-    from vmtool.stress.plan import settle
+    from vmtool.stress.plan import open_backings, settle
 
     # A device's context takes memory, and the workers have their own: it is not kept.
     coarsest = max(open_backings(settings), key=lambda backing: backing.granularity)

@@ -15,6 +15,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from vmtool.machine.facts import DeviceProcess
     from vmtool.machine.nvml import ManagedDevice, Nvml
+    from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.cuda.devices import DeviceInfo
 
@@ -177,3 +178,18 @@ def _others(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
     if managed is None or managed.processes is None:
         return None
     return managed.others(os.getpid())
+
+
+def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
+    """Return what a plan of so many *contexts* can commit on the device of *backing*.
+
+    ``None`` for the host.
+    """
+    from vmtool.memory import device_ordinal
+
+    ordinal = device_ordinal(backing.name)
+    if ordinal is None:
+        return None
+    from vmtool.memory.cuda.devices import device
+
+    return read_device_memory(device(ordinal), contexts=contexts).free_bytes

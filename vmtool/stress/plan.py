@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, fewer_of
-from vmtool.memory import device_ordinal, is_device, methods_of
-from vmtool.memory.cuda.devices import peers_of
+from vmtool.memory import (
+    ALL_DEVICES,
+    device_ordinal,
+    is_device,
+    methods_of,
+    open_backing,
+    open_device,
+)
+from vmtool.memory.cuda.devices import devices, peers_of
+from vmtool.memory.inject_option import parse_fault
+from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import HUGE, StressSettings, base_method
@@ -24,6 +33,7 @@ from vmtool.units import MIB, SIZES_HINT, align_down, align_up, count_of, format
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.stress.room import Room
 
 TOUCHES: Final = ("none", "first", "full")
 VERIFIES: Final = ("off", "sample", "full")
@@ -36,23 +46,6 @@ _DEFAULT_RUNS: Final = 5
 MAX_RUNS: Final = 100
 #: More threads than this would only measure the scheduler.
 MAX_PARALLEL: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the machine, or the device, has room for.
-
-    Attributes:
-        safe_bytes: What may be committed.
-        device_free_bytes: What the device has free; ``None`` for the host.
-        bound: What *safe_bytes* comes from, in words.
-        how_to_raise: What would make it more.
-    """
-
-    safe_bytes: int
-    device_free_bytes: int | None = None
-    bound: str | None = None
-    how_to_raise: str | None = None
 
 
 def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
@@ -328,3 +321,49 @@ def _budget(settings: StressSettings, capacity: int, granule: int, room: Room) -
         else f"use a budget of {format_size(granule * parts)} ({granule * parts} bytes) or "
         "more, or a smaller granule" + (f", or {otherwise}" if otherwise else ""),
     )
+
+
+def with_devices(settings: StressSettings) -> StressSettings:
+    """Return *settings* with each device where they mean all; the workers are then those of each.
+
+    Raises:
+        UnavailableError: If there is no usable driver or no device.
+    """
+    if settings.backing != ALL_DEVICES:
+        return settings
+    found = tuple(f"cuda:{device.ordinal}" for device in devices())
+    return replace(settings, devices=found, workers=settings.workers * len(found))
+
+
+def open_backings(settings: StressSettings) -> list[VirtualBacking]:
+    """Open what the workers will open, so that what cannot work is said before they start."""
+    if settings.retain_bytes is not None and "pooled" not in settings.methods:
+        raise UsageError("only a pool retains memory", hint="use --method pooled or all")
+    if not settings.clear and "pooled" not in settings.methods:
+        raise UsageError("only memory of a pool is cleared", hint="use --method pooled or all")
+    faults = FaultyCalls([parse_fault(text) for text in settings.inject])
+    if settings.devices:
+        return [
+            open_device(
+                place,
+                method=method,
+                chunk=settings.chunk_bytes,
+                peers=device_peers(settings, place),
+                faults=faults if settings.inject else None,
+            )
+            for method in settings.methods
+            for place in settings.places
+        ]
+    return [
+        open_backing(
+            settings.backing,
+            method=base_method(method),
+            prefault=settings.prefault,
+            huge=settings.uses_huge(method),
+            huge_page_bytes=settings.huge_page_bytes,
+            node=settings.node,
+            chunk=settings.chunk_bytes,
+            faults=faults if settings.inject else None,
+        )
+        for method in settings.methods
+    ]

@@ -7,7 +7,8 @@ from vmtool.report.checks_and_advice import describe
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes
-from vmtool.stress.plan import Room, live_limit, settle
+from vmtool.stress.plan import live_limit, settle
+from vmtool.stress.room import Room
 from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
 from vmtool.units import GIB, KIB, MIB

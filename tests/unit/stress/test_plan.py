@@ -16,7 +16,6 @@ from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import (
-    Room,
     alone,
     demand,
     device_peers,
@@ -26,6 +25,7 @@ from vmtool.stress.plan import (
     settle,
     with_huge,
 )
+from vmtool.stress.room import Room
 from vmtool.units import GIB, KIB, MIB, TIB
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from vmtool.memory import host_methods, open_backing
 from vmtool.results.stress import StressSettings
-from vmtool.stress.plan import Room, settle
+from vmtool.stress.plan import settle
+from vmtool.stress.room import Room
 from vmtool.stress.worker.round_schedule import Schedule
 from vmtool.units import GIB
 
