@@ -194,9 +194,8 @@ def test_no_comma_stands_before_a_colon(estimate):
         (
             "qwen3-32b --as vllm --budget 2xh100",
             (
-                "Tokens and requests are for 2 ranks together (tp 2, pp 1, dcp 1); each has 79.65 GiB (85.52"
-                " GB), all of one h100; minus weights of about 30.51 GiB per rank, as published; minus 6.372"
-                " GiB for other memory."
+                "For 2 ranks together (tp 2); each has 79.65 GiB (85.52 GB), all of one h100; minus"
+                " weights of about 30.51 GiB, as published; minus 6.372 GiB for other memory."
             ),
         ),
         (

@@ -156,7 +156,7 @@ def test_a_model_of_no_stated_type_says_that_its_format_is_assumed(estimate):
 
 
 def test_a_length_that_nothing_states_is_called_vmtools_own(estimate):
-    said = "vmtool's own choice of a length"
+    said = "for 8,192 tokens, as no context is stated"
     assert said in " ".join(estimate("bloom-7b1 --budget 1GiB").stdout.split())
     fact = estimate("bloom-7b1 --budget 1GiB --json --explain").document["provenance"]["context"]
     assert (fact["value"], fact["source"], fact["where"]) == (8192, "default", "vmtool")
@@ -250,8 +250,8 @@ def test_cross_attention_is_not_counted_for_each_token(estimate):
     # 20 heads of 64 in 16 bits, K and V: 5120 B for a token and for each of 1500 positions.
     text = " ".join(estimate("whisper-large-v3 --budget 8GiB --packing").stdout.split())
     assert (
-        "32 x full attention: 5,120 B for each token kept and 7,680,000 B of cross attention over"
-        " 1,500 encoder positions"
+        "32 x full attention: 5,120 B a token kept, 7,680,000 B of cross attention over 1,500"
+        " positions"
     ) in text
     assert "cross_k 32 x cross attention 2,560" in text
     body = estimate("whisper-large-v3 --budget 8GiB --json").document

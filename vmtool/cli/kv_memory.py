@@ -145,7 +145,7 @@ def refuse_weights(budget: Budget, ranks: int) -> None:
     from vmtool.report.kv_estimate import weights_text
 
     raise RefusedError(
-        f"the weights ({weights_text(budget, ranks)}) are more than the budget of"
+        f"the weights ({weights_text(budget, per_rank=ranks > 1)}) are more than the budget of"
         f" {format_size(budget.total_bytes)}",
         hint=SIZES_HINT
         if budget.total_bytes < MIB

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vmtool.kv.engines.sglang import SglangResult
 from vmtool.kv.engines.trtllm import TrtllmResult
 from vmtool.kv.engines.vllm import VllmResult
-from vmtool.report.kv_estimate import both, budget_text
+from vmtool.report.kv_estimate import both, budget_text, ranks_text
 from vmtool.report.table import paragraph, show, verbatim
 from vmtool.units import count_of
 
@@ -47,11 +47,12 @@ def engine_paragraphs(result: EngineResult) -> _Parts:
 def _rank_text(rank: EngineRank) -> str:
     """Return what each rank has, and whether the answer is about one or about all together."""
     count = rank.tp * rank.pp
-    memory = budget_text(rank.budget, count)
+    memory = budget_text(rank.budget)
     if count == 1:
         return f"1 rank has {memory}."
-    divided = f"tp {rank.tp}, pp {rank.pp}, dcp {rank.dcp}"
-    return f"Tokens and requests are for {count} ranks together ({divided}); each has {memory}."
+    return (
+        f"For {count} ranks together ({ranks_text(rank.tp, rank.pp, rank.dcp)}); each has {memory}."
+    )
 
 
 def _paragraphs(result: EngineResult) -> _Parts:
@@ -72,14 +73,14 @@ def _vllm(result: VllmResult) -> _Parts:
         f" {both(result.budget_bytes)} of KV memory on each rank: room for {room}"
         f" ({result.in_flight_tokens:,} tokens in flight)."
     )
-    if result.sequences > 1:
-        length = count_of(result.max_model_len_tokens, "token")
-        texts.append(_verdict(result.sequences, length, fit=result.sequences_fit))
     if not result.starts:
         texts.append(
             "vLLM refuses to start: the memory is too small for one request of that length"
             + (" and the block that vLLM keeps in reserve." if result.concurrency >= 1 else ".")
         )
+    elif result.sequences > 1:
+        length = count_of(result.max_model_len_tokens, "token")
+        texts.append(_verdict(result.sequences, length, fit=result.sequences_fit))
     texts.append(
         f"{count_of(result.num_blocks, 'block')} of {count_of(result.block_tokens, 'token')} in"
         f" {count_of(result.groups, 'group')} of {count_of(result.group_layers, 'layer')};"
@@ -92,17 +93,17 @@ def _vllm(result: VllmResult) -> _Parts:
             f" FLASHINFER_MLA_SPARSE, the first choice on Blackwell since pull request 37252, it"
             f" stays {requested}: {count_of(result.plain_tokens, 'token')}"
         )
+    padded = []
     if result.aligned_block_tokens is not None:
-        texts.append(
-            f"blocks have {result.aligned_block_tokens:,} tokens so that one is as large as a state;"
-            f" each state page is padded by {result.state_padding_bytes:,} B"
+        padded.append(
+            f"a block is as large as a state with its padding of {result.state_padding_bytes:,} B"
         )
     if result.padded_page_bytes:
-        texts.append(f"smaller pages are padded by {result.padded_page_bytes:,} B")
+        padded.append(f"smaller pages are padded by {result.padded_page_bytes:,} B")
     if result.padding_layers:
-        texts.append(
-            f"groups are filled up with {count_of(result.padding_layers, 'padding layer')}"
-        )
+        padded.append(f"{count_of(result.padding_layers, 'padding layer')}")
+    if padded:
+        texts.append("; ".join(padded))
     return texts, {f"vLLM {name}": lines for name, lines in result.log_lines.items()}
 
 

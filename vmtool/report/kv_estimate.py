@@ -111,7 +111,7 @@ def headline(result: EstimateResult) -> str:
     have = f"{format_size(result.budget.kv_bytes)} of KV memory{_per_rank(result)}"
     if result.budget.weights_bytes:
         weights = format_size(result.budget.weights_bytes)
-        have += f", after {weights} of weights,"
+        have += f", after {_about(result.budget)}{weights} of weights,"
     answer = result.answer
     if answer.max_tokens is None or answer.max_sequences is None:
         return f"{name}: {_cost_answer(result)}"
@@ -166,9 +166,16 @@ def _need_text(result: EstimateResult, need: Need) -> str:
     )
     model = result.model
     if (model.tp, model.pp) != (1, 1):
-        ranks = f"tp {model.tp}" + (f", pp {model.pp}" if model.pp > 1 else "")
+        ranks = ranks_text(model.tp, model.pp)
         text += f" ({format_size(need.rank_bytes)} per rank at {ranks})"
     return text
+
+
+def ranks_text(tp: int, pp: int, dcp: int = 1) -> str:
+    """Return how a model is divided, such as ``tp 8, pp 2``."""
+    return f"tp {tp}" + "".join(
+        f", {name} {ranks}" for name, ranks in (("pp", pp), ("dcp", dcp)) if ranks > 1
+    )
 
 
 def _per_rank(result: EstimateResult) -> str:
@@ -214,16 +221,16 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
     length = result.context_tokens
     rows = []
     if result.budget is not None:
-        rows.append(("memory", budget_text(result.budget, model.tp * model.pp)))
+        rows.append(("memory", _memory_text(result.budget)))
     if (model.tp, model.pp, model.dcp) != (1, 1, 1):
-        ranks = f"tp {model.tp}, pp {model.pp}, dcp {model.dcp}"
+        ranks = ranks_text(model.tp, model.pp, model.dcp)
         rows.append(("rank", f"{ranks}: everything here is for the fullest rank"))
     rows += [
         ("format", _format_text(result)),
         ("a sequence", _sequence_text(sequence)),
         *(("layers" if i == 0 else "", _layer_text(item)) for i, item in enumerate(result.layers)),
     ]
-    assumed = "; vmtool's own choice of a length, as neither the model nor --context states one"
+    assumed = ", as no context is stated"
     whole = sequence.at_context_bytes % length == 0
     average = f"{sequence.at_context_bytes / length:,.{0 if whole else 1}f} B on average"
     packed = (
@@ -232,8 +239,9 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
     )
     rows += [
         (
-            f"at {length:,} tokens",
-            both(sequence.at_context_bytes) + (assumed if result.context_assumed else ""),
+            "at context",
+            f"{both(sequence.at_context_bytes)} for {count_of(length, 'token')}"
+            + (assumed if result.context_assumed else ""),
         ),
         ("next token", f"{both(sequence.next_token_bytes)}, {average}"),
         ("packing", packed),
@@ -243,7 +251,9 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
         text = f"{any_or_count_of(answer.max_tokens.fits, 'token')}; {why(answer.max_tokens)}"
         rows.append(("max tokens", text))
     if answer.max_sequences is not None and answer.max_sequences.limit is not Limit.BUDGET:
-        text = f"{_sequences(answer.max_sequences, result)}; {why(answer.max_sequences)}"
+        text = (
+            f"{any_or_count_of(answer.max_sequences.fits, 'sequence')}; {why(answer.max_sequences)}"
+        )
         rows.append(("max sequences", text))
     if answer.max_tokens_each is not None and result.sequences > 1:
         text = f"{any_or_count_of(answer.max_tokens_each.fits, 'token')}; {why(answer.max_tokens_each)}"
@@ -263,7 +273,7 @@ _ORIGINS: Final = {
     FormatOrigin.CHECKPOINT: "as the checkpoint says",
     FormatOrigin.MODEL: "the model's own",
     FormatOrigin.SERVED: "as vLLM serves models of fp32 (llama.cpp: fp16)",
-    FormatOrigin.ASSUMED: "assumed: vLLM takes the type of the weights, llama.cpp fp16",
+    FormatOrigin.ASSUMED: "assumed (vLLM: as the weights; llama.cpp: fp16)",
     FormatOrigin.ENGINE: "the engine's default",
 }
 
@@ -271,43 +281,53 @@ _ORIGINS: Final = {
 def _sequence_text(sequence: SequenceBytes) -> str:
     text = f"{both(sequence.fixed_bytes)} + {slope_text(sequence)}"
     if sequence.saturation_tokens:
-        text += f", from {sequence.saturation_tokens:,} tokens on"
+        text += f", from {sequence.saturation_tokens:,} on"
     return text
 
 
 def _layer_text(layer: LayerBytes) -> str:
     parts = []
     if layer.bytes_per_token:
-        parts.append(f"{layer.bytes_per_token:,} B for each token kept")
+        parts.append(f"{layer.bytes_per_token:,} B a token kept")
     if layer.cross_attention_bytes:
         parts.append(
             f"{layer.cross_attention_bytes:,} B of cross attention over"
-            f" {layer.cross_attention_tokens:,} encoder positions"
+            f" {layer.cross_attention_tokens:,} positions"
         )
     if layer.state_bytes:
         parts.append(f"{layer.state_bytes:,} B of state")
     kind = f"{layer.kind.value} of the draft" if layer.draft else layer.kind.value
-    return f"{len(layer.indices)} x {kind}: {' and '.join(parts) or 'nothing'}"
+    return f"{len(layer.indices)} x {kind}: {', '.join(parts) or 'nothing'}"
 
 
-def weights_text(budget: Budget, ranks: int) -> str:
-    """Return how large the weights are on each of *ranks*, and where that is known from."""
-    about = "about " if budget.weights_origin.startswith(("as published", "computed")) else ""
-    each = " per rank" if ranks > 1 else ""
-    return f"{about}{format_size(budget.weights_bytes)}{each}, {budget.weights_origin}"
+def weights_text(budget: Budget, *, per_rank: bool) -> str:
+    """Return how large the weights are, whether that is on each of several ranks, and its source."""
+    each = " per rank" if per_rank else ""
+    return f"{_about(budget)}{format_size(budget.weights_bytes)}{each}, {budget.weights_origin}"
 
 
-def budget_text(budget: Budget, ranks: int) -> str:
+def budget_text(budget: Budget) -> str:
     """Return the memory of a rank, and what is subtracted from it."""
+    weights = f"minus weights of {weights_text(budget, per_rank=False)}"
+    return _budget_text(budget, weights)
+
+
+def _memory_text(budget: Budget) -> str:
+    """Return `budget_text` without the size of the weights, which is in the first line."""
+    return _budget_text(budget, f"weights {budget.weights_origin}")
+
+
+def _budget_text(budget: Budget, weights: str) -> str:
     total = f"{budget.total_bytes / (1 << 30):.2f} GiB ({budget.total_bytes / _GB:.2f} GB)"
-    text = f"{total}, {budget.origin}"
-    if budget.weights_origin:
-        text += f"; minus weights of {weights_text(budget, ranks)}"
-    else:
-        text += "; no weights subtracted"
+    text = f"{total}, {budget.origin}; "
+    text += weights if budget.weights_origin else "no weights subtracted"
     if budget.reserve_bytes:
         text += f"; minus {format_size(budget.reserve_bytes)} for other memory"
     return text
+
+
+def _about(budget: Budget) -> str:
+    return "about " if budget.weights_origin.startswith(("as published", "computed")) else ""
 
 
 # ---- granules and policies ------------------------------------------------------------------

@@ -3,8 +3,10 @@
 import shlex
 
 import pytest
+from printed import printed
 
 from vmtool.cli.app import run
+from vmtool.kv.sources.builtin import names
 
 WIDTH = 80
 
@@ -42,3 +44,29 @@ def report(monkeypatch):
 )
 def test_a_report_is_printed_as_it_was(golden, report, name, line):
     golden(name, report(line), width=WIDTH)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--budget h100",
+        "--budget 8xh100 --tp 8",
+        "--sequences 64 --context 8192 --budget h200",
+        "--as vllm --budget 8xh100 --sequences 64 --draft-tokens 3",
+        "--as sglang --budget 8xh100",
+        "--as llama.cpp --budget 40GiB --context 8192",
+        "--as trtllm --budget 8xh100",
+    ],
+)
+def test_no_built_in_model_takes_more_than_15_lines(monkeypatch, capsys, options):
+    answered = {}
+    for name in names():
+        seen = []
+        monkeypatch.setattr(
+            "vmtool.cli.output.Output.emit", lambda _, *parts, seen=seen: seen.extend(parts)
+        )
+        if run(["kv-estimate", name, *shlex.split(options)]) == 0:
+            answered[name] = len(printed(seen[1], WIDTH))
+    assert len(answered) > 200  # the engine refuses the others, or their weights are too large
+    assert {name: lines for name, lines in answered.items() if lines > 15} == {}
